@@ -1,0 +1,2 @@
+//! jitprof
+#![no_std]

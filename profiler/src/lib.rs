@@ -1,0 +1,23 @@
+//! jitprof shows where a program with a JIT spends its CPU: live, with every frame named.
+//!
+//! The modules stand in the order in which data flows; a module uses only the types of modules above it.
+//!
+//! ```text
+//! kernel    the eBPF sampler, its ring buffer, the side band of task events   -> RawSample, TaskEvent
+//! process   who is running, and what is mapped where, over time               -> ProcessId, AddressSpace
+//! code      what runtimes announce: (address, time) -> code object            -> CodeEvent, CodeMap
+//! jitdump   the dump format, its deviations, and the tail of a growing file   -> CodeEvent
+//! perfmap   the perf-PID.map format and its tail                              -> CodeEvent
+//! peek      records that still sit in the target's stdio buffer               -> CodeEvent
+//! symbol    (process, address, time) -> named frames                          -> Frame
+//! profile   interned stacks and counts                                        -> Profile
+//! output    Profile -> SVG, folded, pprof, Firefox JSON
+//! account   what was taken, delivered, lost and why
+//! advice    which flag makes a runtime announce its code
+//! record    one run: wires the stages together
+//! cli       arguments, status line, exit codes
+//! ```
+
+pub mod code;
+pub mod symbol;
+pub mod units;

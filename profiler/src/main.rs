@@ -1,0 +1,2 @@
+//! The `jitprof` command.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Builds, tests, measures and packages jitprof.
+fn main() {}

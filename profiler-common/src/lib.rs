@@ -1,2 +1,0 @@
-//! jitprof
-#![no_std]

@@ -1,2 +1,0 @@
-//! The `jitprof` command.
-fn main() {}

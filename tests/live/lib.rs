@@ -1,1 +1,0 @@
-//! Harness of the live tests.

@@ -1,2 +1,0 @@
-//! Builds, tests, measures and packages jitprof.
-fn main() {}

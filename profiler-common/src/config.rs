@@ -1,0 +1,32 @@
+//! Names and values that userspace sets in the eBPF object before it is loaded.
+//!
+//! They are read-only globals: the verifier sees constants and drops the branches that a run does not need.
+
+/// Name of the `u32` global with a [`Select`] code.
+pub const SELECT: &str = "SELECT";
+/// Name of the `[u8; 16]` global with the thread name that [`Select::Comm`] looks for, NUL-padded.
+pub const SELECT_COMM: &str = "SELECT_COMM";
+/// Name of the `u32` global that is 1 when kernel frames are wanted.
+pub const KERNEL_STACK: &str = "KERNEL_STACK";
+/// Name of the `u32` global that is 1 when user frames are wanted.
+pub const USER_STACK: &str = "USER_STACK";
+/// Name of the `u32` global with userspace's own process id, which is never sampled; 0 for none.
+pub const SELF_PID: &str = "SELF_PID";
+/// Name of the `u32` global that is 1 when unwind rows are used; else the walk goes by frame pointers alone.
+pub const USE_ROWS: &str = "USE_ROWS";
+/// Name of the `u32` global that is 1 when rare events are logged.
+pub const LOG_RARE: &str = "LOG_RARE";
+
+/// Which tasks are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Select {
+    /// Every task but the idle one.
+    All = 0,
+    /// Processes in the PROCESSES map.
+    Processes = 1,
+    /// Threads in the THREADS map.
+    Threads = 2,
+    /// Processes in the PROCESSES map, and threads whose name is `SELECT_COMM`.
+    Comm = 3,
+}

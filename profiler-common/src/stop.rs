@@ -1,0 +1,82 @@
+//! Why the walk of a user stack ended.
+
+/// Why a user stack ends where it does. Every sample carries one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum StopReason {
+    /// The frame-pointer chain ended with a zero, or the tables mark the outermost function: the whole stack.
+    EndOfStack = 0,
+    /// The sampled task has no user registers: a kernel thread, or an exiting task.
+    NoUserRegisters = 1,
+    /// The user stack was not asked for.
+    NotAsked = 2,
+    /// The frame pointer lies below the stack pointer, too far above it, or is not aligned: the code keeps none.
+    NoFramePointer = 3,
+    /// A stack word could not be read (the page is not resident, or the pointer was none).
+    ReadFault = 4,
+    /// The return address is zero.
+    ZeroReturnAddress = 5,
+    /// The return address cannot be code.
+    BadReturnAddress = 6,
+    /// More frames than a sample holds.
+    DepthLimit = 7,
+    /// Found by userspace: the return address lies in no executable mapping.
+    NotExecutable = 8,
+    /// The code's unwind rule is one that rows cannot express.
+    UnsupportedRule = 9,
+    /// A rule gave a caller's frame that is not above its callee's.
+    BadFrame = 10,
+}
+
+impl StopReason {
+    /// All reasons, in the order of their codes.
+    pub const ALL: [Self; 11] = [
+        Self::EndOfStack,
+        Self::NoUserRegisters,
+        Self::NotAsked,
+        Self::NoFramePointer,
+        Self::ReadFault,
+        Self::ZeroReturnAddress,
+        Self::BadReturnAddress,
+        Self::DepthLimit,
+        Self::NotExecutable,
+        Self::UnsupportedRule,
+        Self::BadFrame,
+    ];
+
+    /// The reason with this code, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// A few words for people, as they stand in the account.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::EndOfStack => "end of stack",
+            Self::NoUserRegisters => "no user registers",
+            Self::NotAsked => "user stack not asked for",
+            Self::NoFramePointer => "no frame pointer",
+            Self::ReadFault => "stack word unreadable",
+            Self::ZeroReturnAddress => "return address is zero",
+            Self::BadReturnAddress => "return address is no code address",
+            Self::DepthLimit => "deeper than a sample holds",
+            Self::NotExecutable => "return address outside executable mappings",
+            Self::UnsupportedRule => "unwind rule not supported",
+            Self::BadFrame => "unwind rule gives no caller above",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_reasons_are_one_to_one() {
+        for (code, reason) in StopReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, code);
+            assert_eq!(StopReason::from_code(code as u8), Some(*reason));
+        }
+        assert_eq!(StopReason::from_code(StopReason::ALL.len() as u8), None);
+    }
+}

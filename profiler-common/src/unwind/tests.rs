@@ -1,0 +1,191 @@
+extern crate std;
+
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::row::Rule;
+
+/// Stack words by address; everything else faults.
+struct Words(BTreeMap<u64, u64>);
+
+impl StackMemory for Words {
+    fn read_u64(&self, address: u64) -> Result<u64, ReadFault> {
+        self.0.get(&address).copied().ok_or(ReadFault)
+    }
+}
+
+/// One rule for a range of pcs, frame pointers elsewhere.
+struct OneRule(core::ops::Range<u64>, Rule);
+
+impl UnwindRules for OneRule {
+    fn row(&self, lookup_pc: u64) -> Row {
+        if self.0.contains(&lookup_pc) { Row(self.1.encode(0)) } else { Row::GAP }
+    }
+
+    fn is_code(&self, lookup_pc: u64) -> bool {
+        (0x40_0000..0x50_0000).contains(&lookup_pc)
+    }
+}
+
+fn instruction(pc: u64, sp: u64, fp: u64) -> Frame {
+    Frame { registers: Registers { pc, sp, fp }, kind: PcKind::Instruction }
+}
+
+/// A chain of frames, innermost first: (frame pointer, return address), as `push rbp; mov rbp, rsp` leaves it.
+fn chain(frames: &[(u64, u64)]) -> Words {
+    let mut words = BTreeMap::new();
+    for (index, &(fp, return_address)) in frames.iter().enumerate() {
+        let caller_fp = frames.get(index + 1).map_or(0, |next| next.0);
+        words.insert(fp, caller_fp);
+        words.insert(fp + 8, return_address);
+    }
+    Words(words)
+}
+
+fn walk<R: UnwindRules>(mut frame: Frame, memory: &Words, rules: &R) -> (Vec<u64>, StopReason) {
+    let mut pcs = std::vec![frame.registers.pc];
+    loop {
+        match step(frame, memory, rules) {
+            Ok(caller) => {
+                pcs.push(caller.registers.pc);
+                frame = caller;
+            }
+            Err(reason) => return (pcs, reason),
+        }
+    }
+}
+
+#[test]
+fn a_frame_pointer_chain_is_walked_to_its_zero() {
+    let memory = chain(&[(0x7000, 0x40_1000), (0x7040, 0x40_2000), (0x7100, 0x40_3000)]);
+    let registers = instruction(0x40_0000, 0x6ff0, 0x7000);
+    let (pcs, reason) = walk(registers, &memory, &FramePointers);
+    assert_eq!(pcs, [0x40_0000, 0x40_1000, 0x40_2000, 0x40_3000]);
+    assert_eq!(reason, StopReason::EndOfStack);
+}
+
+#[test]
+fn a_frame_pointer_below_the_stack_pointer_is_not_followed() {
+    let memory = chain(&[(0x7000, 0x40_1000)]);
+    let registers = instruction(0x40_0000, 0x7008, 0x7000);
+    assert_eq!(step(registers, &memory, &FramePointers), Err(StopReason::NoFramePointer));
+}
+
+#[test]
+fn a_frame_pointer_far_above_the_stack_pointer_is_not_followed() {
+    let far = 0x7000 + MAX_FRAME_BYTES;
+    let memory = chain(&[(far, 0x40_1000)]);
+    let registers = instruction(0x40_0000, 0x7000, far);
+    assert_eq!(step(registers, &memory, &FramePointers), Err(StopReason::NoFramePointer));
+}
+
+#[test]
+fn an_unreadable_frame_is_a_fault_not_data() {
+    let registers = instruction(0x40_0000, 0x7000, 0x7010);
+    let memory = Words(BTreeMap::new());
+    assert_eq!(step(registers, &memory, &FramePointers), Err(StopReason::ReadFault));
+    let only_fp = Words(BTreeMap::from([(0x7010, 0)]));
+    assert_eq!(step(registers, &only_fp, &FramePointers), Err(StopReason::ReadFault));
+}
+
+#[test]
+fn return_addresses_that_cannot_be_code_end_the_stack() {
+    for (word, reason) in [
+        (0, StopReason::ZeroReturnAddress),
+        (1, StopReason::BadReturnAddress),
+        (u64::MAX, StopReason::BadReturnAddress),
+    ] {
+        let memory = chain(&[(0x7000, word)]);
+        let registers = instruction(0x40_0000, 0x7000, 0x7000);
+        assert_eq!(step(registers, &memory, &FramePointers), Err(reason));
+    }
+}
+
+#[test]
+fn a_stack_pointer_rule_recovers_the_saved_frame_pointer() {
+    let memory = Words(BTreeMap::from([(0x7018, 0x40_1000), (0x7010, 0x7abc)]));
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::Sp, 0x20).with_fp(FpKind::AtCfa, -16));
+    let registers = instruction(0x40_0000, 0x7000, 0x1234);
+    assert_eq!(
+        step(registers, &memory, &rules),
+        Ok(Frame { registers: Registers { pc: 0x40_1000, sp: 0x7020, fp: 0x7abc }, kind: PcKind::ReturnAddress })
+    );
+}
+
+#[test]
+fn a_call_in_the_last_instruction_is_looked_up_in_its_own_function() {
+    // The return address 0x40_0100 is the first byte of the next function, which is marked as outermost.
+    let rules = OneRule(0x40_0100..0x40_0200, Rule::OUTERMOST);
+    let memory = chain(&[(0x7000, 0x40_1000)]);
+    let registers = instruction(0x40_0100, 0x7000, 0x7000);
+    assert!(step(Frame { kind: PcKind::ReturnAddress, ..registers }, &memory, &rules).is_ok());
+    assert_eq!(step(registers, &memory, &rules), Err(StopReason::EndOfStack));
+}
+
+#[test]
+fn a_signal_frame_gives_back_the_interrupted_registers() {
+    let memory = Words(BTreeMap::from([
+        (0x7000 + SIGNAL_RIP, 0x40_1234),
+        (0x7000 + SIGNAL_RSP, 0x9000),
+        (0x7000 + SIGNAL_RBP, 0x9100),
+    ]));
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::SIGNAL);
+    assert_eq!(
+        step(instruction(0x40_0000, 0x7000, 0), &memory, &rules),
+        Ok(Frame { registers: Registers { pc: 0x40_1234, sp: 0x9000, fp: 0x9100 }, kind: PcKind::Instruction })
+    );
+}
+
+#[test]
+fn a_plt_slot_is_told_before_and_behind_its_push() {
+    let memory = Words(BTreeMap::from([(0x7000, 0x40_1000), (0x7008, 0x40_2000)]));
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::PLT);
+    let caller = |pc| step(instruction(pc, 0x7000, 1), &memory, &rules).unwrap().registers;
+    assert_eq!(caller(0x40_0016), Registers { pc: 0x40_1000, sp: 0x7008, fp: 1 });
+    assert_eq!(caller(0x40_001b), Registers { pc: 0x40_2000, sp: 0x7010, fp: 1 });
+}
+
+#[test]
+fn a_row_of_code_that_was_replaced_gives_way_to_the_frame_pointer() {
+    // The row says that nothing was pushed yet; the new code has its frame, and its saved frame pointer at sp.
+    let memory = chain(&[(0x7000, 0x40_1000), (0x7040, 0x40_2000)]);
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::ENTRY);
+    assert_eq!(
+        step(instruction(0x40_0010, 0x7000, 0x7000), &memory, &rules).unwrap().registers,
+        Registers { pc: 0x40_1000, sp: 0x7010, fp: 0x7040 }
+    );
+    // Without a frame pointer that leads to code, the row has the last word.
+    let no_chain = Words(BTreeMap::from([(0x7000, 0x7040)]));
+    assert_eq!(step(instruction(0x40_0010, 0x7000, 0x7001), &no_chain, &rules).unwrap().registers.pc, 0x7040);
+}
+
+#[test]
+fn a_rule_that_does_not_move_up_the_stack_ends_it() {
+    let memory = chain(&[(0x7000, 0x40_1000)]);
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::Fp, 16));
+    assert_eq!(step(instruction(0x40_0000, 0x7010, 0x7000), &memory, &rules), Err(StopReason::BadFrame));
+}
+
+proptest! {
+    #[test]
+    fn a_walk_over_any_memory_ends(words in proptest::collection::vec(any::<u64>(), 1..512), sp in 0u64..4096, fp in any::<u64>()) {
+        let base = 0x7000_0000u64;
+        // Half of the words point back into the stack, to give cycles a chance.
+        let size = words.len() as u64 * 8;
+        let memory = Words(
+            words
+                .iter()
+                .enumerate()
+                .map(|(index, word)| {
+                    (base + index as u64 * 8, if word & 1 == 0 { base + (word % size) / 8 * 8 } else { *word })
+                })
+                .collect(),
+        );
+        let registers = instruction(0x40_0000, base + sp % size, if fp & 1 == 0 { base + fp % size } else { fp });
+        let (pcs, _) = walk(registers, &memory, &FramePointers);
+        prop_assert!(pcs.len() <= words.len() + 1);
+    }
+}

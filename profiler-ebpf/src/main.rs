@@ -1,0 +1,152 @@
+//! The sampler: on each perf event, filter, take the kernel stack, walk the user stack, hand the sample over.
+#![no_std]
+#![no_main]
+
+mod maps;
+mod select;
+mod tables;
+mod user;
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::{
+        bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
+        generated::{bpf_get_stack, bpf_loop},
+    },
+    macros::perf_event,
+    programs::PerfEventContext,
+};
+use aya_log_ebpf::debug;
+use profiler_common::{
+    limits::{COMM_LEN, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, WAKE_UP_BYTES},
+    sample::{Counter, SampleHeader},
+    stop::StopReason,
+    unwind::{Frame, PcKind, step},
+};
+
+use crate::maps::{KERNEL_STACK, LOG_RARE, SAMPLES, STATE, USER_STACK, Walk, count};
+use crate::tables::Tables;
+use crate::user::UserMemory;
+
+/// Takes one sample of the current task.
+#[perf_event]
+pub fn sampler(ctx: PerfEventContext) -> u32 {
+    let started_ns = unsafe { bpf_ktime_get_ns() };
+    let ids = bpf_get_current_pid_tgid();
+    let (pid, tid) = ((ids >> 32) as u32, ids as u32);
+    let comm = bpf_get_current_comm().unwrap_or([0; COMM_LEN]);
+    if !select::wanted(pid, tid, &comm) {
+        return 0;
+    }
+    count(Counter::Taken, 1);
+    let Some(walk) = STATE.get_ptr_mut(0) else { return 0 };
+    // SAFETY: the per-CPU entry is this program's alone: perf events do not nest on a CPU.
+    let walk = unsafe { &mut *walk };
+
+    let registers = user::registers(&ctx);
+    walk.sample.header = SampleHeader {
+        time_ns: started_ns,
+        pid,
+        tid,
+        cpu: unsafe { bpf_get_smp_processor_id() },
+        cost_ns: 0,
+        kernel_frames: kernel_stack(&ctx, walk),
+        user_frames: 0,
+        stop: StopReason::NotAsked as u8,
+        in_kernel: registers.in_kernel as u8,
+        reserved: [0; 2],
+        comm,
+    };
+    walk.user_frames = 0;
+    if USER_STACK.load() != 0 {
+        match registers.user {
+            Some(user) => {
+                walk.frame = Frame { registers: user, kind: PcKind::Instruction };
+                walk.stop = StopReason::DepthLimit as u8;
+                // SAFETY: the callback keeps to the signature that bpf_loop calls.
+                unsafe { bpf_loop(MAX_USER_FRAMES as u32, walk_frame as *mut c_void, core::ptr::null_mut(), 0) };
+            }
+            None => {
+                walk.stop = StopReason::NoUserRegisters as u8;
+                if LOG_RARE.load() != 0 {
+                    debug!(&ctx, "task {} of {} has no user registers", tid, pid);
+                }
+            }
+        }
+        walk.sample.header.stop = walk.stop;
+    }
+    hand_over(walk, started_ns);
+    0
+}
+
+/// Writes the kernel stack, innermost first, to the front of the frames; returns how many there are.
+#[inline(always)]
+fn kernel_stack(ctx: &PerfEventContext, walk: &mut Walk) -> u16 {
+    if KERNEL_STACK.load() == 0 {
+        return 0;
+    }
+    // SAFETY: the buffer has room for MAX_KERNEL_FRAMES words.
+    let bytes = unsafe {
+        bpf_get_stack(ctx.as_ptr(), walk.sample.frames.as_mut_ptr().cast(), (MAX_KERNEL_FRAMES * 8) as u32, 0)
+    };
+    if bytes <= 0 { 0 } else { ((bytes as u64 >> 3) & 0x7f) as u16 }
+}
+
+/// One turn of the walk: notes the frame at hand and steps to its caller. Returns 1 to end the loop.
+unsafe extern "C" fn walk_frame(_index: u64, _ctx: *mut c_void) -> i64 {
+    // A pointer kept across bpf_loop's border would be unknown to the verifier: the state is fetched again.
+    let Some(walk) = STATE.get_ptr_mut(0) else { return 1 };
+    // SAFETY: as in `sampler`.
+    let walk = unsafe { &mut *walk };
+    let slot = usize::from(walk.sample.header.kernel_frames & 0x7f) + walk.user_frames as usize;
+    let Some(frame) = walk.sample.frames.get_mut(slot) else { return 1 };
+    *frame = walk.frame.registers.pc;
+    walk.user_frames += 1;
+    let tables = Tables { pid: walk.sample.header.pid };
+    match step(walk.frame, &UserMemory, &tables) {
+        Ok(caller) => {
+            walk.frame = caller;
+            0
+        }
+        Err(reason) => {
+            walk.stop = reason as u8;
+            1
+        }
+    }
+}
+
+/// Puts the sample into the ring buffer; userspace is woken only when much is waiting.
+#[inline(always)]
+fn hand_over(walk: &mut Walk, started_ns: u64) {
+    let user_frames = (walk.user_frames as usize).min(MAX_USER_FRAMES);
+    walk.sample.header.user_frames = user_frames as u16;
+    let frames = usize::from(walk.sample.header.kernel_frames & 0x7f) + user_frames;
+    let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(size_of_val(&walk.sample));
+    let wake = if SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA)) >= WAKE_UP_BYTES {
+        BPF_RB_FORCE_WAKEUP
+    } else {
+        BPF_RB_NO_WAKEUP
+    };
+    // SAFETY: a helper without arguments.
+    let cost_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(started_ns);
+    walk.sample.header.cost_ns = cost_ns.min(u64::from(u32::MAX)) as u32;
+    count(Counter::CostNs, cost_ns);
+    // SAFETY: `size` is at most the size of the sample that the pointer leads to.
+    let bytes = unsafe { core::slice::from_raw_parts((&raw const walk.sample).cast::<u8>(), size) };
+    if SAMPLES.output::<[u8]>(bytes, u64::from(wake)).is_err() {
+        count(Counter::RingFull, 1);
+    }
+}
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,90 @@
+//! Maps and read-only globals. Their names are the interface to the loader.
+
+use aya_ebpf::{
+    Global,
+    macros::map,
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
+};
+use profiler_common::{
+    limits::COMM_LEN,
+    sample::{COUNTERS as COUNTER_COUNT, Counter, SampleBuffer},
+    table::{PageKey, Region},
+    unwind::Frame,
+};
+
+/// The state of one walk. It lives in a per-CPU map because a BPF stack has 512 bytes.
+#[repr(C)]
+pub struct Walk {
+    /// The frame that the walk is at.
+    pub frame: Frame,
+    /// User frames noted so far.
+    pub user_frames: u32,
+    /// Why the walk ended, a `StopReason` code.
+    pub stop: u8,
+    reserved: [u8; 3],
+    /// What is handed over in the end.
+    pub sample: SampleBuffer,
+}
+
+/// Samples for userspace. The loader sets the size.
+#[map]
+pub static SAMPLES: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// Followed processes by tgid. Preallocated: kernel 5.10 refuses other hash maps in perf_event programs.
+#[map]
+pub static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(16384, 0);
+
+/// Followed threads by tid.
+#[map]
+pub static THREADS: HashMap<u32, u32> = HashMap::with_max_entries(1024, 0);
+
+/// Array maps that userspace writes through a memory mapping.
+const MMAPABLE: u32 = 1 << 10;
+
+/// Where each process' regions are; values are spans of REGIONS.
+#[map]
+pub static PROCESS_REGIONS: HashMap<u32, u64> = HashMap::with_max_entries(16384, 0);
+
+/// Executable mappings, sorted within each process' span. The loader sets the size.
+#[map]
+pub static REGIONS: Array<Region> = Array::with_max_entries(1, MMAPABLE);
+
+/// Where the rows of each page are; values are spans of ROWS.
+#[map]
+pub static PAGES: HashMap<PageKey, u64> = HashMap::with_max_entries(65536, 0);
+
+/// Encoded unwind rows, sorted within each page's span. The loader sets the size.
+#[map]
+pub static ROWS: Array<u64> = Array::with_max_entries(1, MMAPABLE);
+
+/// One `u64` per `Counter`.
+#[map]
+pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTER_COUNT, 0);
+
+/// The walk in progress on this CPU.
+#[map]
+pub static STATE: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+
+#[unsafe(no_mangle)]
+pub static SELECT: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static SELECT_COMM: Global<[u8; COMM_LEN]> = Global::new([0; COMM_LEN]);
+#[unsafe(no_mangle)]
+pub static KERNEL_STACK: Global<u32> = Global::new(1);
+#[unsafe(no_mangle)]
+pub static USER_STACK: Global<u32> = Global::new(1);
+#[unsafe(no_mangle)]
+pub static SELF_PID: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static USE_ROWS: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static LOG_RARE: Global<u32> = Global::new(0);
+
+/// Adds to a counter of this CPU.
+#[inline(always)]
+pub fn count(counter: Counter, amount: u64) {
+    if let Some(value) = COUNTERS.get_ptr_mut(counter as u32) {
+        // SAFETY: a per-CPU slot, written by this program only.
+        unsafe { *value += amount }
+    }
+}

@@ -1,0 +1,59 @@
+//! The sampled task's user registers and user memory.
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::{bpf_perf_event_data, pt_regs},
+    helpers::{bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_probe_read_user, generated::bpf_task_pt_regs},
+    programs::PerfEventContext,
+};
+use profiler_common::unwind::{ReadFault, Registers, StackMemory};
+
+/// What the sample's registers say.
+pub struct SampledRegisters {
+    /// The CPU was in the kernel.
+    pub in_kernel: bool,
+    /// The registers that the task has, or will have again, in user mode.
+    pub user: Option<Registers>,
+}
+
+/// User registers: the interrupted ones, or those that the task entered the kernel with. A kernel thread has none.
+#[inline(always)]
+pub fn registers(ctx: &PerfEventContext) -> SampledRegisters {
+    // SAFETY: the context of a perf_event program is a bpf_perf_event_data.
+    let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
+    if in_user_mode(interrupted) {
+        return SampledRegisters { in_kernel: false, user: Some(unwind_registers(interrupted)) };
+    }
+    // SAFETY: both helpers take no pointer of ours; the result is read by bpf_probe_read_kernel.
+    let entered = unsafe {
+        let task = bpf_get_current_task_btf();
+        bpf_probe_read_kernel(bpf_task_pt_regs(task) as *const pt_regs)
+    };
+    let user = match entered {
+        Ok(entered) if in_user_mode(&entered) => Some(unwind_registers(&entered)),
+        _ => None,
+    };
+    SampledRegisters { in_kernel: true, user }
+}
+
+#[inline(always)]
+fn in_user_mode(registers: &pt_regs) -> bool {
+    // The low two bits of the code segment are the privilege level.
+    registers.cs & 3 == 3
+}
+
+#[inline(always)]
+fn unwind_registers(registers: &pt_regs) -> Registers {
+    Registers { pc: registers.rip, sp: registers.rsp, fp: registers.rbp }
+}
+
+/// The current task's memory.
+pub struct UserMemory;
+
+impl StackMemory for UserMemory {
+    #[inline(always)]
+    fn read_u64(&self, address: u64) -> Result<u64, ReadFault> {
+        // SAFETY: the helper checks the address and never faults.
+        unsafe { bpf_probe_read_user(address as *const u64) }.map_err(|_| ReadFault)
+    }
+}

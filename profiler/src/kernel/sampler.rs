@@ -1,0 +1,474 @@
+//! Loads the eBPF sampler, attaches it to a perf event on every CPU, and reads its samples.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+
+use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
+use aya::programs::ProgramError;
+use aya::programs::perf_event::{
+    HardwareEvent, PerfEvent, PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent,
+};
+use aya::sys::SyscallError;
+use aya::util::{KernelVersion, online_cpus};
+use aya::{Ebpf, EbpfLoader};
+use profiler_common::config::{self, Select};
+use profiler_common::limits::COMM_LEN;
+use profiler_common::sample::{Counter, SampleHeader};
+use profiler_common::stop::StopReason;
+use zerocopy::FromBytes;
+
+use super::access::Access;
+use super::error::KernelError;
+use super::tables::Tables;
+use crate::units::{MonoNs, Pid, Tid};
+
+#[cfg(jitprof_bpf)]
+static OBJECT: Option<&[u8]> = Some(aya::include_bytes_aligned!(env!("JITPROF_BPF_OBJECT_PATH")));
+#[cfg(not(jitprof_bpf))]
+static OBJECT: Option<&[u8]> = None;
+
+/// Followed processes that the kernel's filter holds; the size of the PROCESSES map.
+const MAX_PROCESSES: usize = 16384;
+/// Ring bytes that one sample takes at most in practice: 100 frames and a header.
+const TYPICAL_SAMPLE_BYTES: u64 = 1024;
+/// Smallest and largest ring. The smallest holds some 1000 samples, ten seconds of one busy CPU at 99 Hz.
+const RING_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+
+/// What makes the CPU take a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Hardware cycles.
+    Cycles,
+    /// The kernel's per-CPU clock: available everywhere, blind where interrupts are off.
+    CpuClock,
+}
+
+impl Event {
+    /// The name that perf uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cycles => "cycles",
+            Self::CpuClock => "cpu-clock",
+        }
+    }
+
+    fn config(self) -> PerfEventConfig {
+        match self {
+            Self::Cycles => PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
+            Self::CpuClock => PerfEventConfig::Software(SoftwareEvent::CpuClock),
+        }
+    }
+}
+
+/// Which tasks are sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// All.
+    All,
+    /// Processes that [`Sampler::follow`] names.
+    Processes,
+    /// These threads.
+    Threads(Vec<Tid>),
+    /// Threads of this name, and processes that [`Sampler::follow`] names.
+    Comm(String),
+}
+
+/// How to sample.
+#[derive(Clone, Debug)]
+pub struct SamplerOptions {
+    /// Samples per second and busy CPU.
+    pub frequency_hz: u32,
+    /// The event, or `None` for cycles where the machine has them, else the CPU clock.
+    pub event: Option<Event>,
+    /// Who.
+    pub selection: Selection,
+    /// Take kernel frames.
+    pub kernel_stack: bool,
+    /// Take user frames.
+    pub user_stack: bool,
+    /// Unwind by rows where there are any; else by frame pointers alone.
+    pub rows: bool,
+    /// Log rare events of the kernel part.
+    pub log: bool,
+}
+
+/// One sample as the kernel part wrote it.
+#[derive(Clone, Copy, Debug)]
+pub struct RawSample<'a> {
+    /// The fixed part.
+    pub header: &'a SampleHeader,
+    /// Kernel addresses, innermost first.
+    pub kernel: &'a [u64],
+    /// User addresses, innermost first; all but the first are return addresses.
+    pub user: &'a [u64],
+    /// Why the user stack ends.
+    pub stop: StopReason,
+}
+
+impl<'a> RawSample<'a> {
+    /// Reads a ring-buffer record. `None` if it is not as this build writes it.
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (header, rest) = SampleHeader::ref_from_prefix(bytes).ok()?;
+        let (kernel, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.kernel_frames)).ok()?;
+        let (user, _) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.user_frames)).ok()?;
+        let stop = StopReason::from_code(header.stop)?;
+        Some(Self { header, kernel, user, stop })
+    }
+
+    /// When it was taken.
+    pub fn time(&self) -> MonoNs {
+        MonoNs(self.header.time_ns)
+    }
+
+    /// The sampled thread's name.
+    pub fn comm(&self) -> &'a [u8] {
+        let comm = &self.header.comm;
+        &comm[..memchr::memchr(0, comm).unwrap_or(COMM_LEN)]
+    }
+}
+
+/// Sums over CPUs of what the kernel part counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SamplerCounts {
+    /// Samples that passed the filter.
+    pub taken: u64,
+    /// Of these, lost because the ring was full.
+    pub ring_full: u64,
+    /// Nanoseconds that the kernel part spent on taken samples.
+    pub cost_ns: u64,
+}
+
+/// The loaded and attached sampler. Dropping it detaches.
+pub struct Sampler {
+    // Declared before `ebpf`: the ring's mapping goes before the maps' owner does.
+    ring: RingBuf<MapData>,
+    processes: HashMap<MapData, u32, u32>,
+    counters: PerCpuArray<MapData, u64>,
+    tables: Option<Tables>,
+    ebpf: Ebpf,
+    event: Event,
+    cpus: Vec<u32>,
+    followed: usize,
+    malformed: u64,
+    verified_instructions: Option<u32>,
+}
+
+impl Sampler {
+    /// Loads the object; nothing is sampled before [`Sampler::start`].
+    ///
+    /// # Errors
+    /// The kernel is too old, lacks a feature, or does not permit it; each with what to do.
+    pub fn load(options: &SamplerOptions) -> Result<Self, KernelError> {
+        let object = OBJECT.ok_or(KernelError::NotEmbedded)?;
+        check_machine()?;
+        let cpus = online_cpus().map_err(|(path, source)| KernelError::Cpus { path: path.to_owned(), source })?;
+        let (select, comm) = match &options.selection {
+            Selection::All => (Select::All, [0; COMM_LEN]),
+            Selection::Processes => (Select::Processes, [0; COMM_LEN]),
+            Selection::Threads(_) => (Select::Threads, [0; COMM_LEN]),
+            Selection::Comm(name) => (Select::Comm, padded_comm(name)),
+        };
+        let (select, self_pid) = (select as u32, std::process::id());
+        let flags = [options.kernel_stack, options.user_stack, options.log, options.rows].map(u32::from);
+        let (rows, regions) = table_sizes(options);
+        let mut ebpf = EbpfLoader::new()
+            .override_global(config::SELECT, &select, true)
+            .override_global(config::SELECT_COMM, &comm, true)
+            .override_global(config::KERNEL_STACK, &flags[0], true)
+            .override_global(config::USER_STACK, &flags[1], true)
+            .override_global(config::LOG_RARE, &flags[2], true)
+            .override_global(config::USE_ROWS, &flags[3], true)
+            .override_global(config::SELF_PID, &self_pid, true)
+            .map_max_entries("ROWS", rows)
+            .map_max_entries("REGIONS", regions)
+            .map_max_entries("SAMPLES", ring_bytes(cpus.len(), options.frequency_hz))
+            .load(object)?;
+        if options.log
+            && let Err(error) = aya_log::EbpfLogger::init(&mut ebpf)
+        {
+            tracing::warn!("events of the kernel part will not be logged: {error}");
+        }
+        let program = program(&mut ebpf)?;
+        program.load()?;
+        let verified_instructions = program.info().ok().and_then(|info| info.verified_instruction_count());
+        if let Selection::Threads(tids) = &options.selection {
+            let mut threads: HashMap<_, u32, u32> =
+                HashMap::try_from(ebpf.take_map("THREADS").ok_or(KernelError::Mismatch { name: "THREADS" })?)?;
+            for tid in tids {
+                threads.insert(tid.0, 1, 0)?;
+            }
+        }
+        let take = |ebpf: &mut Ebpf, name| ebpf.take_map(name).ok_or(KernelError::Mismatch { name });
+        Ok(Self {
+            ring: RingBuf::try_from(take(&mut ebpf, "SAMPLES")?)?,
+            processes: HashMap::try_from(take(&mut ebpf, "PROCESSES")?)?,
+            counters: PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)?,
+            tables: if options.rows { Some(Tables::take(&mut ebpf, rows, regions)?) } else { None },
+            ebpf,
+            event: Event::CpuClock,
+            cpus,
+            followed: 0,
+            malformed: 0,
+            verified_instructions,
+        })
+    }
+
+    /// Opens the perf events: samples flow from here on.
+    ///
+    /// # Errors
+    /// `perf_event_open` was refused.
+    pub fn start(&mut self, options: &SamplerOptions) -> Result<(), KernelError> {
+        let policy = SamplePolicy::Frequency(options.frequency_hz.into());
+        let mut event = options.event.unwrap_or(Event::Cycles);
+        let program = program(&mut self.ebpf)?;
+        for &cpu in &self.cpus {
+            let scope = PerfEventScope::AllProcessesOneCpu { cpu };
+            let mut attached = program.attach(event.config(), scope, policy, false);
+            if options.event.is_none()
+                && event == Event::Cycles
+                && attached.as_ref().err().and_then(os_error).is_some_and(is_no_such_counter)
+            {
+                // Virtual machines mostly have no PMU.
+                event = Event::CpuClock;
+                attached = program.attach(event.config(), scope, policy, false);
+            }
+            if let Err(error) = attached {
+                return Err(attach_error(error, options.frequency_hz));
+            }
+        }
+        self.event = event;
+        Ok(())
+    }
+
+    /// Ends sampling; what waits in the ring can still be drained.
+    ///
+    /// # Errors
+    /// The kernel refused to detach a link.
+    pub fn stop(&mut self) -> Result<(), KernelError> {
+        let program = program(&mut self.ebpf)?;
+        program.unload()?;
+        Ok(())
+    }
+
+    /// The unwind tables, if rows are used.
+    pub fn tables(&mut self) -> Option<&mut Tables> {
+        self.tables.as_mut()
+    }
+
+    /// The event in use.
+    pub fn event(&self) -> Event {
+        self.event
+    }
+
+    /// The CPUs that are sampled.
+    pub fn cpus(&self) -> &[u32] {
+        &self.cpus
+    }
+
+    /// Instructions that the verifier walked through to accept the program, where the kernel tells (5.16).
+    pub fn verified_instructions(&self) -> Option<u32> {
+        self.verified_instructions
+    }
+
+    /// Samples this process from now on.
+    ///
+    /// # Errors
+    /// More processes than the filter holds.
+    pub fn follow(&mut self, pid: Pid) -> Result<(), KernelError> {
+        if self.followed >= MAX_PROCESSES {
+            return Err(KernelError::TooManyProcesses { limit: MAX_PROCESSES });
+        }
+        self.processes.insert(pid.0, 1, 0)?;
+        self.followed += 1;
+        Ok(())
+    }
+
+    /// No longer samples this process. A process that was not followed is none of a problem.
+    pub fn unfollow(&mut self, pid: Pid) {
+        if self.processes.remove(&pid.0).is_ok() {
+            self.followed = self.followed.saturating_sub(1);
+        }
+    }
+
+    /// The descriptor that becomes readable when many samples wait.
+    pub fn fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    /// Hands every waiting sample to `visit`; returns how many there were. Order is per CPU, not by time.
+    pub fn drain(&mut self, mut visit: impl FnMut(RawSample<'_>)) -> u64 {
+        let mut delivered = 0;
+        while let Some(item) = self.ring.next() {
+            match RawSample::parse(&item) {
+                Some(sample) => {
+                    delivered += 1;
+                    visit(sample);
+                }
+                None => self.malformed += 1,
+            }
+        }
+        delivered
+    }
+
+    /// Ring records that did not parse. Always 0 unless loader and object are of different builds.
+    pub fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// What the kernel part counted so far.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn counts(&self) -> Result<SamplerCounts, KernelError> {
+        let sum = |counter: Counter| -> Result<u64, KernelError> {
+            Ok(self.counters.get(&(counter as u32), 0)?.iter().sum())
+        };
+        Ok(SamplerCounts {
+            taken: sum(Counter::Taken)?,
+            ring_full: sum(Counter::RingFull)?,
+            cost_ns: sum(Counter::CostNs)?,
+        })
+    }
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut PerfEvent, KernelError> {
+    Ok(ebpf.program_mut("sampler").ok_or(KernelError::Mismatch { name: "sampler" })?.try_into()?)
+}
+
+/// Turns what would be a bare errno later into a sentence now.
+fn check_machine() -> Result<(), KernelError> {
+    let access = Access::of_this_process();
+    let missing = access.missing();
+    if !missing.is_empty() {
+        return Err(KernelError::NotPermitted { missing: missing.join(", ") });
+    }
+    if !access.in_initial_pid_namespace {
+        return Err(KernelError::NestedPidNamespace);
+    }
+    if access.perf_event_paranoid.is_none() {
+        return Err(KernelError::NoPerfEvents);
+    }
+    if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(5, 17, 0)) {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        return Err(KernelError::KernelTooOld { release: release.trim().to_owned() });
+    }
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(KernelError::NoBtf);
+    }
+    Ok(())
+}
+
+/// Elements of the row and region arrays. Node alone has 374,000 rows; a whole host maps some hundred distinct
+/// libraries. Without rows the arrays only have to exist.
+fn table_sizes(options: &SamplerOptions) -> (u32, u32) {
+    if !options.rows {
+        return (1, 1);
+    }
+    match options.selection {
+        Selection::All | Selection::Comm(_) => (4 << 20, 128 << 10),
+        Selection::Processes | Selection::Threads(_) => (2 << 20, 32 << 10),
+    }
+}
+
+/// Room for a third of a second of samples on all CPUs: three ticks of the reader. A power of two, as the kernel asks.
+fn ring_bytes(cpus: usize, frequency_hz: u32) -> u32 {
+    let per_second = (cpus as u64).saturating_mul(frequency_hz.into()).saturating_mul(TYPICAL_SAMPLE_BYTES);
+    let bytes = (per_second / 3).clamp(*RING_BYTES.start(), *RING_BYTES.end()).next_power_of_two();
+    u32::try_from(bytes).expect("invariant: the largest ring fits 32 bits")
+}
+
+fn padded_comm(name: &str) -> [u8; COMM_LEN] {
+    let mut comm = [0; COMM_LEN];
+    // The kernel truncates names to 15 bytes and a NUL: so does the comparison.
+    let len = name.len().min(COMM_LEN - 1);
+    comm[..len].copy_from_slice(&name.as_bytes()[..len]);
+    comm
+}
+
+fn os_error(error: &ProgramError) -> Option<i32> {
+    match error {
+        ProgramError::SyscallError(SyscallError { io_error, .. }) => io_error.raw_os_error(),
+        _ => None,
+    }
+}
+
+fn is_no_such_counter(errno: i32) -> bool {
+    matches!(errno, libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV)
+}
+
+fn attach_error(error: ProgramError, frequency_hz: u32) -> KernelError {
+    let Some(errno) = os_error(&error) else { return error.into() };
+    let limit = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    match limit {
+        Some(limit) if errno == libc::EINVAL && u64::from(frequency_hz) > limit => {
+            KernelError::FrequencyTooHigh { limit }
+        }
+        _ => KernelError::perf_event_open(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn record(kernel: &[u64], user: &[u64], stop: u8) -> Vec<u64> {
+        let mut comm = [0; COMM_LEN];
+        comm[..4].copy_from_slice(b"node");
+        let header = SampleHeader {
+            time_ns: 5,
+            pid: 1,
+            tid: 2,
+            cpu: 0,
+            cost_ns: 0,
+            kernel_frames: kernel.len() as u16,
+            user_frames: user.len() as u16,
+            stop,
+            in_kernel: 0,
+            reserved: [0; 2],
+            comm,
+        };
+        let mut words = vec![0u64; size_of::<SampleHeader>() / 8];
+        words.as_mut_bytes().copy_from_slice(header.as_bytes());
+        words.extend(kernel);
+        words.extend(user);
+        words
+    }
+
+    #[test]
+    fn a_record_is_split_into_kernel_and_user_frames() {
+        let words = record(&[1, 2], &[3, 4, 5], StopReason::ReadFault as u8);
+        let sample = RawSample::parse(words.as_bytes()).unwrap();
+        assert_eq!(sample.kernel, [1, 2]);
+        assert_eq!(sample.user, [3, 4, 5]);
+        assert_eq!(sample.stop, StopReason::ReadFault);
+        assert_eq!(sample.comm(), b"node");
+    }
+
+    #[test]
+    fn a_record_shorter_than_its_counts_or_with_an_unknown_reason_is_refused() {
+        let words = record(&[1, 2], &[3, 4, 5], 0);
+        let bytes = words.as_bytes();
+        for length in 0..bytes.len() {
+            assert!(RawSample::parse(&bytes[..length]).is_none(), "length {length}");
+        }
+        assert!(RawSample::parse(record(&[], &[], 200).as_bytes()).is_none());
+    }
+
+    #[test]
+    fn the_ring_grows_with_cpus_and_frequency_within_bounds() {
+        assert_eq!(ring_bytes(2, 99), 1 << 20);
+        assert_eq!(ring_bytes(64, 999), 32 << 20);
+        assert_eq!(ring_bytes(4096, 9999), 64 << 20);
+    }
+
+    #[test]
+    fn a_long_name_is_compared_as_the_kernel_truncates_it() {
+        assert_eq!(&padded_comm("a-name-of-twenty-byt"), b"a-name-of-twent\0");
+        assert_eq!(&padded_comm("node"), b"node\0\0\0\0\0\0\0\0\0\0\0\0");
+    }
+}

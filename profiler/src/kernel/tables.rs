@@ -1,0 +1,208 @@
+//! Unwind tables in memory that the kernel part reads.
+//!
+//! A reader never sees a half-written table: rows are written into elements that no reader knows, then published by
+//! one hash update whose value is a single word, and the elements they replace are used again only after a grace of a
+//! second, longer than any sample takes. The update is a system call, which orders the writes before it.
+
+use std::collections::HashMap as Index;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+
+use aya::Ebpf;
+use aya::maps::{HashMap, Map, MapData};
+use profiler_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PageKey, Region, Span, pid_check};
+use serde::Serialize;
+use zerocopy::{Immutable, IntoBytes};
+
+use super::error::KernelError;
+use super::perf_ring::page_size;
+use super::space::Space;
+use crate::units::{MonoNs, Pid};
+
+/// Use of the tables, and what did not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TableStats {
+    /// Unwind rows in use, those in their grace included.
+    pub rows: u32,
+    /// Unwind rows that fit.
+    pub rows_capacity: u32,
+    /// Pages of rows published.
+    pub pages: usize,
+    /// Executable mappings published.
+    pub regions: u32,
+    /// Kernel memory of the row and region arrays, in bytes.
+    pub bytes: u64,
+    /// Pages that were not published because rows or page entries were used up: their code is walked by frame pointer.
+    pub pages_refused: u64,
+    /// Lists of a process' mappings that were not published, likewise; each is tried again.
+    pub processes_refused: u64,
+}
+
+/// The tables of all processes. Dropping them unmaps; the kernel part keeps the maps as long as it is loaded.
+pub struct Tables {
+    rows: Mapped<u64>,
+    regions: Mapped<Region>,
+    pages: HashMap<MapData, [u32; 2], u64>,
+    processes: HashMap<MapData, u32, u64>,
+    row_space: Space,
+    region_space: Space,
+    page_spans: Index<PageKey, Span>,
+    region_spans: Index<Pid, Span>,
+    stats: TableStats,
+}
+
+impl Tables {
+    /// Takes the tables' maps out of a loaded object.
+    pub(super) fn take(ebpf: &mut Ebpf, rows: u32, regions: u32) -> Result<Self, KernelError> {
+        let mut take = |name| ebpf.take_map(name).ok_or(KernelError::Mismatch { name });
+        let (row_map, region_map) = (take("ROWS")?, take("REGIONS")?);
+        let pages = HashMap::try_from(take("PAGES")?)?;
+        let processes = HashMap::try_from(take("PROCESS_REGIONS")?)?;
+        let bytes = u64::from(rows) * 8 + u64::from(regions) * size_of::<Region>() as u64;
+        Ok(Self {
+            rows: Mapped::new(row_map, rows)?,
+            regions: Mapped::new(region_map, regions)?,
+            pages,
+            processes,
+            row_space: Space::new(rows),
+            region_space: Space::new(regions),
+            page_spans: Index::new(),
+            region_spans: Index::new(),
+            stats: TableStats { rows_capacity: rows, bytes, ..TableStats::default() },
+        })
+    }
+
+    /// Publishes the rows of a page, encoded and sorted, in place of those before. Without rows, or when there is no
+    /// room, the page has none. Returns whether it has what was asked for.
+    pub fn set_page(&mut self, key: PageKey, rows: &[u64], now: MonoNs) -> bool {
+        let span = match u32::try_from(rows.len()) {
+            Ok(0) => None,
+            Ok(count) if count <= MAX_PAGE_ROWS => self.row_space.take(count),
+            _ => None,
+        };
+        let map_key = [key.object, key.page];
+        let published = span.is_some_and(|span| {
+            self.rows.write(span.first, rows);
+            self.pages.insert(map_key, span.encode(key.check()), 0).is_ok()
+        });
+        let old = match span.filter(|_| published) {
+            Some(span) => self.page_spans.insert(key, span),
+            None => {
+                if let Some(span) = span {
+                    self.row_space.retire(span, now);
+                }
+                // An entry that is not there need not go.
+                drop(self.pages.remove(&map_key));
+                self.page_spans.remove(&key)
+            }
+        };
+        if let Some(old) = old {
+            self.row_space.retire(old, now);
+        }
+        let complete = published || rows.is_empty();
+        self.stats.pages_refused += u64::from(!complete);
+        complete
+    }
+
+    /// Publishes a process' executable mappings, sorted by address and without overlap. Without any, or when there is
+    /// no room, the process is walked by frame pointers. Returns whether it has what was asked for.
+    pub fn set_regions(&mut self, pid: Pid, regions: &[Region], now: MonoNs) -> bool {
+        let span = match u32::try_from(regions.len()) {
+            Ok(0) => None,
+            Ok(count) if count <= MAX_REGIONS => self.region_space.take(count),
+            _ => None,
+        };
+        let published = span.is_some_and(|span| {
+            self.regions.write(span.first, regions);
+            self.processes.insert(pid.0, span.encode(pid_check(pid.0)), 0).is_ok()
+        });
+        let old = match span.filter(|_| published) {
+            Some(span) => self.region_spans.insert(pid, span),
+            None => {
+                if let Some(span) = span {
+                    self.region_space.retire(span, now);
+                }
+                drop(self.processes.remove(&pid.0));
+                self.region_spans.remove(&pid)
+            }
+        };
+        if let Some(old) = old {
+            self.region_space.retire(old, now);
+        }
+        let complete = published || regions.is_empty();
+        self.stats.processes_refused += u64::from(!complete);
+        complete
+    }
+
+    /// Makes room of what was replaced a while ago.
+    pub fn reclaim(&mut self, now: MonoNs) {
+        self.row_space.reclaim(now);
+        self.region_space.reclaim(now);
+    }
+
+    /// Use of the tables.
+    pub fn stats(&self) -> TableStats {
+        TableStats {
+            rows: self.row_space.used(),
+            regions: self.region_space.used(),
+            pages: self.page_spans.len(),
+            ..self.stats
+        }
+    }
+}
+
+/// The elements of an array map, mapped for writing.
+struct Mapped<T> {
+    data: NonNull<T>,
+    capacity: u32,
+    mapped_bytes: usize,
+    // Keeps the map's descriptor open.
+    _map: MapData,
+}
+
+// SAFETY: the mapping belongs to this value alone and is written through `&mut self` only.
+unsafe impl<T> Send for Mapped<T> {}
+
+impl<T: IntoBytes + Immutable> Mapped<T> {
+    fn new(map: Map, capacity: u32) -> Result<Self, KernelError> {
+        const { assert!(size_of::<T>().is_multiple_of(8), "the kernel pads elements to 8 bytes") };
+        let Map::Array(map) = map else { return Err(KernelError::Mismatch { name: "array of rows" }) };
+        let page = page_size();
+        let mapped_bytes = (capacity as usize * size_of::<T>()).next_multiple_of(page);
+        // SAFETY: a fresh shared mapping of the map's elements; the address is checked.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.fd().as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(KernelError::TableMemory { source: io::Error::last_os_error() });
+        }
+        let data = NonNull::new(address.cast()).expect("invariant: mmap returns no null address");
+        Ok(Self { data, capacity, mapped_bytes, _map: map })
+    }
+
+    /// Writes elements from `first` on. What does not fit the array would be a bug of the caller's allocation.
+    fn write(&mut self, first: u32, elements: &[T]) {
+        let fits = (first as usize).checked_add(elements.len()).is_some_and(|end| end <= self.capacity as usize);
+        assert!(fits, "elements {first} and {} more do not fit {}", elements.len(), self.capacity);
+        // SAFETY: the range was just checked; the kernel only reads, and only spans that have been published.
+        unsafe {
+            std::ptr::copy_nonoverlapping(elements.as_ptr(), self.data.as_ptr().add(first as usize), elements.len());
+        }
+    }
+}
+
+impl<T> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own.
+        let unmapped = unsafe { libc::munmap(self.data.as_ptr().cast(), self.mapped_bytes) };
+        debug_assert_eq!(unmapped, 0);
+    }
+}

@@ -1,0 +1,216 @@
+//! Opens files that a target has chosen, as root, without doing what the target wants.
+//!
+//! * A mapping's file is opened through `/proc/PID/map_files`: that is the very file, also when it was deleted or lies
+//!   in another mount namespace. It needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
+//! * Else its path is resolved inside the target's root (openat2 with RESOLVE_IN_ROOT), so that no symbolic link
+//!   reaches a file that the target itself could not name, and the inode is compared with the mapping's.
+//! * Every file is first opened with O_PATH, which has no effect on devices and does not wait for FIFOs, and is opened
+//!   for reading only after fstat has called it a regular file.
+//!
+//! The files are for bounded reads; mapping one would let its owner kill jitprof by truncating it.
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::CString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::process::discover::perf_map_name;
+use crate::process::mapping::{Device, Mapping};
+use crate::process::procfs::proc_path;
+use crate::process::sys;
+use crate::units::Pid;
+
+/// A target's file, open for reading.
+#[derive(Debug)]
+pub struct TargetFile {
+    /// The file, regular, non-blocking.
+    pub file: File,
+    /// Which file it is.
+    pub identity: FileIdentity,
+    /// How it was found.
+    pub via: OpenedVia,
+}
+
+/// What fstat(2) says about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// Its device, as stat(2) reports it.
+    pub device: Device,
+    /// The same, unsplit.
+    pub st_dev: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// Its owner.
+    pub uid: u32,
+    /// Its length in bytes when it was opened.
+    pub len: u64,
+    /// The block size that the file system recommends, which stdio buffers take theirs from.
+    pub block_size: u64,
+}
+
+/// How a file was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpenedVia {
+    /// Through `/proc/PID/map_files`: it is the mapped file without doubt.
+    MapFiles,
+    /// By its path in the target's root.
+    Root,
+}
+
+/// Why a target's file was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is not there (any more), or the process is not.
+    #[error("{} is not there", path.display())]
+    NotFound {
+        /// The path, in the target's root.
+        path: PathBuf,
+    },
+    /// The kernel refuses.
+    #[error("not permitted to open {}: run as root, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE", path.display())]
+    PermissionDenied {
+        /// The path, in the target's root.
+        path: PathBuf,
+    },
+    /// A directory, device, FIFO, socket or symbolic link.
+    #[error("{} is no regular file", path.display())]
+    NotRegular {
+        /// The path, in the target's root.
+        path: PathBuf,
+    },
+    /// The path leads to another file than the mapping's by now.
+    #[error("{} has been replaced since it was mapped (inode {found}, mapped was {mapped})", path.display())]
+    Replaced {
+        /// The path, in the target's root.
+        path: PathBuf,
+        /// The inode now.
+        found: u64,
+        /// The inode of the mapping.
+        mapped: u64,
+    },
+    /// Somebody else than the target or root wrote it.
+    #[error("{} belongs to uid {owner}, not to the target's uid {target}: ignored", path.display())]
+    ForeignOwner {
+        /// The path, in the target's root.
+        path: PathBuf,
+        /// Who owns it.
+        owner: u32,
+        /// Who should.
+        target: u32,
+    },
+    /// Another failure.
+    #[error("cannot open {}", path.display())]
+    Io {
+        /// The path, in the target's root.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Opens the file behind a mapping.
+///
+/// # Errors
+/// [`OpenError`] of the second way, if both fail.
+pub fn open_mapping(pid: Pid, mapping: &Mapping) -> Result<TargetFile, OpenError> {
+    let range = format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0);
+    let direct = reach(&proc_path(pid, &range), 0)
+        .and_then(|path| reopen(&path, Path::new(&*mapping.path), OpenedVia::MapFiles));
+    match direct {
+        Ok(file) => Ok(file),
+        // Refused without the capability; absent when an event's mapping has been split or unmapped since.
+        Err(_) => {
+            let file = open_in_root(pid, Path::new(&*mapping.path))?;
+            // The device is not compared: overlayfs and btrfs report another one to stat(2) than in maps.
+            if mapping.inode != 0 && file.identity.inode != mapping.inode {
+                let path = PathBuf::from(&*mapping.path);
+                return Err(OpenError::Replaced { path, found: file.identity.inode, mapped: mapping.inode });
+            }
+            Ok(file)
+        }
+    }
+}
+
+/// Opens a path as the target itself would resolve it from its root directory.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
+    open_in(&proc_path(pid, "root"), path, 0)
+}
+
+/// Opens `/tmp/perf-N.map` of the target's root, N being its pid in its own namespace. The directory is writable for
+/// all, so the file must be the target's own or root's, and no symbolic link.
+///
+/// # Errors
+/// [`OpenError`]; mostly [`OpenError::NotFound`].
+pub fn open_perf_map(pid: Pid, own_pid: u32, target_uid: u32) -> Result<TargetFile, OpenError> {
+    let path = Path::new("/tmp").join(perf_map_name(own_pid));
+    let file = open_in(&proc_path(pid, "root"), &path, libc::O_NOFOLLOW)?;
+    check_owner(&path, file.identity.uid, target_uid)?;
+    Ok(file)
+}
+
+fn check_owner(path: &Path, owner: u32, target: u32) -> Result<(), OpenError> {
+    if owner != 0 && owner != target {
+        return Err(OpenError::ForeignOwner { path: path.to_owned(), owner, target });
+    }
+    Ok(())
+}
+
+fn open_in(root: &Path, path: &Path, extra_flags: i32) -> Result<TargetFile, OpenError> {
+    let root = reach(root, libc::O_DIRECTORY)?;
+    let text =
+        CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| OpenError::NotFound { path: path.to_owned() })?;
+    let flags = libc::O_PATH | libc::O_CLOEXEC | extra_flags;
+    let found = sys::open_in_root(root.as_fd(), &text, flags).map_err(|error| failed(path, error))?;
+    reopen(&File::from(found), path, OpenedVia::Root)
+}
+
+/// A handle on a path of ours (which may go through magic links of /proc) without opening what it leads to.
+fn reach(path: &Path, extra_flags: i32) -> Result<File, OpenError> {
+    let flags = libc::O_PATH | libc::O_CLOEXEC | extra_flags;
+    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| failed(path, error))
+}
+
+/// Opens for reading what a handle leads to, if it is a regular file. `shown` is its name in errors.
+fn reopen(handle: &File, shown: &Path, via: OpenedVia) -> Result<TargetFile, OpenError> {
+    let meta = handle.metadata().map_err(|error| failed(shown, error))?;
+    if !meta.is_file() {
+        return Err(OpenError::NotRegular { path: shown.to_owned() });
+    }
+    let own = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(own);
+    let file = file.map_err(|error| failed(shown, error))?;
+    Ok(TargetFile { file, identity: FileIdentity::of(&meta), via })
+}
+
+impl FileIdentity {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            device: Device::from_st_dev(meta.dev()),
+            st_dev: meta.dev(),
+            inode: meta.ino(),
+            uid: meta.uid(),
+            len: meta.len(),
+            block_size: meta.blksize(),
+        }
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH | libc::ENOTDIR) => OpenError::NotFound { path },
+        // ELOOP is also what openat2 says about magic links.
+        Some(libc::EACCES | libc::EPERM) => OpenError::PermissionDenied { path },
+        Some(libc::ELOOP) => OpenError::NotRegular { path },
+        _ => OpenError::Io { path, source },
+    }
+}

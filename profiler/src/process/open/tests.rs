@@ -1,0 +1,89 @@
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use super::*;
+use crate::process::procfs;
+
+fn own() -> Pid {
+    Pid(std::process::id())
+}
+
+#[test]
+fn the_file_behind_a_mapping_is_the_mapped_one() {
+    let exe = procfs::exe(own()).unwrap().unwrap();
+    let maps = procfs::maps(own()).unwrap();
+    let mapping = maps.mappings.iter().find(|mapping| Path::new(&*mapping.path) == exe).unwrap();
+    let opened = open_mapping(own(), mapping).unwrap();
+    assert_eq!(opened.identity.inode, mapping.inode);
+    let by_path = open_in_root(own(), &exe).unwrap();
+    assert_eq!((by_path.via, by_path.identity.inode), (OpenedVia::Root, mapping.inode));
+}
+
+#[test]
+fn a_replaced_file_is_refused() {
+    let exe = procfs::exe(own()).unwrap().unwrap();
+    let maps = procfs::maps(own()).unwrap();
+    let mapped = maps.mappings.iter().find(|mapping| Path::new(&*mapping.path) == exe).unwrap();
+    // Nothing is mapped there, so that only the path leads to the file.
+    let moved = Mapping {
+        start: mapped.start.max(crate::units::Avma(1)),
+        end: crate::units::Avma(2),
+        inode: mapped.inode + 1,
+        ..mapped.clone()
+    };
+    let refused = open_mapping(own(), &moved).unwrap_err();
+    assert!(matches!(refused, OpenError::Replaced { .. }), "{refused}");
+}
+
+#[test]
+fn symbolic_links_do_not_leave_the_root() {
+    let root = tempfile::tempdir().unwrap();
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(root.path().join("inside"), b"x").unwrap();
+    symlink(outside.path(), root.path().join("absolute")).unwrap();
+    symlink("../../../../../../etc/passwd", root.path().join("climbing")).unwrap();
+    symlink("/inside", root.path().join("good")).unwrap();
+    symlink("/proc/self/exe", root.path().join("magic")).unwrap();
+    let open = |name: &str, flags| open_in(root.path(), Path::new(name), flags);
+    assert!(matches!(open("/absolute", 0), Err(OpenError::NotFound { .. })));
+    assert!(matches!(open("/climbing", 0), Err(OpenError::NotFound { .. })));
+    assert!(matches!(open("/../../../etc/passwd", 0), Err(OpenError::NotFound { .. })));
+    assert!(matches!(open("/magic", 0), Err(OpenError::NotFound { .. })));
+    assert_eq!(open("/good", 0).unwrap().identity.len, 1);
+    assert!(matches!(open("/good", libc::O_NOFOLLOW), Err(OpenError::NotRegular { .. })));
+}
+
+#[test]
+fn magic_links_in_the_root_are_not_followed() {
+    let link = format!("/{}/exe", own());
+    let refused = open_in(Path::new("/proc"), Path::new(&link), 0).unwrap_err();
+    assert!(matches!(refused, OpenError::NotRegular { .. }), "{refused}");
+}
+
+#[test]
+fn nothing_but_regular_files_is_opened_and_nothing_blocks() {
+    let root = tempfile::tempdir().unwrap();
+    let fifo = root.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for name in ["/fifo", "/"] {
+        let refused = open_in(root.path(), Path::new(name), 0).unwrap_err();
+        assert!(matches!(refused, OpenError::NotRegular { .. }), "{name}: {refused}");
+    }
+    let refused = open_in_root(own(), Path::new("/dev/null")).unwrap_err();
+    assert!(matches!(refused, OpenError::NotRegular { .. }), "{refused}");
+}
+
+#[test]
+fn a_perf_map_of_somebody_else_is_ignored() {
+    let path = Path::new("/tmp/perf-1.map");
+    let refused = check_owner(path, 1000, 1001).unwrap_err();
+    assert_eq!(refused.to_string(), "/tmp/perf-1.map belongs to uid 1000, not to the target's uid 1001: ignored");
+    assert!(check_owner(path, 1001, 1001).is_ok());
+    assert!(check_owner(path, 0, 1001).is_ok());
+}
+
+#[test]
+fn device_numbers_split_as_glibc_does() {
+    assert_eq!(Device::from_st_dev(0xfe00), Device { major: 0xfe, minor: 0 });
+    assert_eq!(Device::from_st_dev(0x0000_1000_0020_0803), Device { major: 0x1008, minor: 0x203 });
+}

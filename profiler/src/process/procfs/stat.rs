@@ -1,0 +1,106 @@
+//! `/proc/PID/stat` and `/proc/PID/status`.
+
+use crate::process::sys;
+use crate::units::{MonoNs, Pid};
+
+/// `PF_KTHREAD` of the kernel's `task_struct.flags`.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// A clock tick of /proc: USER_HZ is 100 on every architecture that eBPF profiling runs on, whatever CONFIG_HZ is.
+const TICK_NS: u64 = 10_000_000;
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The process (or thread) id.
+    pub pid: Pid,
+    /// Its name, lossily decoded; may hold spaces, parentheses and newlines.
+    pub comm: String,
+    /// The state's letter: `R`, `S`, `Z` for a zombie, `X` for a dead one.
+    pub state: char,
+    /// The parent; 0 for the first process and for kernel threads' parent.
+    pub parent: Pid,
+    /// The kernel's task flags.
+    pub flags: u64,
+    /// When it started, in ticks of 10 ms of CLOCK_BOOTTIME. With the pid it identifies a process.
+    pub start_ticks: u64,
+}
+
+impl Stat {
+    /// Parses the file's text; `None` if it is none.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        // The name may itself hold `) R 1`, so it ends at the last parenthesis.
+        let open = text.iter().position(|byte| *byte == b'(')?;
+        let close = text.iter().rposition(|byte| *byte == b')').filter(|close| *close > open)?;
+        let pid = std::str::from_utf8(&text[..open]).ok()?.trim().parse().ok()?;
+        let rest = std::str::from_utf8(&text[close + 1..]).ok()?;
+        // Fields are numbered from 1 in proc(5); field 3 is the first after the name.
+        let fields: Vec<&str> = rest.split_ascii_whitespace().take(20).collect();
+        Some(Self {
+            pid: Pid(pid),
+            comm: String::from_utf8_lossy(&text[open + 1..close]).into_owned(),
+            state: fields.first()?.chars().next()?,
+            parent: Pid(fields.get(1)?.parse().ok()?),
+            flags: fields.get(6)?.parse().ok()?,
+            start_ticks: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    /// Whether it is a thread of the kernel, without user memory.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & KERNEL_THREAD != 0
+    }
+
+    /// Whether it has ended and only waits to be reaped.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
+    /// The start on CLOCK_MONOTONIC, up to 10 ms early:
+    /// `start_ticks * 10 ms - (CLOCK_BOOTTIME - CLOCK_MONOTONIC)`, the difference being what it is now. A suspend
+    /// between start and now shifts it by as much.
+    pub fn start(&self) -> MonoNs {
+        MonoNs(self.start_ticks.saturating_mul(TICK_NS).saturating_sub(sys::suspended_ns()))
+    }
+}
+
+/// What `/proc/PID/status` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The process id in the reader's pid namespace.
+    pub tgid: Pid,
+    /// Its ids from the reader's namespace to its own; never empty.
+    pub ns_pids: Vec<u32>,
+    /// Real user id in the reader's user namespace.
+    pub real_uid: u32,
+    /// Effective user id.
+    pub effective_uid: u32,
+    /// File-system user id: the owner of the files that it creates.
+    pub fs_uid: u32,
+}
+
+impl Status {
+    /// Parses the file's text; `None` without `Tgid` or `Uid`.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(text);
+        let numbers = |name: &str| -> Option<Vec<u32>> {
+            // The first line holds the name, in which the kernel escapes newlines: no other line can be forged.
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            line.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
+        };
+        let tgid = *numbers("Tgid")?.first()?;
+        let uids = numbers("Uid")?;
+        let ns_pids = numbers("NSpid").filter(|pids| !pids.is_empty()).unwrap_or_else(|| vec![tgid]);
+        Some(Self {
+            tgid: Pid(tgid),
+            ns_pids,
+            real_uid: *uids.first()?,
+            effective_uid: *uids.get(1)?,
+            fs_uid: *uids.get(3)?,
+        })
+    }
+
+    /// The process id in its own namespace: what it writes into its dumps and into the name of its perf map.
+    pub fn own_pid(&self) -> u32 {
+        self.ns_pids.last().copied().unwrap_or(self.tgid.0)
+    }
+}

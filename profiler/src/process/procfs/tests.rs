@@ -1,0 +1,147 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::process::{Device, MappingKind};
+use crate::units::{Avma, FileOffset};
+
+const MAPS: &[u8] = b"\
+55d0c0a00000-55d0c0a21000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000001000 r-xp 00000000 fe:00 10011663                   /tmp/jit-18264.dump (deleted)
+7f0000002000-7f0000003000 r-xp 0000a000 08:11 42                         /opt/my app/lib x.so
+7f0000003000-7f0000004000 rw-s 00000000 00:01 7                          /memfd:V8 code (deleted)
+7f0000004000-7f0000005000 rwxp 00000000 00:00 0 
+7f0000005000-7f0000006000 rwxp 00000000 00:00 0                          [anon:v8]
+7f0000006000-7f0000007000 r--p 00000000 08:11 43                         /tmp/new\\012line
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]
+7ffd00030000-7ffd00032000 r-xp 00000000 00:00 0                          [vdso]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+
+#[test]
+fn every_kind_of_line_is_understood() {
+    let maps = parse_maps(MAPS);
+    assert_eq!((maps.bad_lines, maps.truncated), (0, false));
+    let kinds: Vec<_> = maps.mappings.iter().map(|mapping| mapping.kind).collect();
+    use MappingKind::{Anonymous, File, Heap, NamedMemory, Stack, Vdso, Vsyscall};
+    let expected = [Heap, File, File, NamedMemory, Anonymous, NamedMemory, File, Stack, Vdso, Vsyscall];
+    assert_eq!(kinds, expected);
+
+    let dump = &maps.mappings[1];
+    assert_eq!((&*dump.path, dump.deleted, dump.inode), ("/tmp/jit-18264.dump", true, 10_011_663));
+    assert_eq!(dump.device, Device { major: 0xfe, minor: 0 });
+    let spaced = &maps.mappings[2];
+    assert_eq!((&*spaced.path, spaced.file_offset), ("/opt/my app/lib x.so", FileOffset(0xa000)));
+    assert_eq!(spaced.file_offset_of(Avma(0x7f00_0000_2010)), Some(FileOffset(0xa010)));
+    assert_eq!(spaced.file_offset_of(Avma(0x7f00_0000_3000)), None);
+    assert!(spaced.prot.execute && !spaced.prot.write && !spaced.prot.shared);
+    assert!(maps.mappings[3].prot.shared);
+    assert_eq!(&*maps.mappings[6].path, "/tmp/new\nline");
+}
+
+#[test]
+fn a_bad_line_costs_that_line_only() {
+    let mut text = b"nonsense\n7f0000001000-7f0000001000 r-xp 0 00:00 0\n-1-2 r-xp 0 0:0 0\n".to_vec();
+    text.extend_from_slice(MAPS);
+    let maps = parse_maps(&text);
+    assert_eq!((maps.bad_lines, maps.mappings.len()), (3, 10));
+}
+
+#[test]
+fn more_mappings_than_the_bound_are_cut_and_said_so() {
+    let mut text = Vec::new();
+    for index in 0..100_001_u64 {
+        let start = index * 0x2000;
+        text.extend_from_slice(format!("{start:x}-{:x} r-xp 0 00:00 0\n", start + 0x1000).as_bytes());
+    }
+    let maps = parse_maps(&text);
+    assert_eq!((maps.mappings.len(), maps.truncated), (100_000, true));
+}
+
+#[test]
+fn truncation_and_flips_never_panic() {
+    for end in 0..MAPS.len() {
+        let maps = parse_maps(&MAPS[..end]);
+        assert!(maps.mappings.len() + maps.bad_lines as usize <= 10);
+    }
+    for at in 0..MAPS.len() {
+        for flip in [1, 0x20, 0x80, 0xff] {
+            let mut text = MAPS.to_vec();
+            text[at] ^= flip;
+            let maps = parse_maps(&text);
+            assert!(maps.mappings.len() >= 8, "one byte costs two lines at most");
+        }
+    }
+}
+
+#[test]
+fn a_name_full_of_parentheses_does_not_shift_the_fields_of_stat() {
+    let text = b"42 (a) R 1 (\n)) S 7 42 42 0 -1 2097216 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0 18446744073709551615\n";
+    let stat = Stat::parse(text).unwrap();
+    assert_eq!((stat.pid, stat.comm.as_str(), stat.state), (Pid(42), "a) R 1 (\n)", 'S'));
+    assert_eq!((stat.parent, stat.start_ticks), (Pid(7), 12345));
+    assert!(stat.is_kernel_thread() && !stat.is_dead());
+    for end in 0..text.len() - 30 {
+        assert!(Stat::parse(&text[..end]).is_none(), "cut at {end}");
+    }
+}
+
+#[test]
+fn status_gives_the_innermost_pid_and_all_uids() {
+    let text = b"Name:\tTgid:\\n5\nUmask:\t0022\nTgid:\t900\nPid:\t900\nUid:\t1000\t1001\t1002\t1003\nNStgid:\t900\t1\nNSpid:\t900\t17\t1\n";
+    let status = Status::parse(text).unwrap();
+    assert_eq!((status.tgid, status.own_pid()), (Pid(900), 1));
+    assert_eq!((status.real_uid, status.effective_uid, status.fs_uid), (1000, 1001, 1003));
+    let without = Status::parse(b"Tgid:\t900\nUid:\t0\t0\t0\t0\n").unwrap();
+    assert_eq!(without.own_pid(), 900);
+}
+
+#[test]
+fn our_own_process_can_be_read() {
+    let own = Pid(std::process::id());
+    let stat = stat(own).unwrap();
+    assert_eq!(stat.pid, own);
+    assert!(!stat.is_kernel_thread());
+    let now = crate::process::monotonic_now();
+    assert!(stat.start() <= now && now.0 - stat.start().0 < 3_600_000_000_000, "started within the hour");
+    assert_eq!(status(own).unwrap().tgid, own);
+    let exe = exe(own).unwrap().unwrap();
+    assert!(maps(own).unwrap().mappings.iter().any(|mapping| *mapping.path == *exe.to_str().unwrap()));
+    assert!(threads(own).unwrap().contains(&Tid(own.0)));
+    assert!(!comm(own).unwrap().is_empty());
+    assert!(!cmdline(own).unwrap().is_empty());
+    assert_eq!(pid_namespace(own).unwrap(), namespace(own, "ns/pid").unwrap());
+    assert_ne!(mount_namespace(own).unwrap(), pid_namespace(own).unwrap());
+}
+
+#[test]
+fn a_process_that_is_not_there_is_named() {
+    // Above pid_max's largest value.
+    let nobody = Pid(0x40_0001);
+    let failed = maps(nobody).unwrap_err();
+    assert!(matches!(failed, ProcError::NoSuchProcess(pid) if pid == nobody), "{failed}");
+    assert!(matches!(exe(nobody), Err(ProcError::NoSuchProcess(_))));
+}
+
+#[test]
+fn a_descriptor_is_found_by_its_file() {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"12345").unwrap();
+    let meta = file.metadata().unwrap();
+    let own = Pid(std::process::id());
+    let fds = fds_of_file(own, meta.dev(), meta.ino()).unwrap();
+    let fd = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+    assert_eq!(fds, [fd]);
+    assert_eq!(fd_position(own, fd).unwrap(), 5);
+    assert_eq!(fd_target(own, fd).unwrap(), (meta.dev(), meta.ino()));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_a_parser(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let maps = parse_maps(&bytes);
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
+        prop_assert_eq!(maps.mappings.len() + usize::try_from(maps.bad_lines).unwrap(), lines);
+        prop_assert!(Stat::parse(&bytes).is_none_or(|stat| stat.comm.len() <= 3 * bytes.len()));
+        prop_assert!(Status::parse(&bytes).is_none_or(|status| !status.ns_pids.is_empty()));
+    }
+}

@@ -1,0 +1,83 @@
+//! Announcements of generated code, the same for every input (jitdump, perf map, peeked buffer, agent).
+
+use std::sync::Arc;
+
+use super::lines::SourceRows;
+use crate::units::{Avma, MonoNs};
+
+/// One announcement by a runtime. Times are on CLOCK_MONOTONIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CodeEvent {
+    /// New code at an address; ends whatever was announced over the same bytes before.
+    Load(CodeLoad),
+    /// The code that starts at `old_start` now starts at `new_start`.
+    Move {
+        /// When it moved.
+        time: MonoNs,
+        /// Where the code began before.
+        old_start: Avma,
+        /// Where the code begins from `time` on.
+        new_start: Avma,
+        /// Its length in bytes.
+        size: u64,
+    },
+    /// The producer closed its file in order.
+    Close {
+        /// When it did so.
+        time: MonoNs,
+    },
+}
+
+/// A piece of generated code with a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeLoad {
+    /// Since when the code is there; 0 when the source has no times (perf maps): always.
+    pub time: MonoNs,
+    /// First byte.
+    pub start: Avma,
+    /// Length in bytes; 0 is kept, and never covers an address.
+    pub size: u64,
+    /// The runtime's name for it, lossily decoded, unsanitized, possibly empty.
+    pub name: String,
+    /// The runtime's index of the code; not unique, never a key.
+    pub code_index: u64,
+    /// Source rows; may be empty.
+    pub lines: SourceRows,
+    /// Recorded unwinding data, if there is more than a header.
+    pub eh_frame: Option<EhFrame>,
+    /// The code bytes, when the reader was asked to keep them.
+    pub code: Option<Box<[u8]>>,
+    /// Where the announcement came from.
+    pub origin: CodeOrigin,
+}
+
+/// From this offset on, the code belongs to this source line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineRow {
+    /// Bytes from the start of the code object.
+    pub offset: u32,
+    /// Line, from 1.
+    pub line: u32,
+    /// Source file as the runtime names it.
+    pub file: Arc<str>,
+}
+
+/// `.eh_frame` bytes as the runtime recorded them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EhFrame {
+    /// The section's bytes, without the `.eh_frame_hdr`.
+    pub bytes: Arc<[u8]>,
+    /// The address at which pc-relative values in `bytes` resolve.
+    pub section_start: Avma,
+}
+
+/// Which input announced a piece of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CodeOrigin {
+    /// A record of a jitdump file.
+    Jitdump,
+    /// A record read from the runtime's stdio buffer before it reached the file.
+    Peeked,
+    /// A line of a perf map.
+    PerfMap,
+}

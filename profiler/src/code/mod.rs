@@ -1,0 +1,14 @@
+//! What runtimes announce about the code they generate, and the map from (address, time) to code objects.
+
+mod event;
+mod function;
+mod lines;
+mod map;
+mod outcome;
+mod timeline;
+
+pub use event::{CodeEvent, CodeLoad, CodeOrigin, EhFrame, LineRow};
+pub use function::{CodeHit, CodeId};
+pub use lines::SourceRows;
+pub use map::{CodeMap, MAX_CODE_BYTES, MAX_LINE_ROWS, MAX_NAME_BYTES, Nearest};
+pub use outcome::{Applied, CodeMapStats, DropReason};

@@ -1,0 +1,58 @@
+//! jitdump: the format, its deviations, and the tail of a file that is still being written.
+//!
+//! A jitdump is a 40-byte file header and a sequence of unaligned, self-sized records in the producer's byte order:
+//!
+//! ```text
+//! file header   magic version total_size elf_mach pad1 pid | timestamp flags            6 x u32, 2 x u64 = 40
+//! every record  id total_size | timestamp                                               2 x u32, u64    = 16
+//!   0 LOAD            pid tid | vma code_addr code_size code_index | name NUL | code    56 fixed
+//!   1 MOVE            pid tid | vma old_addr new_addr code_size code_index              64
+//!   2 DEBUG_INFO      code_addr nr_entry | nr_entry x { addr u64, line, discrim i32, name NUL }  32 fixed
+//!   3 CLOSE           nothing                                                           16
+//!   4 UNWINDING_INFO  unwind_data_size eh_frame_hdr_size mapped_size | data             40 fixed
+//! ```
+//!
+//! Three layers, each usable alone:
+//!
+//! * [`Parser`] takes bytes and gives borrowed records. It allocates nothing and does no I/O. Damage costs the damaged
+//!   record: the parser finds the next plausible chain of records by itself.
+//! * [`Assembler`] joins DEBUG_INFO and UNWINDING_INFO records to the LOAD they belong to, undoes what producers do
+//!   differently (`docs/jitdump.md` names each with its version), converts times to CLOCK_MONOTONIC and gives
+//!   [`CodeEvent`](crate::code::CodeEvent)s. [`DumpReader`] is the two together.
+//! * [`DumpTail`] reads what is new in an opened file and keeps the torn end until it is complete.
+//!
+//! [`writer`] makes such files, for tests and benchmarks.
+
+mod assembler;
+mod bias;
+mod body;
+mod byte_order;
+mod clock;
+mod debug_info;
+mod eh_frame;
+mod header;
+mod options;
+mod parser;
+mod reader;
+mod record;
+mod resync;
+mod rows;
+mod stats;
+mod tail;
+pub mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use assembler::Assembler;
+pub use body::{MAX_KEPT_CODE, MAX_NAME};
+pub use byte_order::ByteOrder;
+pub use clock::{ClockContext, ClockKind, TscConversion};
+pub use debug_info::{DebugEntries, DebugEntry, DebugInfo};
+pub use header::{FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
+pub use options::ReaderOptions;
+pub use parser::{Field, MAX_BUFFERED_RECORD, MAX_LOAD, Parser, ParserOptions, Step};
+pub use reader::DumpReader;
+pub use record::{Body, Load, Move, Record, RecordId, UnwindingInfo};
+pub use stats::{CorruptStretch, DumpStats, EhCounts, RecordCounts, SkipCounts};
+pub use tail::{DumpTail, Progress, TornTail};

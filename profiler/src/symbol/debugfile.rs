@@ -1,0 +1,134 @@
+//! Finds the separate debug file of a stripped one.
+//!
+//! Looked for below the target's root (if the object was added with one), then below the host's, in gdb's order:
+//!
+//! ```text
+//! /usr/lib/debug/.build-id/ab/cdef….debug    by build id
+//! DIR/NAME, DIR/.debug/NAME, /usr/lib/debug/DIR/NAME    NAME of .gnu_debuglink, DIR of the file's path
+//! ```
+//!
+//! The target may have made all of these, so: no path leaves the root (openat2 with RESOLVE_IN_ROOT, Linux 5.6), no
+//! link of /proc is followed, the file is looked at before it is opened (opening a device can act, opening a FIFO
+//! blocks), and it must be a regular file of root's or of the owner of the stripped file. It must have the same build
+//! id, or, where that has none, the checksum that the link names. Not done: debuginfod (network), dwz's
+//! `.gnu_debugaltlink` (names found only there are missing, the symbol tables answer), DWARF packages (`.dwp`).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+use super::elf::Origin;
+use super::image::Image;
+use super::layout::{self, Layout};
+use super::stats::{DebugLoss, SymbolStats};
+
+const DEBUG_DIRECTORY: &str = "usr/lib/debug";
+/// Longest `.gnu_debuglink` section: a file name (255 bytes), its end, padding and the checksum.
+const MAX_LINK_BYTES: u64 = 264;
+/// Largest debug file whose checksum is computed.
+const MAX_CHECKED_BYTES: u64 = 1 << 30;
+
+/// The copy of the debug file's contents, or nothing.
+pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Option<Image> {
+    let owner = origin.file.metadata().ok()?.uid();
+    let build_id = layout::build_id(&origin.file);
+    let link = Layout::read(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));
+    let candidates = candidates(build_id.as_deref(), link.as_ref(), Path::new(&*origin.module.path));
+    let host = open_root("/").ok();
+    for root in origin.root.as_deref().into_iter().chain(host.as_ref()) {
+        for candidate in &candidates {
+            let Some(file) = open_below(root, candidate, owner) else {
+                continue;
+            };
+            let same_build = match &build_id {
+                Some(id) => layout::build_id(&file).as_ref() == Some(id),
+                None => link.as_ref().is_some_and(|(_, sum)| checksum(&file).is_ok_and(|found| found == *sum)),
+            };
+            if !same_build {
+                stats.count_debug(DebugLoss::OtherBuild);
+                continue;
+            }
+            if let Some(image) = copy(&file, stats) {
+                stats.debug_files = stats.debug_files.saturating_add(1);
+                return Some(image);
+            }
+        }
+    }
+    None
+}
+
+/// A directory to look below, such as `/proc/PID/root`, which stays usable after the process is gone.
+///
+/// # Errors
+/// Those of open(2).
+pub fn open_root(path: &str) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)
+}
+
+/// The file with debug information, or at least symbols.
+fn copy(file: &File, stats: &mut SymbolStats) -> Option<Image> {
+    let image = Image::copy(file, &Layout::read(file).ok()?).ok()?;
+    if let Some(loss) = image.debug_loss {
+        stats.count_debug(loss);
+    }
+    (image.has_debug || image.has_symbols).then_some(image)
+}
+
+fn candidates(build_id: Option<&[u8]>, link: Option<&(String, u32)>, path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    if let Some((first, rest)) = build_id.and_then(<[u8]>::split_first) {
+        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+        found.push(format!("{DEBUG_DIRECTORY}/.build-id/{first:02x}/{rest}.debug").into());
+    }
+    if let (Some((name, _)), Some(directory)) = (link, path.strip_prefix("/").ok().and_then(Path::parent)) {
+        let below_debug = Path::new(DEBUG_DIRECTORY).join(directory);
+        found.extend([directory.join(name), directory.join(".debug").join(name), below_debug.join(name)]);
+    }
+    found
+}
+
+/// Name and checksum: `{name, 0, padding to 4, crc u32}`. A name with a slash is none.
+fn read_link(file: &File, layout: &Layout) -> Option<(String, u32)> {
+    let section = layout.section(".gnu_debuglink").filter(|section| section.size <= MAX_LINK_BYTES)?;
+    let bytes = layout::read_bytes(file, section.file_offset, section.size).ok()?;
+    let end = memchr::memchr(0, &bytes)?;
+    let name = std::str::from_utf8(bytes.get(..end)?).ok()?;
+    let checksum = layout::u32_at(&bytes, end.checked_add(1)?.checked_next_multiple_of(4)?)?;
+    let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains('/');
+    is_plain.then(|| (name.to_owned(), checksum))
+}
+
+fn open_below(root: &File, path: &Path, owner: u32) -> Option<File> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let place = File::from(openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?);
+    let metadata = place.metadata().ok()?;
+    if !metadata.is_file() || (metadata.uid() != 0 && metadata.uid() != owner) {
+        return None;
+    }
+    // The descriptor, not the path: nothing can have come between.
+    File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
+}
+
+/// CRC-32 (IEEE) of all bytes, as `.gnu_debuglink` has it.
+fn checksum(file: &File) -> io::Result<u32> {
+    let length = file.metadata()?.len();
+    if length > MAX_CHECKED_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut sum = flate2::Crc::new();
+    let mut block = vec![0; 1 << 16];
+    let mut at = 0;
+    while at < length {
+        let read = file.read_at(&mut block, at)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        sum.update(block.get(..read).unwrap_or_default());
+        at = at.saturating_add(u64::try_from(read).map_err(|_| io::ErrorKind::FileTooLarge)?);
+    }
+    Ok(sum.sum())
+}

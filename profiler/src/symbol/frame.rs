@@ -1,0 +1,72 @@
+//! What one frame of a stack says, once it has been resolved.
+
+use std::sync::Arc;
+
+/// Which world a frame's code belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FrameKind {
+    /// The kernel.
+    Kernel,
+    /// Code of an ELF file (or the vDSO).
+    Native,
+    /// Code that a runtime generated from the user's program.
+    Jit,
+    /// The user's program run by an interpreter, one frame per function (V8 with native interpreter stacks).
+    Interpreter,
+    /// Code that a runtime generated for itself: builtins, stubs, bytecode handlers.
+    Builtin,
+    /// No frame of the program: a word of jitprof's own, such as why the stack ends here.
+    Note,
+}
+
+/// How far a runtime had optimised the code, where the name tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tier {
+    /// Run by an interpreter (V8 `~`).
+    Interpreted,
+    /// Compiled without optimisation (V8 `^`, Sparkplug).
+    Baseline,
+    /// Compiled by a fast optimiser (V8 `+`, Maglev).
+    Mid,
+    /// Compiled by the full optimiser (V8 `*`, TurboFan).
+    Optimized,
+}
+
+/// A place in source code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceLine {
+    /// The file as the debug information or the runtime names it.
+    pub file: Arc<str>,
+    /// Line from 1; 0 when only the file is known.
+    pub line: u32,
+}
+
+/// The file that a frame's code was loaded from, as profiles record it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Module {
+    /// Path in the target's own mount namespace, or a bracketed name such as `[kernel.kallsyms]`, `[vdso]`, `[jit]`.
+    pub path: Arc<str>,
+    /// GNU build id in lower-case hex, when the file has one.
+    pub build_id: Option<Arc<str>>,
+}
+
+/// One frame. An inlined function is a frame of its own with `inlined` set, below (towards the leaf) the function it
+/// was inlined into.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// Demangled function name; for unresolved code a bracketed reason such as `[unknown]`, never empty. Unsanitized.
+    pub name: Arc<str>,
+    /// Which world the code belongs to.
+    pub kind: FrameKind,
+    /// The runtime's optimisation tier, where known.
+    pub tier: Option<Tier>,
+    /// Set for a function inlined into the next frame towards the root.
+    pub inlined: bool,
+    /// Where the code came from.
+    pub module: Option<Arc<Module>>,
+    /// Source line of the sampled or calling instruction, where known.
+    pub source: Option<SourceLine>,
+    /// For an ELF file: the file offset of the looked-up instruction; for the kernel and generated code: its virtual
+    /// address; 0 for notes.
+    pub address: u64,
+}

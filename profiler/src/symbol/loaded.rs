@@ -1,0 +1,138 @@
+//! The worker's side: files loaded so far, and the answers from them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::elf::ObjectId;
+use super::frame::Frame;
+use super::kernel::Kernel;
+use super::native::{Names, Native};
+use super::stats::{SymbolStats, Unresolved};
+use super::worker::{Answer, Shared, Step, SymbolKey};
+use crate::units::{Avma, FileOffset};
+
+/// Bytes of copies loaded at once; the least recently used file is dropped, and loaded again when needed.
+pub const MAX_LOADED_BYTES: u64 = 512 << 20;
+/// Files loaded at once; each copy is a descriptor or two.
+const MAX_LOADED_FILES: usize = 128;
+
+/// What a worker has loaded. It lives on the worker's thread, because blazesym is made for one thread.
+#[derive(Default)]
+pub(super) struct Loaded {
+    files: HashMap<ObjectId, File>,
+    kernel: Option<Kernel>,
+    names: Names,
+    bytes: u64,
+    clock: u64,
+}
+
+struct File {
+    native: Result<Native, Unresolved>,
+    last_used: u64,
+}
+
+impl File {
+    fn bytes(&self) -> u64 {
+        self.native.as_ref().map_or(0, |native| native.bytes)
+    }
+}
+
+impl Loaded {
+    /// Answers until the run is over, or until another worker has taken over.
+    pub(super) fn run(mut self, shared: &Shared, generation: u64) {
+        let mut stats = SymbolStats::default();
+        loop {
+            let batch = match shared.next_step(generation, !self.files.is_empty()) {
+                Step::Answer(batch) => batch,
+                Step::Unload => {
+                    (self.files, self.bytes) = (HashMap::new(), 0);
+                    continue;
+                }
+                Step::End => return,
+            };
+            for key in batch {
+                let answer = match key {
+                    SymbolKey::File(id, offset) => self.file_answer(shared, id, offset, &mut stats),
+                    SymbolKey::Kernel(address) => self.kernel_answer(address, &mut stats),
+                };
+                if !shared.answer(generation, key, answer, &mut stats) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn file_answer(&mut self, shared: &Shared, id: ObjectId, offset: FileOffset, stats: &mut SymbolStats) -> Answer {
+        let key = SymbolKey::File(id, offset);
+        let refused = shared.refusal(id);
+        let found = match refused {
+            Some(reason) => Err(reason),
+            None => self.resolve(shared, id, offset, stats),
+        };
+        match found {
+            Ok(frames) => Answer { frames: frames.into(), reason: None },
+            Err(reason) => Answer { frames: shared.unnamed(key, &mut self.names), reason: Some(reason) },
+        }
+    }
+
+    /// Loads the file if need be, and looks the offset up. A panic in a parser refuses the file from then on.
+    fn resolve(
+        &mut self,
+        shared: &Shared,
+        id: ObjectId,
+        offset: FileOffset,
+        stats: &mut SymbolStats,
+    ) -> Result<Vec<Frame>, Unresolved> {
+        // Whatever the panic left behind is dropped with the file; `names` and `stats` are never half-changed.
+        let call = std::panic::AssertUnwindSafe(|| {
+            self.load(shared, id, stats)?;
+            let file = self.files.get(&id).ok_or(Unresolved::FileClosed)?;
+            file.native.as_ref().map_err(|reason| *reason)?.resolve(offset, &mut self.names, stats)
+        });
+        let found = std::panic::catch_unwind(call).unwrap_or_else(|_| {
+            stats.panics = stats.panics.saturating_add(1);
+            Err(Unresolved::Panicked)
+        });
+        if found == Err(Unresolved::Panicked) {
+            shared.refuse(id, Unresolved::Panicked);
+            self.unload(id);
+        }
+        found
+    }
+
+    fn load(&mut self, shared: &Shared, id: ObjectId, stats: &mut SymbolStats) -> Result<(), Unresolved> {
+        self.clock = self.clock.saturating_add(1);
+        if let Some(file) = self.files.get_mut(&id) {
+            file.last_used = self.clock;
+            return Ok(());
+        }
+        let origin = shared.objects.origin(id)?;
+        let native = Native::load(&origin, stats);
+        stats.loads = stats.loads.saturating_add(1);
+        let file = File { native, last_used: self.clock };
+        self.bytes = self.bytes.saturating_add(file.bytes());
+        self.files.insert(id, file);
+        while self.files.len() > 1 && (self.bytes > MAX_LOADED_BYTES || self.files.len() > MAX_LOADED_FILES) {
+            let oldest = self.files.iter().min_by_key(|(_, file)| file.last_used).map(|(id, _)| *id);
+            let Some(oldest) = oldest else { break };
+            self.unload(oldest);
+            stats.evictions = stats.evictions.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    fn unload(&mut self, id: ObjectId) {
+        if let Some(file) = self.files.remove(&id) {
+            self.bytes = self.bytes.saturating_sub(file.bytes());
+        }
+    }
+
+    fn kernel_answer(&mut self, address: Avma, stats: &mut SymbolStats) -> Answer {
+        let kernel = self.kernel.get_or_insert_with(Kernel::load);
+        stats.kernel_symbols = u64::try_from(kernel.len()).unwrap_or(u64::MAX);
+        match kernel.resolve(address, &mut self.names) {
+            Ok(frame) => Answer { frames: Arc::from([frame]), reason: None },
+            Err(reason) => Answer { frames: Arc::from([Kernel::unnamed(address)]), reason: Some(reason) },
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a runtime's name for its generated code says: function, kind, tier, source.
+//!
+//! Jitdump and perf map have one free text for all of it. Each runtime writes its own dialect, and none says which; the
+//! dialects are told apart by their shape. A name of no known shape is a JIT function and is shown as it is.
+//!
+//! | runtime | names seen | version |
+//! |---|---|---|
+//! | V8 | `JS:*leafHot /srv/burn.js:2:17`, `Builtin:ArrayMap`, `RegExp:^a+$` | Node 20.20 (V8 11.3) |
+//! | CPython | `py::leaf_hot:/srv/burn.py` | 3.13.0 |
+//! | Erlang | `burn:leaf_hot/2`, `$burn:leaf_hot/2-CodeInfoPrologue`, `$global::garbage_collect` | OTP 25 |
+//! | PHP | `JIT$leaf_hot`, `TRACE-3$leaf_hot$3`, `JIT$$trace_exit` | 8.2 |
+//! | wasmtime | `leaf_hot`, `wasm[0]::function[3]::f`, `signatures[0]::wasm_to_array_trampoline` | 50.0 |
+//! | JVM | `LT;fib(I)I`, `Interpreter` | OpenJDK 17 with perf's agent |
+//! | .NET | `int32 [app] Program::Fib(int32)[OptimizedTier1]` | 8 |
+//! | LuaJIT | `TRACE_42::main.lua:123` | 2.1, built with `LUAJIT_USE_PERFTOOLS` |
+//! | Ruby | `[JIT] Integer#times@<internal:numeric>:231` | 3.3 `--yjit-perf` |
+
+mod managed;
+mod v8;
+
+use super::frame::{FrameKind, SourceLine, Tier};
+use crate::code::CodeOrigin;
+
+/// A name as a frame shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JitName {
+    /// The function, without tier marks and source; never empty. Control characters are left to the outputs.
+    pub display: String,
+    /// The user's code (compiled or interpreted) or the runtime's own.
+    pub kind: FrameKind,
+    /// How far the runtime had optimised it, where the name tells.
+    pub tier: Option<Tier>,
+    /// Where the function is defined, where the name tells; the line is 0 when only the file is known.
+    pub source: Option<SourceLine>,
+}
+
+/// Shown for code that its runtime announced with an empty name.
+const UNNAMED: &str = "[unnamed code]";
+
+/// Reads a name as the runtime wrote it. Costs a few comparisons and one allocation or two.
+///
+/// `origin` matters where a dialect belongs to one kind of file: Erlang marks its functions with `$` in perf maps only.
+pub fn classify(name: &str, origin: CodeOrigin) -> JitName {
+    let name = name.trim();
+    let known = v8::classify(name)
+        .or_else(|| cpython(name))
+        .or_else(|| php(name))
+        .or_else(|| luajit(name))
+        .or_else(|| wasmtime(name))
+        .or_else(|| ruby(name))
+        .or_else(|| managed::jvm(name))
+        .or_else(|| managed::dotnet(name))
+        .or_else(|| erlang(name, origin));
+    let mut known = known.unwrap_or_else(|| function(name));
+    if known.display.trim().is_empty() {
+        known.display = UNNAMED.to_owned();
+    }
+    known
+}
+
+fn function(display: impl Into<String>) -> JitName {
+    JitName { display: display.into(), kind: FrameKind::Jit, tier: None, source: None }
+}
+
+fn builtin(display: impl Into<String>) -> JitName {
+    JitName { kind: FrameKind::Builtin, ..function(display) }
+}
+
+fn source(file: &str, line: u32) -> Option<SourceLine> {
+    (!file.is_empty()).then(|| SourceLine { file: file.into(), line })
+}
+
+/// Splits a decimal number off the end: `text`, separator, number.
+fn split_number(text: &str, separator: char) -> Option<(&str, u32)> {
+    let (head, digits) = text.rsplit_once(separator)?;
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| Some((head, digits.parse().ok()?)))?
+}
+
+/// `py::QUALNAME:FILE`. A trampoline for each function, under which the interpreter runs it.
+fn cpython(name: &str) -> Option<JitName> {
+    // Only a file name can contain a colon.
+    let (qualified, file) = name.strip_prefix("py::")?.split_once(':')?;
+    Some(JitName {
+        kind: FrameKind::Interpreter,
+        tier: Some(Tier::Interpreted),
+        source: source(file, 0),
+        ..function(qualified)
+    })
+}
+
+/// `JIT$FUNCTION` or `TRACE-ID$FUNCTION$LINE`; a script's top level has the file for its function; `JIT$$STUB`.
+///
+/// The traces of a function share its name: which of them ran is of no use to the reader of a profile.
+fn php(name: &str) -> Option<JitName> {
+    if let Some(stub) = name.strip_prefix("JIT$$").or_else(|| name.strip_prefix("jit$$")) {
+        return Some(builtin(stub));
+    }
+    let (what, line) = match name.strip_prefix("JIT$") {
+        Some(what) => (what, 0),
+        None => {
+            let (id, rest) = name.strip_prefix("TRACE-")?.split_once('$')?;
+            id.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
+            split_number(rest, '$').unwrap_or((rest, 0))
+        }
+    };
+    if what.starts_with('/') {
+        return Some(JitName { source: source(what, line), ..function("{main}") });
+    }
+    Some(function(what))
+}
+
+/// `TRACE_ID::FILE:LINE`: a trace has no function, only the place where it starts.
+fn luajit(name: &str) -> Option<JitName> {
+    let (id, place) = name.strip_prefix("TRACE_")?.split_once("::")?;
+    id.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
+    let (file, line) = split_number(place, ':')?;
+    Some(JitName { source: source(file, line), ..function(format!("trace {id}")) })
+}
+
+/// `wasm[M]::function[N]`, followed by `::NAME` where the module has names; trampolines.
+fn wasmtime(name: &str) -> Option<JitName> {
+    if name.contains("_trampoline") && (name.starts_with("wasm[") || name.starts_with("signatures[")) {
+        return Some(builtin(name));
+    }
+    let (_, rest) = name.strip_prefix("wasm[")?.split_once("]::function[")?;
+    let named = rest.split_once("]::").map(|(_, name)| name).filter(|name| !name.is_empty());
+    Some(function(named.unwrap_or(name)))
+}
+
+/// `[JIT] NAME` (YJIT) or `ZJIT: NAME`, where a method's name ends in `@FILE:LINE`.
+fn ruby(name: &str) -> Option<JitName> {
+    let method = name.strip_prefix("[JIT] ").or_else(|| name.strip_prefix("ZJIT: "))?;
+    let located = split_number(method, ':').and_then(|(head, line)| Some((head.rsplit_once('@')?, line)));
+    Some(match located {
+        Some(((method, file), line)) => JitName { source: source(file, line), ..function(method) },
+        None => function(method),
+    })
+}
+
+/// `MODULE:FUNCTION/ARITY`, in perf maps after a `$`, in both for its head again with `-CodeInfoPrologue`.
+fn erlang(name: &str, origin: CodeOrigin) -> Option<JitName> {
+    let marked = name.strip_prefix('$').filter(|_| origin == CodeOrigin::PerfMap);
+    let plain = marked.unwrap_or(name);
+    if ["global::", "erts_beamasm:"].iter().any(|prefix| plain.starts_with(prefix))
+        || ["::codeHeader", "::codeFooter"].iter().any(|suffix| plain.ends_with(suffix))
+    {
+        return Some(builtin(plain));
+    }
+    // The head of a function carries its breakpoint and yield code: time spent there is time spent in the function.
+    let entry = plain.strip_suffix("-CodeInfoPrologue").unwrap_or(plain);
+    let is_function = || {
+        let (head, _) = split_number(entry, '/')?;
+        let (module, function) = head.split_once(':')?;
+        let fits = !module.is_empty() && !function.is_empty() && !function.starts_with(':') && !module.contains(' ');
+        fits.then_some((module, function))
+    };
+    let (module, _) = is_function().or(marked.map(|_| ("", "")))?;
+    // An Elixir module is an atom 'Elixir.Enum'; Elixir's own notation for its function is Enum.map/2.
+    let elixir = module.strip_prefix("'Elixir.").and_then(|module| module.strip_suffix('\''));
+    Some(match elixir {
+        Some(module) => {
+            let skipped = "'Elixir.".len() + module.len() + "':".len();
+            function(format!("{module}.{}", &entry[skipped..]))
+        }
+        None => function(entry),
+    })
+}
+
+#[cfg(test)]
+mod tests;

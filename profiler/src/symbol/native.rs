@@ -1,0 +1,271 @@
+//! Frames of one ELF file: its own copy, its separate debug file's copy, and blazesym on top of each.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{self, CodeInfo, Input, Reason, Sym, Symbolized};
+
+use super::debugfile;
+use super::demangle;
+use super::elf::Origin;
+use super::frame::{Frame, FrameKind, Module, SourceLine};
+use super::image::Image;
+use super::layout::Layout;
+use super::plt::Plt;
+use super::stats::{DebugLoss, SymbolStats, Unresolved};
+use crate::units::FileOffset;
+
+/// Functions inlined into one address that are shown; the outermost ones beyond it are left out.
+const MAX_INLINED: usize = 256;
+
+/// Errors in one file's debug information after which it is not tried again; a panic is one too many.
+const MAX_DEBUG_FAILURES: u8 = 8;
+
+/// Names and paths, each kept once. What a target chose is hashed with a secret key.
+#[derive(Debug, Default)]
+pub(super) struct Names(HashSet<Arc<str>>);
+
+impl Names {
+    pub(super) fn intern(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return Arc::clone(known);
+        }
+        let name: Arc<str> = text.into();
+        self.0.insert(Arc::clone(&name));
+        name
+    }
+}
+
+/// A loaded file.
+pub(super) struct Native {
+    layout: Layout,
+    module: Arc<Module>,
+    plt: Plt,
+    /// In order of preference: the separate debug file, the file itself.
+    tables: Vec<Table>,
+    /// Memory that the copies take.
+    pub(super) bytes: u64,
+}
+
+/// One copy, and blazesym's view of it.
+struct Table {
+    symbolizer: symbolize::Symbolizer,
+    with_debug: Option<Source<'static>>,
+    /// Errors of the parser so far; it starts from nothing after some of them.
+    debug_failures: Cell<u8>,
+    symbols_only: Source<'static>,
+    /// Keeps the path alive that blazesym opens on first use.
+    _image: Image,
+}
+
+impl Native {
+    /// Copies the symbol tables and parses headers; blazesym parses on the first look-up.
+    pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Result<Self, Unresolved> {
+        let layout = Layout::read(&origin.file)?;
+        let image = Image::copy(&origin.file, &layout)?;
+        if let Some(loss) = image.debug_loss {
+            stats.count_debug(loss);
+        }
+        let separate = (!image.has_debug).then(|| debugfile::load(origin, stats)).flatten();
+        let images = separate.into_iter().chain([image]);
+        let images: Vec<Image> = images.filter(|image| image.has_debug || image.has_symbols).collect();
+        let bytes = images.iter().fold(0u64, |sum, image| sum.saturating_add(image.bytes));
+        stats.bytes_copied = stats.bytes_copied.saturating_add(bytes);
+        let plt = Plt::read(&origin.file, &layout);
+        let tables = images.into_iter().map(Table::new).collect();
+        Ok(Self { layout, module: Arc::clone(&origin.module), plt, tables, bytes })
+    }
+
+    /// The frames at a file offset, innermost first.
+    ///
+    /// # Errors
+    /// The reason why there is no name.
+    pub(super) fn resolve(
+        &self,
+        offset: FileOffset,
+        names: &mut Names,
+        stats: &mut SymbolStats,
+    ) -> Result<Vec<Frame>, Unresolved> {
+        let vaddr = self.layout.vaddr_of(offset.0).ok_or(Unresolved::OutsideSegments)?;
+        let mut frames = FrameBuilder { names, stats, module: &self.module, address: offset.0 };
+        // First, because `_init` has no size and would be taken to reach over the stubs behind it.
+        if let Some(name) = self.plt.name_at(vaddr) {
+            return Ok(vec![frames.frame(name, None, false)]);
+        }
+        let mut reason = Unresolved::NoSymbols;
+        for table in &self.tables {
+            match table.resolve(vaddr, &mut frames) {
+                Ok(found) => return Ok(found),
+                Err(Unresolved::NoSymbols) => {}
+                Err(other) => reason = other,
+            }
+        }
+        Err(reason)
+    }
+}
+
+impl Table {
+    fn new(image: Image) -> Self {
+        let mut symbols_only = Elf::new(image.path());
+        symbols_only.debug_syms = false;
+        // The copy never changes, so it need not be looked at again; debug directories are searched by `debugfile`;
+        // names are demangled within bounds by `demangle`.
+        let symbolizer = symbolize::Symbolizer::builder()
+            .enable_auto_reload(false)
+            .enable_code_info(true)
+            .enable_inlined_fns(true)
+            .enable_demangling(false)
+            .set_debug_dirs(Some::<[&str; 0]>([]))
+            .build();
+        let with_debug = image.has_debug.then(|| Source::from(Elf::new(image.path())));
+        let symbols_only = Source::from(symbols_only);
+        Self { symbolizer, with_debug, debug_failures: Cell::new(0), symbols_only, _image: image }
+    }
+
+    /// Debug information first; where it has no function, no name, an error or a panic, the symbol table.
+    fn resolve(&self, vaddr: u64, frames: &mut FrameBuilder<'_>) -> Result<Vec<Frame>, Unresolved> {
+        let detailed = self.resolve_with_debug(vaddr, frames);
+        if let Some(found) = detailed {
+            return Ok(self.with_full_name(found, vaddr, frames));
+        }
+        let found = self.look_up(&self.symbols_only, vaddr, frames)?.frames;
+        let nameless = found.iter().any(|frame| frame.name.is_empty());
+        if nameless { Err(Unresolved::NoSymbolHere) } else { Ok(found) }
+    }
+
+    fn resolve_with_debug(&self, vaddr: u64, frames: &mut FrameBuilder<'_>) -> Option<Found> {
+        let usable = self.debug_failures.get() < MAX_DEBUG_FAILURES;
+        let source = self.with_debug.as_ref().filter(|_| usable)?;
+        match self.look_up(source, vaddr, frames) {
+            Ok(found) => found.frames.last().is_some_and(|frame| !frame.name.is_empty()).then_some(found),
+            Err(reason) => {
+                let failures = match reason {
+                    Unresolved::Panicked => MAX_DEBUG_FAILURES,
+                    Unresolved::Malformed => self.debug_failures.get().saturating_add(1),
+                    _ => return None,
+                };
+                self.debug_failures.set(failures);
+                frames.stats.count_debug(DebugLoss::ParserFailed);
+                None
+            }
+        }
+    }
+
+    /// Line tables alone (`-gline-tables-only`, the default of Rust release profiles with lines) name a function
+    /// `pop` that the symbol table knows as `alloc::vec::Vec<T>::pop`. Inlined functions have no symbol and stay short.
+    fn with_full_name(&self, mut found: Found, vaddr: u64, frames: &mut FrameBuilder<'_>) -> Vec<Frame> {
+        if !found.is_mangled
+            && let Some(outer) = found.frames.last_mut()
+            && let Ok(symbol) = self.look_up(&self.symbols_only, vaddr, frames)
+            && let Some(named) = symbol.frames.last().filter(|_| symbol.is_mangled)
+        {
+            (outer.name, outer.kind) = (Arc::clone(&named.name), named.kind);
+        }
+        found.frames
+    }
+
+    fn look_up(&self, source: &Source<'_>, vaddr: u64, frames: &mut FrameBuilder<'_>) -> Result<Found, Unresolved> {
+        // blazesym's caches are cells that are filled only with complete values, so a panic leaves them usable.
+        let call = AssertUnwindSafe(|| self.symbolizer.symbolize_single(source, Input::VirtOffset(vaddr)));
+        let Ok(result) = catch_unwind(call) else {
+            frames.stats.panics = frames.stats.panics.saturating_add(1);
+            return Err(Unresolved::Panicked);
+        };
+        match result {
+            Ok(Symbolized::Sym(symbol)) => frames.frames_of(&symbol),
+            Ok(Symbolized::Unknown(Reason::MissingSyms)) => Err(Unresolved::NoSymbols),
+            Ok(Symbolized::Unknown(_)) => Err(Unresolved::NoSymbolHere),
+            Err(_) => Err(Unresolved::Malformed),
+        }
+    }
+}
+
+/// What one table says about an address.
+struct Found {
+    frames: Vec<Frame>,
+    /// Whether the function's name was one that only linkers read.
+    is_mangled: bool,
+}
+
+/// Turns blazesym's answer into frames.
+struct FrameBuilder<'a> {
+    names: &'a mut Names,
+    stats: &'a mut SymbolStats,
+    module: &'a Arc<Module>,
+    address: u64,
+}
+
+impl FrameBuilder<'_> {
+    /// blazesym lists inlined functions from the outside in, after the function itself; the source place of each is
+    /// the line inside of it, the call of the next one or the instruction.
+    fn frames_of(&mut self, symbol: &Sym<'_>) -> Result<Found, Unresolved> {
+        let call = AssertUnwindSafe(|| demangle::demangle(&symbol.name));
+        let Ok(outer) = catch_unwind(call) else {
+            return Err(Unresolved::Panicked);
+        };
+        let mut frames = Vec::new();
+        let surplus = symbol.inlined.len().saturating_sub(MAX_INLINED);
+        for inlined in symbol.inlined.iter().skip(surplus).rev() {
+            let call = AssertUnwindSafe(|| demangle::demangle(&inlined.name));
+            let Ok(name) = catch_unwind(call) else {
+                return Err(Unresolved::Panicked);
+            };
+            let name = self.cut(name);
+            let name = if name.is_empty() { "[inlined]" } else { &name };
+            frames.push(self.frame(name, inlined.code_info.as_ref(), true));
+        }
+        let name = self.cut(outer);
+        let is_mangled = *name != *symbol.name;
+        frames.push(self.frame(&name, symbol.code_info.as_deref(), false));
+        Ok(Found { frames, is_mangled })
+    }
+
+    fn cut(&mut self, (text, was_cut): (String, bool)) -> String {
+        self.stats.names_cut = self.stats.names_cut.saturating_add(u64::from(was_cut));
+        text
+    }
+
+    fn frame(&mut self, name: &str, place: Option<&CodeInfo<'_>>, inlined: bool) -> Frame {
+        let source = place.map(|place| {
+            let file = demangle::cut(&place.to_path().to_string_lossy());
+            let file = self.cut(file);
+            SourceLine { file: self.names.intern(&file), line: place.line.unwrap_or(0) }
+        });
+        Frame {
+            name: self.names.intern(name),
+            kind: kind_of(name),
+            tier: None,
+            inlined,
+            module: Some(Arc::clone(self.module)),
+            source,
+            address: self.address,
+        }
+    }
+}
+
+/// V8 embeds its builtins and bytecode handlers into the binary's text under names of its own.
+fn kind_of(name: &str) -> FrameKind {
+    if name.starts_with("Builtins_") { FrameKind::Builtin } else { FrameKind::Native }
+}
+
+/// The frame of code without a name: `[libc.so.6+0x1234]`, with the file offset.
+pub(super) fn unnamed(module: Option<&Arc<Module>>, offset: FileOffset, names: &mut Names) -> Frame {
+    let path = module.map_or("unknown", |module| &module.path);
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let file = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
+    let (file, _) = demangle::cut(file);
+    let file = file.trim_start_matches('[').trim_end_matches(']');
+    let name = names.intern(&format!("[{file}+{:#x}]", offset.0));
+    Frame {
+        name,
+        kind: FrameKind::Native,
+        tier: None,
+        inlined: false,
+        module: module.cloned(),
+        source: None,
+        address: offset.0,
+    }
+}

@@ -1,0 +1,490 @@
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use super::layout::{self, Layout};
+use super::worker::Limits;
+use super::*;
+use crate::units::{Avma, FileOffset};
+
+const WAIT: Duration = Duration::from_secs(60);
+
+/// `outer` calls `middle` calls `inner`, the latter two inlined. Without std, so that the file stays small.
+const INLINES: &str = r#"
+#![crate_type = "cdylib"]
+#![no_std]
+#[inline(always)]
+fn inner(seed: u64) -> u64 {
+    core::hint::black_box(seed).wrapping_mul(31)
+}
+#[inline(always)]
+fn middle(seed: u64) -> u64 {
+    inner(seed).wrapping_add(1) // line 10
+}
+pub mod deep {
+    #[inline(never)]
+    pub fn outer(seed: u64) -> u64 {
+        super::middle(seed) // line 15
+    }
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn entry(seed: u64) -> u64 {
+    deep::outer(seed).wrapping_add(3)
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn Builtins_TestEntry(seed: u64) -> u64 {
+    core::hint::black_box(seed).wrapping_mul(7)
+}
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
+"#;
+
+/// Compiled once: a shared object with debug information, and the same with that compressed.
+static BUILT: LazyLock<(tempfile::TempDir, PathBuf, PathBuf)> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("inlines.rs");
+    fs::write(&source, INLINES).unwrap();
+    let build = |name: &str, extra: &[&str]| {
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = directory.path().join(name);
+        let mut command = Command::new(rustc);
+        command.args(["-O", "-g", "--edition=2024", "-Cpanic=abort", "-Clink-arg=-nostartfiles"]);
+        command.args(["-Clink-arg=-Wl,--build-id=sha1", "-o"]).arg(&output).arg(&source).args(extra);
+        assert!(command.status().expect("rustc builds this test, so it can be run").success());
+        output
+    };
+    let plain = build("libinlines.so", &[]);
+    let compressed = build("libcompressed.so", &["-Clink-arg=-Wl,--compress-debug-sections=zlib"]);
+    (directory, plain, compressed)
+});
+
+/// File offset of a function, by `nm`-like reading of the symbol table, independent of blazesym.
+fn offset_of(path: &Path, wanted: &str) -> (u64, u64) {
+    let file = File::open(path).unwrap();
+    let layout = Layout::read(&file).unwrap();
+    let symtab = layout.section_of_kind(layout::SHT_SYMTAB).unwrap();
+    let strings = layout.linked(symtab).unwrap();
+    let mut names = vec![0; strings.size as usize];
+    file.read_exact_at(&mut names, strings.file_offset).unwrap();
+    let mut table = vec![0; symtab.size as usize];
+    file.read_exact_at(&mut table, symtab.file_offset).unwrap();
+    for symbol in table.chunks_exact(24) {
+        let name = &names[u32::from_le_bytes(symbol[..4].try_into().unwrap()) as usize..];
+        let name = &name[..name.iter().position(|byte| *byte == 0).unwrap()];
+        if String::from_utf8_lossy(name).contains(wanted) {
+            let value = u64::from_le_bytes(symbol[8..16].try_into().unwrap());
+            let size = u64::from_le_bytes(symbol[16..24].try_into().unwrap());
+            let segment = layout.segments.iter().find(|segment| {
+                segment.kind == 1 && (segment.vaddr..segment.vaddr + segment.file_size).contains(&value)
+            });
+            let segment = segment.unwrap();
+            return (value - segment.vaddr + segment.file_offset, size);
+        }
+    }
+    panic!("{} has no symbol like {wanted}", path.display());
+}
+
+fn resolved(symbolizer: &Symbolizer, key: SymbolKey) -> Arc<[Frame]> {
+    symbolizer.request(key);
+    assert_eq!(symbolizer.resolve_all(WAIT), 0, "{:?}", symbolizer.stats());
+    symbolizer.frames(key)
+}
+
+fn add(symbolizer: &Symbolizer, path: &Path) -> ObjectId {
+    symbolizer.objects().add(File::open(path).unwrap(), path.to_str().unwrap()).unwrap()
+}
+
+/// The frames at each byte of a function.
+fn frames_of(symbolizer: &Symbolizer, id: ObjectId, (start, size): (u64, u64)) -> Vec<Arc<[Frame]>> {
+    let keys: Vec<_> = (start..start + size).map(|at| SymbolKey::File(id, FileOffset(at))).collect();
+    keys.iter().for_each(|key| symbolizer.request(*key));
+    assert_eq!(symbolizer.resolve_all(WAIT), 0, "{:?}", symbolizer.stats());
+    keys.iter().map(|key| symbolizer.frames(*key)).collect()
+}
+
+fn names(frames: &[Frame]) -> Vec<&str> {
+    frames.iter().map(|frame| &*frame.name).collect()
+}
+
+/// The account of a run in which `key` stayed without a name.
+fn only_reason(symbolizer: &Symbolizer, key: SymbolKey) -> Unresolved {
+    let frames = resolved(symbolizer, key);
+    assert!(frames.len() == 1 && frames[0].name.starts_with('['), "{frames:?}");
+    let stats = symbolizer.stats();
+    assert_eq!((stats.requests, stats.resolved, stats.waiting()), (1, 0, 0), "{stats:?}");
+    *stats.unresolved.keys().next().unwrap()
+}
+
+fn check_inlines(path: &Path) {
+    let function = offset_of(path, "outer");
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, path);
+    let all = frames_of(&symbolizer, id, function);
+    let deepest = all.iter().max_by_key(|frames| frames.len()).unwrap();
+    let ends: Vec<&str> = names(deepest).iter().map(|name| name.rsplit("::").next().unwrap()).collect();
+    assert_eq!(ends[ends.len() - 3..], ["inner", "middle", "outer"], "{deepest:#?}");
+    let (last, others) = deepest.split_last().unwrap();
+    assert!(others.iter().all(|frame| frame.inlined) && !last.inlined);
+    let lines: Vec<u32> = deepest.iter().map(|frame| frame.source.as_ref().unwrap().line).collect();
+    assert_eq!(lines[lines.len() - 2..], [10, 15], "{lines:?}");
+    assert!(last.source.as_ref().unwrap().file.ends_with("inlines.rs"));
+    assert!(deepest.iter().all(|frame| frame.kind == FrameKind::Native && frame.module == last.module));
+    assert_eq!(last.module.as_ref().unwrap().build_id.as_ref().unwrap().len(), 40);
+    let stats = symbolizer.stats();
+    assert_eq!((stats.requests, stats.resolved, stats.waiting()), (function.1, function.1, 0), "{stats:?}");
+    assert_eq!((stats.objects, stats.loads, stats.with_lines), (1, 1, function.1));
+    assert!(stats.debug_losses.is_empty() && stats.bytes_copied > 0, "{stats:?}");
+}
+
+#[test]
+fn inlined_functions_come_innermost_first_with_their_lines() {
+    check_inlines(&BUILT.1);
+}
+
+#[test]
+fn compressed_debug_information_is_inflated() {
+    let file = File::open(&BUILT.2).unwrap();
+    let layout = Layout::read(&file).unwrap();
+    let compressed = layout.sections.iter().any(|section| section.flags & layout::SHF_COMPRESSED != 0);
+    assert!(compressed, "the linker left all sections as they are");
+    check_inlines(&BUILT.2);
+}
+
+#[test]
+fn embedded_builtins_have_a_kind_of_their_own() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, &BUILT.1);
+    let (start, _) = offset_of(&BUILT.1, "Builtins_TestEntry");
+    let frames = resolved(&symbolizer, SymbolKey::File(id, FileOffset(start)));
+    let (last, inlined) = frames.split_last().unwrap();
+    assert_eq!((&*last.name, last.kind), ("Builtins_TestEntry", FrameKind::Builtin));
+    assert!(inlined.iter().all(|frame| frame.kind == FrameKind::Native), "{inlined:?}");
+}
+
+#[test]
+fn a_file_truncated_while_it_is_in_use_keeps_its_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lib.so");
+    fs::copy(&BUILT.1, &path).unwrap();
+    let (outer, entry) = (offset_of(&path, "outer"), offset_of(&path, "entry"));
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, &path);
+    frames_of(&symbolizer, id, (outer.0, 1));
+    File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    fs::remove_file(&path).unwrap();
+    for frames in frames_of(&symbolizer, id, entry) {
+        assert!(names(&frames).contains(&"entry"), "{frames:?}");
+    }
+}
+
+#[test]
+fn a_file_truncated_before_it_is_read_is_counted_and_named_by_its_offset() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lib.so");
+    fs::copy(&BUILT.1, &path).unwrap();
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, &path);
+    File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+    let key = SymbolKey::File(id, FileOffset(0x1234));
+    assert_eq!(only_reason(&symbolizer, key), Unresolved::Malformed);
+    assert_eq!(names(&symbolizer.frames(key)), ["[lib.so+0x1234]"]);
+}
+
+#[test]
+fn a_file_cut_or_changed_at_any_byte_crashes_nothing() {
+    let bytes = fs::read(&BUILT.1).unwrap();
+    let (start, _) = offset_of(&BUILT.1, "outer");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lib.so");
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let mut asked = 0;
+    for round in 0..400 {
+        let at = round * bytes.len() / 400;
+        let mut hostile = bytes.clone();
+        match round % 4 {
+            0 => hostile.truncate(at),
+            1 => hostile[at] ^= 0xff,
+            2 => hostile[at] = hostile[at].wrapping_add(1),
+            _ => hostile[at..].iter_mut().take(8).for_each(|byte| *byte = 0xff),
+        }
+        // A new inode each time, so that a file without build id is a new object.
+        fs::write(path.with_extension(round.to_string()), &hostile).unwrap();
+        let id = add(&symbolizer, &path.with_extension(round.to_string()));
+        symbolizer.request(SymbolKey::File(id, FileOffset(start)));
+        asked += 1;
+    }
+    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    let stats = symbolizer.stats();
+    assert_eq!(stats.waiting(), 0, "{stats:?}");
+    assert!(stats.objects > 90 && stats.requests <= asked, "{stats:?}");
+}
+
+#[test]
+fn a_stripped_file_takes_names_and_lines_from_the_debug_file_below_its_root() {
+    let root = Rooted::new();
+    root.put_debug_file(|path| fs::copy(&BUILT.1, path).map(drop));
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = root.add(&symbolizer);
+    let all = frames_of(&symbolizer, id, offset_of(&BUILT.1, "outer"));
+    assert!(all.iter().any(|frames| frames.len() >= 3 && frames[0].source.is_some()), "{all:?}");
+    assert_eq!(symbolizer.stats().debug_files, 1);
+}
+
+#[test]
+fn a_debug_file_of_another_build_is_not_used() {
+    let root = Rooted::new();
+    root.put_debug_file(|path| fs::copy(&BUILT.2, path).map(drop));
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = root.add(&symbolizer);
+    let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
+    assert_eq!(only_reason(&symbolizer, key), Unresolved::NoSymbols);
+    assert_eq!(symbolizer.stats().debug_losses.get(&DebugLoss::OtherBuild), Some(&1));
+}
+
+#[test]
+fn a_link_out_of_the_root_is_not_followed() {
+    let outside = tempfile::tempdir().unwrap();
+    let kept = outside.path().join("kept.debug");
+    fs::copy(&BUILT.1, &kept).unwrap();
+    let root = Rooted::new();
+    root.put_debug_file(|path| std::os::unix::fs::symlink(&kept, path));
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = root.add(&symbolizer);
+    let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
+    assert_eq!(only_reason(&symbolizer, key), Unresolved::NoSymbols);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_debug_file_blocks_nothing() {
+    let root = Rooted::new();
+    root.put_debug_file(|path| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        Ok(rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)?)
+    });
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = root.add(&symbolizer);
+    let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
+    assert_eq!(only_reason(&symbolizer, key), Unresolved::NoSymbols);
+}
+
+/// A stripped copy of the library below a directory that stands for the target's root.
+struct Rooted {
+    directory: tempfile::TempDir,
+}
+
+impl Rooted {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut bytes = fs::read(&BUILT.1).unwrap();
+        // Without section headers (offset, number, names) there are no symbols; the build id is in a segment.
+        bytes[40..48].fill(0);
+        bytes[60..64].fill(0);
+        fs::write(directory.path().join("stripped.so"), bytes).unwrap();
+        Self { directory }
+    }
+
+    fn put_debug_file(&self, make: impl FnOnce(&Path) -> std::io::Result<()>) {
+        let id = layout::build_id(&File::open(&BUILT.1).unwrap()).unwrap();
+        let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let place = self.directory.path().join("usr/lib/debug/.build-id").join(&hex[..2]);
+        fs::create_dir_all(&place).unwrap();
+        make(&place.join(format!("{}.debug", &hex[2..]))).unwrap();
+    }
+
+    fn add(&self, symbolizer: &Symbolizer) -> ObjectId {
+        let root = Arc::new(open_root(self.directory.path().to_str().unwrap()).unwrap());
+        let file = File::open(self.directory.path().join("stripped.so")).unwrap();
+        symbolizer.objects().add_in(file, "/stripped.so", Some(&root)).unwrap()
+    }
+}
+
+#[test]
+fn text_that_is_no_elf_file_is_named_by_its_offset() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("text (deleted)");
+    fs::write(&path, "not an executable").unwrap();
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let key = SymbolKey::File(add(&symbolizer, &path), FileOffset(4));
+    assert_eq!(only_reason(&symbolizer, key), Unresolved::NotElf);
+    assert_eq!(names(&symbolizer.frames(key)), ["[text+0x4]"]);
+}
+
+#[test]
+fn directories_and_devices_are_refused() {
+    let objects = Objects::default();
+    for path in ["/", "/dev/null"] {
+        let refused = objects.add(File::open(path).unwrap(), path);
+        assert!(matches!(refused, Err(ObjectError::NotRegular { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn the_same_build_has_one_id_and_keeps_the_first_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy.so");
+    fs::copy(&BUILT.1, &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+    let objects = Objects::default();
+    let first = objects.add(File::open(&BUILT.1).unwrap(), "/first").unwrap();
+    assert_eq!(objects.add(File::open(&copy).unwrap(), "/second").unwrap(), first);
+    assert_eq!((&*objects.module(first).unwrap().path, objects.len()), ("/first", 1));
+}
+
+#[test]
+fn files_beyond_the_limit_are_closed_and_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let paths: Vec<PathBuf> = (0..=MAX_OPEN_FILES).map(|index| directory.path().join(index.to_string())).collect();
+    paths.iter().for_each(|path| fs::write(path, path.to_str().unwrap()).unwrap());
+    let ids: Vec<ObjectId> = paths.iter().map(|path| add(&symbolizer, path)).collect();
+    let key = SymbolKey::File(ids[0], FileOffset(0));
+    assert_eq!(only_reason(&symbolizer, key), Unresolved::FileClosed);
+    assert_eq!(symbolizer.stats().files_closed, 1);
+    assert_eq!(add(&symbolizer, &paths[0]), ids[0]);
+    let again = SymbolKey::File(ids[0], FileOffset(1));
+    resolved(&symbolizer, again);
+    assert_eq!(symbolizer.stats().unresolved.get(&Unresolved::NotElf), Some(&1), "{:?}", symbolizer.stats());
+}
+
+#[test]
+fn functions_of_the_vdso_are_named() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = symbolizer.objects().add_vdso().unwrap();
+    assert_eq!(symbolizer.objects().add_vdso().unwrap(), id);
+    let all = frames_of(&symbolizer, id, (0, 8192));
+    let named = all.iter().filter(|frames| frames[0].name.contains("clock_gettime")).count();
+    assert!(named > 0, "{:?}", symbolizer.stats());
+    assert_eq!(&*all[0][0].module.as_ref().unwrap().path, "[vdso]");
+}
+
+#[test]
+fn kernel_addresses_are_named_or_the_reason_is_counted() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let line = text.lines().find(|line| line.ends_with(" T ksys_read") || line.ends_with(" T vfs_read"));
+    let address = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok()).unwrap_or(0);
+    let frames = resolved(&symbolizer, SymbolKey::Kernel(Avma(address + 1)));
+    assert_eq!((frames.len(), frames[0].kind), (1, FrameKind::Kernel));
+    let stats = symbolizer.stats();
+    if address == 0 {
+        assert_eq!(&*frames[0].name, "[kernel]");
+        let reason = stats.unresolved.keys().next();
+        assert!(matches!(reason, Some(Unresolved::KernelRestricted | Unresolved::KernelUnreadable)), "{stats:?}");
+    } else {
+        assert!(frames[0].name.ends_with("_read"), "{frames:?}");
+        assert!(stats.kernel_symbols > 10_000, "{stats:?}");
+    }
+}
+
+#[test]
+fn what_was_never_asked_for_is_counted_and_not_overwritten_later() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, &BUILT.1);
+    let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
+    let frames = symbolizer.frames(key);
+    assert!(frames[0].name.starts_with("[libinlines.so+0x"), "{frames:?}");
+    symbolizer.request(key);
+    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    assert_eq!(symbolizer.frames(key), frames);
+    let stats = symbolizer.stats();
+    assert_eq!((stats.requests, stats.unresolved.get(&Unresolved::NotInTime), stats.waiting()), (1, Some(&1), 0));
+}
+
+#[test]
+fn asking_twice_is_answered_once_and_frames_are_shared() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, &BUILT.1);
+    let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
+    let first = resolved(&symbolizer, key);
+    symbolizer.request(key);
+    assert!(Arc::ptr_eq(&first, &resolved(&symbolizer, key)));
+    assert_eq!(symbolizer.stats().requests, 1);
+}
+
+#[test]
+fn more_requests_than_the_queue_holds_are_all_answered() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, &BUILT.1);
+    let keys: Vec<_> = (0..150_000).map(|at| SymbolKey::File(id, FileOffset(1 << 40 | at))).collect();
+    keys.iter().for_each(|key| symbolizer.request(*key));
+    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    let stats = symbolizer.stats();
+    assert_eq!((stats.requests, stats.waiting()), (150_000, 0), "{stats:?}");
+    assert_eq!(stats.unresolved.get(&Unresolved::OutsideSegments), Some(&150_000));
+}
+
+#[test]
+fn a_file_that_holds_the_worker_is_given_up_and_the_others_are_named() {
+    // Any look-up that takes longer than this is taken for a stall; loading this test's own binary is one.
+    let symbolizer = Symbolizer::spawn_with(Limits { stall: Duration::from_millis(40), idle: WAIT }).unwrap();
+    let own = std::env::current_exe().unwrap();
+    let slow = add(&symbolizer, &own);
+    let quick = add(&symbolizer, &BUILT.1);
+    let start = Layout::read(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
+    symbolizer.request(SymbolKey::File(slow, FileOffset(start)));
+    let began = Instant::now();
+    while symbolizer.stats().stalls == 0 && began.elapsed() < WAIT {
+        symbolizer.check();
+        std::thread::yield_now();
+    }
+    let frames = resolved(&symbolizer, SymbolKey::File(quick, FileOffset(offset_of(&BUILT.1, "outer").0)));
+    assert!(frames.last().unwrap().name.ends_with("outer"), "{frames:?} {:?}", symbolizer.stats());
+    let stats = symbolizer.stats();
+    assert_eq!(stats.unresolved.get(&Unresolved::TooSlow), Some(&1), "{stats:?}");
+}
+
+#[test]
+fn the_account_is_json_with_reasons_as_words() {
+    let mut stats = SymbolStats { requests: 3, resolved: 1, ..SymbolStats::default() };
+    stats.count(Unresolved::KernelRestricted);
+    let json = serde_json::to_value(&stats).unwrap();
+    assert_eq!(json["unresolved"]["kernel_restricted"], 1);
+    assert_eq!(stats.waiting(), 1);
+}
+
+#[test]
+fn a_quiet_worker_drops_its_files_and_loads_them_again() {
+    let symbolizer = Symbolizer::spawn_with(Limits { stall: WAIT, idle: Duration::ZERO }).unwrap();
+    let id = add(&symbolizer, &BUILT.1);
+    let (start, size) = offset_of(&BUILT.1, "outer");
+    let began = Instant::now();
+    // Dropping follows right after the answer; an address asked for before it is answered from what is loaded.
+    for at in (start..start + size).cycle() {
+        let frames = resolved(&symbolizer, SymbolKey::File(id, FileOffset(at)));
+        assert!(frames.last().unwrap().name.ends_with("outer"), "{frames:?}");
+        if symbolizer.stats().loads > 1 {
+            return;
+        }
+        assert!(began.elapsed() < WAIT && at < start + size - 1, "{:?}", symbolizer.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_stub_that_calls_another_file_is_named_after_what_it_calls() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, path) = (directory.path().join("stub.c"), directory.path().join("libstub.so"));
+    fs::write(&source, "int puts(const char *); int first(void); int calls_two(void) { return first() + puts(\"\"); }")
+        .unwrap();
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-fPIC", "-O1", "-fplt", "-Wl,-z,lazy", "-o"]).arg(&path).arg(&source);
+    assert!(command.status().expect("rustc links this test with cc, so it can be run").success());
+    let (start, size) = offset_of(&path, "calls_two");
+    let bytes = fs::read(&path).unwrap();
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let id = add(&symbolizer, &path);
+    // Calls are e8 and the distance from the next instruction; code and stubs are in one segment.
+    let calls = (start..start + size - 4).filter(|at| bytes[*at as usize] == 0xe8).map(|at| {
+        let distance = i32::from_le_bytes(bytes[at as usize + 1..at as usize + 5].try_into().unwrap());
+        at.wrapping_add(5).wrapping_add_signed(i64::from(distance))
+    });
+    let called: Vec<String> =
+        calls.map(|at| resolved(&symbolizer, SymbolKey::File(id, FileOffset(at)))[0].name.to_string()).collect();
+    assert_eq!(called, ["first@plt", "puts@plt"]);
+}

@@ -1,0 +1,318 @@
+//! The rows of one process' generated code, by address, as they are now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use profiler_common::row::{Row, Rule};
+use profiler_common::table::PAGE_BITS;
+
+use super::rows::RowTable;
+use crate::units::MonoNs;
+
+/// Functions that are kept at most.
+const MAX_FUNCTIONS: usize = 1 << 20;
+/// Largest function that is kept; a larger size is a broken record, and would dirty thousands of pages.
+const MAX_FUNCTION_BYTES: u64 = 16 << 20;
+
+/// A function and its rows.
+#[derive(Clone, Debug)]
+struct Function {
+    end: u64,
+    /// Since when it is there: what is older never takes its place.
+    loaded: MonoNs,
+    /// None: its code is walked by frame pointer.
+    rows: Option<Arc<RowTable>>,
+}
+
+/// Rows of generated code. Functions never overlap: the newer one ends those that it covers in part or whole, in
+/// whatever order they are announced.
+#[derive(Clone, Debug, Default)]
+pub struct JitSpace {
+    functions: BTreeMap<u64, Function>,
+    with_rows: usize,
+    dirty: BTreeSet<u64>,
+    refused: u64,
+}
+
+impl JitSpace {
+    /// Whether exactly this function is there: then it need not be loaded again.
+    pub fn knows(&self, start: u64, size: u64, loaded: MonoNs) -> bool {
+        self.functions
+            .get(&start)
+            .is_some_and(|function| function.loaded == loaded && start.checked_add(size) == Some(function.end))
+    }
+
+    /// Takes up a function that is there since `loaded`; without rows, its place is walked by frame pointer. One that
+    /// overlaps a newer one is gone already. Of two of the same time the one that comes later counts.
+    pub fn load(&mut self, start: u64, size: u64, loaded: MonoNs, rows: Option<RowTable>) {
+        self.insert(start, size, loaded, rows.filter(|rows| !rows.is_empty()).map(Arc::new));
+    }
+
+    /// Moves a function at `time`.
+    pub fn relocate(&mut self, old_start: u64, new_start: u64, size: u64, time: MonoNs) {
+        let Some(function) = self.functions.get(&old_start).filter(|function| function.loaded <= time).cloned() else {
+            // What was there before at the new place is gone all the same.
+            self.load(new_start, size, time, None);
+            return;
+        };
+        self.remove(old_start);
+        let distance = new_start.wrapping_sub(old_start);
+        self.load(new_start, function.end - old_start, time, function.rows.map(|rows| rows.shifted(distance)));
+    }
+
+    /// Forgets everything: the process has become another program.
+    pub fn clear(&mut self) {
+        let all: Vec<u64> = self.functions.keys().copied().collect();
+        for start in all {
+            self.remove(start);
+        }
+    }
+
+    /// Marks every page for publication: for a copy of this space in another process.
+    pub fn touch_all(&mut self) {
+        let all: Vec<(u64, u64)> = self
+            .functions
+            .iter()
+            .filter(|(_, function)| function.rows.is_some())
+            .map(|(start, function)| (*start, function.end))
+            .collect();
+        for (start, end) in all {
+            self.touch(start, end);
+        }
+    }
+
+    /// Functions with rows.
+    pub fn with_rows(&self) -> usize {
+        self.with_rows
+    }
+
+    /// Functions left out because they were too many, or too large to be true.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Whether pages have changed since the last [`flush`](Self::flush).
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Hands over each page that has changed since the last call, with its encoded rows; none for a page without
+    /// functions. Cost: the rows of the changed pages.
+    pub fn flush(&mut self, mut publish: impl FnMut(u64, &[u64])) {
+        let mut rows = Vec::new();
+        for page in std::mem::take(&mut self.dirty) {
+            rows.clear();
+            self.page_rows(page, &mut rows);
+            publish(page, &rows);
+        }
+    }
+
+    /// The encoded rows of a page: every function that reaches into it, gaps between them.
+    fn page_rows(&self, page: u64, out: &mut Vec<u64>) {
+        let page_start = page << PAGE_BITS;
+        let page_last = page_start | ((1 << PAGE_BITS) - 1);
+        let first = self
+            .functions
+            .range(..=page_start)
+            .next_back()
+            .filter(|(_, function)| function.end > page_start)
+            .map_or(page_start, |(start, _)| *start);
+        for (start, function) in self.functions.range(first..=page_last) {
+            let Some(rows) = function.rows.as_deref().and_then(|rows| rows.page(page)) else { continue };
+            let last = low_of((function.end - 1).min(page_last));
+            copy_rows(rows, low_of((*start).max(page_start))..=last, out);
+            if function.end <= page_last {
+                push(out, Rule::GAP.encode(low_of(function.end)));
+            }
+        }
+    }
+
+    fn insert(&mut self, start: u64, size: u64, loaded: MonoNs, rows: Option<Arc<RowTable>>) {
+        let Some(end) = start.checked_add(size).filter(|_| size <= MAX_FUNCTION_BYTES) else {
+            self.refused += 1;
+            return;
+        };
+        if size == 0 || !self.make_place(start, end, loaded) {
+            return;
+        }
+        if self.functions.len() >= MAX_FUNCTIONS {
+            self.refused += 1;
+            return;
+        }
+        if rows.is_some() {
+            self.with_rows += 1;
+            self.touch(start, end);
+        }
+        self.functions.insert(start, Function { end, loaded, rows });
+    }
+
+    /// Removes what overlaps and is not newer; false if anything is.
+    fn make_place(&mut self, start: u64, end: u64, loaded: MonoNs) -> bool {
+        let overlapped: Vec<(u64, MonoNs)> = self
+            .functions
+            .range(..end)
+            .rev()
+            .take_while(|(_, function)| function.end > start)
+            .map(|(other, function)| (*other, function.loaded))
+            .collect();
+        for (other, since) in &overlapped {
+            if *since <= loaded {
+                self.remove(*other);
+            }
+        }
+        overlapped.iter().all(|(_, since)| *since <= loaded)
+    }
+
+    fn remove(&mut self, start: u64) {
+        if let Some(function) = self.functions.remove(&start)
+            && function.rows.is_some()
+        {
+            self.with_rows = self.with_rows.saturating_sub(1);
+            self.touch(start, function.end);
+        }
+    }
+
+    fn touch(&mut self, start: u64, end: u64) {
+        self.dirty.extend(start >> PAGE_BITS..=(end - 1) >> PAGE_BITS);
+    }
+}
+
+/// Appends the rows of a page that hold in a part of it; the first of them begins with it. A table may say more than
+/// the function is long.
+fn copy_rows(rows: &[u64], part: RangeInclusive<u16>, out: &mut Vec<u64>) {
+    let after = rows.partition_point(|row| Row(*row).pc_low() <= *part.start());
+    let (before, rest) = rows.split_at(after);
+    if let Some(holding) = before.last() {
+        push(out, holding & !0xffff | u64::from(*part.start()));
+    }
+    for row in rest.iter().take_while(|row| Row(**row).pc_low() <= *part.end()) {
+        push(out, *row);
+    }
+}
+
+/// Appends a row; one that begins where the last one does replaces it. The first begins at the start of the page.
+fn push(out: &mut Vec<u64>, row: u64) {
+    if out.is_empty() && row & 0xffff != 0 {
+        out.push(Rule::GAP.encode(0));
+    }
+    if out.last().is_some_and(|last| last & 0xffff == row & 0xffff) {
+        out.pop();
+    }
+    out.push(row);
+}
+
+fn low_of(address: u64) -> u16 {
+    u16::try_from(address & 0xffff).expect("invariant: masked to 16 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::builder::RowTableBuilder;
+    use super::*;
+
+    fn frame_pointer_rows(start: u64) -> RowTable {
+        table(start, start + 0x2_0000)
+    }
+
+    fn table(start: u64, end: u64) -> RowTable {
+        let mut builder = RowTableBuilder::default();
+        builder.add(start..end, [(start, Rule::ENTRY), (start + 1, Rule::FRAME_POINTER)]);
+        builder.finish().0
+    }
+
+    /// What the kernel part would find.
+    fn lookup(pages: &BTreeMap<u64, Vec<u64>>, address: u64) -> Row {
+        let rows = pages.get(&(address >> PAGE_BITS)).map_or(&[][..], Vec::as_slice);
+        let low = address as u16;
+        rows.iter().map(|row| Row(*row)).take_while(|row| row.pc_low() <= low).last().unwrap_or(Row::GAP)
+    }
+
+    #[test]
+    fn a_function_across_pages_is_found_in_both() {
+        let mut space = JitSpace::default();
+        space.load(0x1fff8, 0x10, MonoNs(1), Some(frame_pointer_rows(0x1fff8)));
+        let mut pages = BTreeMap::new();
+        space.flush(|page, rows| {
+            pages.insert(page, rows.to_vec());
+        });
+        assert_eq!(lookup(&pages, 0x1fff8).0 >> 16, Rule::ENTRY.encode(0) >> 16);
+        for address in [0x1fff9, 0x20000, 0x20007] {
+            assert_eq!(lookup(&pages, address).0 >> 16, Rule::FRAME_POINTER.encode(0) >> 16, "{address:#x}");
+        }
+        assert_eq!(lookup(&pages, 0x20008).cfa_kind(), 0);
+        assert_eq!(lookup(&pages, 0x1fff7).cfa_kind(), 0);
+    }
+
+    #[test]
+    fn a_moved_function_is_found_at_its_new_place_only() {
+        let mut space = JitSpace::default();
+        space.load(0x1_0010, 0x10, MonoNs(1), Some(frame_pointer_rows(0x1_0010)));
+        space.relocate(0x1_0010, 0x5_fff8, 0x10, MonoNs(2));
+        let mut pages = BTreeMap::new();
+        space.flush(|page, rows| {
+            pages.insert(page, rows.to_vec());
+        });
+        assert_eq!(lookup(&pages, 0x1_0011).cfa_kind(), 0);
+        assert_eq!(lookup(&pages, 0x5_fff8).0 >> 16, Rule::ENTRY.encode(0) >> 16);
+        assert_eq!(lookup(&pages, 0x6_0007).0 >> 16, Rule::FRAME_POINTER.encode(0) >> 16);
+        assert_eq!(lookup(&pages, 0x6_0008).cfa_kind(), 0);
+        assert_eq!(space.with_rows(), 1);
+    }
+
+    #[test]
+    fn a_cleared_space_withdraws_its_pages() {
+        let mut space = JitSpace::default();
+        space.load(0x1_0010, 0x10, MonoNs(1), Some(frame_pointer_rows(0x1_0010)));
+        space.flush(|_, rows| assert!(!rows.is_empty()));
+        assert!(!space.is_dirty());
+        space.clear();
+        let mut withdrawn = Vec::new();
+        space.flush(|page, rows| withdrawn.push((page, rows.len())));
+        assert_eq!(withdrawn, [(1, 0)]);
+    }
+
+    proptest! {
+        #[test]
+        fn published_pages_say_what_the_newest_functions_say(
+            loads in proptest::collection::vec((0u64..0x4_0000, 1u64..0x2_0000, any::<bool>(), 0u64..20), 1..40),
+            probes in proptest::collection::vec(0u64..0x6_0000, 64),
+        ) {
+            let mut space = JitSpace::default();
+            let mut pages: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+            // The functions alive, by the plainest of means.
+            let mut alive: Vec<(u64, u64, bool, u64)> = Vec::new();
+            for load in &loads {
+                let (start, size, with_rows, time) = *load;
+                space.load(start, size, MonoNs(time), with_rows.then(|| frame_pointer_rows(start)));
+                space.flush(|page, rows| {
+                    prop_assert_sorted(rows);
+                    pages.insert(page, rows.to_vec());
+                });
+                let overlaps = |other: &(u64, u64, bool, u64)| other.0 < start + size && start < other.0 + other.1;
+                let hidden = alive.iter().any(|other| overlaps(other) && other.3 > time);
+                alive.retain(|other| !overlaps(other) || other.3 > time);
+                if !hidden {
+                    alive.push(*load);
+                }
+            }
+            prop_assert_eq!(space.with_rows(), alive.iter().filter(|load| load.2).count());
+            for probe in probes {
+                let found = alive.iter().find(|(start, size, with_rows, _)| *with_rows && (*start..start + size).contains(&probe));
+                let expected = match found {
+                    None => Rule::GAP,
+                    Some((start, ..)) if *start == probe => Rule::ENTRY,
+                    Some(_) => Rule::FRAME_POINTER,
+                };
+                prop_assert_eq!(lookup(&pages, probe).0 >> 16, expected.encode(0) >> 16, "at {:#x}", probe);
+            }
+        }
+    }
+
+    fn prop_assert_sorted(rows: &[u64]) {
+        assert!(rows.is_sorted_by(|a, b| a & 0xffff < b & 0xffff), "{rows:x?}");
+        assert!(rows.first().is_none_or(|row| row & 0xffff == 0));
+    }
+}

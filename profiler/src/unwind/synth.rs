@@ -1,0 +1,218 @@
+//! Rows from code bytes, for jitted code without a usable EH frame.
+//!
+//! A plain walk of frame pointers loses the caller of the innermost function whenever the sample hit its prologue or
+//! its epilogue, and everything if the code keeps no frame pointer. The bytes that a dump recorded say where the
+//! stack pointer is at each instruction: this module follows every path from the first one through direct jumps and
+//! keeps, for each instruction, where the CFA is.
+//!
+//! ```text
+//! entry                 cfa = sp + 8
+//! push, pop, add, sub   cfa = sp + n                 (and lea n(%rsp), %rsp)
+//! push rbp              fp = *(cfa - n) from here on
+//! mov rbp, rsp          cfa = fp + n from here on, whatever happens to sp
+//! mov rsp, rbp          cfa = sp + n again           (V8, wasmtime: then pop rbp; BEAM: back from the C stack)
+//! leave, pop rbp        cfa = sp + n - 8, fp is the caller's
+//! ret                   must find cfa = sp + 8
+//! ```
+//!
+//! A function is recognised only if that adds up: a frame is set up in the standard way, or a `ret` is reached with
+//! the stack as it was at the entry, and no instruction is reached with two different stacks. Otherwise nothing is
+//! said about it. That keeps out code that is jumped into in the middle of another frame (PHP's traces, which end
+//! with a jump), where the first instruction's CFA would be wrong. Of runtimes whose code always begins with a return
+//! address at `sp` the caller can say so: then a jump out of the function with the entry's stack counts like a `ret`
+//! (Erlang's functions mostly end with one, V8's bytecode handlers all do).
+//!
+//! Bytes that no path reaches are gaps: jump tables, constants, targets of indirect jumps.
+
+mod instruction;
+mod stack;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use profiler_common::row::Rule;
+
+use super::builder::RowTableBuilder;
+use super::rows::RowTable;
+use instruction::{Next, next_of};
+use stack::{Effect, Stack};
+
+/// The longest function that is looked at. V8's largest builtins have 60 kB.
+const MAX_CODE_BYTES: usize = 1 << 20;
+
+/// Different stacks in one function; one byte an instruction numbers them.
+const MAX_STACKS: usize = 250;
+
+/// Nothing known yet about a byte.
+const UNSEEN: u8 = u8::MAX;
+
+/// The rows of the function whose bytes these are and that runs at `start`; `None` if its frame is not recognised.
+///
+/// Cost: each instruction is decoded at most twice (0.1 µs); memory of one byte for each byte of code.
+pub fn rows_of_code(start: u64, code: &[u8]) -> Option<RowTable> {
+    rows_of(start, code, false)
+}
+
+/// The same for runtimes all of whose functions begin with their return address at `sp`, also those that are jumped
+/// to (Erlang, V8; not PHP): recognises functions that only ever end with a jump. Calls are taken to return with the
+/// stack as it was.
+pub fn rows_of_called_code(start: u64, code: &[u8]) -> Option<RowTable> {
+    rows_of(start, code, true)
+}
+
+fn rows_of(start: u64, code: &[u8], jumps_confirm: bool) -> Option<RowTable> {
+    if code.is_empty() || code.len() > MAX_CODE_BYTES {
+        return None;
+    }
+    let end = start.checked_add(u64::try_from(code.len()).ok()?)?;
+    let mut builder = RowTableBuilder::default();
+    if let Some(call) = v8_baseline_call(code) {
+        builder.add(start..end, [(start, Rule::ENTRY), (start.saturating_add(call), Rule::GAP)]);
+        return Some(builder.finish().0);
+    }
+    let mut walk = Walk::new(start, code, jumps_confirm);
+    walk.run()?;
+    if !walk.recognised {
+        return None;
+    }
+    builder.add(start..end, walk.rules());
+    Some(builder.finish().0)
+}
+
+/// Where V8's baseline code calls the builtin that sets up its frame: the one call known that returns with another
+/// stack. Until it, the return address is at `sp`; behind it, the frame pointer leads on. Node 20 writes
+///
+/// ```text
+/// mov $size, %ebx (or xor %ebx, %ebx);  movabs $closure, %r12;  call BaselineOutOfLinePrologue
+/// ```
+fn v8_baseline_call(code: &[u8]) -> Option<u64> {
+    let (size_bytes, rest) = match code {
+        [0xbb, _, _, _, _, rest @ ..] => (5, rest),
+        [0x33, 0xdb, rest @ ..] => (2, rest),
+        _ => return None,
+    };
+    matches!(rest, [0x49, 0xbc, _, _, _, _, _, _, _, _, 0xe8, _, _, _, _, ..]).then_some(size_bytes + 10)
+}
+
+/// Follows the paths through a function.
+struct Walk<'a> {
+    start: u64,
+    decoder: Decoder<'a>,
+    /// For each byte of an instruction that a path reached, which stack it has.
+    seen: Vec<u8>,
+    stacks: Vec<Stack>,
+    /// Where paths go on, and with which stack.
+    pending: Vec<(usize, Stack)>,
+    /// A jump out of the function with the entry's stack shows as much as a return.
+    jumps_confirm: bool,
+    recognised: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(start: u64, code: &'a [u8], jumps_confirm: bool) -> Self {
+        Self {
+            start,
+            decoder: Decoder::with_ip(64, code, start, DecoderOptions::NONE),
+            seen: vec![UNSEEN; code.len()],
+            stacks: Vec::new(),
+            pending: vec![(0, Stack::ENTRY)],
+            jumps_confirm,
+            recognised: false,
+        }
+    }
+
+    /// `None` if something does not add up.
+    fn run(&mut self) -> Option<()> {
+        while let Some((mut at, mut stack)) = self.pending.pop() {
+            while self.is_news(at, stack)? {
+                let Some((next, after)) = self.step(at, stack)? else { break };
+                (at, stack) = (next, after);
+            }
+        }
+        Some(())
+    }
+
+    /// Whether an instruction has to be looked at with this stack; `None` if it has been seen with another.
+    fn is_news(&self, at: usize, stack: Stack) -> Option<bool> {
+        let Some(index) = self.seen.get(at) else { return Some(false) };
+        let Some(known) = self.stacks.get(usize::from(*index)) else { return Some(true) };
+        match (known.is_known(), stack.is_known()) {
+            (_, false) => Some(false),
+            (false, true) => Some(true),
+            (true, true) => (*known == stack).then_some(false),
+        }
+    }
+
+    /// Decodes one instruction; says where the path goes on, if it does.
+    fn step(&mut self, at: usize, stack: Stack) -> Option<Option<(usize, Stack)>> {
+        let offset = u64::try_from(at).ok()?;
+        self.decoder.set_position(at).ok()?;
+        self.decoder.set_ip(self.start.wrapping_add(offset));
+        let instruction = self.decoder.decode();
+        if instruction.is_invalid() {
+            // Not code, or the function is cut off: nothing is known from here on.
+            return Some(None);
+        }
+        self.mark(at, instruction.len(), stack)?;
+        let (after, effect) = stack.after(&instruction);
+        match effect {
+            Effect::None => {}
+            Effect::FrameSetUp => self.recognised = true,
+        }
+        self.go_on(at, &instruction, after)
+    }
+
+    fn go_on(&mut self, at: usize, instruction: &Instruction, after: Stack) -> Option<Option<(usize, Stack)>> {
+        let following = at.checked_add(instruction.len())?;
+        Some(match next_of(instruction) {
+            Next::Following => Some((following, after)),
+            Next::Nowhere => None,
+            Next::Return => {
+                if after.is_known() && after != Stack::ENTRY {
+                    return None;
+                }
+                self.recognised |= after.is_known();
+                None
+            }
+            Next::Jump(target) => match self.inside(target) {
+                Some(target) => Some((target, after)),
+                None => self.leave(after),
+            },
+            Next::Leave => self.leave(after),
+            Next::Branch(target) => {
+                if let Some(target) = self.inside(target) {
+                    self.pending.push((target, after));
+                }
+                Some((following, after))
+            }
+        })
+    }
+
+    /// A jump out of the function, or to where only the run shows.
+    fn leave<T>(&mut self, after: Stack) -> Option<T> {
+        self.recognised |= self.jumps_confirm && after == Stack::ENTRY;
+        None
+    }
+
+    fn inside(&self, target: u64) -> Option<usize> {
+        let offset = usize::try_from(target.wrapping_sub(self.start)).ok()?;
+        (offset < self.seen.len()).then_some(offset)
+    }
+
+    fn mark(&mut self, at: usize, length: usize, stack: Stack) -> Option<()> {
+        let known = self.stacks.iter().rposition(|known| *known == stack);
+        let index = known.unwrap_or(self.stacks.len());
+        if known.is_none() {
+            if self.stacks.len() >= MAX_STACKS {
+                return None;
+            }
+            self.stacks.push(stack);
+        }
+        let index = u8::try_from(index).ok()?;
+        self.seen.get_mut(at..at.checked_add(length)?)?.fill(index);
+        Some(())
+    }
+
+    fn rules(&self) -> impl Iterator<Item = (u64, Rule)> {
+        let rule = |index: u8| self.stacks.get(usize::from(index)).map_or(Rule::GAP, Stack::rule);
+        (self.start..).zip(self.seen.iter().map(move |index| rule(*index)))
+    }
+}

@@ -1,0 +1,236 @@
+use super::*;
+use crate::unwind::{rows_of_called_code, rows_of_code, rows_of_jit};
+
+const START: u64 = 0x7f00_0000_1000;
+
+/// Rows by offset.
+fn rows(code: &[u8]) -> Option<Vec<(u64, Rule)>> {
+    let table = rows_of_code(START, code)?;
+    Some(table.rows().map(|(address, rule)| (address - START, rule)).collect())
+}
+
+fn sp(offset: i64) -> Rule {
+    Rule::with_cfa(CfaKind::Sp, offset)
+}
+
+fn pushed(offset: i64) -> Rule {
+    sp(offset).with_fp(FpKind::AtCfa, -16)
+}
+
+#[test]
+fn a_frame_left_by_leave_has_a_row_for_each_state() {
+    // endbr64; push rbp; mov rbp, rsp; sub rsp, 32; call; leave; ret
+    let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x20, 0xe8, 0, 0, 0, 0, 0xc9, 0xc3];
+    let expected = [(0, Rule::ENTRY), (5, pushed(16)), (8, Rule::FRAME_POINTER), (18, Rule::ENTRY), (19, Rule::GAP)];
+    assert_eq!(rows(&code).unwrap(), expected);
+}
+
+#[test]
+fn v8s_epilogue_leaves_the_frame_before_it_returns() {
+    // push rbp; mov rbp, rsp; push rsi; mov rsp, rbp; pop rbp; ret 8
+    let code = [0x55, 0x48, 0x8b, 0xec, 0x56, 0x48, 0x8b, 0xe5, 0x5d, 0xc2, 8, 0];
+    let expected = [
+        (0, Rule::ENTRY),
+        (1, pushed(16)),
+        (4, Rule::FRAME_POINTER),
+        (8, pushed(16)),
+        (9, Rule::ENTRY),
+        (12, Rule::GAP),
+    ];
+    assert_eq!(rows(&code).unwrap(), expected);
+}
+
+#[test]
+fn code_behind_a_return_keeps_the_frame_it_is_reached_with() {
+    // push rbp; mov rbp, rsp; test eax, eax; je 1f; pop rbp; ret; 1: call; pop rbp; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x85, 0xc0, 0x74, 2, 0x5d, 0xc3, 0xe8, 0, 0, 0, 0, 0x5d, 0xc3];
+    let frame = Rule::FRAME_POINTER;
+    let expected = [
+        (0, Rule::ENTRY),
+        (1, pushed(16)),
+        (4, frame),
+        (9, Rule::ENTRY),
+        (10, frame),
+        (16, Rule::ENTRY),
+        (17, Rule::GAP),
+    ];
+    assert_eq!(rows(&code).unwrap(), expected);
+}
+
+#[test]
+fn a_function_without_a_frame_pointer_is_followed_by_its_stack_pointer() {
+    // sub rsp, 8; call rcx; add rsp, 8; ret: CPython's trampoline
+    let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3];
+    assert_eq!(rows(&code).unwrap(), [(0, Rule::ENTRY), (4, sp(16)), (10, Rule::ENTRY), (11, Rule::GAP)]);
+}
+
+#[test]
+fn beams_calls_on_the_c_stack_find_back_by_the_frame_pointer() {
+    // sub rsp, 16; mov rbp, rsp; lea rsp, [rbx - 128]; call rax; mov rsp, rbp; add rsp, 16; ret
+    let code = [
+        0x48, 0x83, 0xec, 0x10, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x63, 0x80, 0xff, 0xd0, 0x48, 0x89, 0xec, 0x48, 0x83,
+        0xc4, 0x10, 0xc3,
+    ];
+    let away = Rule::with_cfa(CfaKind::Fp, 24);
+    let expected = [(0, Rule::ENTRY), (4, sp(24)), (7, away), (16, sp(24)), (20, Rule::ENTRY), (21, Rule::GAP)];
+    assert_eq!(rows(&code).unwrap(), expected);
+}
+
+#[test]
+fn what_looks_like_an_epilogue_inside_of_an_immediate_is_none() {
+    // push rbp; mov rbp, rsp; movabs rax, 0xc35d...; pop rbp; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0xb8, 0x5d, 0xc3, 0xc9, 0xc3, 0x5d, 0xc3, 0x5d, 0xc3, 0x5d, 0xc3];
+    let expected = [(0, Rule::ENTRY), (1, pushed(16)), (4, Rule::FRAME_POINTER), (15, Rule::ENTRY), (16, Rule::GAP)];
+    assert_eq!(rows(&code).unwrap(), expected);
+}
+
+#[test]
+fn bytes_that_no_path_reaches_are_gaps() {
+    // push rbp; mov rbp, rsp; pop rbp; ret; then a constant
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3, 0x55, 0x55, 0x55, 0x55];
+    assert_eq!(rows(&code).unwrap().last(), Some(&(6, Rule::GAP)));
+}
+
+#[test]
+fn code_that_does_not_add_up_is_left_alone() {
+    let cases: [(&str, &[u8]); 7] = [
+        ("nothing", &[]),
+        ("a trace that ends with a jump", &[0x48, 0x83, 0xec, 8, 0xff, 0xe0]),
+        ("a return without what was pushed", &[0x50, 0xc3]),
+        ("two stacks at one address: test; je 1f; push; 1: pop; ret", &[0x85, 0xc0, 0x74, 1, 0x50, 0x58, 0xc3]),
+        ("a loop that pushes: 1: push; jmp 1b", &[0x50, 0xeb, 0xfd]),
+        ("no code", &[0x06, 0x06, 0x06]),
+        ("cut off before it shows anything", &[0x55, 0x48, 0x89]),
+    ];
+    for (what, code) in cases {
+        assert_eq!(rows(code), None, "{what}");
+    }
+    assert_eq!(rows_of_code(u64::MAX, &[0xc3, 0xc3]), None);
+    assert_eq!(rows(&vec![0x90; (1 << 20) + 1]), None);
+}
+
+#[test]
+fn a_jump_out_of_a_function_counts_where_all_functions_are_called() {
+    // sub rsp, 8; call rax; add rsp, 8; jmp rcx
+    let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd0, 0x48, 0x83, 0xc4, 8, 0xff, 0xe1];
+    assert_eq!(rows(&code), None);
+    let table = rows_of_called_code(START, &code).unwrap();
+    let rows: Vec<_> = table.rows().map(|(address, rule)| (address - START, rule)).collect();
+    assert_eq!(rows, [(0, Rule::ENTRY), (4, sp(16)), (10, Rule::ENTRY), (12, Rule::GAP)]);
+    // The same with something left on the stack says nothing.
+    assert_eq!(rows_of_called_code(START, &[0x50, 0xff, 0xe1]), None);
+}
+
+#[test]
+fn v8s_baseline_code_gets_its_frame_from_a_builtin() {
+    // mov $0x28, %ebx; movabs $.., %r12; call; push %rax; mov -8(%rbp), %r8; jmp *%rcx
+    let mut code = vec![0xbb, 0x28, 0, 0, 0, 0x49, 0xbc, 1, 2, 3, 4, 5, 6, 7, 8, 0xe8, 0, 0, 0, 0];
+    code.extend([0x50, 0x4c, 0x8b, 0x45, 0xf8, 0x58, 0xff, 0xe1]);
+    assert_eq!(rows(&code).unwrap(), [(0, Rule::ENTRY), (15, Rule::GAP)]);
+    let called = rows_of_called_code(START, &code).unwrap();
+    assert_eq!(called.rule_at(START + 20), Rule::GAP);
+    // A frame without registers: xor %ebx, %ebx.
+    code.splice(..5, [0x33, 0xdb]);
+    assert_eq!(rows(&code).unwrap(), [(0, Rule::ENTRY), (12, Rule::GAP)]);
+}
+
+#[test]
+fn a_popped_return_address_ends_what_is_known() {
+    // push rbp; mov rbp, rsp; leave; pop r10; lea rsp, [rsp + rcx*8]; push r10; ret: V8, arguments by number
+    let code = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];
+    let known = rows(&code).unwrap();
+    assert_eq!(known[3..], [(5, Rule::ENTRY), (7, Rule::UNSUPPORTED), (14, Rule::GAP)]);
+}
+
+/// How many functions have code, how many of those are recognised, and how many if all are known to be called.
+fn recognised<'a>(loads: impl Iterator<Item = &'a CodeLoad>) -> (usize, usize, usize) {
+    let (mut all, mut found, mut called) = (0, 0, 0);
+    for load in loads {
+        let Some(code) = load.code.as_deref() else { continue };
+        all += 1;
+        found += usize::from(rows_of_code(load.start.0, code).is_some());
+        called += usize::from(rows_of_called_code(load.start.0, code).is_some());
+    }
+    (all, found, called)
+}
+
+#[test]
+fn recorded_functions_are_recognised() {
+    for (name, least_percent) in
+        [("wasmtime50", 100), ("cpython3.13.0-burn", 100), ("llvm14-nofp-g", 100), ("llvm14-fp", 100)]
+    {
+        let (all, found, _) = recognised(fixture(name).iter());
+        println!("{name}: {found} of {all}");
+        assert!(all > 0 && found * 100 >= all * least_percent, "{name}: {found} of {all}");
+    }
+    // PHP's traces are jumped into from within another function's frame.
+    for load in fixture("php-tracing").iter().filter(|load| load.name.contains("TRACE-")) {
+        assert_eq!(rows_of_code(load.start.0, load.code.as_deref().unwrap()), None, "{}", load.name);
+    }
+}
+
+/// Where a runtime recorded EH frames, the rows from its code bytes must say the same wherever both speak.
+#[test]
+fn rows_from_bytes_agree_with_recorded_eh_frames() {
+    let dumps = [("cpython".to_owned(), fixture("cpython3.13.0-burn"))].into_iter().chain(named_dumps());
+    for (name, loads) in dumps {
+        let (mut same, mut other) = (0_u32, Vec::new());
+        for load in &loads {
+            let (Some(eh), Some(code)) = (&load.eh_frame, &load.code) else { continue };
+            let recorded = rows_of_jit(load.start.0, load.size, eh).unwrap();
+            let Some(made) = rows_of_code(load.start.0, code) else { continue };
+            for address in load.start.0..load.start.0 + load.size {
+                let (recorded, made) = (recorded.rule_at(address), made.rule_at(address));
+                // V8's record is wrong while the return address is in a register; the bytes show that it is not on the stack.
+                if recorded == Rule::GAP || matches!(made.cfa, CfaKind::Gap | CfaKind::Unsupported) {
+                    continue;
+                }
+                if (recorded.cfa, recorded.cfa_offset) == (made.cfa, made.cfa_offset) {
+                    same += 1;
+                } else {
+                    other.push((load.name.clone(), address - load.start.0, recorded, made));
+                }
+            }
+        }
+        println!("{name}: {same} bytes agree, {} do not", other.len());
+        assert!(other.is_empty(), "{name}: {:?}", &other[..other.len().min(5)]);
+        assert!(same > 2000 || name != "cpython", "{same}");
+    }
+}
+
+/// Prints the shares of recognised functions of the dumps named in `JITPROF_UNWIND_DUMPS`.
+#[test]
+fn shares_of_named_dumps_are_printed() {
+    for (path, loads) in named_dumps() {
+        let started = std::time::Instant::now();
+        let (all, found, called) = recognised(loads.iter());
+        println!("{path}: {found} and {called} of {all}, {:?}", started.elapsed());
+        assert!(found <= called && called <= all);
+        let kinds = ["JS:*", "JS:^", "Builtin:", "BytecodeHandler:", "/", "CodeInfo", "codeHeader", "JIT$$", "TRACE-"];
+        for kind in kinds.into_iter().filter(|kind| loads.iter().any(|load| load.name.contains(kind))) {
+            let of_kind = loads.iter().filter(|load| load.name.contains(kind));
+            let plain =
+                of_kind.filter(|load| kind != "/" || !load.name.contains("CodeInfo") && !load.name.starts_with("JS"));
+            println!("    {kind} {:?}", recognised(plain));
+        }
+    }
+}
+
+#[test]
+fn any_change_of_a_recorded_functions_bytes_is_survived() {
+    for load in fixture("wasmtime50").iter().take(3) {
+        let code = load.code.as_deref().unwrap();
+        for length in 0..code.len() {
+            drop(rows_of_code(load.start.0, &code[..length]));
+        }
+        for at in 0..code.len() {
+            for flip in [0x01, 0x08, 0x80, 0xff] {
+                let mut changed = code.to_vec();
+                changed[at] ^= flip;
+                if let Some(table) = rows_of_code(load.start.0, &changed) {
+                    assert!(table.rows().all(|(address, _)| address - load.start.0 <= load.size));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Why an output could not be written, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::format::Format;
+
+/// An output that could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// The profile is empty.
+    #[error("no samples were taken, so there is nothing to write")]
+    NoSamples,
+    /// Neither an extension nor a name of a format.
+    #[error(
+        "{name:?} is no output format; give --format one of {}, or an extension of .svg, .folded, \
+         .txt, .pb.gz, .pprof, .json",
+        Format::NAMES.join(", ")
+    )]
+    UnknownFormat {
+        /// The extension, file name or format name that was given.
+        name: String,
+    },
+    /// Not a colour scheme.
+    #[error("no colour scheme is called {name:?}; give one of kind, {}", inferno::flamegraph::Palette::VARIANTS.join(", "))]
+    UnknownColors {
+        /// The name that was given.
+        name: String,
+    },
+    /// The smallest width shown is not a percentage.
+    #[error("a minimal width of {percent} is not a percentage from 0 to 100")]
+    MinWidth {
+        /// The width that was given.
+        percent: f64,
+    },
+    /// The output path is something that a profile cannot be written to.
+    #[error("cannot write {}: it is {what}; {advice}", path.display())]
+    WrongKind {
+        /// The output path.
+        path: PathBuf,
+        /// What it is instead of a file.
+        what: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}; {}", path.display(), advice(source))]
+    File {
+        /// What was tried: `create a file beside`, `write`, `rename the finished file to`, ...
+        action: &'static str,
+        /// The output path.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// A writer that has no path failed.
+    #[error("cannot write the output: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl OutputError {
+    /// Whether the reader of a pipe went away, which is no failure of ours.
+    pub fn is_broken_pipe(&self) -> bool {
+        match self {
+            Self::File { source, .. } | Self::Write(source) => source.kind() == io::ErrorKind::BrokenPipe,
+            _ => false,
+        }
+    }
+}
+
+/// What to do about an error of the file system.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "create the directory first",
+        io::ErrorKind::NotADirectory => "a part of the path is a file; give another path with -o",
+        io::ErrorKind::PermissionDenied => "give a path with -o in a directory where you may create files",
+        io::ErrorKind::ReadOnlyFilesystem => "give a path with -o on a file system that is mounted writable",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or give another path with -o",
+        io::ErrorKind::InvalidFilename => "give a shorter name with -o",
+        _ => "give another path with -o, or - for stdout",
+    }
+}

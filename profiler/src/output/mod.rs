@@ -1,0 +1,66 @@
+//! Profile to files: flamegraph SVG, folded stacks, pprof, Firefox Profiler JSON.
+//!
+//! Every output is a function of the profile's values alone: the same samples give the same bytes, in whatever order
+//! they were added. Names come from the target and are hostile until they went through `text`. Nothing is written
+//! without samples ([`OutputError::NoSamples`]). Each format is described for users in `docs/outputs.md`.
+
+mod color;
+mod error;
+mod file;
+mod firefox;
+mod folded;
+mod format;
+mod options;
+mod pprof;
+mod proto;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tree;
+
+use std::io::Write;
+
+pub use error::OutputError;
+pub use file::{Destination, check_writable, write_to};
+pub use format::Format;
+pub use options::{ColorScheme, OutputOptions};
+pub(crate) use text::printable;
+
+use crate::profile::Profile;
+
+/// Writes a profile in one format.
+///
+/// # Errors
+/// [`OutputError::NoSamples`] for an empty profile, before anything is written; else what the writer reported. A
+/// broken pipe comes through as such.
+pub fn write(
+    profile: &Profile,
+    format: Format,
+    options: &OutputOptions,
+    writer: impl Write,
+) -> Result<(), OutputError> {
+    if profile.total() == 0 {
+        return Err(OutputError::NoSamples);
+    }
+    match format {
+        Format::Svg => svg::write(profile, options, writer)?,
+        Format::Folded => folded::write(profile, options, writer)?,
+        Format::Pprof => pprof::write(profile, options, writer)?,
+        Format::Firefox => firefox::write(profile, options, writer)?,
+    }
+    Ok(())
+}
+
+/// Writes a profile to a file or to stdout, the file whole or not at all; see [`write_to`].
+///
+/// # Errors
+/// As [`write`](fn@write) and [`write_to`].
+pub fn write_file(
+    profile: &Profile,
+    format: Format,
+    options: &OutputOptions,
+    destination: &Destination,
+) -> Result<(), OutputError> {
+    write_to(destination, |writer| write(profile, format, options, writer))
+}

@@ -1,0 +1,238 @@
+//! pprof: gzipped protobuf.
+//!
+//! Samples are written one by one ahead of the tables they refer to, which protobuf allows, so that only the tables are
+//! held in memory. The gzip header has no time, so equal profiles are equal files.
+
+use std::io::{self, Write};
+use std::time::UNIX_EPOCH;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use indexmap::IndexMap;
+use prost::Message;
+use prost::encoding::message;
+use rustc_hash::FxHashMap;
+
+use super::options::OutputOptions;
+use super::proto::{Function, Label, Line, Location, Mapping, Profile as ProtoProfile, SAMPLE_TAG, Sample, ValueType};
+use super::text;
+use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, Row, TaskId};
+use crate::symbol::FrameKind;
+
+/// zlib's default compromise of speed and size.
+const GZIP_LEVEL: u32 = 6;
+
+pub(super) fn write(profile: &Profile, _options: &OutputOptions, writer: impl Write) -> io::Result<()> {
+    let mut gzip = GzEncoder::new(writer, Compression::new(GZIP_LEVEL));
+    let mut tables = Tables::new(profile);
+    let mut frames = Vec::new();
+    let mut encoded = Vec::new();
+    for row in profile.rows_without_time() {
+        profile.frames_of(row.stack, &mut frames);
+        let sample = tables.sample(&row, &frames);
+        encoded.clear();
+        message::encode(SAMPLE_TAG, &sample, &mut encoded);
+        gzip.write_all(&encoded)?;
+    }
+    gzip.write_all(&tables.finish().encode_to_vec())?;
+    gzip.finish()?.flush()
+}
+
+/// A file's range of addresses in the profile.
+#[derive(Debug)]
+struct Extent {
+    lowest: u64,
+    highest: u64,
+    /// How often a sample has a frame there, to find the main binary.
+    weight: u64,
+}
+
+/// The tables that samples refer to, filled in the order of need.
+struct Tables<'a> {
+    profile: &'a Profile,
+    strings: IndexMap<String, ()>,
+    functions: IndexMap<(i64, i64, i64), ()>,
+    modules: IndexMap<ModuleRef<'a>, Extent>,
+    /// Locations by the frames they stand for: one function, and those inlined into it.
+    locations: IndexMap<Vec<FrameId>, ()>,
+    labels: FxHashMap<TaskId, Vec<Label>>,
+}
+
+impl<'a> Tables<'a> {
+    fn new(profile: &'a Profile) -> Self {
+        let mut tables = Self {
+            profile,
+            strings: IndexMap::new(),
+            functions: IndexMap::new(),
+            modules: IndexMap::new(),
+            locations: IndexMap::new(),
+            labels: FxHashMap::default(),
+        };
+        tables.string("");
+        tables
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        let index = match self.strings.get_index_of(text) {
+            Some(index) => index,
+            None => self.strings.insert_full(text.to_owned(), ()).0,
+        };
+        signed(index)
+    }
+
+    fn sample(&mut self, row: &Row, frames: &[FrameId]) -> Sample {
+        let mut location_id: Vec<_> =
+            physical_frames(self.profile, frames).map(|group| self.location(group, row.count)).collect();
+        location_id.reverse();
+        let time = row.count.saturating_mul(self.profile.meta().period_ns());
+        Sample { location_id, value: vec![signed(row.count), signed(time)], label: self.labels(row.task) }
+    }
+
+    fn labels(&mut self, task: TaskId) -> Vec<Label> {
+        if let Some(labels) = self.labels.get(&task) {
+            return labels.clone();
+        }
+        let task_value = self.profile.task_of(task);
+        let comm = text::printable(&task_value.comm);
+        let (pid, tid) = (task_value.pid.0, task_value.tid.0);
+        let text = |tables: &mut Self, key, value: &str| Label {
+            key: tables.string(key),
+            str: tables.string(value),
+            num: 0,
+            num_unit: 0,
+        };
+        let number = |tables: &mut Self, key, num: u32| Label {
+            key: tables.string(key),
+            str: 0,
+            num: i64::from(num),
+            num_unit: 0,
+        };
+        let labels = vec![
+            number(self, "pid", pid),
+            number(self, "tid", tid),
+            text(self, "comm", &comm),
+            text(self, "thread", &format!("{comm}-{tid}")),
+        ];
+        self.labels.insert(task, labels.clone());
+        labels
+    }
+
+    fn location(&mut self, group: &[FrameId], count: u64) -> u64 {
+        let frame = self.profile.frame(group[0]);
+        if let Some(module) = frame.module {
+            let extent = self.modules.entry(module).or_insert(Extent { lowest: u64::MAX, highest: 0, weight: 0 });
+            extent.lowest = extent.lowest.min(frame.address);
+            extent.highest = extent.highest.max(frame.address);
+            extent.weight = extent.weight.saturating_add(count);
+        }
+        let index = match self.locations.get_index_of(group) {
+            Some(index) => index,
+            None => self.locations.insert_full(group.to_vec(), ()).0,
+        };
+        id(index)
+    }
+
+    fn line(&mut self, frame: FrameRef<'_>) -> Line {
+        let name = self.string(&text::frame_name(frame, false));
+        let system_name = self.string(&text::printable(frame.name));
+        let (file, line) = frame.source.unwrap_or(("", 0));
+        let file = if file.is_empty() { 0 } else { self.string(&text::printable(file)) };
+        let function = self.functions.insert_full((name, system_name, file), ()).0;
+        Line { function_id: id(function), line: i64::from(line) }
+    }
+
+    fn finish(mut self) -> ProtoProfile {
+        let meta = self.profile.meta();
+        let mapping_ids = self.mapping_ids();
+        let groups: Vec<_> = self.locations.keys().cloned().collect();
+        let location = groups.iter().enumerate().map(|(index, group)| {
+            let frame = self.profile.frame(group[0]);
+            Location {
+                id: id(index),
+                mapping_id: frame.module.and_then(|module| mapping_ids.get(&module)).map_or(0, |&index| id(index)),
+                address: frame.address,
+                line: group.iter().rev().map(|&frame| self.line(self.profile.frame(frame))).collect(),
+            }
+        });
+        let location = location.collect();
+        let mapping = self.mappings(&mapping_ids);
+        let (samples, count) = (self.string("samples"), self.string("count"));
+        let (cpu, nanoseconds) = (self.string("cpu"), self.string("nanoseconds"));
+        let cpu_time = ValueType { r#type: cpu, unit: nanoseconds };
+        let comment = vec![self.string(&text::printable(&meta.title)), {
+            let event = format!("event: {}, {} Hz", meta.event.name(), meta.frequency_hz);
+            self.string(&event)
+        }];
+        let since_1970 = meta.start_time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        ProtoProfile {
+            sample_type: vec![ValueType { r#type: samples, unit: count }, cpu_time.clone()],
+            mapping,
+            location,
+            function: self.function_table(),
+            string_table: self.strings.into_keys().collect(),
+            time_nanos: signed(since_1970.as_nanos()),
+            duration_nanos: signed(meta.duration.as_nanos()),
+            period_type: Some(cpu_time),
+            period: signed(meta.period_ns()),
+            comment,
+            default_sample_type: cpu,
+        }
+    }
+
+    /// Modules in the order of the file: pprof takes the first one for the main binary, so the file with the most
+    /// samples stands first, and what is no file stands last.
+    fn mapping_ids(&self) -> IndexMap<ModuleRef<'a>, usize> {
+        let mut order: Vec<_> = self.modules.iter().collect();
+        order.sort_by_key(|(module, extent)| (module.path.starts_with('['), u64::MAX - extent.weight, **module));
+        order.iter().enumerate().map(|(index, (module, _))| (**module, index)).collect()
+    }
+
+    /// The range of a file is that of the addresses seen in it, in whole pages: what was really mapped is not known
+    /// here. For ELF code the addresses are file offsets, so its range begins at offset 0.
+    fn mappings(&mut self, mapping_ids: &IndexMap<ModuleRef<'a>, usize>) -> Vec<Mapping> {
+        const PAGE: u64 = 0x1000;
+        let mut mappings = Vec::with_capacity(mapping_ids.len());
+        for (module, &index) in mapping_ids {
+            let (lowest, highest) = self.modules.get(module).map_or((0, 0), |extent| (extent.lowest, extent.highest));
+            let is_file = !module.path.starts_with('[');
+            mappings.push(Mapping {
+                id: id(index),
+                memory_start: if is_file { 0 } else { lowest & !(PAGE - 1) },
+                memory_limit: (highest | (PAGE - 1)).saturating_add(1),
+                file_offset: 0,
+                filename: self.string(&text::printable(module.path)),
+                build_id: module.build_id.map_or(0, |build_id| self.string(&text::printable(build_id))),
+                has_functions: true,
+                has_filenames: true,
+                has_line_numbers: true,
+                has_inline_frames: true,
+            });
+        }
+        mappings
+    }
+
+    fn function_table(&self) -> Vec<Function> {
+        let table = self.functions.keys().enumerate();
+        table
+            .map(|(index, &(name, system_name, filename))| Function { id: id(index), name, system_name, filename })
+            .collect()
+    }
+}
+
+/// Splits frames (root first) into what is one place in the code each: a function and those inlined into it there.
+fn physical_frames<'f>(profile: &'f Profile, frames: &'f [FrameId]) -> impl Iterator<Item = &'f [FrameId]> {
+    frames.chunk_by(|&outer, &inner| {
+        let (outer, inner) = (profile.frame(outer), profile.frame(inner));
+        inner.inlined && inner.kind != FrameKind::Note && (inner.module, inner.address) == (outer.module, outer.address)
+    })
+}
+
+/// pprof's ids count from 1.
+fn id(index: usize) -> u64 {
+    u64::try_from(index).map_or(u64::MAX, |index| index.saturating_add(1))
+}
+
+/// pprof's numbers are signed.
+fn signed(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}

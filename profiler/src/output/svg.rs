@@ -1,0 +1,244 @@
+//! The flamegraph, drawn by inferno.
+//!
+//! inferno takes folded lines and colours frames by name, strips `_[k]` and the like from names, splits them at `;`,
+//! trims them, and takes a number at their end for a count. So each name goes to it with marks: control characters,
+//! which no printable name contains. They make two frames of different kinds two names, keep inferno from seeing an
+//! end of name that the target chose, and are taken out of the SVG on its way to the writer ([`Unmarked`]).
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::io::{BufWriter, Write};
+
+use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
+use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
+
+use super::color::Class;
+use super::error::OutputError;
+use super::options::{ColorScheme, OutputOptions};
+use super::text;
+use super::tree::{Look, Node, Tree};
+use crate::profile::{Profile, shorten};
+
+mod marks;
+
+use marks::{LEGEND, LINE_START, SUBTITLE, Unmarked, marked};
+
+/// Most text that inferno is given. Its lines repeat the whole path for each leaf, so deep stacks of long names grow
+/// with the square of their depth; beyond this the narrowest frames are left out, and the subtitle says so.
+const MAX_LINES_BYTES: usize = 128 << 20;
+
+/// Most frames that are drawn. A browser lays all of them out at every zoom, and inferno's time grows with them: the
+/// speed test's 113,000 frames are 20 MB. Beyond this the narrowest frames are left out, and the subtitle says so.
+const MAX_DRAWN: usize = 30_000;
+
+/// Stands for outermost frames that were too narrow, so that the shares of the others stay true.
+const NARROW: &str = "[narrower than shown]";
+
+pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
+    let percent = options.min_width_percent;
+    if !(0.0..=100.0).contains(&percent) {
+        return Err(OutputError::MinWidth { percent });
+    }
+    let tree = Tree::new(profile, options, options.reverse, dressed);
+    let drawing = Drawing::new(&tree, percent);
+    let by_kind = options.colors == ColorScheme::ByKind;
+    let mut palette = drawing.palette();
+
+    let mut settings = Options::default();
+    settings.title = title(profile, options);
+    settings.subtitle = Some(format!("{SUBTITLE}{}{LEGEND}", subtitle(profile, options, drawing.raised_percent)));
+    settings.direction = if options.inverted { Direction::Inverted } else { Direction::Straight };
+    settings.bgcolors = Some(BackgroundColor::Grey);
+    settings.text_truncate_direction = TextTruncateDirection::Right;
+    settings.deterministic = true;
+    // Narrow frames are already left out.
+    settings.min_width = 0.0;
+    match options.colors {
+        ColorScheme::ByKind => settings.palette_map = Some(&mut palette),
+        ColorScheme::Palette(colors) => settings.colors = colors,
+    }
+
+    let lines = drawing.lines(by_kind);
+    let legend: Vec<_> = if by_kind { drawing.classes.iter().copied().collect() } else { Vec::new() };
+    let mut unmarked = BufWriter::with_capacity(1 << 16, Unmarked::new(writer, &legend));
+    flamegraph::from_lines(&mut settings, lines.lines(), &mut unmarked)?;
+    unmarked.flush()?;
+    Ok(())
+}
+
+fn dressed(look: Look) -> Look {
+    Look { name: text::svg(&look.name).into_owned(), ..look }
+}
+
+fn title(profile: &Profile, options: &OutputOptions) -> String {
+    let title = options.title.as_deref().unwrap_or(&profile.meta().title);
+    shorten(&text::printable(title), 160).into_owned()
+}
+
+fn subtitle(profile: &Profile, options: &OutputOptions, raised_percent: Option<f64>) -> String {
+    let meta = profile.meta();
+    let mut parts = Vec::new();
+    if let Some(subtitle) = &options.subtitle {
+        parts.push(shorten(&text::printable(subtitle), 160).into_owned());
+    }
+    parts.push(format!(
+        "{} samples at {} Hz ({}) in {:.1} s",
+        profile.total(),
+        meta.frequency_hz,
+        meta.event.name(),
+        meta.duration.as_secs_f64()
+    ));
+    if options.reverse {
+        parts.push("merged from the leaf".to_owned());
+    }
+    if let Some(percent) = raised_percent {
+        parts.push(format!("too much to draw: frames under {percent:.3} % left out"));
+    }
+    if !profile.overflow().is_empty() {
+        parts.push("profile full: see the notes".to_owned());
+    }
+    parts.join(" · ")
+}
+
+/// What of a tree is drawn.
+struct Drawing<'a> {
+    tree: &'a Tree,
+    /// Nodes with fewer samples are left out, and with them everything below.
+    least: f64,
+    /// For each node, its own samples and those of the children that are left out.
+    own: Vec<u64>,
+    /// Classes of the nodes that are drawn.
+    classes: BTreeSet<Class>,
+    /// The width below which frames were left out, if more than asked for.
+    raised_percent: Option<f64>,
+}
+
+impl<'a> Drawing<'a> {
+    fn new(tree: &'a Tree, min_width_percent: f64) -> Self {
+        let total = float(tree.nodes[0].total);
+        let asked = total * min_width_percent / 100.0;
+        let mut least = asked.max(least_of_widest(tree));
+        let mut drawing = Self::with_least(tree, least);
+        while drawing.lines_bytes() > MAX_LINES_BYTES {
+            least = least.max(0.5) * 2.0;
+            drawing = Self::with_least(tree, least);
+        }
+        let left_out = |node: &Node| (asked..least).contains(&float(node.total));
+        drawing.raised_percent = tree.nodes.iter().any(left_out).then(|| least / total * 100.0);
+        drawing
+    }
+
+    fn with_least(tree: &'a Tree, least: f64) -> Self {
+        let mut drawing =
+            Self { tree, least, own: vec![0; tree.nodes.len()], classes: BTreeSet::new(), raised_percent: None };
+        for (position, node) in tree.nodes.iter().enumerate() {
+            drawing.own[position] = drawing.own[position].saturating_add(node.own);
+            if position == 0 {
+                continue;
+            }
+            if drawing.shows(position) {
+                drawing.classes.insert(tree.look(position).class);
+            } else if drawing.shows(node.parent) {
+                drawing.own[node.parent] = drawing.own[node.parent].saturating_add(node.total);
+            }
+        }
+        if drawing.own[0] > 0 {
+            drawing.classes.insert(Class::Note);
+        }
+        drawing
+    }
+
+    /// A node that is shown has a parent that is shown, whose total is at least as large. The root always is.
+    fn shows(&self, node: usize) -> bool {
+        node == 0 || float(self.tree.nodes[node].total) >= self.least
+    }
+
+    /// How long [`Self::lines`] will be, nearly.
+    fn lines_bytes(&self) -> usize {
+        let mut path_bytes = vec![0_usize; self.tree.nodes.len()];
+        let mut sum = 0_usize;
+        for (position, node) in self.tree.nodes.iter().enumerate().skip(1) {
+            if self.shows(position) {
+                path_bytes[position] = path_bytes[node.parent] + self.tree.look(position).name.len() + 2;
+                if self.own[position] > 0 {
+                    sum = sum.saturating_add(path_bytes[position] + 21);
+                }
+            }
+        }
+        sum
+    }
+
+    /// The folded lines for inferno, one for each node with samples of its own.
+    fn lines(&self, by_kind: bool) -> String {
+        let mut lines = String::with_capacity(self.lines_bytes());
+        let mut path = String::new();
+        let mut ends: Vec<usize> = Vec::new();
+        let walked: Result<(), std::convert::Infallible> = self.tree.walk(|depth, position| {
+            if self.shows(position) {
+                ends.truncate(depth);
+                path.truncate(ends.last().copied().unwrap_or(0));
+                path.push(if depth == 0 { LINE_START } else { ';' });
+                marked(&mut path, self.tree.look(position), by_kind);
+                ends.push(path.len());
+                push_line(&mut lines, &path, self.own[position]);
+            }
+            Ok(())
+        });
+        match walked {
+            Ok(()) => {}
+        }
+        let mut narrow = String::from(LINE_START);
+        marked(&mut narrow, &narrow_look(), by_kind);
+        push_line(&mut lines, &narrow, self.own[0]);
+        lines
+    }
+
+    /// The colour of every name that inferno will see, and of the frame `all` that it adds.
+    fn palette(&self) -> PaletteMap {
+        let mut palette = PaletteMap::default();
+        palette.insert("", Class::Task.color());
+        let mut add = |look: &Look, start: Option<char>| {
+            let mut name: String = start.into_iter().collect();
+            marked(&mut name, look, true);
+            palette.insert(name, look.class.color_of(&look.name));
+        };
+        for look in &self.tree.looks {
+            add(look, None);
+        }
+        for (position, node) in self.tree.nodes.iter().enumerate() {
+            if position > 0 && node.parent == 0 {
+                add(self.tree.look(position), Some(LINE_START));
+            }
+        }
+        add(&narrow_look(), Some(LINE_START));
+        palette
+    }
+}
+
+/// The fewest samples that a frame must have so that no more than [`MAX_DRAWN`] have them.
+fn least_of_widest(tree: &Tree) -> f64 {
+    let mut totals: Vec<_> = tree.nodes.iter().skip(1).map(|node| node.total).collect();
+    if totals.len() <= MAX_DRAWN {
+        return 0.0;
+    }
+    let (_, &mut widest_left_out, _) = totals.select_nth_unstable_by_key(MAX_DRAWN, |&total| Reverse(total));
+    float(widest_left_out) + 1.0
+}
+
+fn narrow_look() -> Look {
+    Look { name: NARROW.to_owned(), class: Class::Note }
+}
+
+fn push_line(lines: &mut String, path: &str, count: u64) {
+    if count > 0 {
+        lines.push_str(path);
+        lines.push(' ');
+        lines.push_str(&count.to_string());
+        lines.push('\n');
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share of all samples; more than 2^53 samples need 50,000 CPU years")]
+fn float(count: u64) -> f64 {
+    count as f64
+}

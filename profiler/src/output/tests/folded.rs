@@ -1,0 +1,91 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// The sum of a folded file's counts, read as every reader does it.
+pub(super) fn total(folded: &str) -> u64 {
+    folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+fn lines(frames: &[Frame], options: &OutputOptions) -> String {
+    let sample = TestSample { time_ns: 0, task: task(1, "x"), frames: frames.to_vec(), count: 3 };
+    string(&profile(&[sample]), Format::Folded, options)
+}
+
+fn named(name: &str) -> Frame {
+    native(name, "/bin/x", 1)
+}
+
+#[test]
+fn stacks_are_ordered_lines() {
+    assert_golden("service.folded", &string(&profile(&service()), Format::Folded, &OutputOptions::default()));
+}
+
+#[test]
+fn options_add_lines_threads_and_processes() {
+    let options = OutputOptions { lines: true, per_thread: true, per_process: true, ..OutputOptions::default() };
+    assert_golden("service-options.folded", &string(&profile(&service()), Format::Folded, &options));
+}
+
+#[test]
+fn frames_that_look_alike_are_one_line() {
+    let apart = [native("f", "/bin/x", 1), native("f", "/bin/y", 2), jit("f", None, 3, 4)];
+    let samples: Vec<_> = apart
+        .iter()
+        .map(|frame| TestSample { time_ns: 0, task: task(1, "x"), frames: vec![frame.clone()], count: 1 })
+        .collect();
+    assert_eq!(string(&profile(&samples), Format::Folded, &OutputOptions::default()), "x;f 3\n");
+}
+
+#[test]
+fn names_are_escaped() {
+    let frames = [
+        named("a;b\nc\td\r"),
+        named("\u{1b}[31mred\u{7f}\u{85}."),
+        named("\u{202e}gnp\u{2028}\u{feff}\u{ffff}"),
+        named("  "),
+        named("ends in 42"),
+        named("ends in 4.2"),
+    ];
+    assert_eq!(
+        lines(&frames, &OutputOptions::default()),
+        "x;a:b\\nc\\td;\\x1b[31mred\\x7f\\x85.;\\u{202e}gnp\\u{2028}\\u{feff}\\u{ffff};[empty];ends in_42;ends in_4.2 3\n"
+    );
+}
+
+#[test]
+fn a_thread_name_cannot_make_a_comment() {
+    let sample = TestSample { time_ns: 0, task: task(1, "# not a comment"), frames: vec![named("f")], count: 1 };
+    let folded = string(&profile(&[sample]), Format::Folded, &OutputOptions::default());
+    assert_eq!(folded, "_# not a comment;f 1\n");
+}
+
+#[test]
+fn a_tree_that_is_full_says_so_and_keeps_the_total() {
+    let samples: Vec<_> = (0..100)
+        .map(|i| TestSample {
+            time_ns: 0,
+            task: task(1, "x"),
+            frames: vec![named(&format!("f{i}")), named(&format!("g{i}")), named("leaf")],
+            count: 1,
+        })
+        .collect();
+    let options = OutputOptions::default();
+    let tree = super::super::tree::Tree::with_max_nodes(&profile(&samples), &options, false, |look| look, 50);
+    assert_eq!(tree.nodes[0].total, 100);
+    assert!(tree.nodes.len() <= 100);
+    assert!(tree.looks.iter().any(|look| look.name == "[too many frames]"));
+}
+
+proptest! {
+    #[test]
+    fn any_name_gives_one_line_a_stack_with_its_count(names in prop::collection::vec(any::<String>(), 1..5)) {
+        let frames: Vec<_> = names.iter().map(|name| named(name)).collect();
+        let folded = lines(&frames, &OutputOptions { lines: true, ..OutputOptions::default() });
+        prop_assert_eq!(folded.lines().count(), 1);
+        prop_assert!(folded.ends_with(" 3\n"));
+        let stack = folded.trim_end_matches(" 3\n");
+        prop_assert_eq!(stack.split(';').count(), names.len() + 1);
+        prop_assert!(!stack.chars().any(char::is_control));
+    }
+}

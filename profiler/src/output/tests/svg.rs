@@ -1,0 +1,383 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use quick_xml::Reader;
+use quick_xml::events::Event;
+
+use super::super::color::Class;
+use super::*;
+
+/// One drawn frame.
+#[derive(Clone, Debug, Default)]
+struct Drawn {
+    /// What the tooltip says before ` (42 samples, 1.00%)`.
+    name: String,
+    fill: String,
+    samples: u64,
+    x: u64,
+    y: u64,
+}
+
+/// Parses the whole file as XML, checks every character and entity in it, and returns its frames.
+fn frames(svg: &str) -> Vec<Drawn> {
+    let mut reader = Reader::from_str(svg);
+    let mut frames: Vec<Drawn> = Vec::new();
+    let (mut in_frames, mut in_title, mut title) = (false, false, String::new());
+    loop {
+        match reader.read_event().expect("well-formed XML") {
+            Event::Eof => break,
+            Event::Start(start) | Event::Empty(start) => {
+                let attributes: BTreeMap<String, String> = start
+                    .attributes()
+                    .map(|attribute| {
+                        let attribute = attribute.expect("well-formed attribute");
+                        let key = String::from_utf8(attribute.key.as_ref().to_vec()).unwrap();
+                        (key, String::from_utf8(attribute.value.to_vec()).unwrap())
+                    })
+                    .collect();
+                let name = start.name();
+                in_frames |= attributes.get("id").is_some_and(|id| id == "frames");
+                in_title = in_frames && name.as_ref() == b"title";
+                if in_frames && name.as_ref() == b"rect" {
+                    let number = |key: &str| attributes[key].parse().unwrap();
+                    let (name, _) = title.rsplit_once(" (").expect("a tooltip with a count");
+                    frames.push(Drawn {
+                        name: name.to_owned(),
+                        fill: attributes["fill"].clone(),
+                        samples: number("fg:w"),
+                        x: number("fg:x"),
+                        y: number("y"),
+                    });
+                    title.clear();
+                }
+            }
+            Event::End(_) => in_title = false,
+            Event::Text(text) if in_title => {
+                title.push_str(&text.xml_content(quick_xml::XmlVersion::Implicit1_0).unwrap())
+            }
+            Event::GeneralRef(entity) if in_title => match entity.resolve_char_ref().unwrap() {
+                Some(c) => title.push(c),
+                None => title.push_str(match &*entity.decode().unwrap() {
+                    "lt" => "<",
+                    "gt" => ">",
+                    "amp" => "&",
+                    "quot" => "\"",
+                    "apos" => "'",
+                    other => panic!("unknown entity {other}"),
+                }),
+            },
+            _ => {}
+        }
+    }
+    let allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{fffd}' | '\u{10000}'..);
+    assert!(svg.chars().all(allowed), "a character that XML 1.0 does not allow");
+    frames
+}
+
+/// The samples of the frame `all`.
+pub(super) fn total(svg: &str) -> u64 {
+    frames(svg).iter().find(|frame| frame.name == "all").expect("a frame called all").samples
+}
+
+fn draw(samples: &[TestSample], options: &OutputOptions) -> String {
+    string(&profile(samples), Format::Svg, options)
+}
+
+fn one(frames: &[Frame]) -> Vec<TestSample> {
+    vec![TestSample { time_ns: 0, task: task(1, "x"), frames: frames.to_vec(), count: 3 }]
+}
+
+fn find<'f>(frames: &'f [Drawn], name: &str) -> &'f Drawn {
+    frames.iter().find(|frame| frame.name == name).unwrap_or_else(|| panic!("no frame {name:?} in {frames:#?}"))
+}
+
+fn fill(class: Class, name: &str) -> String {
+    let color = class.color_of(name);
+    format!("rgb({},{},{})", color.r, color.g, color.b)
+}
+
+#[test]
+fn the_drawing_is_as_in_the_golden() {
+    assert_golden("service.svg", &draw(&service(), &OutputOptions::default()));
+}
+
+#[test]
+fn a_reversed_icicle_is_as_in_the_golden() {
+    let options = OutputOptions {
+        title: Some("by leaf".to_owned()),
+        subtitle: Some("the same samples".to_owned()),
+        reverse: true,
+        inverted: true,
+        per_thread: true,
+        ..OutputOptions::default()
+    };
+    assert_golden("service-icicle.svg", &draw(&service(), &options));
+}
+
+#[test]
+fn the_documentation_has_every_class_with_its_colour() {
+    let docs = include_str!("../../../../docs/outputs.md");
+    for class in Class::ALL {
+        let color = class.color();
+        let row = format!("| {} | `#{:02x}{:02x}{:02x}` |", class.label(), color.r, color.g, color.b);
+        assert!(docs.contains(&row), "docs/outputs.md lacks: {row}");
+    }
+}
+
+#[test]
+fn every_class_has_its_colour_and_its_place_in_the_legend() {
+    let svg = draw(&service(), &OutputOptions::default());
+    let frames = frames(&svg);
+    for (name, class) in [
+        ("node", Class::Task),
+        ("vfs_read", Class::Kernel),
+        ("memcpy", Class::Native),
+        ("std::copy<char>", Class::Inlined),
+        ("wasm-function[7]", Class::Jit),
+        ("*leafHot", Class::Optimized),
+        ("+render", Class::Mid),
+        ("^parse", Class::Baseline),
+        ("~handle", Class::Interpreted),
+        ("JSEntryTrampoline", Class::Builtin),
+        ("[stopped: no frame pointer]", Class::Note),
+    ] {
+        assert_eq!(find(&frames, name).fill, fill(class, name), "{name}");
+        assert!(svg.contains(&format!("■</tspan>\u{a0}{}", class.label().replace(' ', "\u{a0}"))), "{name}");
+    }
+}
+
+#[test]
+fn the_legend_has_only_what_is_drawn() {
+    let svg = draw(&one(&[kernel("k", 1)]), &OutputOptions::default());
+    assert!(svg.contains("■</tspan>\u{a0}kernel") && !svg.contains("■</tspan>\u{a0}native"));
+}
+
+#[test]
+fn frames_of_one_name_and_two_kinds_keep_their_colours() {
+    let mut samples = one(&[native("f", "/bin/x", 1)]);
+    samples.extend(one(&[kernel("f", 1)]));
+    samples.extend(one(&[inlined(native("f", "/bin/x", 1))]));
+    let frames = frames(&draw(&samples, &OutputOptions::default()));
+    let mut fills: Vec<_> = frames.iter().filter(|frame| frame.name == "f").map(|frame| &*frame.fill).collect();
+    fills.sort_unstable();
+    let mut want = [Class::Native, Class::Kernel, Class::Inlined].map(|class| fill(class, "f"));
+    want.sort_unstable();
+    assert_eq!(fills, want);
+}
+
+#[test]
+fn a_name_cannot_pose_as_another_kind_or_as_markup() {
+    let hostile = [
+        "evil_[k]",
+        "evil_[j]",
+        "-",
+        "--",
+        "a;b",
+        "f 42",
+        "f 1 2",
+        "<script>alert(1)</script>",
+        "&amp;",
+        "]]>",
+        "--><x>",
+        "\" onload=\"alert(1)",
+        "# comment",
+        "(paren",
+        "\u{13}\u{14}\u{2}",
+    ];
+    for colors in [ColorScheme::ByKind, "java".parse().unwrap()] {
+        for name in hostile {
+            let options = OutputOptions { colors, ..OutputOptions::default() };
+            let svg = draw(&one(&[native(name, "/bin/x", 1), native("leaf", "/bin/x", 2)]), &options);
+            let frames = frames(&svg);
+            assert_eq!(frames.len(), 4, "all, thread, {name:?}, leaf: {frames:#?}");
+            let shown = super::super::text::printable(name);
+            let frame = find(&frames, &shown);
+            assert_eq!(frame.samples, 3);
+            if colors == ColorScheme::ByKind {
+                assert_eq!(frame.fill, fill(Class::Native, &shown), "{name:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn titles_and_thread_names_are_escaped() {
+    let mut samples = one(&[native("f", "/bin/x", 1)]);
+    samples[0].task.comm = Arc::from("# <&;\u{0}\u{13}");
+    let options = OutputOptions {
+        title: Some("</text><script>\u{1}\u{14}".to_owned()),
+        subtitle: Some("<&>\n\u{13}".to_owned()),
+        ..OutputOptions::default()
+    };
+    let svg = draw(&samples, &options);
+    assert_eq!(find(&frames(&svg), "# <&;\\x00\\x13").samples, 3);
+    assert!(svg.contains("&lt;/text&gt;&lt;script&gt;\\x01\\x14"));
+    assert!(svg.contains("&lt;&amp;&gt;\\n\\x13 · 3 samples at 100 Hz (cpu-clock) in 10.0 s"));
+    assert_eq!(svg.matches("id=\"legend\"").count(), 1);
+}
+
+#[test]
+fn long_names_are_cut_and_stay_distinct() {
+    let long = "n".repeat(3_000);
+    let mut samples = one(&[native(&format!("{long}a"), "/bin/x", 1)]);
+    samples.extend(one(&[native(&format!("{long}b"), "/bin/x", 1)]));
+    let frames = frames(&draw(&samples, &OutputOptions::default()));
+    let cut: Vec<_> = frames.iter().filter(|frame| frame.name.starts_with("nnn")).collect();
+    assert_eq!(cut.len(), 2);
+    assert!(cut.iter().all(|frame| frame.name.len() <= super::super::text::MAX_SVG_NAME_BYTES));
+}
+
+#[test]
+fn a_leaf_and_a_caller_with_one_name_are_one_frame() {
+    // Sorted as plain text, "f b" would come between "f" and "f;leaf" and split the frame f in two.
+    let (f, other) = (native("f", "/bin/x", 1), native("f b", "/bin/x", 2));
+    let mut samples = one(std::slice::from_ref(&f));
+    samples.extend(one(&[f, native("leaf", "/bin/x", 3)]));
+    samples.extend(one(&[other]));
+    let frames = frames(&draw(&samples, &OutputOptions::default()));
+    let widths: Vec<_> = frames.iter().filter(|frame| frame.name == "f").map(|frame| frame.samples).collect();
+    assert_eq!(widths, [6]);
+}
+
+#[test]
+fn reversed_stacks_are_merged_by_leaf() {
+    let (a, b) = (native("a", "/bin/x", 1), native("b", "/bin/x", 2));
+    let leaf = native("leaf 7", "/bin/x", 3);
+    let mut samples = one(&[a, leaf.clone()]);
+    samples.extend(one(&[b, leaf]));
+    let frames = frames(&draw(&samples, &OutputOptions { reverse: true, ..OutputOptions::default() }));
+    let (all, leaf) = (find(&frames, "all"), find(&frames, "leaf 7"));
+    assert_eq!((all.samples, leaf.samples), (6, 6));
+    assert_eq!(all.y - leaf.y, 16, "directly above the root");
+    assert_eq!(frames.iter().filter(|frame| frame.name == "x").count(), 2);
+}
+
+#[test]
+fn an_icicle_grows_downwards() {
+    let svg = draw(&service(), &OutputOptions { inverted: true, ..OutputOptions::default() });
+    let frames = frames(&svg);
+    assert!(find(&frames, "all").y < find(&frames, "main").y);
+    assert!(svg.contains("var inverted = true"));
+}
+
+#[test]
+fn narrow_frames_are_left_out_and_widths_stay_true() {
+    let options = OutputOptions { min_width_percent: 10.0, ..OutputOptions::default() };
+    let frames = frames(&draw(&service(), &options));
+    assert_eq!(find(&frames, "all").samples, 100);
+    assert_eq!(find(&frames, "main").samples, 89);
+    assert!(frames.iter().all(|frame| frame.samples >= 10 || frame.name == "[narrower than shown]"));
+    // The worker thread has 9 of 100 samples.
+    assert_eq!(find(&frames, "[narrower than shown]").samples, 9);
+}
+
+#[test]
+fn too_many_frames_are_thinned_out_and_the_subtitle_says_so() {
+    let mut samples = Vec::new();
+    for i in 0..40_000_u64 {
+        let frames = vec![native("main", "/bin/x", 1), native(&format!("f{i}"), "/bin/x", i)];
+        let count = if i < 10_000 { 3 } else { 1 };
+        samples.push(TestSample { time_ns: 0, task: task(1, "x"), frames, count });
+    }
+    let options = OutputOptions { min_width_percent: 0.0, ..OutputOptions::default() };
+    let svg = draw(&samples, &options);
+    assert_eq!(frames(&svg).len(), 10_003);
+    assert!(svg.contains("too much to draw: frames under 0.003 % left out"));
+    assert!(!draw(&samples[..20_000], &options).contains("too much to draw"));
+}
+
+#[test]
+fn a_width_that_is_no_percentage_is_an_error() {
+    for percent in [-1.0, 101.0, f64::NAN, f64::INFINITY] {
+        let options = OutputOptions { min_width_percent: percent, ..OutputOptions::default() };
+        let error = write(&profile(&service()), Format::Svg, &options, Vec::new()).unwrap_err();
+        assert!(matches!(error, OutputError::MinWidth { .. }), "{percent}: {error}");
+    }
+    draw(&service(), &OutputOptions { min_width_percent: 100.0, ..OutputOptions::default() });
+    draw(&service(), &OutputOptions { min_width_percent: 0.0, ..OutputOptions::default() });
+}
+
+#[test]
+fn search_and_zoom_are_in_the_file() {
+    let svg = draw(&service(), &OutputOptions::default());
+    for part in [
+        "function search(",
+        "function zoom(",
+        "id=\"search\"",
+        "id=\"unzoom\"",
+        "id=\"details\"",
+        "total_samples=\"100\"",
+    ] {
+        assert!(svg.contains(part), "{part}");
+    }
+}
+
+/// WCAG 2's relative luminance.
+fn luminance(color: inferno::flamegraph::color::Color) -> f64 {
+    let linear = |channel: u8| {
+        let channel = f64::from(channel) / 255.0;
+        if channel <= 0.040_45 { channel / 12.92 } else { ((channel + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * linear(color.r) + 0.7152 * linear(color.g) + 0.0722 * linear(color.b)
+}
+
+#[test]
+fn black_text_is_readable_on_every_colour() {
+    for class in Class::ALL {
+        for i in 0..1_000 {
+            let contrast = (luminance(class.color_of(&format!("f{i}"))) + 0.05) / 0.05;
+            assert!(contrast >= 7.0, "{class:?}: contrast {contrast:.1}");
+        }
+    }
+}
+
+#[test]
+fn colours_of_two_classes_never_meet() {
+    let samples = |class: Class| (0..300).map(move |i| class.color_of(&format!("f{i}")));
+    for (i, &one) in Class::ALL.iter().enumerate() {
+        for &other in &Class::ALL[i + 1..] {
+            let nearest = samples(one)
+                .flat_map(|a| {
+                    samples(other).map(move |b| {
+                        u32::from(a.r.abs_diff(b.r)) + u32::from(a.g.abs_diff(b.g)) + u32::from(a.b.abs_diff(b.b))
+                    })
+                })
+                .min();
+            assert!(nearest >= Some(24), "{one:?} and {other:?} are only {nearest:?} apart");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_name_gives_valid_xml_and_its_own_frame(
+        names in prop::collection::vec(prop_oneof![any::<String>(), "[\\x00-\\x20;<>&'\"\\[\\]_kj0-9#-]{0,12}"], 1..5),
+        comm in any::<String>(),
+        kernel_frame in any::<bool>(),
+        inverted in any::<bool>(),
+        reverse in any::<bool>(),
+    ) {
+        let mut samples = one(&names.iter().map(|name| native(name, "/bin/x", 1)).collect::<Vec<_>>());
+        samples[0].task.comm = Arc::from(&*comm);
+        if kernel_frame {
+            samples[0].frames.push(kernel(&names[0], 1));
+        }
+        let options = OutputOptions {
+            title: Some(names[0].clone()),
+            subtitle: Some(comm),
+            lines: true,
+            inverted,
+            reverse,
+            ..OutputOptions::default()
+        };
+        let drawn = frames(&draw(&samples, &options));
+        prop_assert_eq!(drawn.len(), samples[0].frames.len() + 2);
+        prop_assert!(drawn.iter().all(|frame| frame.samples == 3 && frame.x == 0));
+        for name in &names {
+            let shown = super::super::text::printable(name).into_owned();
+            prop_assert!(drawn.iter().any(|frame| frame.name == shown), "{:?} in {:?}", shown, drawn);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::symbol::{Frame, FrameKind, Module, SourceLine};
+use crate::units::{MonoNs, Pid, Tid};
+
+fn meta() -> ProfileMeta {
+    ProfileMeta {
+        title: "test".to_owned(),
+        start_time: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        start: MonoNs(1_000),
+        duration: Duration::from_secs(1),
+        frequency_hz: NonZeroU32::new(99).unwrap(),
+        event: SampledEvent::CpuClock,
+    }
+}
+
+fn frame(name: &str, address: u64) -> Frame {
+    Frame {
+        name: Arc::from(name),
+        kind: FrameKind::Native,
+        tier: None,
+        inlined: false,
+        module: Some(Arc::new(Module { path: Arc::from("/bin/x"), build_id: None })),
+        source: Some(SourceLine { file: Arc::from("x.c"), line: 3 }),
+        address,
+    }
+}
+
+fn task(tid: u32) -> Task {
+    Task { pid: Pid(7), process_start: 1, tid: Tid(tid), comm: Arc::from("x") }
+}
+
+fn push_all(profile: &mut Profile, names: &[&str]) -> StackId {
+    names.iter().fold(profile.stack_root(), |prefix, name| {
+        let frame = profile.intern_frame(&frame(name, 0));
+        profile.push(prefix, frame)
+    })
+}
+
+/// Rows by value: what they say without the handles.
+fn values(profile: &Profile) -> Vec<(u64, Task, Vec<String>, u64)> {
+    let mut frames = Vec::new();
+    let value = |row: Row| {
+        profile.frames_of(row.stack, &mut frames);
+        let names = frames.iter().map(|&id| profile.frame(id).name.to_owned()).collect();
+        (row.time.0, profile.task_of(row.task).clone(), names, row.count)
+    };
+    profile.rows().into_iter().map(value).collect()
+}
+
+#[test]
+fn equal_frames_and_stacks_have_one_handle() {
+    let mut profile = Profile::new(meta(), u64::MAX);
+    let first = push_all(&mut profile, &["main", "work"]);
+    let again = push_all(&mut profile, &["main", "work"]);
+    let sibling = push_all(&mut profile, &["main", "rest"]);
+    assert_eq!(first, again);
+    assert_ne!(first, sibling);
+    assert_eq!(profile.pop(first).unwrap().0, profile.pop(sibling).unwrap().0);
+}
+
+#[test]
+fn frames_come_back_as_they_went_in() {
+    let mut profile = Profile::new(meta(), u64::MAX);
+    let id = profile.intern_frame(&frame("main", 0x40));
+    let got = profile.frame(id);
+    assert_eq!((got.name, got.kind, got.address), ("main", FrameKind::Native, 0x40));
+    assert_eq!(got.module, Some(ModuleRef { path: "/bin/x", build_id: None }));
+    assert_eq!(got.source, Some(("x.c", 3)));
+}
+
+#[test]
+fn the_same_stack_in_two_buckets_is_two_rows_and_one_without_time() {
+    let mut profile = Profile::new(meta(), 100);
+    let stack = push_all(&mut profile, &["main"]);
+    let task = profile.task(task(7));
+    profile.add(MonoNs(1_099), stack, task, 2);
+    profile.add(MonoNs(1_100), stack, task, 3);
+    profile.add(MonoNs(0), stack, task, 1);
+    let rows: Vec<_> = profile.rows().iter().map(|row| (row.time.0, row.count)).collect();
+    assert_eq!(rows, [(1_000, 3), (1_100, 3)]);
+    assert_eq!(profile.rows_without_time().iter().map(|row| row.count).collect::<Vec<_>>(), [6]);
+    assert_eq!(profile.total(), 6);
+}
+
+#[test]
+fn names_that_are_too_long_stay_distinct() {
+    let mut profile = Profile::new(meta(), u64::MAX);
+    let long = "é".repeat(MAX_STRING_BYTES);
+    let a = profile.intern_frame(&frame(&format!("{long}a"), 0));
+    let b = profile.intern_frame(&frame(&format!("{long}b"), 0));
+    assert_ne!(a, b);
+    assert!(profile.frame(a).name.len() <= MAX_STRING_BYTES);
+    assert!(profile.overflow().is_empty());
+}
+
+#[test]
+fn what_does_not_fit_is_counted_under_a_note_and_the_total_stays_true() {
+    let tight = Limits { frames: 3, stacks: 4, tasks: 2, rows: 1, string_bytes: 1_000 };
+    let mut profile = Profile::with_limits(meta(), u64::MAX, tight);
+    for i in 0..50_u32 {
+        let name = format!("function number {i}");
+        let stack = push_all(&mut profile, &["main", &name, "leaf"]);
+        let task = profile.task(task(i));
+        profile.add(MonoNs(1_000 + u64::from(i)), stack, task, 1);
+    }
+    let overflow = profile.overflow();
+    assert!(overflow.frames > 0 && overflow.stacks > 0 && overflow.tasks > 0 && overflow.rows > 0);
+    assert!(overflow.strings > 0);
+    assert_eq!(profile.total(), 50);
+    assert_eq!(profile.rows().iter().map(|row| row.count).sum::<u64>(), 50);
+    assert!(profile.frame_count() <= 4 && profile.stack_count() <= 6 && profile.rows().len() <= 2);
+    assert!(values(&profile).iter().any(|(_, _, names, _)| names == &["[profile full]"]));
+}
+
+type Sample = (u64, u32, Vec<usize>);
+
+fn fill(samples: &[Sample]) -> Profile {
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    let mut profile = Profile::new(meta(), 50);
+    for (time, tid, stack) in samples {
+        let names: Vec<_> = stack.iter().map(|&i| NAMES[i]).collect();
+        let stack = push_all(&mut profile, &names);
+        let task = profile.task(task(*tid));
+        profile.add(MonoNs(1_000 + time), stack, task, 1);
+    }
+    profile
+}
+
+proptest! {
+    #[test]
+    fn rows_do_not_depend_on_the_order_of_samples(
+        samples in prop::collection::vec((0..200_u64, 0..3_u32, prop::collection::vec(0..4_usize, 0..5)), 0..40),
+        seed in any::<prop::sample::Index>(),
+    ) {
+        let mut other = samples.clone();
+        other.reverse();
+        let middle = seed.index(other.len().max(1)).min(other.len());
+        other.rotate_left(middle);
+        let (one, two) = (values(&fill(&samples)), values(&fill(&other)));
+        prop_assert_eq!(&one, &two);
+        let mut sorted = one.clone();
+        sorted.sort();
+        prop_assert_eq!(one, sorted, "rows are ordered by time, task, frames");
+    }
+}

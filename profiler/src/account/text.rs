@@ -1,0 +1,224 @@
+//! The account for people.
+
+use std::fmt;
+
+use super::{Account, SourceAccount};
+use crate::output::printable;
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_samples(f)?;
+        self.fmt_stacks(f)?;
+        self.fmt_unwinding(f)?;
+        self.fmt_jit(f)?;
+        for source in &self.sources {
+            fmt_source(source, f)?;
+        }
+        for line in &self.advice {
+            writeln!(
+                f,
+                "unnamed    {} ({}): {} frames of generated code have no name\n           {}",
+                printable(&line.comm),
+                line.pid,
+                line.unnamed_frames,
+                printable(&capitalized(&line.advice))
+            )?;
+        }
+        for remark in &self.remarks {
+            writeln!(f, "remark     {}", printable(remark))?;
+        }
+        if self.remarks_dropped > 0 {
+            writeln!(f, "remark     … and {} more", self.remarks_dropped)?;
+        }
+        Ok(())
+    }
+}
+
+impl Account {
+    fn fmt_samples(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let samples = &self.samples;
+        write!(f, "samples    {} taken = {} delivered + {} lost", samples.taken, samples.delivered, samples.lost())?;
+        if samples.lost_ring_full > 0 {
+            write!(f, " ({} ring buffer full)", samples.lost_ring_full)?;
+        }
+        if samples.lost_malformed > 0 {
+            write!(f, " ({} malformed)", samples.lost_malformed)?;
+        }
+        writeln!(
+            f,
+            "; {} at {} Hz on {} CPUs for {:.1} s",
+            self.event,
+            self.frequency_hz,
+            self.cpus,
+            self.duration.as_secs_f64()
+        )?;
+        if samples.process_gone > 0 {
+            writeln!(
+                f,
+                "           {} from processes that were gone before they could be looked at",
+                samples.process_gone
+            )?;
+        }
+        if samples.resolved_early > 0 {
+            writeln!(f, "           {} resolved early because too many waited for names", samples.resolved_early)?;
+        }
+        if self.processes.events_lost > 0 {
+            writeln!(f, "           {} task events lost; mappings were read again", self.processes.events_lost)?;
+        }
+        Ok(())
+    }
+
+    fn fmt_stacks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cut: u64 = self.stacks.cut.values().sum();
+        let asked = self.stacks.complete + cut;
+        write!(f, "stacks     {} complete ({})", self.stacks.complete, percent(self.stacks.complete, asked))?;
+        let mut reasons: Vec<_> = self.stacks.cut.iter().collect();
+        reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), **reason));
+        for (reason, count) in reasons {
+            write!(f, ", {count} cut: {reason}")?;
+        }
+        if self.stacks.without_user_part > 0 {
+            write!(f, "; {} without a user part", self.stacks.without_user_part)?;
+        }
+        writeln!(f)?;
+        if cut > self.stacks.complete {
+            writeln!(
+                f,
+                "           most stacks are cut: where code keeps no frame pointers, its callers are missing; \
+                 what ran is counted all the same"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn fmt_unwinding(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(unwinding), Some(tables)) = (&self.unwinding, &self.tables) else { return Ok(()) };
+        write!(
+            f,
+            "unwinding  by {} rows of {} files and {} functions of generated code",
+            tables.rows, unwinding.files, unwinding.jit_functions
+        )?;
+        for (count, what) in [
+            (unwinding.files_refused, "files"),
+            (unwinding.jit_refused, "functions"),
+            (tables.pages_refused, "pages"),
+            (tables.processes_refused, "lists of mappings"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what} refused for lack of room")?;
+            }
+        }
+        writeln!(f)
+    }
+
+    fn fmt_jit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (named, unnamed) = (self.jit.named_total(), self.jit.unnamed_total());
+        if named + unnamed == 0 {
+            return writeln!(f, "JIT        no frames of generated code");
+        }
+        write!(
+            f,
+            "JIT        {named} of {} frames named ({}), {} of {} leaves",
+            named + unnamed,
+            percent(named, named + unnamed),
+            self.jit.leaves_named,
+            self.jit.leaves_named + self.jit.leaves_unnamed
+        )?;
+        if self.jit.named.peeked > 0 {
+            write!(f, "; {} by names still in the runtime's memory", self.jit.named.peeked)?;
+        }
+        if self.jit.named.perf_map > 0 {
+            write!(f, "; {} by a perf map", self.jit.named.perf_map)?;
+        }
+        for (reason, count) in &self.jit.unnamed {
+            write!(f, "; {count} unnamed: {reason}")?;
+        }
+        writeln!(f)
+    }
+}
+
+fn fmt_source(source: &SourceAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for dump in &source.dumps {
+        let records = &dump.records;
+        write!(
+            f,
+            "jitdump    {} ({}): {} functions, {} bytes read from {}",
+            printable(&source.comm),
+            source.pid,
+            records.functions,
+            dump.bytes_read,
+            printable(&dump.path)
+        )?;
+        let skipped = records.skipped;
+        for (count, what) in [
+            (skipped.stale_time, "records of an earlier process skipped"),
+            (skipped.other_pid, "records of another process skipped"),
+            (skipped.bad_record, "bad records skipped"),
+            (records.corrupt_bytes, "corrupt bytes skipped"),
+            (records.restarts, "restarts"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        if let Some(peek) = dump.peek.filter(|peek| peek.verified_records > 0) {
+            write!(f, ", {} read ahead from memory", peek.verified_records)?;
+        }
+        if let Some(peek) = dump.peek.filter(|peek| peek.rejected_code > 0) {
+            write!(f, ", {} in memory not believed", peek.rejected_code)?;
+        }
+        writeln!(f)?;
+    }
+    if let Some(map) = &source.perf_map {
+        writeln!(
+            f,
+            "perf map   {} ({}): {} lines, {} bad",
+            printable(&source.comm),
+            source.pid,
+            map.lines,
+            map.bad_lines
+        )?;
+    }
+    Ok(())
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// `99.5 %`; never rounded up to 100.
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "–".to_owned();
+    }
+    if part == whole {
+        return "100 %".to_owned();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
+    let share = part as f64 * 100.0 / whole as f64;
+    format!("{:.2} %", (share * 100.0).floor() / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_below_one_is_never_shown_as_all() {
+        assert_eq!(percent(99_999, 100_000), "99.99 %");
+        assert_eq!(percent(999_999, 1_000_000), "99.99 %");
+        assert_eq!(percent(5, 5), "100 %");
+        assert_eq!(percent(0, 0), "–");
+    }
+
+    #[test]
+    fn the_sum_is_visible_in_the_first_line() {
+        let mut account = Account { event: "cpu-clock", frequency_hz: 99, cpus: 2, ..Account::default() };
+        account.samples.taken = 10;
+        account.samples.delivered = 7;
+        account.samples.lost_ring_full = 3;
+        let text = account.to_string();
+        assert!(text.starts_with("samples    10 taken = 7 delivered + 3 lost (3 ring buffer full);"), "{text}");
+    }
+}

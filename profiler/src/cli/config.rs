@@ -1,0 +1,238 @@
+//! What the command line means, checked.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli::args::{Args, CallGraphArg, EventArg};
+use crate::kernel::Event;
+use crate::output::{ColorScheme, Destination, Format, OutputError, OutputOptions};
+use crate::process::procfs;
+use crate::record::{CallGraph, RecordOptions, Targets};
+use crate::units::{Pid, Tid};
+
+/// Time buckets of outputs that show time.
+const TIMED_BUCKET: Duration = Duration::from_millis(1);
+
+/// A command line that cannot be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// Nothing chosen.
+    #[error("say what to profile: --pid PID, --tid TID, --comm NAME, --all, or -- COMMAND")]
+    NoTarget,
+    /// Several choices.
+    #[error("choose one of --pid, --tid, --comm, --all and -- COMMAND")]
+    SeveralTargets,
+    /// Format or colours.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// Standard output without a format.
+    #[error("--output - needs --format (svg, folded, pprof or firefox)")]
+    NoFormat,
+    /// Standard output twice.
+    #[error("only one output, the account included, can go to standard output")]
+    SeveralStdout,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub struct Config {
+    /// The command to launch, if any.
+    pub command: Vec<OsString>,
+    /// How to record; for a launched command the targets are filled in later.
+    pub record: RecordOptions,
+    /// For how long.
+    pub duration: Option<Duration>,
+    /// Where to, in which format. Empty: the default name.
+    pub outputs: Vec<(Destination, Format)>,
+    /// How.
+    pub output_options: OutputOptions,
+    /// Where the account goes as JSON.
+    pub account: Option<Destination>,
+    /// Neither status line nor account.
+    pub quiet: bool,
+}
+
+impl Config {
+    /// Checks the arguments.
+    ///
+    /// # Errors
+    /// They contradict each other, or name an unknown format or palette.
+    pub fn from_args(args: Args) -> Result<Self, UsageError> {
+        let outputs = outputs(&args.output, args.format.as_deref())?;
+        let account = args.account.as_deref().map(Destination::from_argument);
+        let destinations = outputs.iter().map(|(destination, _)| destination).chain(&account);
+        if destinations.filter(|destination| **destination == Destination::Stdout).count() > 1 {
+            return Err(UsageError::SeveralStdout);
+        }
+        let targets = targets(&args)?;
+        let timed = outputs.iter().any(|(_, format)| *format == Format::Firefox);
+        let record = RecordOptions {
+            inherit: !args.no_inherit,
+            frequency_hz: args.freq,
+            event: match args.event {
+                EventArg::Auto => None,
+                EventArg::Cycles => Some(Event::Cycles),
+                EventArg::CpuClock => Some(Event::CpuClock),
+            },
+            kernel_stack: !args.user_only,
+            user_stack: !args.kernel_only,
+            call_graph: match args.call_graph {
+                CallGraphArg::Auto => CallGraph::Auto,
+                CallGraphArg::Eh => CallGraph::EhFrame,
+                CallGraphArg::Fp => CallGraph::FramePointers,
+            },
+            peek: !args.no_peek,
+            title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
+            bucket: if timed { TIMED_BUCKET } else { Duration::MAX },
+            log_kernel: args.verbose > 1,
+            targets,
+        };
+        let several = matches!(&record.targets, Targets::All | Targets::Comm(_))
+            || matches!(&record.targets, Targets::Processes(pids) if pids.len() > 1);
+        Ok(Self {
+            command: args.command,
+            duration: args.duration,
+            outputs,
+            output_options: OutputOptions {
+                title: args.title,
+                subtitle: None,
+                min_width_percent: args.min_width,
+                reverse: args.reverse,
+                inverted: args.icicle,
+                colors: args.color.parse::<ColorScheme>()?,
+                lines: args.lines,
+                per_thread: args.per_thread,
+                per_process: several || args.per_process,
+            },
+            account,
+            quiet: args.quiet,
+            record,
+        })
+    }
+}
+
+fn targets(args: &Args) -> Result<Targets, UsageError> {
+    let chosen = [!args.pid.is_empty(), !args.tid.is_empty(), args.comm.is_some(), args.all, !args.command.is_empty()];
+    match chosen.iter().filter(|chosen| **chosen).count() {
+        0 => return Err(UsageError::NoTarget),
+        1 => {}
+        _ => return Err(UsageError::SeveralTargets),
+    }
+    let mut pids: Vec<Pid> = args.pid.iter().copied().map(Pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(if args.all {
+        Targets::All
+    } else if let Some(comm) = &args.comm {
+        Targets::Comm(comm.clone())
+    } else if args.tid.is_empty() {
+        Targets::Processes(pids)
+    } else {
+        Targets::Threads(args.tid.iter().copied().map(Tid).collect())
+    })
+}
+
+fn outputs(paths: &[PathBuf], format: Option<&str>) -> Result<Vec<(Destination, Format)>, UsageError> {
+    let named: Option<Format> = format.map(str::parse).transpose()?;
+    let mut outputs = Vec::new();
+    for path in paths {
+        let destination = Destination::from_argument(path);
+        let format = match (Format::from_path(path), named) {
+            (_, Some(named)) if destination == Destination::Stdout => named,
+            (_, None) if destination == Destination::Stdout => return Err(UsageError::NoFormat),
+            (Ok(format), _) => format,
+            (Err(_), Some(named)) => named,
+            (Err(error), None) => return Err(error.into()),
+        };
+        outputs.push((destination, format));
+    }
+    Ok(outputs)
+}
+
+/// The output when none was asked for: `jitprof-<comm>-<pid>.svg` in the working directory.
+pub(super) fn default_output(targets: &Targets, command: &[OsString]) -> PathBuf {
+    let name = match targets {
+        Targets::All => "all".to_owned(),
+        Targets::Comm(comm) => file_word(comm),
+        Targets::Processes(pids) => pids.first().map_or_else(String::new, |pid| {
+            let comm = match command.first() {
+                Some(program) => Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned(),
+                None => procfs::comm(*pid).unwrap_or_default(),
+            };
+            format!("{}-{pid}", file_word(&comm))
+        }),
+        Targets::Threads(tids) => tids.first().map_or_else(String::new, |tid| {
+            format!("{}-{tid}", file_word(&procfs::comm(Pid(tid.0)).unwrap_or_default()))
+        }),
+    };
+    PathBuf::from(format!("jitprof-{name}.svg"))
+}
+
+/// A name as part of a file name: the target chose it.
+fn file_word(name: &str) -> String {
+    let word: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' })
+        .take(64)
+        .collect();
+    if word.is_empty() { "process".to_owned() } else { word }
+}
+
+fn default_title(targets: &Targets, command: &[OsString]) -> String {
+    match targets {
+        Targets::All => "All processes".to_owned(),
+        Targets::Comm(comm) => format!("Processes named {comm}"),
+        Targets::Processes(_) if !command.is_empty() => {
+            command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        }
+        Targets::Processes(pids) => {
+            let name = |pid: &Pid| format!("{} ({pid})", procfs::comm(*pid).unwrap_or_default());
+            pids.iter().take(8).map(name).collect::<Vec<_>>().join(", ")
+        }
+        Targets::Threads(tids) => {
+            let name = |tid: &Tid| format!("thread {tid}");
+            tids.iter().take(8).map(name).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn config(words: &[&str]) -> Result<Config, UsageError> {
+        Config::from_args(Args::try_parse_from([&["jitprof"], words].concat()).unwrap())
+    }
+
+    #[test]
+    fn exactly_one_kind_of_target_is_asked_for() {
+        assert!(matches!(config(&[]), Err(UsageError::NoTarget)));
+        assert!(matches!(config(&["-a", "-p", "1"]), Err(UsageError::SeveralTargets)));
+        assert!(matches!(config(&["-p", "1", "--", "true"]), Err(UsageError::SeveralTargets)));
+        assert_eq!(config(&["-p", "2,1", "-p", "2"]).unwrap().record.targets, Targets::Processes(vec![Pid(1), Pid(2)]));
+    }
+
+    #[test]
+    fn formats_come_from_extensions_and_from_the_option() {
+        let formats = |words: &[&str]| {
+            config(words).map(|config| config.outputs.into_iter().map(|(_, format)| format).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            formats(&["-a", "-o", "a.svg", "-o", "b.folded", "-o", "c.pb.gz", "-o", "d.json"]).unwrap(),
+            [Format::Svg, Format::Folded, Format::Pprof, Format::Firefox]
+        );
+        assert_eq!(formats(&["-a", "-o", "x", "--format", "folded"]).unwrap(), [Format::Folded]);
+        assert_eq!(formats(&["-a", "-o", "-", "--format", "svg"]).unwrap(), [Format::Svg]);
+        assert!(matches!(formats(&["-a", "-o", "-"]), Err(UsageError::NoFormat)));
+        assert!(matches!(formats(&["-a", "-o", "x.unknown"]), Err(UsageError::Output(_))));
+    }
+
+    #[test]
+    fn a_hostile_process_name_makes_a_harmless_file_name() {
+        assert_eq!(file_word("../../etc/x y"), ".._.._etc_x_y");
+        assert_eq!(file_word(""), "process");
+    }
+}

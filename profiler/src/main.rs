@@ -1,0 +1,5 @@
+//! The `jitprof` command.
+
+fn main() -> std::process::ExitCode {
+    jitprof::cli::run()
+}

@@ -1,0 +1,104 @@
+//! Which object file lies behind a mapping.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use crate::process::open::{OpenError, open_mapping};
+use crate::process::{Mapping, MappingKind, ProcessId};
+use crate::symbol::{ObjectId, Objects, SymbolKey};
+use crate::units::{Avma, FileOffset, Pid};
+
+/// Mappings remembered at most; beyond it all are looked up anew.
+const MAX_KNOWN: usize = 1 << 16;
+
+/// Remembers the object behind each mapping that a sample has met.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    known: HashMap<(ProcessId, Avma, u64, FileOffset), Option<ObjectId>>,
+    roots: HashMap<ProcessId, Option<Arc<File>>>,
+    /// Files that could not be opened.
+    pub(super) unreadable: u64,
+}
+
+impl Files {
+    /// Where in which file an address lies. The first address in a mapping opens its file, so that it still resolves
+    /// after the process has gone. `None` for memory without a file, and for files that cannot be opened.
+    pub(super) fn key(
+        &mut self,
+        process: ProcessId,
+        mapping: &Mapping,
+        addr: Avma,
+        objects: &Objects,
+        remarks: &mut Vec<String>,
+    ) -> Option<SymbolKey> {
+        let object = self.object(process, mapping, objects, remarks)?;
+        let offset = match mapping.kind {
+            MappingKind::Vdso => FileOffset(addr.0.checked_sub(mapping.start.0)?),
+            _ => mapping.file_offset_of(addr)?,
+        };
+        Some(SymbolKey::File(object, offset))
+    }
+
+    fn object(
+        &mut self,
+        process: ProcessId,
+        mapping: &Mapping,
+        objects: &Objects,
+        remarks: &mut Vec<String>,
+    ) -> Option<ObjectId> {
+        if !matches!(mapping.kind, MappingKind::File | MappingKind::Vdso) {
+            return None;
+        }
+        let key = (process, mapping.start, mapping.inode, mapping.file_offset);
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        if self.known.len() >= MAX_KNOWN {
+            self.known.clear();
+            self.roots.clear();
+        }
+        let object = if mapping.kind == MappingKind::Vdso {
+            objects.add_vdso().map_err(|error| remarks.push(format!("vDSO not named: {error}"))).ok()
+        } else {
+            self.open(process, mapping, objects, remarks)
+        };
+        self.known.insert(key, object);
+        object
+    }
+
+    fn open(
+        &mut self,
+        process: ProcessId,
+        mapping: &Mapping,
+        objects: &Objects,
+        remarks: &mut Vec<String>,
+    ) -> Option<ObjectId> {
+        let opened = match open_mapping(process.pid, mapping) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.unreadable += 1;
+                // A process that is gone is counted; anything else is worth a word.
+                if !matches!(error, OpenError::NotFound { .. }) {
+                    remarks.push(format!("no names for {}: {error}", mapping.path));
+                }
+                return None;
+            }
+        };
+        let root = self.roots.entry(process).or_insert_with(|| root_of(process.pid));
+        match objects.add_in(opened.file, &mapping.path, root.as_ref()) {
+            Ok(object) => Some(object),
+            Err(error) => {
+                remarks.push(format!("no names for {}: {error}", mapping.path));
+                None
+            }
+        }
+    }
+}
+
+/// The target's root directory, where its separate debug files are looked for.
+fn root_of(pid: Pid) -> Option<Arc<File>> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    OpenOptions::new().read(true).custom_flags(flags).open(format!("/proc/{pid}/root")).ok().map(Arc::new)
+}

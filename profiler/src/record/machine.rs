@@ -1,0 +1,34 @@
+//! What runs on the machine, and what jitprof itself uses of it.
+
+use crate::account::OwnCost;
+use crate::units::Pid;
+
+/// Every process that runs now.
+pub(super) fn running_pids() -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid)).collect()
+}
+
+/// CPU time and memory of this process so far.
+pub(super) fn own_cost() -> OwnCost {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    // Nanoseconds that all live threads have run, from the scheduler itself; ended threads are in /proc/self/stat only,
+    // and jitprof's threads live as long as it does.
+    let ran_ns: u64 = std::fs::read_dir("/proc/self/task").map_or(0, |tasks| {
+        tasks
+            .flatten()
+            .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
+            .filter_map(|text| text.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok()))
+            .sum()
+    });
+    OwnCost {
+        #[expect(clippy::cast_precision_loss, reason = "CPU time for people")]
+        cpu_s: ran_ns as f64 / 1e9,
+        max_rss_bytes: kib.unwrap_or(0).saturating_mul(1024),
+        ..OwnCost::default()
+    }
+}

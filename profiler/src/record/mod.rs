@@ -1,0 +1,23 @@
+//! One run: takes samples, follows what the target does and announces, and fills a profile.
+//!
+//! ```text
+//! every tick    side band -> Processes, Sources of forks and execs
+//!               ring      -> waiting samples
+//!               tails     -> code maps, rows of generated code
+//!               mappings, rows of files and of code -> the kernel part's tables
+//!               samples of earlier ticks, up to the time until which all announcements are known -> Profile
+//! at the end    the same once more, without waiting
+//! ```
+
+mod announced;
+mod files;
+mod machine;
+mod options;
+mod resolve;
+mod run;
+mod sources;
+mod unwinding;
+mod waiting;
+
+pub use options::{CallGraph, RecordOptions, Targets};
+pub use run::{Progress, RecordError, Recorded, Recorder};

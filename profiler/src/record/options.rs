@@ -1,0 +1,58 @@
+//! What to record.
+
+use std::time::Duration;
+
+use crate::kernel::Event;
+use crate::units::{Pid, Tid};
+
+/// Who is profiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// Every process.
+    All,
+    /// These, with their threads.
+    Processes(Vec<Pid>),
+    /// These threads only.
+    Threads(Vec<Tid>),
+    /// Processes and threads of this name.
+    Comm(String),
+}
+
+/// How user stacks are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallGraph {
+    /// By unwind rows: those of mapped files, those that runtimes record, and those made from code bytes; by frame
+    /// pointers where there are none.
+    Auto,
+    /// The same without rows from code bytes.
+    EhFrame,
+    /// By frame pointers alone.
+    FramePointers,
+}
+
+/// How a run is made.
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    /// Who.
+    pub targets: Targets,
+    /// Follow the children of [`Targets::Processes`] and [`Targets::Comm`].
+    pub inherit: bool,
+    /// Samples per second and busy CPU.
+    pub frequency_hz: u32,
+    /// The event; `None`: cycles where there are any, else the CPU clock.
+    pub event: Option<Event>,
+    /// Kernel frames.
+    pub kernel_stack: bool,
+    /// User frames.
+    pub user_stack: bool,
+    /// How user stacks are walked.
+    pub call_graph: CallGraph,
+    /// Read names from the target's memory that its runtime has not written yet.
+    pub peek: bool,
+    /// Title of the profile.
+    pub title: String,
+    /// Width of the profile's time buckets; [`Duration::MAX`] for one.
+    pub bucket: Duration,
+    /// Log rare events of the kernel part.
+    pub log_kernel: bool,
+}

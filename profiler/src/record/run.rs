@@ -1,0 +1,507 @@
+//! The data loop.
+
+mod close;
+mod feed;
+mod follow;
+mod settle;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::account::Account;
+use crate::jitdump::TscConversion;
+use crate::kernel::{
+    Event, KernelError, RawSample, Sampler, SamplerOptions, Selection, SideBand, TickClock, wait_readable,
+};
+use crate::process::event::TaskEvent;
+use crate::process::procfs::{self, ProcError};
+use crate::process::{ProcessId, Processes, monotonic_now};
+use crate::profile::{Profile, ProfileMeta, SampledEvent};
+use crate::record::files::Files;
+use crate::record::machine::running_pids;
+use crate::record::options::{CallGraph, RecordOptions, Targets};
+use crate::record::resolve::Resolver;
+use crate::record::sources::{Polled, ReadContext, Sources};
+use crate::record::unwinding::Unwinding;
+use crate::record::waiting::{MAX_WAITING, Queue, Stacks, Waiting};
+use crate::symbol::Symbolizer;
+use crate::units::{MonoNs, Pid, Tid};
+
+/// How often tails are read and samples resolved.
+const TICK: Duration = Duration::from_millis(100);
+/// Pause after each early wake-up, so that a storm of task events costs a bounded number of turns.
+const PACE: Duration = Duration::from_millis(2);
+/// Ticks between looks for perf maps, stalled files and old code: about a second.
+const SLOW_TICKS: u64 = 10;
+/// How long the end of a run waits for outstanding names.
+const NAMES_LIMIT: Duration = Duration::from_secs(20);
+/// How long the end of a run reads dumps that keep growing.
+const LAST_READ_LIMIT: Duration = Duration::from_secs(10);
+/// Code that ended this long ago is forgotten when no waiting sample is older.
+const KEEP_ENDED_NS: u64 = 10_000_000_000;
+
+/// A run that cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The kernel part.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A target cannot be followed.
+    #[error("{0}")]
+    Target(#[from] ProcError),
+    /// A target is no user process.
+    #[error(
+        "{pid} is a kernel thread: it has no user code to unwind; profile the whole machine with --all, or choose a process"
+    )]
+    KernelThread {
+        /// The pid.
+        pid: Pid,
+    },
+    /// No thread with this id.
+    #[error("no thread {tid}; see the directories in /proc/PID/task")]
+    NoSuchThread {
+        /// The tid.
+        tid: Tid,
+    },
+    /// The system refuses a thread, a pipe or poll.
+    #[error("{what} failed: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// How far a run is, for a status line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Samples delivered.
+    pub samples: u64,
+    /// Functions that runtimes have announced.
+    pub functions: usize,
+    /// Samples that wait for names.
+    pub waiting: usize,
+    /// Samples lost.
+    pub lost: u64,
+}
+
+/// What a run leaves behind.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The profile.
+    pub profile: Profile,
+    /// The account.
+    pub account: Account,
+}
+
+/// What /proc says about a program.
+#[derive(Clone, Debug, Default)]
+struct Clues {
+    comm: String,
+    exe: Option<PathBuf>,
+    command_line: Vec<String>,
+}
+
+/// A run in progress.
+pub struct Recorder {
+    options: RecordOptions,
+    sampler_options: SamplerOptions,
+    sampler: Sampler,
+    side_band: SideBand,
+    tick_clock: TickClock,
+    processes: Processes,
+    sources: HashMap<ProcessId, Sources>,
+    unwinding: Option<Unwinding>,
+    symbols: Symbolizer,
+    files: Files,
+    stacks: Stacks,
+    queues: HashMap<ProcessId, Queue>,
+    /// Samples that wait, those put aside included.
+    waiting: usize,
+    /// Put aside until the end: they have code without a name.
+    unnamed: Vec<Waiting>,
+    resolver: Resolver,
+    profile: Profile,
+    account: Account,
+    /// Processes whose samples are wanted one by one.
+    followed: HashSet<Pid>,
+    /// The run ends when all of these have.
+    awaited: Vec<ProcessId>,
+    /// Processes that were gone before they could be looked at.
+    gone: HashSet<Pid>,
+    /// Children that have not been given their parent's code yet, with the parent and the time of the fork. A code map
+    /// is copied in microseconds a function, and most children call exec at once: the copy waits for a sample.
+    forked: HashMap<ProcessId, (ProcessId, MonoNs)>,
+    /// What tells each process' runtime, read while it is there.
+    clues: HashMap<ProcessId, Clues>,
+    events: Vec<TaskEvent>,
+    arrived: Vec<Waiting>,
+    started: Instant,
+    ticks: u64,
+}
+
+impl Recorder {
+    /// Opens the side band, attaches to the targets and starts sampling.
+    ///
+    /// # Errors
+    /// The kernel refuses, or a target does not exist or may not be read.
+    pub fn start(options: RecordOptions) -> Result<Self, RecordError> {
+        let sampler_options = SamplerOptions {
+            frequency_hz: options.frequency_hz,
+            event: options.event,
+            selection: match &options.targets {
+                Targets::All => Selection::All,
+                Targets::Processes(_) => Selection::Processes,
+                Targets::Threads(tids) => Selection::Threads(tids.clone()),
+                Targets::Comm(name) => Selection::Comm(name.clone()),
+            },
+            kernel_stack: options.kernel_stack,
+            user_stack: options.user_stack,
+            log: options.log_kernel,
+            rows: options.user_stack && options.call_graph != CallGraph::FramePointers,
+        };
+        let awaited = awaited_pids(&options.targets)?;
+        let sampler = Sampler::load(&sampler_options)?;
+        // Before the targets are read from /proc, so that nothing falls between the two.
+        let side_band = SideBand::open(sampler.cpus())?;
+        let symbols =
+            Symbolizer::spawn().map_err(|source| RecordError::System { what: "starting a thread", source })?;
+        let unwinding = if sampler_options.rows { Some(Unwinding::spawn()) } else { None };
+        let unwinding =
+            unwinding.transpose().map_err(|source| RecordError::System { what: "starting a thread", source })?;
+        let mut recorder = Self {
+            tick_clock: TickClock::start(&side_band),
+            sampler_options,
+            sampler,
+            side_band,
+            processes: Processes::new(),
+            sources: HashMap::new(),
+            unwinding,
+            symbols,
+            files: Files::default(),
+            stacks: Stacks::default(),
+            queues: HashMap::new(),
+            waiting: 0,
+            unnamed: Vec::new(),
+            resolver: Resolver::default(),
+            profile: Profile::new(profile_meta(&options, Event::CpuClock), bucket_ns(options.bucket)),
+            account: Account::default(),
+            followed: HashSet::new(),
+            awaited: Vec::new(),
+            gone: HashSet::new(),
+            forked: HashMap::new(),
+            clues: HashMap::new(),
+            events: Vec::new(),
+            arrived: Vec::new(),
+            started: Instant::now(),
+            ticks: 0,
+            options,
+        };
+        for pid in awaited {
+            recorder.follow(pid)?;
+        }
+        recorder.follow_named()?;
+        recorder.prepare_rows();
+        recorder.begin()?;
+        Ok(recorder)
+    }
+
+    /// Follows a process, and ends the run when it and all others that are followed so have ended.
+    ///
+    /// # Errors
+    /// It does not exist or may not be read.
+    pub fn follow(&mut self, pid: Pid) -> Result<(), RecordError> {
+        let stat = procfs::stat(pid)?;
+        if stat.is_kernel_thread() {
+            return Err(RecordError::KernelThread { pid });
+        }
+        // The filter first: what runs while its mappings are read is sampled already.
+        if !matches!(self.options.targets, Targets::Threads(_) | Targets::All) {
+            self.sampler.follow(pid)?;
+        }
+        self.followed.insert(pid);
+        let id = self.attach(pid)?;
+        self.awaited.push(id);
+        Ok(())
+    }
+
+    /// Follows the running processes that `--comm` names.
+    fn follow_named(&mut self) -> Result<(), RecordError> {
+        let Targets::Comm(name) = &self.options.targets else { return Ok(()) };
+        let name = name.clone();
+        for pid in running_pids() {
+            if pid.0 != std::process::id() && procfs::comm(pid).is_ok_and(|comm| same_comm(&comm, &name)) {
+                self.sampler.follow(pid)?;
+                self.followed.insert(pid);
+                // It may be gone by now; then there is nothing to follow.
+                if let Err(error) = self.attach(pid) {
+                    self.account.remark(error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), RecordError> {
+        self.sampler.start(&self.sampler_options)?;
+        self.started = Instant::now();
+        let meta = profile_meta(&self.options, self.sampler.event());
+        self.profile = Profile::new(meta, bucket_ns(self.options.bucket));
+        Ok(())
+    }
+
+    /// Records until `stop` is set (readable `wake` ends the wait for it), or until all targets have ended. `progress`
+    /// is called about every tick.
+    ///
+    /// # Errors
+    /// The kernel refuses what it allowed before.
+    pub fn run(
+        mut self,
+        stop: &AtomicBool,
+        wake: &impl AsRawFd,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Recorded, RecordError> {
+        let fds: Vec<RawFd> = self.side_band.fds().chain([self.sampler.fd(), wake.as_raw_fd()]).collect();
+        let mut next_tick = Instant::now() + TICK;
+        let mut ended = self.all_ended();
+        while !stop.load(Ordering::Acquire) && !ended {
+            let left = next_tick.saturating_duration_since(Instant::now());
+            let early = wait_readable(&fds, left).map_err(|source| RecordError::System { what: "poll", source })?;
+            self.gather();
+            if Instant::now() >= next_tick {
+                let more = self.tick()?;
+                next_tick = Instant::now() + if more { Duration::ZERO } else { TICK };
+                progress(self.progress()?);
+                ended = self.all_ended();
+            } else if early && !stop.load(Ordering::Acquire) {
+                std::thread::sleep(PACE);
+            }
+        }
+        self.finish()
+    }
+
+    /// Takes what the kernel has: samples first, then task events, so that every event older than a sample is known
+    /// when the sample is assigned.
+    fn gather(&mut self) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let stacks = &mut self.stacks;
+        let delivered = self.sampler.drain(|sample| arrived.push(waiting_sample(&sample, stacks)));
+        self.account.samples.delivered += delivered;
+        let mut events = std::mem::take(&mut self.events);
+        self.side_band.drain(&mut events);
+        for event in events.drain(..) {
+            self.apply(&event);
+        }
+        self.events = events;
+        self.publish_mappings();
+        for sample in arrived.drain(..) {
+            self.assign(sample);
+        }
+        self.arrived = arrived;
+    }
+
+    /// Finds the process of a sample and queues it.
+    fn assign(&mut self, mut sample: Waiting) {
+        let pid = sample.process.pid;
+        let mut known = self.processes.at(pid, sample.time).map(|process| process.id);
+        if known.is_none() && !self.gone.contains(&pid) {
+            known = self.attach(pid).ok();
+        }
+        match known {
+            Some(id) => sample.process = id,
+            None => {
+                self.gone.insert(pid);
+                self.account.samples.process_gone += 1;
+            }
+        }
+        self.take_inheritance(sample.process);
+        let mut remarks = Vec::new();
+        Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);
+        if let Some(process) = known.and_then(|id| self.processes.get(id)) {
+            let user = self.stacks.frames(sample.user);
+            Resolver::prefetch(process, user, sample.time, &mut self.files, &self.symbols, &mut remarks);
+        }
+        self.remark_all(remarks);
+        self.queues.entry(sample.process).or_default().push_back(sample);
+        self.waiting += 1;
+    }
+
+    /// Reads tails and resolves what can be. Returns whether there is more to read at once.
+    fn tick(&mut self) -> Result<bool, RecordError> {
+        self.ticks += 1;
+        let now = monotonic_now();
+        if self.processes.take_stale() {
+            self.attach_again();
+        }
+        let slow = self.ticks.is_multiple_of(SLOW_TICKS);
+        if slow {
+            self.look_for_perf_maps();
+            self.settle_forks(now);
+        }
+        let more = self.poll_sources(now);
+        self.publish_rows(now);
+        self.settle(now, false);
+        if self.waiting > MAX_WAITING || self.stacks.is_full() {
+            self.settle_early();
+        }
+        if slow {
+            self.symbols.check();
+            self.forget(now);
+        }
+        Ok(more)
+    }
+
+    /// Reads what is new in all tails. Returns whether there is more to read at once.
+    fn poll_sources(&mut self, now: MonoNs) -> bool {
+        let mut all = Polled::default();
+        for (id, sources) in &mut self.sources {
+            all.add(sources.poll(now, is_alive(&self.processes, *id)));
+        }
+        self.take_up(all)
+    }
+
+    /// Applies what a poll brought. Returns whether there is more to read at once.
+    fn take_up(&mut self, polled: Polled) -> bool {
+        for (heir, event) in polled.inherited {
+            if let Some(sources) = self.sources.get_mut(&heir) {
+                sources.code.apply(event);
+            }
+        }
+        self.remark_all(polled.remarks);
+        polled.more
+    }
+
+    /// Drops code that ended before every waiting sample.
+    fn forget(&mut self, now: MonoNs) {
+        let recent = MonoNs(now.0.saturating_sub(KEEP_ENDED_NS));
+        for (id, sources) in &mut self.sources {
+            let oldest = self.queues.get(id).and_then(Queue::front).map_or(recent, |sample| sample.time.min(recent));
+            sources.code.map.prune_before(oldest);
+        }
+    }
+
+    fn finish(mut self) -> Result<Recorded, RecordError> {
+        self.sampler.stop()?;
+        let duration = self.started.elapsed();
+        self.gather();
+        let deadline = Instant::now() + LAST_READ_LIMIT;
+        loop {
+            if !self.poll_sources(monotonic_now()) {
+                break;
+            }
+            if Instant::now() >= deadline {
+                self.account
+                    .remark("a dump grows faster than it can be read; its newest functions have no names".to_owned());
+                break;
+            }
+        }
+        self.sources.values_mut().for_each(Sources::finish);
+        let unanswered = self.symbols.resolve_all(NAMES_LIMIT);
+        if unanswered > 0 {
+            self.account.remark(format!("{unanswered} addresses were not named in time"));
+        }
+        self.settle(monotonic_now(), true);
+        self.profile.set_duration(duration);
+        self.close_account(duration)?;
+        Ok(Recorded { profile: self.profile, account: self.account })
+    }
+
+    fn progress(&self) -> Result<Progress, RecordError> {
+        let counts = self.sampler.counts()?;
+        Ok(Progress {
+            samples: self.account.samples.delivered,
+            functions: self.sources.values().map(|sources| sources.code.map.living()).sum(),
+            waiting: self.waiting,
+            lost: counts.ring_full,
+        })
+    }
+
+    /// Whether every process that the run waits for has ended. Threads of a process that was attached late may not be
+    /// known, so /proc has the last word.
+    fn all_ended(&self) -> bool {
+        !self.awaited.is_empty()
+            && self.awaited.iter().all(|id| {
+                self.processes.get(*id).is_none_or(|process| process.exit_time.is_some())
+                    || procfs::stat(id.pid).is_ok_and(|stat| stat.is_dead())
+                    || matches!(procfs::stat(id.pid), Err(ProcError::NoSuchProcess { .. }))
+            })
+    }
+
+    fn read_context(&self, now: MonoNs) -> ReadContext {
+        let tsc = self.tick_clock.anchor().map(|anchor| {
+            let base = TscConversion { mult: anchor.mult, shift: anchor.shift, zero: 0, mono_offset: 0 };
+            TscConversion { zero: anchor.at.0.wrapping_sub(base.to_mono(anchor.ticks).0), ..base }
+        });
+        ReadContext { now, tsc, peek: self.options.peek }
+    }
+
+    fn remark_all(&mut self, remarks: Vec<String>) {
+        for remark in remarks {
+            self.account.remark(remark);
+        }
+    }
+}
+
+/// The processes whose end is the run's, checked so that a wrong id is an error before anything is loaded.
+fn awaited_pids(targets: &Targets) -> Result<Vec<Pid>, RecordError> {
+    match targets {
+        Targets::Processes(pids) => Ok(pids.clone()),
+        Targets::Threads(tids) => {
+            let mut pids = tids.iter().map(|tid| process_of(*tid)).collect::<Result<Vec<_>, _>>()?;
+            pids.sort_unstable();
+            pids.dedup();
+            Ok(pids)
+        }
+        Targets::All | Targets::Comm(_) => Ok(Vec::new()),
+    }
+}
+
+fn process_of(tid: Tid) -> Result<Pid, RecordError> {
+    // /proc has a directory for each thread, unlisted, whose status names the process.
+    procfs::status(Pid(tid.0)).map(|status| status.tgid).map_err(|_| RecordError::NoSuchThread { tid })
+}
+
+fn is_alive(processes: &Processes, id: ProcessId) -> bool {
+    processes.get(id).is_some_and(|process| process.exit_time.is_none())
+}
+
+fn waiting_sample(sample: &RawSample<'_>, stacks: &mut Stacks) -> Waiting {
+    Waiting {
+        time: sample.time(),
+        process: ProcessId { pid: Pid(sample.header.pid), start: MonoNs(0) },
+        tid: Tid(sample.header.tid),
+        comm: sample.header.comm,
+        kernel: stacks.intern(sample.kernel).0,
+        user: stacks.intern(sample.user).0,
+        stop: sample.stop,
+    }
+}
+
+/// Whether two names are the same to the kernel, which keeps 15 bytes.
+fn same_comm(comm: &str, wanted: &str) -> bool {
+    comm.as_bytes() == &wanted.as_bytes()[..wanted.len().min(15)]
+}
+
+fn bucket_ns(bucket: Duration) -> u64 {
+    u64::try_from(bucket.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn profile_meta(options: &RecordOptions, event: Event) -> ProfileMeta {
+    ProfileMeta {
+        title: options.title.clone(),
+        start_time: SystemTime::now(),
+        start: monotonic_now(),
+        duration: Duration::ZERO,
+        frequency_hz: NonZeroU32::new(options.frequency_hz).unwrap_or(NonZeroU32::MIN),
+        event: match event {
+            Event::Cycles => SampledEvent::Cycles,
+            Event::CpuClock => SampledEvent::CpuClock,
+        },
+    }
+}

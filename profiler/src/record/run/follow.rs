@@ -1,0 +1,184 @@
+//! Follows what the watched tasks do: new children, programs, mappings, ends.
+
+use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive, same_comm};
+use crate::process::discover::is_marker;
+use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
+use crate::process::procfs::{self, ProcError};
+use crate::process::{ProcessId, monotonic_now};
+use crate::record::options::Targets;
+use crate::record::sources::Sources;
+use crate::units::{MonoNs, Pid};
+
+/// Programs remembered at most.
+const MAX_CLUES: usize = 16 << 10;
+
+impl Recorder {
+    /// Follows what a task did.
+    pub(super) fn apply(&mut self, event: &TaskEvent) {
+        if let TaskChange::Fork { pid, parent_pid, .. } = event.change
+            && pid != parent_pid
+            && self.options.inherit
+            && self.followed.contains(&parent_pid)
+        {
+            self.follow_child(pid);
+        }
+        if let TaskChange::Comm { pid, comm, .. } = &event.change
+            && let Targets::Comm(name) = &self.options.targets
+            && same_comm(comm, name)
+        {
+            self.follow_child(*pid);
+        }
+        self.processes.apply(event);
+        match &event.change {
+            TaskChange::Fork { pid, parent_pid, .. } if pid != parent_pid => {
+                self.inherit(*pid, *parent_pid, event.time);
+                self.mappings_changed(*pid, event.time);
+            }
+            TaskChange::Comm { pid, exec: true, .. } => {
+                let Some(id) = self.processes.at(*pid, event.time).map(|process| process.id) else { return };
+                self.forked.remove(&id);
+                self.mappings_changed(*pid, event.time);
+                if let Some(sources) = self.sources.get_mut(&id) {
+                    sources.exec(event.time);
+                }
+                self.note_program(id);
+            }
+            TaskChange::Mmap(mmap) => {
+                self.note_mapping(mmap, event.time);
+                self.mappings_changed(mmap.pid, event.time);
+            }
+            TaskChange::Exit { pid, .. } => self.note_exit(*pid, event.time),
+            _ => {}
+        }
+    }
+
+    /// A new mapping may mark a dump.
+    fn note_mapping(&mut self, mmap: &MmapEvent, time: MonoNs) {
+        let Some(mapping) = mmap.to_mapping().filter(is_marker) else { return };
+        // Not the event's time: the tail counts on from the moment at which it is made, and one that is behind takes
+        // every later record for one from the future.
+        let context = self.read_context(monotonic_now());
+        let Some(id) = self.processes.at(mmap.pid, time).map(|process| process.id) else { return };
+        self.take_inheritance(id);
+        let mut remarks = Vec::new();
+        if let Some(process) = self.processes.get(id) {
+            let sources = self.sources.entry(id).or_insert_with(|| Sources::new(id, self.options.call_graph));
+            sources.mapped(process, &mapping, context, &mut remarks);
+        }
+        self.remark_all(remarks);
+    }
+
+    /// Remembers what tells the runtime of a process: when advice is given, it may have ended.
+    fn note_program(&mut self, id: ProcessId) {
+        if self.clues.len() >= MAX_CLUES {
+            self.clues.clear();
+        }
+        let clues = Clues {
+            comm: procfs::comm(id.pid).unwrap_or_default(),
+            exe: procfs::exe(id.pid).ok().flatten(),
+            command_line: procfs::cmdline(id.pid).unwrap_or_default(),
+        };
+        self.clues.insert(id, clues);
+    }
+
+    fn follow_child(&mut self, pid: Pid) {
+        if self.followed.insert(pid)
+            && let Err(error) = self.sampler.follow(pid)
+        {
+            self.account.remark(format!("process {pid} not followed: {error}"));
+        }
+    }
+
+    /// Remembers that a child begins with its parent's code.
+    fn inherit(&mut self, child: Pid, parent: Pid, time: MonoNs) {
+        let (Some(child), Some(parent)) = (self.processes.at(child, time), self.processes.at(parent, time)) else {
+            return;
+        };
+        if child.id.pid == parent.id.pid || self.sources.contains_key(&child.id) {
+            return;
+        }
+        // A child of a child that has not been sampled has its code from the same ancestor.
+        let (ancestor, time) = self.forked.get(&parent.id).copied().unwrap_or((parent.id, time));
+        if self.sources.get(&ancestor).is_some_and(Sources::any) {
+            self.forked.insert(child.id, (ancestor, time));
+        }
+    }
+
+    /// Gives a child its parent's code, if it has not been done.
+    pub(super) fn take_inheritance(&mut self, child: ProcessId) {
+        let Some((parent, time)) = self.forked.remove(&child) else { return };
+        let Some(parent) = self.sources.get_mut(&parent) else { return };
+        let forked = parent.forked(child, time);
+        self.sources.entry(child).or_insert(forked);
+    }
+
+    /// Children that live on without a sample get their code before the parent forgets it; those that ended need none.
+    pub(super) fn settle_forks(&mut self, now: MonoNs) {
+        let processes = &self.processes;
+        self.forked.retain(|child, _| processes.get(*child).is_some_and(|child| child.exit_time.is_none()));
+        let due: Vec<ProcessId> = self
+            .forked
+            .iter()
+            .filter(|(_, (_, time))| now.0.saturating_sub(time.0) > KEEP_ENDED_NS / 2)
+            .map(|(child, _)| *child)
+            .collect();
+        for child in due {
+            self.take_inheritance(child);
+        }
+    }
+
+    /// The end of a process: its last announcements are read while its files are still known.
+    fn note_exit(&mut self, pid: Pid, time: MonoNs) {
+        let Some(process) = self.processes.at(pid, time).filter(|process| process.exit_time.is_some()) else { return };
+        let id = process.id;
+        self.sampler.unfollow(pid);
+        self.followed.remove(&pid);
+        self.withdraw_rows(id);
+        if let Some(sources) = self.sources.get_mut(&id) {
+            let polled = sources.poll(time, false);
+            self.take_up(polled);
+        }
+    }
+
+    /// Reads a process that was not known before.
+    pub(super) fn attach(&mut self, pid: Pid) -> Result<ProcessId, ProcError> {
+        let id = self.processes.attach(pid)?;
+        self.note_program(id);
+        let context = self.read_context(monotonic_now());
+        let Some(process) = self.processes.get(id) else { return Ok(id) };
+        let mut remarks = Vec::new();
+        let sources = self.sources.entry(id).or_insert_with(|| Sources::new(id, self.options.call_graph));
+        sources.discover(process, context, &mut remarks);
+        sources.look_for_perf_map(&mut remarks);
+        let polled = sources.poll(context.now, true);
+        self.remark_all(remarks);
+        self.take_up(polled);
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.change(id);
+            if let (Some(sources), Some(tables)) = (self.sources.get_mut(&id), self.sampler.tables()) {
+                unwinding.publish_code(sources, tables, context.now);
+            }
+        }
+        Ok(id)
+    }
+
+    pub(super) fn look_for_perf_maps(&mut self) {
+        let mut remarks = Vec::new();
+        for (id, sources) in &mut self.sources {
+            if is_alive(&self.processes, *id) {
+                sources.look_for_perf_map(&mut remarks);
+            }
+        }
+        self.remark_all(remarks);
+    }
+
+    /// Task events were lost: what is known of running processes is read again.
+    pub(super) fn attach_again(&mut self) {
+        let live: Vec<Pid> = self.processes.live().map(|process| process.id.pid).collect();
+        for pid in live {
+            if let Err(error) = self.attach(pid) {
+                tracing::debug!("process {pid} not read again: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The command line: targets, ends, outputs, errors and exit statuses.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use jitprof_tests::{Finished, Folded, Jitprof, Scratch, Stack, Target, path_from};
+
+/// Status of a run that failed, of a wrong command line, and of a run without samples.
+const FAILED: Option<i32> = Some(1);
+const USAGE: Option<i32> = Some(2);
+const NO_SAMPLES: Option<i32> = Some(3);
+
+fn start(scratch: &Scratch) -> Result<Target> {
+    let mut command = Command::new(path_from("JITPROF_DEMO")?);
+    command.args(["--secs", "60", "--generations", "1"]);
+    Target::start(command, scratch)
+}
+
+fn run(arguments: &[&str]) -> Result<Finished> {
+    Jitprof::new(&Scratch::new()?, arguments)?.run()
+}
+
+/// The one line that it said.
+#[track_caller]
+fn assert_fails(finished: &Finished, status: Option<i32>, words: &[&str]) {
+    assert_eq!(finished.status.code(), status, "{}", finished.stderr);
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "one sentence: {}", finished.stderr);
+    for word in words {
+        assert!(finished.stderr.contains(word), "{word:?} in: {}", finished.stderr);
+    }
+    assert_eq!(finished.stdout, "");
+}
+
+#[test]
+fn a_pid_of_nobody_is_one_sentence() -> Result<()> {
+    // Above the largest pid that Linux gives.
+    assert_fails(&run(&["--pid", "4194305"])?, FAILED, &["no process 4194305"]);
+    Ok(())
+}
+
+#[test]
+fn a_tid_of_nobody_is_one_sentence() -> Result<()> {
+    assert_fails(&run(&["--tid", "4194305"])?, FAILED, &["no thread 4194305"]);
+    Ok(())
+}
+
+#[test]
+fn a_kernel_thread_is_refused_with_what_to_do() -> Result<()> {
+    // kthreadd
+    assert_fails(&run(&["--pid", "2"])?, FAILED, &["kernel thread", "--all"]);
+    Ok(())
+}
+
+#[test]
+fn a_user_without_rights_is_told_which_are_missing() -> Result<()> {
+    const NOBODY: u32 = 65534;
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    // The build directory may be closed to other users.
+    let binary = scratch.file("jitprof");
+    std::fs::copy(path_from("JITPROF_BIN")?, &binary)?;
+    let directory = scratch.file("of-nobody");
+    std::fs::create_dir(&directory)?;
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777))?;
+    let mut jitprof = Jitprof::at(&binary, &scratch, ["--pid", target.said("pid")?, "-d", "1s"]);
+    jitprof.command().uid(NOBODY).gid(NOBODY).current_dir(&directory);
+    assert_fails(&jitprof.run()?, FAILED, &["not permitted", "CAP_BPF", "CAP_PERFMON", "sudo"]);
+    Ok(())
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_found_before_recording() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    for output in ["-o", "--account"] {
+        // Without --duration it would go on for ever if it began.
+        let arguments = ["--pid", target.said("pid")?, output, "no/such/directory/x.svg"];
+        assert_fails(&Jitprof::new(&scratch, arguments)?.run()?, FAILED, &["no/such/directory/x.svg"]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wrong_command_line_is_status_2() -> Result<()> {
+    for arguments in [
+        &["--no-such-option"][..],
+        &[],
+        &["--pid", "1", "--all"],
+        &["--pid", "x"],
+        &["--pid", "1", "-o", "x.unknown"],
+        &["--pid", "1", "-o", "-"],
+        &["--pid", "1", "-U", "-K"],
+        &["--pid", "1", "-d", "10"],
+    ] {
+        let finished = run(arguments)?;
+        assert_eq!(finished.status.code(), USAGE, "{arguments:?}: {}", finished.stderr);
+        assert_eq!(finished.stdout, "", "{arguments:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_one_sentence() -> Result<()> {
+    assert_fails(&run(&["--", "/no/such/program"])?, FAILED, &["cannot start /no/such/program"]);
+    Ok(())
+}
+
+#[test]
+fn an_idle_target_is_status_3_and_leaves_no_file() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let arguments = ["-d", "1s", "-o", "idle.svg", "--", "sleep", "60"];
+    let finished = Jitprof::new(&scratch, ["-F", "1"].into_iter().chain(arguments))?.run()?;
+    assert_eq!(finished.status.code(), NO_SAMPLES, "{}", finished.stderr);
+    assert!(finished.stderr.contains("no samples"), "{}", finished.stderr);
+    let files: Vec<_> = std::fs::read_dir(scratch.path())?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    assert!(files.iter().all(|name| name.to_string_lossy().starts_with("jitprof.std")), "{files:?}");
+    Ok(())
+}
+
+#[test]
+fn a_target_that_exits_at_once_ends_the_run() -> Result<()> {
+    let finished = run(&["-F", "9973", "-o", "-", "--format", "folded", "--", "true"])?;
+    let status = finished.status.code();
+    assert!(status == Some(0) || status == NO_SAMPLES, "{status:?}: {}", finished.stderr);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    Ok(())
+}
+
+#[test]
+fn signals_end_the_run_and_the_default_output_is_written() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    let svg = scratch.file(&format!("jitprof-jitdemo-{}.svg", target.pid()?));
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let mut running = Jitprof::new(&scratch, ["--pid", target.said("pid")?, "-F", "499"])?.spawn()?;
+        running.wait_for_samples(target.pid()?, 300)?;
+        running.signal(signal)?;
+        let finished = running.finish()?;
+        assert!(finished.status.success(), "signal {signal}: {}", finished.stderr);
+        let text = std::fs::read_to_string(&svg).with_context(|| format!("signal {signal}"))?;
+        assert!(text.contains("leaf_hot_g0"), "signal {signal}");
+        std::fs::remove_file(&svg)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_target_that_exits_ends_the_run() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_DEMO")?);
+    command.args(["--secs", "2"]);
+    let target = Target::start(command, &scratch)?;
+    Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record()?.assert_whole();
+    Ok(())
+}
+
+#[test]
+fn standard_output_has_the_profile_and_nothing_else() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    let arguments = ["--pid", target.said("pid")?, "-d", "1s", "-F", "997", "-o", "-", "--format", "folded"];
+    let finished = Jitprof::new(&scratch, arguments)?.run()?;
+    assert!(finished.status.success(), "{}", finished.stderr);
+    let folded = Folded::parse(&finished.stdout)?;
+    assert!(folded.count(|stack| stack.has("leaf_hot_g0")) > 0);
+    assert!(finished.stderr.contains("taken ="), "the account goes to stderr: {}", finished.stderr);
+    assert!(!finished.stderr.contains('\r'), "no status line when stderr is no terminal");
+    Ok(())
+}
+
+#[test]
+fn quiet_says_nothing() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    let finished = Jitprof::new(&scratch, ["--pid", target.said("pid")?, "-d", "1s", "-q", "-o", "x.folded"])?.run()?;
+    assert!(finished.status.success(), "{}", finished.stderr);
+    assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("", ""));
+    Ok(())
+}
+
+#[test]
+fn a_name_chooses_processes_that_run_and_that_start() -> Result<()> {
+    let scratch = Scratch::new()?;
+    // Longer than the 15 bytes that the kernel keeps.
+    let name = "jitdemo-of-this-test";
+    let binary = scratch.file(name);
+    std::fs::copy(path_from("JITPROF_DEMO")?, &binary)?;
+    let command = || {
+        let mut command = Command::new(&binary);
+        command.args(["--secs", "60", "--generations", "1"]);
+        command
+    };
+    let first = Target::start(command(), &scratch)?;
+    let other = start(&scratch)?;
+    let mut running = Jitprof::recording(&scratch, ["--comm", name])?.spawn()?;
+    running.wait_for_samples(first.pid()?, 300)?;
+    let second = Target::start(command(), &scratch)?;
+    running.wait_for_samples(second.pid()?, 300)?;
+    running.signal(libc::SIGINT)?;
+    let recording = running.record()?;
+    recording.assert_whole();
+    let of = |target: &Target| -> Result<u64> {
+        let pid = format!("pid-{}", target.pid()?);
+        Ok(recording.folded.count(|stack| stack.has(&pid)))
+    };
+    assert!(of(&first)? > 0 && of(&second)? > 0, "both of this name");
+    assert_eq!(of(&other)?, 0, "nobody else");
+    Ok(())
+}
+
+#[test]
+fn several_processes_are_kept_apart() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let (first, second) = (start(&scratch)?, start(&scratch)?);
+    let pids = format!("{},{}", first.pid()?, second.pid()?);
+    let recording = Jitprof::recording(&scratch, ["--pid", &pids, "-d", "2s"])?.record()?;
+    recording.assert_whole();
+    for target in [&first, &second] {
+        let pid = format!("pid-{}", target.pid()?);
+        assert!(recording.folded.count(|stack| stack.has(&pid) && stack.has("leaf_hot_g0")) > 0, "{pid}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_whole_machine_includes_the_target() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--all", "-d", "2s"])?.record()?;
+    let pid = format!("pid-{}", target.pid()?);
+    assert!(recording.folded.count(|stack| stack.has(&pid) && stack.has("leaf_hot_g0")) > 0, "with its names");
+    assert!(recording.folded.count(|stack| !stack.has(&pid)) > 0, "and others");
+    Ok(())
+}
+
+/// A program that is mostly in the kernel.
+const SYSCALLS: [&str; 5] = ["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=1"];
+/// A frame of every sample of it that was taken in a system call.
+fn in_kernel(stack: &Stack) -> bool {
+    stack.has_prefix("entry_SYSCALL_64") || stack.has_prefix("do_syscall_64") || stack.has("el0t_64_sync")
+}
+
+#[test]
+fn kernel_and_user_frames_stand_in_one_stack() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = Jitprof::recording(&scratch, ["-d", "2s"].into_iter().chain(SYSCALLS))?.record()?;
+    assert!(recording.folded.count(in_kernel) > 50, "dd is mostly in the kernel");
+    Ok(())
+}
+
+#[test]
+fn user_only_has_no_kernel_frames() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = Jitprof::recording(&scratch, ["-U", "-d", "2s"].into_iter().chain(SYSCALLS))?.record()?;
+    assert!(recording.folded.total() > 50);
+    assert_eq!(recording.folded.count(in_kernel), 0);
+    Ok(())
+}
+
+#[test]
+fn kernel_only_has_no_user_frames() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = Jitprof::recording(&scratch, ["-K", "-d", "2s"].into_iter().chain(SYSCALLS))?.record()?;
+    assert!(recording.folded.count(in_kernel) > 50);
+    assert_eq!(recording.number("/stacks/without_user_part"), recording.number("/samples/delivered"));
+    assert_eq!(recording.number("/stacks/complete"), 0);
+    Ok(())
+}

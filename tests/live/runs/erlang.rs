@@ -1,0 +1,72 @@
+//! Erlang: with `+JPperf true` its generated code keeps frame pointers.
+//!
+//! A complete stack is one of an Erlang process: it ends at the process' first function, not at the thread's.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use jitprof_tests::{
+    Jitprof, Recording, Scratch, Share, Target, assert_at_least, assert_share, path_from, target_file,
+};
+
+fn record(flags: &[&str]) -> Result<Recording> {
+    let scratch = Scratch::new()?;
+    let compiled = Command::new(path_from("JITPROF_ERLC")?)
+        .arg(target_file("erlang/burn.erl")?)
+        .current_dir(scratch.path())
+        .status()?;
+    ensure!(compiled.success(), "erlc failed");
+    let mut command = Command::new(path_from("JITPROF_ERL")?);
+    command.arg("-noshell").args(flags).args(["+S", "1", "-pa", ".", "-run", "burn", "main", "60"]);
+    let target = Target::start(command, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record();
+    // Erlang writes to /tmp, whatever is asked for.
+    for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
+        if std::fs::exists(&file)? {
+            std::fs::remove_file(file)?;
+        }
+    }
+    recording
+}
+
+#[track_caller]
+fn assert_burns(recording: &Recording) {
+    recording.assert_named();
+    assert_share("leaf_hot", recording.folded.share("burn:leaf_hot/2", "burn:leaf_cold/2"), 0.75);
+}
+
+#[test]
+fn a_jitdump_names_whole_chains() -> Result<()> {
+    let recording = record(&["+JPperf", "true"])?;
+    assert_burns(&recording);
+    assert_eq!(recording.number("/jit/named/perf_map"), 0, "where a dump and a map have a name, the dump's is taken");
+    let folded = &recording.folded;
+    for leaf in ["burn:leaf_hot/2", "burn:leaf_cold/2"] {
+        assert_at_least("complete stacks", folded.complete_with(leaf), 0.995);
+        let outer = Share {
+            part: folded.count(|stack| stack.has_chain(&["burn:loop/2", "burn:outer/1"]) && stack.has(leaf)),
+            whole: folded.count(|stack| stack.has(leaf)),
+        };
+        assert_at_least("callers", outer, 0.995);
+    }
+    // A leaf that has not built its frame yet, or has taken it down, has its caller's frame pointer: that caller is
+    // skipped. This is the limit of frame pointers.
+    assert_at_least("chain", folded.through(&["burn:outer/1", "burn:middle/1", "burn:leaf_hot/2"]), 0.85);
+    Ok(())
+}
+
+#[test]
+fn a_perf_map_is_enough() -> Result<()> {
+    let recording = record(&["+JPperf", "map"])?;
+    assert_burns(&recording);
+    assert_eq!(recording.number("/jit/named/jitdump"), 0);
+    Ok(())
+}
+
+#[test]
+fn without_either_the_exact_flag_is_named() -> Result<()> {
+    let recording = record(&[])?;
+    let advice = recording.account["advice"][0]["advice"].as_str().unwrap_or_default();
+    assert!(advice.contains("erl +JPperf true"), "{advice}");
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! A program of our own, whose schedule says what ran when.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use jitprof_tests::{
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, path_from, timed_samples,
+    unix_minus_monotonic_ns,
+};
+use serde_json::Value;
+
+fn demo(arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(path_from("JITPROF_DEMO")?);
+    command.args(arguments);
+    Ok(command)
+}
+
+fn record(target: &Target, scratch: &Scratch, arguments: &[&str]) -> Result<Recording> {
+    Jitprof::recording(scratch, [&["--pid", target.said("pid")?], arguments].concat())?.record()
+}
+
+/// jitprof that launches the demo.
+fn launch(scratch: &Scratch, arguments: &[&str], demo_arguments: &[&str]) -> Result<Recording> {
+    let mut jitprof = Jitprof::recording(scratch, [arguments, &["--"]].concat())?;
+    jitprof.command().arg(path_from("JITPROF_DEMO")?).args(demo_arguments);
+    jitprof.record()
+}
+
+fn in_leaf(stack: &Stack, kind: &str) -> bool {
+    stack.frames.iter().any(|frame| frame.contains(&format!("leaf_{kind}_g")))
+}
+
+#[track_caller]
+fn assert_burns(recording: &Recording) {
+    recording.assert_whole();
+    let hot = recording.folded.count(|stack| in_leaf(stack, "hot"));
+    let cold = recording.folded.count(|stack| in_leaf(stack, "cold"));
+    assert_share("hot leaf", Share { part: hot, whole: hot + cold }, 0.75);
+}
+
+/// When a leaf ran.
+#[derive(Clone, Copy, Debug)]
+struct Period {
+    generation: u64,
+    start_ns: u64,
+    end_ns: u64,
+}
+
+fn schedule(path: &Path) -> Result<HashMap<String, Period>> {
+    let mut periods = HashMap::new();
+    for line in std::fs::read_to_string(path)?.lines() {
+        let line: Value = serde_json::from_str(line)?;
+        if let Some(name) = line["name"].as_str() {
+            let number = |key: &str| line[key].as_u64().with_context(|| format!("no {key} in the schedule"));
+            let period =
+                Period { generation: number("gen")?, start_ns: number("start_ns")?, end_ns: number("end_ns")? };
+            periods.insert(name.to_owned(), period);
+        }
+    }
+    Ok(periods)
+}
+
+#[test]
+fn every_sample_at_a_reused_address_has_the_name_that_was_right_then() -> Result<()> {
+    // A sample's time is known to a millisecond; the clocks of wall and samples are read one after the other.
+    const SLACK_NS: u64 = 1_500_000;
+    let scratch = Scratch::new()?;
+    let arguments = ["--secs", "5", "--generation-ms", "20", "--schedule", "schedule"];
+    let mut target = Target::start(demo(&arguments)?, &scratch)?;
+    let recording = record(&target, &scratch, &["-o", "out.json"])?;
+    target.finish()?;
+    assert_burns(&recording);
+
+    let periods = schedule(&scratch.file("schedule"))?;
+    let offset = unix_minus_monotonic_ns();
+    let mut checked = 0;
+    let mut newest = 0;
+    for sample in timed_samples(&scratch.file("out.json"))? {
+        let Some((name, period)) = sample.frames.iter().find_map(|frame| periods.get_key_value(frame)) else {
+            continue;
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times of this century")]
+        let time_ns = (sample.unix_ms * 1e6) as u64 - offset;
+        assert!(
+            time_ns + 1_000_000 + SLACK_NS >= period.start_ns && time_ns <= period.end_ns + SLACK_NS,
+            "sample at {time_ns} named {name}, which ran from {} to {}",
+            period.start_ns,
+            period.end_ns
+        );
+        // Within a millisecond two generations may stand in any order.
+        assert!(period.generation + 1 >= newest, "{name} after generation {newest}");
+        newest = newest.max(period.generation);
+        checked += sample.weight;
+    }
+    let leaves = recording.folded.count(|stack| in_leaf(stack, "hot") || in_leaf(stack, "cold"));
+    assert_eq!(checked, leaves, "every leaf is of a generation in the schedule");
+    assert!(newest > 50, "{newest} generations are few");
+    Ok(())
+}
+
+#[test]
+fn the_number_of_samples_is_the_cpu_time_times_the_rate() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = launch(&scratch, &[], &["--secs", "4", "--schedule", "schedule"])?;
+    assert_burns(&recording);
+    let text = std::fs::read_to_string(scratch.file("schedule"))?;
+    let totals: Value = serde_json::from_str(text.lines().last().context("no totals")?)?;
+    let cpu_s = totals["cpu_ns"].as_f64().context("no CPU time")? / 1e9;
+    let rate = recording.account["frequency_hz"].as_f64().context("no frequency")?;
+    let expected = cpu_s * rate;
+    let in_loop = recording.folded.count(|stack| stack.has("outer"));
+    let got = u32::try_from(in_loop).map(f64::from)?;
+    assert!((got / expected - 1.0).abs() < 0.08, "{got} samples in {cpu_s} CPU seconds at {rate} Hz");
+    Ok(())
+}
+
+#[test]
+fn a_child_runs_its_parents_code_under_its_names() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = launch(&scratch, &["--per-thread"], &["--secs", "4", "--fork", "--schedule", "schedule"])?;
+    recording.assert_whole();
+    let child = recording.stdout.trim().rsplit_once("child=").context("no child")?.1;
+    let child = format!("jitdemo-{child}");
+    let of_child = recording.folded.count(|stack| stack.has(&child) && stack.has("outer"));
+    let parents = recording.folded.count(|stack| !stack.has(&child) && stack.has("outer"));
+    assert!(of_child > 50 && parents > 50, "{of_child} samples of the child and {parents} of its parent");
+    // It runs the first generation to the end, whatever its parent announces afterwards.
+    let first = |stack: &Stack| stack.has_chain(&["outer", "middle", "leaf_hot_g0"]);
+    let any = |stack: &Stack| in_leaf(stack, "hot");
+    assert_at_least(
+        "the child's generation",
+        Share {
+            part: recording.folded.count(|stack| stack.has(&child) && first(stack)),
+            whole: recording.folded.count(|stack| stack.has(&child) && any(stack)),
+        },
+        0.98,
+    );
+    Ok(())
+}
+
+#[test]
+fn a_child_that_runs_when_jitprof_comes_has_its_parents_names() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(demo(&["--secs", "60", "--fork"])?, &scratch)?;
+    let pids = format!("{},{}", target.said("pid")?, target.said("child")?);
+    let recording = Jitprof::recording(&scratch, ["--pid", &pids, "-d", "3s"])?.record()?;
+    assert_burns(&recording);
+    let child = format!("pid-{}", target.said("child")?);
+    let of_child = |stack: &Stack| stack.has(&child) && in_leaf(stack, "hot");
+    let first = Share {
+        part: recording.folded.count(|stack| of_child(stack) && stack.has("leaf_hot_g0")),
+        whole: recording.folded.count(of_child),
+    };
+    assert_at_least("the child's generation", first, 0.995);
+    Ok(())
+}
+
+#[test]
+fn no_inherit_leaves_children_out() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let arguments = ["--secs", "2", "--fork", "--schedule", "schedule"];
+    let recording = launch(&scratch, &["--per-thread", "--no-inherit"], &arguments)?;
+    let child = recording.stdout.trim().rsplit_once("child=").context("no child")?.1;
+    assert!(recording.folded.total() > 0);
+    assert_eq!(recording.folded.count(|stack| stack.has(&format!("jitdemo-{child}"))), 0);
+    Ok(())
+}
+
+#[test]
+fn threads_that_run_when_jitprof_comes_are_recorded() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(demo(&["--secs", "60", "--threads", "2"])?, &scratch)?;
+    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    recording.assert_whole();
+    assert_share("worker's hot leaf", recording.folded.share("worker_leaf_hot", "worker_leaf_cold"), 0.75);
+    let chain = ["worker_outer", "worker_middle", "worker_leaf_hot"];
+    assert_at_least("chain", recording.folded.through(&chain), 0.98);
+    Ok(())
+}
+
+#[test]
+fn a_perf_map_names_what_no_dump_does() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(demo(&["--secs", "60", "--perf-map", "--generations", "1"])?, &scratch)?;
+    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    std::fs::remove_file(target.said("dump")?)?;
+    assert_burns(&recording);
+    assert_eq!(recording.number("/jit/named/jitdump"), 0);
+    Ok(())
+}
+
+#[test]
+fn a_dump_without_a_name_is_read() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(demo(&["--secs", "60", "--delete"])?, &scratch)?;
+    assert_burns(&record(&target, &scratch, &["-d", "3s"])?);
+    Ok(())
+}
+
+#[test]
+fn names_in_a_stdio_buffer_are_known_while_it_runs() -> Result<()> {
+    let scratch = Scratch::new()?;
+    // Enough functions that the buffer was flushed before, which is what it is found by.
+    let arguments = ["--secs", "60", "--stdio", "--functions", "100", "--generations", "1"];
+    let target = Target::start(demo(&arguments)?, &scratch)?;
+    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    assert_burns(&recording);
+    assert!(recording.number("/jit/named/peeked") > 0, "some of these names are in no file yet");
+    Ok(())
+}
+
+#[test]
+fn names_in_a_stdio_buffer_are_known_after_its_exit() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let arguments = ["--secs", "3", "--stdio", "--functions", "100", "--generations", "1"];
+    let target = Target::start(demo(&arguments)?, &scratch)?;
+    let recording = record(&target, &scratch, &["--no-peek"])?;
+    assert_burns(&recording);
+    assert_eq!(recording.number("/jit/named/peeked"), 0);
+    Ok(())
+}
+
+#[test]
+fn exec_ends_all_names_and_the_new_program_brings_its_own() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = launch(&scratch, &[], &["--secs", "5", "--exec-again", "--schedule", "schedule"])?;
+    recording.assert_whole();
+    let again = |stack: &Stack| stack.has_prefix("again_leaf_hot_g");
+    let folded = &recording.folded;
+    let before = folded.count(|stack| stack.has_chain(&["outer", "middle"]) && stack.has_prefix("leaf_hot_g"));
+    let after = folded.count(|stack| stack.has_chain(&["again_outer", "again_middle"]) && again(stack));
+    assert!(before > 20 && after > 20, "{before} samples before exec and {after} after");
+    assert_eq!(folded.count(|stack| stack.has("outer") && stack.has_prefix("again_")), 0, "no stack has both");
+    Ok(())
+}
+
+#[test]
+fn a_hundred_thousand_functions_are_read_in_time() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let arguments = ["--secs", "60", "--functions", "100000", "--generations", "1"];
+    let target = Target::start(demo(&arguments)?, &scratch)?;
+    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    assert_burns(&recording);
+    let functions = recording.source(target.pid()?)["functions"].as_u64();
+    assert!(functions >= Some(100_000), "{functions:?}");
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Node: V8's dump, frame pointers throughout.
+
+use std::process::Command;
+
+use anyhow::Result;
+use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_at_least, assert_share, path_from, target_file};
+
+const FLAGS: [&str; 4] =
+    ["--perf-prof", "--perf-prof-unwinding-info", "--interpreted-frames-native-stack", "--no-turbo-inlining"];
+
+fn node(flags: &[&str], script: &str, seconds: &str) -> Result<Command> {
+    let mut command = Command::new(path_from("JITPROF_NODE")?);
+    command.args(flags).args(without_maglev_inlining()?).arg(target_file(&format!("node/{script}"))?).arg(seconds);
+    Ok(command)
+}
+
+/// The flag that keeps Maglev, which Node has since 22, from inlining.
+fn without_maglev_inlining() -> Result<Option<&'static str>> {
+    let options = Command::new(path_from("JITPROF_NODE")?).arg("--v8-options").output()?.stdout;
+    Ok(String::from_utf8_lossy(&options).contains("--maglev-inlining").then_some("--no-maglev-inlining"))
+}
+
+fn record(target: &Target, scratch: &Scratch, arguments: &[&str]) -> Result<Recording> {
+    Jitprof::recording(scratch, [&["--pid", target.said("pid")?, "-d", "3s"], arguments].concat())?.record()
+}
+
+#[track_caller]
+fn assert_burns(recording: &Recording) {
+    recording.assert_whole();
+    assert_share("leafHot", recording.folded.share("leafHot", "leafCold"), 0.75);
+    assert_at_least("chain of leafHot", recording.folded.through(&["outer", "middle", "leafHot"]), 0.98);
+    assert_at_least("chain of leafCold", recording.folded.through(&["outer", "sideCold", "leafCold"]), 0.95);
+}
+
+#[test]
+fn shares_names_chains_and_tiers_are_true() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(node(&FLAGS, "burn.js", "60")?, &scratch)?;
+    let recording = record(&target, &scratch, &[])?;
+    assert_burns(&recording);
+    let optimised = recording.folded.count(|stack| stack.frames.iter().any(|frame| frame.starts_with("*leafHot")));
+    assert!(optimised > 0, "V8 has optimised leafHot, and its frames say so");
+    for label in ["pid", "tid", "comm"] {
+        assert!(recording.pprof.labels.contains(label), "every sample of the pprof file has a label {label}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dump_that_appears_while_jitprof_runs_is_found_by_its_mapping() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let launched = node(&FLAGS, "burn.js", "4")?;
+    let mut jitprof = Jitprof::recording(&scratch, ["--"])?;
+    jitprof.command().arg(launched.get_program()).args(launched.get_args());
+    let recording = jitprof.record()?;
+    // Start-up runs code before its name is written, and much that is not this program's.
+    assert_at_least("named frames", recording.named_frames(), 0.995);
+    assert_share("leafHot", recording.folded.share("leafHot", "leafCold"), 0.75);
+    Ok(())
+}
+
+#[test]
+fn a_dump_is_read_although_its_name_is_gone() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let flags = [&FLAGS[..], &["--perf-prof-delete-file"]].concat();
+    let target = Target::start(node(&flags, "burn.js", "60")?, &scratch)?;
+    assert!(!scratch.file(&format!("jit-{}.dump", target.pid()?)).exists(), "Node has removed its dump");
+    assert_burns(&record(&target, &scratch, &[])?);
+    Ok(())
+}
+
+#[test]
+fn four_hundred_recursive_calls_are_in_one_stack() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = node(&FLAGS, "deep.js", "60")?;
+    command.env("DEEP", "400");
+    let target = Target::start(command, &scratch)?;
+    let recording = record(&target, &scratch, &[])?;
+    recording.assert_whole();
+    let leaf = |stack: &jitprof_tests::Stack| stack.has("hotA") || stack.has("hotB");
+    let deep = jitprof_tests::Share {
+        // recurse(400) to recurse(0)
+        part: recording.folded.count(|stack| leaf(stack) && stack.number_of("recurse") == 401),
+        whole: recording.folded.count(leaf),
+    };
+    assert_at_least("stacks with all 401 calls", deep, 0.995);
+    assert_share("hotA", recording.folded.share("hotA", "hotB"), 0.75);
+    assert_at_least("chain", recording.folded.through(&["recurse", "driver", "pathA", "a1", "a2", "a3", "hotA"]), 0.98);
+    Ok(())
+}
+
+#[test]
+fn functions_that_come_and_go_at_the_same_addresses_keep_their_names() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(node(&["--perf-prof", "--expose-gc"], "gc.js", "60")?, &scratch)?;
+    let recording = record(&target, &scratch, &[])?;
+    recording.assert_named();
+    let functions = recording.source(target.pid()?)["functions"].as_u64().unwrap_or_default();
+    assert!(functions > 1000, "{functions} functions are few for this program");
+    // The collector's own code in libc keeps no frame pointer; what is called from JavaScript does.
+    assert_at_least("complete stacks", recording.folded.complete_with("(anonymous)"), 0.98);
+    Ok(())
+}
+
+#[test]
+fn threads_are_kept_apart() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(node(&FLAGS, "worker.js", "60")?, &scratch)?;
+    let recording = record(&target, &scratch, &["--per-thread"])?;
+    recording.assert_whole();
+    let main = format!("node-{}", target.pid()?);
+    let folded = &recording.folded;
+    assert!(folded.count(|stack| stack.has("hotMain")) > 0);
+    assert_eq!(folded.count(|stack| stack.has("hotMain") && !stack.has(&main)), 0, "hotMain runs in the first thread");
+    assert_eq!(folded.count(|stack| stack.has("hotWorker") && stack.has(&main)), 0, "hotWorker runs in the others");
+    let workers: std::collections::BTreeSet<&str> = folded
+        .stacks
+        .iter()
+        .filter(|stack| stack.has("hotWorker"))
+        .filter_map(|stack| stack.frames.get(1).map(String::as_str))
+        .collect();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    Ok(())
+}
+
+#[test]
+fn one_thread_can_be_chosen() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(node(&FLAGS, "worker.js", "60")?, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--tid", target.said("pid")?, "-d", "3s"])?.record()?;
+    recording.assert_named();
+    assert!(recording.folded.count(|stack| stack.has("hotMain")) > 0);
+    assert_eq!(recording.folded.count(|stack| stack.has("hotWorker")), 0);
+    Ok(())
+}
+
+#[test]
+fn without_a_dump_the_exact_flag_is_named() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(node(&[], "burn.js", "60")?, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "2s"])?.record()?;
+    let advice = recording.account["advice"][0]["advice"].as_str().unwrap_or_default();
+    assert!(
+        advice.contains("node --perf-prof --perf-prof-unwinding-info --interpreted-frames-native-stack"),
+        "{advice}"
+    );
+    assert_eq!(recording.number("/jit/leaves_named"), 0);
+    Ok(())
+}
+
+#[test]
+fn a_stopped_reader_loses_samples_and_counts_each() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = node(&FLAGS, "deep.js", "60")?;
+    // Samples of some 4 KiB, of which the ring holds a few hundred.
+    command.env("DEEP", "400");
+    let target = Target::start(command, &scratch)?;
+    let mut running = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.spawn()?;
+    running.wait_for_samples(target.pid()?, 100)?;
+    running.signal(libc::SIGSTOP)?;
+    running.wait_for_samples(target.pid()?, 2000)?;
+    running.signal(libc::SIGCONT)?;
+    running.wait_for_samples(target.pid()?, 100)?;
+    running.signal(libc::SIGINT)?;
+    // That taken = delivered + lost, and that the outputs hold all that were delivered, is checked here.
+    let recording = running.record()?;
+    assert!(recording.number("/samples/lost_ring_full") > 0, "the ring was full");
+    recording.assert_whole();
+    assert!(recording.stderr.contains("ring buffer full"), "{}", recording.stderr);
+    Ok(())
+}

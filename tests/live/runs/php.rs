@@ -1,0 +1,79 @@
+//! PHP: its generated code keeps no frame pointers, so only the innermost frame is certain.
+
+use std::process::Command;
+
+use anyhow::Result;
+use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_share, path_from, target_file};
+
+/// Settings of opcache.jit.
+const FUNCTIONS: &str = "1205";
+const TRACES: &str = "1254";
+/// Settings of opcache.jit_debug.
+const MAP: &str = "0x10";
+const DUMP_AND_MAP: &str = "0x20";
+
+fn record(jit: &str, debug: Option<&str>) -> Result<Recording> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PHP")?);
+    let jit = format!("opcache.jit={jit}");
+    for setting in ["opcache.enable=1", "opcache.enable_cli=1", "opcache.jit_buffer_size=64M", &jit] {
+        command.args(["-d", setting]);
+    }
+    if let Some(debug) = debug {
+        command.args(["-d", &format!("opcache.jit_debug={debug}")]);
+    }
+    command.arg(target_file("php/burn.php")?).arg("60");
+    let target = Target::start(command, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record();
+    // PHP writes to /tmp, whatever is asked for.
+    for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
+        if std::fs::exists(&file)? {
+            std::fs::remove_file(file)?;
+        }
+    }
+    recording
+}
+
+#[track_caller]
+fn assert_burns(recording: &Recording) {
+    recording.assert_named();
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+}
+
+#[test]
+fn compiled_functions_keep_their_leaf() -> Result<()> {
+    let recording = record(FUNCTIONS, Some(DUMP_AND_MAP))?;
+    assert_burns(&recording);
+    assert_eq!(recording.number("/jit/named/perf_map"), 0, "where a dump and a map have a name, the dump's is taken");
+    Ok(())
+}
+
+#[test]
+fn compiled_traces_keep_their_leaf() -> Result<()> {
+    assert_burns(&record(TRACES, Some(DUMP_AND_MAP))?);
+    Ok(())
+}
+
+#[test]
+fn a_perf_map_is_enough() -> Result<()> {
+    let recording = record(TRACES, Some(MAP))?;
+    assert_burns(&recording);
+    assert_eq!(recording.number("/jit/named/jitdump"), 0);
+    Ok(())
+}
+
+#[test]
+fn a_stack_of_one_frame_is_not_called_complete() -> Result<()> {
+    let recording = record(TRACES, Some(MAP))?;
+    let folded = &recording.folded;
+    assert_eq!(folded.complete_with("leaf_hot").part, 0, "PHP's native callers are missing");
+    Ok(())
+}
+
+#[test]
+fn without_a_dump_the_exact_settings_are_named() -> Result<()> {
+    let recording = record(FUNCTIONS, None)?;
+    let advice = recording.account["advice"][0]["advice"].as_str().unwrap_or_default();
+    assert!(advice.contains("-d opcache.jit_debug=0x20"), "{advice}");
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Waiting for what can be observed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// How long anything may take before a test fails. Much more than needed: the machine may be busy.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two looks.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Looks until `look` finds something.
+///
+/// # Errors
+/// It fails, or finds nothing within [`WAIT_LIMIT`].
+pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Instant::now() + WAIT_LIMIT;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if Instant::now() >= deadline {
+            bail!("waited {} s for {what}", WAIT_LIMIT.as_secs());
+        }
+        std::thread::sleep(POLL);
+    }
+}

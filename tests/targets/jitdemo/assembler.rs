@@ -1,0 +1,122 @@
+//! The few x86-64 instructions that the demo needs, each with its effect on the frame and its source line.
+
+use crate::eh_frame::{RBP, RBX, RSP, Unwinding};
+
+/// How a function's callers are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frames {
+    /// Through the chain of frame pointers, or the unwinding information.
+    Pointer,
+    /// Through the unwinding information only; rbp holds a number.
+    CfiOnly,
+}
+
+/// A finished function.
+pub(crate) struct Function {
+    /// Its machine code; position-independent but for the absolute addresses of what it calls.
+    pub(crate) code: Vec<u8>,
+    /// How to unwind from each of its instructions.
+    pub(crate) unwinding: Unwinding,
+    /// (offset, line) in ascending order of offset.
+    pub(crate) lines: Vec<(usize, i32)>,
+}
+
+/// Assembles one function, `extern "C" fn(u32) -> u32`.
+pub(crate) struct Assembler {
+    frames: Frames,
+    code: Vec<u8>,
+    unwinding: Unwinding,
+    lines: Vec<(usize, i32)>,
+}
+
+impl Assembler {
+    /// Starts with a prologue that keeps the argument in ebx; line 1 of the function is `first_line`.
+    pub(crate) fn new(frames: Frames, first_line: i32) -> Self {
+        let mut new = Self { frames, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
+        new.line(first_line);
+        new.emit(&[0x55]); // push rbp
+        new.unwinding.saved(new.code.len(), RBP, 16);
+        if frames == Frames::Pointer {
+            new.emit(&[0x48, 0x89, 0xe5]); // mov rbp, rsp
+            new.unwinding.cfa_register(new.code.len(), RBP);
+        }
+        new.emit(&[0x53]); // push rbx
+        match frames {
+            Frames::Pointer => new.unwinding.saved_only(new.code.len(), RBX, 24),
+            Frames::CfiOnly => new.unwinding.saved(new.code.len(), RBX, 24),
+        }
+        new.emit(&[0x48, 0x83, 0xec, 0x08]); // sub rsp, 8: keeps rsp aligned to 16 at calls
+        if frames == Frames::CfiOnly {
+            new.unwinding.cfa_offset(new.code.len(), 32);
+            new.emit(&[0x89, 0xfd]); // mov ebp, edi: rbp is no frame pointer from here on
+        }
+        new.emit(&[0x89, 0xfb]); // mov ebx, edi
+        new
+    }
+
+    /// What follows belongs to this source line.
+    pub(crate) fn line(&mut self, line: i32) {
+        self.lines.push((self.code.len(), line));
+    }
+
+    /// `callee(argument)`
+    pub(crate) fn call(&mut self, callee: usize) {
+        self.emit(&[0x89, 0xdf]); // mov edi, ebx
+        self.call_edi(callee);
+    }
+
+    /// `callee(3 * argument)`
+    pub(crate) fn call_with_triple(&mut self, callee: usize) {
+        self.emit(&[0x8d, 0x3c, 0x5b]); // lea edi, [rbx + rbx * 2]
+        self.call_edi(callee);
+    }
+
+    fn call_edi(&mut self, callee: usize) {
+        self.emit(&[0x48, 0xb8]); // mov rax, callee
+        self.emit(&(callee as u64).to_le_bytes());
+        self.emit(&[0xff, 0xd0]); // call rax
+    }
+
+    /// Leaves the result of `argument` rounds of xorshift32 in eax; a round takes the same time in every function.
+    pub(crate) fn xorshift_loop(&mut self, seed: u32) {
+        self.emit(&[0xb8]); // mov eax, seed
+        self.emit(&seed.to_le_bytes());
+        let top = self.code.len();
+        for shift in [[0xc1, 0xe1, 13], [0xc1, 0xe9, 17], [0xc1, 0xe1, 5]] {
+            self.emit(&[0x89, 0xc1]); // mov ecx, eax
+            self.emit(&shift); // shl or shr ecx
+            self.emit(&[0x31, 0xc8]); // xor eax, ecx
+        }
+        self.emit(&[0xff, 0xcf]); // dec edi
+        let back = i8::try_from(top as i64 - (self.code.len() as i64 + 2)).expect("invariant: the loop is short");
+        self.emit(&[0x75, back.to_le_bytes()[0]]); // jnz top
+    }
+
+    /// `count` bytes that do nothing.
+    pub(crate) fn nops(&mut self, count: usize) {
+        self.code.extend(std::iter::repeat_n(0x90, count));
+    }
+
+    /// Ends with the epilogue.
+    pub(crate) fn finish(mut self, last_line: i32) -> Function {
+        self.line(last_line);
+        self.emit(&[0x48, 0x83, 0xc4, 0x08]); // add rsp, 8
+        if self.frames == Frames::CfiOnly {
+            self.unwinding.cfa_offset(self.code.len(), 24);
+        }
+        self.emit(&[0x5b]); // pop rbx
+        self.unwinding.restored(self.code.len(), RBX);
+        if self.frames == Frames::CfiOnly {
+            self.unwinding.cfa_offset(self.code.len(), 16);
+        }
+        self.emit(&[0x5d]); // pop rbp
+        self.unwinding.restored(self.code.len(), RBP);
+        self.unwinding.cfa(self.code.len(), RSP, 8);
+        self.emit(&[0xc3]); // ret
+        Function { code: self.code, unwinding: self.unwinding, lines: self.lines }
+    }
+
+    fn emit(&mut self, bytes: &[u8]) {
+        self.code.extend_from_slice(bytes);
+    }
+}

@@ -1,0 +1,194 @@
+//! `bench`: what jitprof costs beside what the others cost, measured in one run.
+//!
+//! Nothing here asserts: a benchmark on a shared machine that fails is a benchmark that is switched off. Each figure is
+//! printed with its peer's, the ratio, the goal, and the command that made it.
+
+mod ingest;
+mod profilers;
+mod recording;
+mod report;
+mod running;
+mod slowdown;
+mod target;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::build::{self, Profile};
+use crate::command::{self, Root};
+use crate::workspace::Workspace;
+use report::Report;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Shorter recordings and fewer rounds: two minutes instead of eight, with a larger spread
+    #[arg(long, conflicts_with = "long")]
+    quick: bool,
+    /// A recording of 60 s besides, for the time from stop to finished flamegraph
+    #[arg(long)]
+    long: bool,
+    /// Only these parts
+    #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Measure the binaries of an earlier run
+    #[arg(long)]
+    no_build: bool,
+    /// A jitdump to read besides those that are made in the shape of Node's and Erlang's
+    #[arg(value_name = "DUMP")]
+    dump: Option<PathBuf>,
+}
+
+/// A part of the run, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Reading dumps, and loading 200,000 functions; needs no root
+    Ingest,
+    /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
+    Recording,
+    /// Iterations of the target with and without profilers
+    Slowdown,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Ingest, Self::Recording, Self::Slowdown];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ingest => "ingest",
+            Self::Recording => "recording",
+            Self::Slowdown => "slowdown",
+        }
+    }
+}
+
+/// What the parts share.
+struct Bench {
+    jitprof: PathBuf,
+    ingest: PathBuf,
+    targets: PathBuf,
+    /// For dumps and recordings; removed at the end.
+    scratch: PathBuf,
+    lengths: Lengths,
+}
+
+/// How much is measured.
+struct Lengths {
+    ingest_rounds: u32,
+    recording: Duration,
+    long_recording: Option<Duration>,
+    slowdown_rounds: u32,
+    slowdown_phase: Duration,
+}
+
+impl Lengths {
+    fn of(arguments: &Arguments) -> Self {
+        let seconds = Duration::from_secs;
+        let long_recording = arguments.long.then_some(seconds(60));
+        if arguments.quick {
+            let (recording, phase) = (seconds(5), seconds(3));
+            Self { ingest_rounds: 3, recording, long_recording, slowdown_rounds: 2, slowdown_phase: phase }
+        } else {
+            let (recording, phase) = (seconds(20), seconds(5));
+            Self { ingest_rounds: 11, recording, long_recording, slowdown_rounds: 6, slowdown_phase: phase }
+        }
+    }
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let parts: Vec<Part> =
+        Part::ALL.into_iter().filter(|p| arguments.only.is_empty() || arguments.only.contains(p)).collect();
+    let (jitprof, ingest) = binaries(workspace, arguments.no_build)?;
+    let scratch = workspace.target.join("bench");
+    std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
+    let lengths = Lengths::of(arguments);
+    let bench = Bench { jitprof, ingest, targets: workspace.targets(), scratch, lengths };
+    let mut report = Report::begin(&workspace.root);
+    let outcome = measure(workspace, &bench, arguments, &parts, &mut report);
+    std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;
+    print!("\n{report}");
+    outcome
+}
+
+fn measure(
+    workspace: &Workspace,
+    bench: &Bench,
+    arguments: &Arguments,
+    parts: &[Part],
+    report: &mut Report,
+) -> Result<()> {
+    if parts.contains(&Part::Ingest) {
+        ingest::run(bench, arguments.dump.as_deref(), report)?;
+    }
+    let recorded: Vec<Part> = parts.iter().copied().filter(|part| *part != Part::Ingest).collect();
+    if recorded.is_empty() {
+        return Ok(());
+    }
+    match Root::detect() {
+        Root::Already => {}
+        Root::Sudo => return as_root(arguments, &recorded),
+        Root::Unavailable => {
+            for part in recorded {
+                report.skip(part.name(), "needs root, and sudo asks for a password here; run `sudo -v` first");
+            }
+            return Ok(());
+        }
+    }
+    let profilers = profilers::find(workspace, report)?;
+    if recorded.contains(&Part::Recording) {
+        recording::run(bench, &profilers, report)?;
+    }
+    if recorded.contains(&Part::Slowdown) {
+        slowdown::run(bench, &profilers, report)?;
+    }
+    Ok(())
+}
+
+/// Starts this program again as root for the parts that need it: the account of a root process (`/proc/PID/io`) is
+/// open to root alone. The build stays this user's.
+fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
+    let own = std::env::current_exe().context("cannot find this program's own path")?;
+    let mut again = Root::Sudo.command(&own).context("sudo has gone")?;
+    again.args(["bench", "--no-build", "--only"]);
+    again.arg(parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(","));
+    for (flag, given) in [("--quick", arguments.quick), ("--long", arguments.long)] {
+        if given {
+            again.arg(flag);
+        }
+    }
+    command::run(&mut again)
+}
+
+/// The release binaries: jitprof with its kernel part, and the program that reads dumps.
+fn binaries(workspace: &Workspace, no_build: bool) -> Result<(PathBuf, PathBuf)> {
+    let release = workspace.target.join("release");
+    let (jitprof, ingest) = (release.join("jitprof"), release.join("examples/bench_ingest"));
+    if !no_build {
+        build::jitprof(workspace, Profile::Release)?;
+        command::progress("building the reader's benchmark");
+        // The same object as the binary's, or cargo would build the library a second time without it.
+        let mut cargo = workspace.cargo();
+        cargo.args(["build", "--release", "--package", "jitprof", "--example", "bench_ingest"]);
+        command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))?;
+    }
+    for binary in [&jitprof, &ingest] {
+        if !binary.is_file() {
+            anyhow::bail!("there is no {}; run without --no-build", binary.display());
+        }
+    }
+    Ok((jitprof, ingest))
+}
+
+/// Runs a command that prints one JSON value.
+fn json(command: &mut Command) -> Result<serde_json::Value> {
+    let line = command::shown(command);
+    serde_json::from_str(command::output(command)?.trim()).with_context(|| format!("`{line}` printed no JSON"))
+}
+
+/// A path as it is shown: relative to the current folder where that is shorter.
+fn short(path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    path.strip_prefix(&here).unwrap_or(path).display().to_string()
+}

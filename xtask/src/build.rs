@@ -1,0 +1,118 @@
+//! `build`: the kernel part, then the binary that carries it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use crate::{command, tools};
+
+/// The target of the kernel part; every machine jitprof runs on is little-endian.
+const BPF_TARGET: &str = "bpfel-unknown-none";
+/// The binary of the package `profiler-ebpf`.
+const BPF_BIN: &str = "jitprof-ebpf";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Build the binary without optimisation (the kernel part always has it: the verifier's limits need it)
+    #[arg(long)]
+    debug: bool,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
+    let binary = jitprof(workspace, profile)?;
+    println!("{}", binary.display());
+    Ok(())
+}
+
+/// Cargo's profile for the parts that run on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Debug,
+    Release,
+}
+
+/// Builds `jitprof` with its kernel part inside and returns the binary's path.
+pub(crate) fn jitprof(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    let object = kernel_part(workspace)?;
+    command::progress("building jitprof");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "jitprof", "--bin", "jitprof"]).env("JITPROF_BPF_OBJECT", object);
+    host_binary(workspace, cargo, profile, "jitprof")
+}
+
+/// Builds the demo JIT and returns the binary's path.
+pub(crate) fn jitdemo(workspace: &Workspace) -> Result<PathBuf> {
+    command::progress("building the demo JIT");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "jitprof-tests", "--bin", "jitdemo"]);
+    host_binary(workspace, cargo, Profile::Release, "jitdemo")
+}
+
+fn host_binary(workspace: &Workspace, mut cargo: Command, profile: Profile, name: &str) -> Result<PathBuf> {
+    let folder = match profile {
+        Profile::Debug => "debug",
+        Profile::Release => {
+            cargo.arg("--release");
+            "release"
+        }
+    };
+    command::run(&mut cargo)?;
+    let binary = workspace.target.join(folder).join(name);
+    if !binary.is_file() {
+        // A `build.target` in a cargo configuration moves it.
+        bail!("cargo built {name}, but not as {}; unset CARGO_BUILD_TARGET and `build.target`", binary.display());
+    }
+    Ok(binary)
+}
+
+/// Builds the eBPF object and returns its path, `<target>/bpf/jitprof.bpf.o`.
+pub(crate) fn kernel_part(workspace: &Workspace) -> Result<PathBuf> {
+    tools::ensure_component(workspace, "rust-src")?;
+    let linker = tools::ensure_bpf_linker(workspace)?;
+    command::progress("building the kernel part");
+    command::run(kernel_cargo(workspace, &linker)?.args(["build", "--release", "--bin", BPF_BIN]).args(KERNEL_TARGET))?;
+    let folder = workspace.target.join("bpf");
+    let (built, object) = (folder.join(BPF_TARGET).join("release").join(BPF_BIN), folder.join("jitprof.bpf.o"));
+    // Copied under a temporary name: a build that is cut short leaves no half object behind.
+    let unfinished = folder.join("jitprof.bpf.o.tmp");
+    std::fs::copy(&built, &unfinished)
+        .and_then(|_| std::fs::rename(&unfinished, &object))
+        .with_context(|| format!("cannot copy {} to {}", built.display(), object.display()))?;
+    Ok(object)
+}
+
+/// Lints the kernel part; every warning is an error.
+pub(crate) fn kernel_clippy(workspace: &Workspace) -> Result<()> {
+    tools::ensure_component(workspace, "rust-src")?;
+    let linker = tools::ensure_bpf_linker(workspace)?;
+    let mut cargo = kernel_cargo(workspace, &linker)?;
+    command::run(cargo.args(["clippy", "--release"]).args(KERNEL_TARGET).args(["--", "-D", "warnings"]))
+}
+
+const KERNEL_TARGET: [&str; 4] = ["--target", BPF_TARGET, "-Z", "build-std=core"];
+
+/// A cargo command for the kernel part's workspace. `RUSTC_BOOTSTRAP` opens build-std on the pinned stable toolchain,
+/// so that one toolchain builds everything.
+fn kernel_cargo(workspace: &Workspace, linker: &Path) -> Result<Command> {
+    let linker =
+        linker.to_str().context("the target folder's path is no UTF-8; set CARGO_TARGET_DIR to one that is")?;
+    let flags = [
+        format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
+        // BTF is made from debug information; the loader needs it for maps and bpf_loop callbacks.
+        "-Cdebuginfo=2".to_owned(),
+        "-Clink-arg=--btf".to_owned(),
+        format!("-Clinker={linker}"),
+    ];
+    let mut cargo = workspace.cargo();
+    cargo
+        .current_dir(workspace.ebpf())
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_DIR", workspace.target.join("bpf"))
+        .env_remove("RUSTFLAGS")
+        // Encoded: a path with spaces stays one flag.
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    Ok(cargo)
+}

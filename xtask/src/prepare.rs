@@ -1,0 +1,202 @@
+//! `prepare`: finds the runtimes that the live tests profile, and installs what is missing.
+//!
+//! Each runtime is handed to the tests as an environment variable with an absolute path, so that the tests look for
+//! nothing themselves. A variable that is already set is taken as it is.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{self, Root};
+use crate::workspace::Workspace;
+
+/// The wheel that the expectations were measured with.
+const WASMTIME_WHEEL: &str = "wasmtime==50.0.1";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only these runtimes
+    #[arg(value_parser = RUNTIMES.map(|runtime| runtime.name))]
+    runtimes: Vec<String>,
+}
+
+/// A runtime that live tests need.
+pub(crate) struct Runtime {
+    /// What `--skip` and the summary call it.
+    pub(crate) name: &'static str,
+    find: fn(&Workspace) -> Result<Variables>,
+}
+
+/// Environment variables for the live tests.
+pub(crate) type Variables = Vec<(&'static str, OsString)>;
+
+/// All of them, in the order in which they are prepared.
+pub(crate) const RUNTIMES: [Runtime; 5] = [
+    Runtime { name: "node", find: node },
+    Runtime { name: "python", find: python },
+    Runtime { name: "wasmtime", find: wasmtime },
+    Runtime { name: "php", find: php },
+    Runtime { name: "erlang", find: erlang },
+];
+
+impl Runtime {
+    /// Finds or installs it and returns the variables that lead tests to it.
+    ///
+    /// # Errors
+    /// When it is not there and cannot be installed; the error says what to install.
+    pub(crate) fn prepare(&self, workspace: &Workspace) -> Result<Variables> {
+        (self.find)(workspace)
+    }
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let wanted =
+        |runtime: &&Runtime| arguments.runtimes.is_empty() || arguments.runtimes.iter().any(|n| n == runtime.name);
+    let mut failed = Vec::new();
+    for runtime in RUNTIMES.iter().filter(wanted) {
+        match runtime.prepare(workspace) {
+            Ok(variables) => {
+                for (name, value) in variables {
+                    println!("{name}={}", value.to_string_lossy());
+                }
+            }
+            Err(error) => {
+                eprintln!("error: {}: {error:#}", runtime.name);
+                failed.push(runtime.name);
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("not ready: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn node(_: &Workspace) -> Result<Variables> {
+    let node = program("JITPROF_NODE", "node", &["nodejs"])?;
+    let mut options = Command::new(&node);
+    if !command::output(options.arg("--v8-options"))?.contains("--interpreted-frames-native-stack") {
+        bail!("{} is too old; install Node 20 or later, or set JITPROF_NODE", node.display());
+    }
+    Ok(vec![("JITPROF_NODE", node.into())])
+}
+
+fn php(_: &Workspace) -> Result<Variables> {
+    let php = program("JITPROF_PHP", "php", &["php-cli"])?;
+    let modules = command::output(Command::new(&php).arg("-v"))?;
+    if !modules.contains("OPcache") {
+        bail!("{} has no opcache, which is PHP's JIT; install php-opcache, or set JITPROF_PHP", php.display());
+    }
+    Ok(vec![("JITPROF_PHP", php.into())])
+}
+
+fn erlang(_: &Workspace) -> Result<Variables> {
+    let erl = program("JITPROF_ERL", "erl", &["erlang-base"])?;
+    let erlc = program("JITPROF_ERLC", "erlc", &["erlang-base"])?;
+    Ok(vec![("JITPROF_ERL", erl.into()), ("JITPROF_ERLC", erlc.into())])
+}
+
+fn python(_: &Workspace) -> Result<Variables> {
+    Ok(vec![("JITPROF_PYTHON", python_with_perf_jit()?.into())])
+}
+
+/// A CPython of 3.13 or later on Linux that really writes a jitdump.
+fn python_with_perf_jit() -> Result<PathBuf> {
+    let mut candidates: Vec<PathBuf> =
+        ["JITPROF_PYTHON", "PY"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
+    candidates.extend(pyenv_pythons());
+    candidates.extend(["python3.14", "python3.13", "python3"].iter().filter_map(|name| command::in_path(name)));
+    // It takes its own dump away again.
+    let writes_a_dump = "import os, sys; sys.exit(1) if sys.version_info < (3, 13) else None; \
+         os.remove(f'/tmp/jit-{os.getpid()}.dump')";
+    candidates
+        .into_iter()
+        .find(|python| command::succeeds(Command::new(python).args(["-X", "perf_jit", "-c", writes_a_dump])))
+        .context(
+            "no CPython with `-X perf_jit` was found in PATH or under pyenv; run `pyenv install 3.13`, or set \
+             JITPROF_PYTHON to a CPython of 3.13 or later",
+        )
+}
+
+/// pyenv's interpreters; its shims answer for one version only.
+fn pyenv_pythons() -> Vec<PathBuf> {
+    let root = std::env::var_os("PYENV_ROOT")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pyenv")));
+    let Some(Ok(versions)) = root.map(|root| std::fs::read_dir(root.join("versions"))) else {
+        return Vec::new();
+    };
+    let mut pythons: Vec<PathBuf> = versions.flatten().map(|version| version.path().join("bin/python3")).collect();
+    // The lowest version that will do is the one the expectations were measured with.
+    pythons.sort();
+    pythons
+}
+
+/// A virtual environment with the wheel: Debian's own Python refuses to install outside of one.
+fn wasmtime(workspace: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_WASMTIME_PYTHON";
+    let imports = |python: &Path| command::succeeds(Command::new(python).args(["-c", "import wasmtime"]));
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        if !imports(Path::new(&given)) {
+            bail!("{} cannot import wasmtime; unset {VARIABLE} or correct it", given.to_string_lossy());
+        }
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let venv = workspace.target.join("venv");
+    let python = venv.join("bin/python");
+    if !imports(&python) {
+        let advice = || {
+            format!(
+                "install Python's venv module (Debian: python3-venv), or set {VARIABLE} to a Python with the wasmtime wheel"
+            )
+        };
+        let base = program("PY", "python3", &["python3"])?;
+        command::progress("installing the wasmtime wheel");
+        if !command::succeeds(Command::new(&base).args(["-c", "import venv, ensurepip"])) {
+            apt_install(&["python3-venv"]).with_context(advice)?;
+        }
+        command::run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&venv)).with_context(advice)?;
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", WASMTIME_WHEEL]);
+        command::run(&mut pip).with_context(advice)?;
+    }
+    Ok(vec![(VARIABLE, python.into())])
+}
+
+/// The program that `variable` names, or the one in `PATH`, or the one that Debian's packages bring.
+fn program(variable: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os(variable) {
+        return Ok(given.into());
+    }
+    if let Some(found) = command::in_path(name) {
+        return Ok(found);
+    }
+    apt_install(packages)
+        .with_context(|| format!("there is no `{name}`; install it, or set {variable} to its path"))?;
+    command::in_path(name)
+        .with_context(|| format!("{} is installed, but there is no `{name}` in PATH", packages.join(" ")))
+}
+
+fn apt_install(packages: &[&str]) -> Result<()> {
+    let Some(apt) = command::in_path("apt-get") else {
+        bail!("this system has no apt-get to install {} with", packages.join(" "));
+    };
+    let apt_get = |arguments: &[&str]| -> Result<Command> {
+        let root = Root::detect();
+        let mut command = root.command(&apt).with_context(|| {
+            format!("this needs root: run `sudo apt-get install -y --no-install-recommends {}`", packages.join(" "))
+        })?;
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        Ok(command)
+    };
+    command::progress(&format!("installing {}", packages.join(" ")));
+    let install = [&["install", "-y", "-qq", "--no-install-recommends"], packages].concat();
+    if command::run(&mut apt_get(&install)?).is_ok() {
+        return Ok(());
+    }
+    // A fresh image has no package lists, or old ones.
+    command::run(&mut apt_get(&["update", "-qq"])?)?;
+    command::run(&mut apt_get(&install)?)
+}

@@ -1,0 +1,223 @@
+//! `test`: everything that can be checked here, and a table of what was and what was not.
+
+mod summary;
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::build::{self, Profile};
+use crate::command::{self, Root};
+use crate::prepare::{RUNTIMES, Variables};
+use crate::tools;
+use crate::workspace::Workspace;
+use summary::Summary;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Leave out everything that needs root, a kernel with BPF, or a runtime
+    #[arg(long)]
+    no_live: bool,
+    /// Leave out a step, a runtime, or the live tests with NAME in their path; the summary repeats the reason
+    #[arg(long, value_name = "NAME=REASON", value_parser = parse_skip)]
+    skip: Vec<Skip>,
+}
+
+/// Something that is left out on purpose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skip {
+    /// A step, a runtime, or a part of live tests' paths.
+    name: String,
+    /// Why, in the user's words.
+    reason: String,
+}
+
+fn parse_skip(text: &str) -> Result<Skip, String> {
+    match text.split_once('=') {
+        Some((name, reason)) if !name.is_empty() && !reason.trim().is_empty() => {
+            Ok(Skip { name: name.to_owned(), reason: reason.trim().to_owned() })
+        }
+        _ => Err("wants NAME=REASON; nothing is left out without a reason".to_owned()),
+    }
+}
+
+/// Does one step and returns a note for the summary.
+type Step = fn(&Workspace) -> Result<String>;
+
+/// Steps that need neither root nor a runtime, in order.
+const STATIC_STEPS: [(&str, Step); 5] =
+    [("fmt", fmt), ("clippy", clippy), ("clippy-kernel", clippy_kernel), ("unit", unit), ("build", build_all)];
+/// The step that runs the live tests.
+const LIVE: &str = "live";
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let mut summary = Summary::default();
+    let mut skips = arguments.skip.clone();
+    for (name, step) in STATIC_STEPS {
+        match take(&mut skips, name) {
+            Some(skip) => summary.skip(name, &skip.reason),
+            None => summary.run(name, || step(workspace)),
+        }
+    }
+    if arguments.no_live {
+        summary.skip(LIVE, "--no-live");
+    } else if let Some(skip) = take(&mut skips, LIVE) {
+        summary.skip(LIVE, &skip.reason);
+    } else if !summary.passed("build") {
+        summary.run(LIVE, || bail!("there is no binary to test, because `build` did not pass"));
+    } else {
+        live(workspace, &skips, &mut summary);
+        skips.clear();
+    }
+    for skip in &skips {
+        summary.run(&skip.name, || bail!("--skip names no step of this run"));
+    }
+    eprint!("\n{summary}");
+    match summary.failures() {
+        0 => Ok(()),
+        count => bail!("{count} failed"),
+    }
+}
+
+fn take(skips: &mut Vec<Skip>, name: &str) -> Option<Skip> {
+    let index = skips.iter().position(|skip| skip.name == name)?;
+    Some(skips.remove(index))
+}
+
+fn fmt(workspace: &Workspace) -> Result<String> {
+    tools::ensure_component(workspace, "rustfmt")?;
+    command::run(workspace.cargo().args(["fmt", "--all", "--check"]))?;
+    command::run(workspace.cargo().args(["fmt", "--all", "--check"]).current_dir(workspace.ebpf()))?;
+    Ok(String::new())
+}
+
+fn clippy(workspace: &Workspace) -> Result<String> {
+    tools::ensure_component(workspace, "clippy")?;
+    command::run(workspace.cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    Ok(String::new())
+}
+
+fn clippy_kernel(workspace: &Workspace) -> Result<String> {
+    tools::ensure_component(workspace, "clippy")?;
+    build::kernel_clippy(workspace)?;
+    Ok(String::new())
+}
+
+fn unit(workspace: &Workspace) -> Result<String> {
+    command::run(workspace.cargo().arg("test"))?;
+    // The rest of what needs no root: xtask's own tests, and those of the programs that the live tests profile.
+    command::run(workspace.cargo().args(["test", "--package", "xtask", "--package", "jitprof-tests", "--bins"]))?;
+    Ok(String::new())
+}
+
+fn build_all(workspace: &Workspace) -> Result<String> {
+    build::jitprof(workspace, Profile::Release)?;
+    build::jitdemo(workspace)?;
+    Ok(String::new())
+}
+
+/// Prepares the runtimes, then runs the live tests that are not skipped.
+fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
+    let mut variables = vec![
+        ("JITPROF_BIN", workspace.target.join("release/jitprof").into()),
+        ("JITPROF_DEMO", workspace.target.join("release/jitdemo").into()),
+        ("JITPROF_TARGETS", workspace.targets().into()),
+    ];
+    for runtime in &RUNTIMES {
+        if let Some(skip) = skips.iter().find(|skip| skip.name == runtime.name) {
+            summary.skip(runtime.name, &skip.reason);
+        } else {
+            summary.run(runtime.name, || {
+                let found = runtime.prepare(workspace)?;
+                let paths = found.iter().map(|(_, path)| path.to_string_lossy()).collect::<Vec<_>>().join(" ");
+                variables.extend(found);
+                Ok(paths)
+            });
+        }
+    }
+    let tests = match list(workspace) {
+        Ok(tests) => tests,
+        Err(error) => return summary.run(LIVE, || Err(error)),
+    };
+    for skip in skips {
+        let count = tests.iter().filter(|test| test.contains(&skip.name)).count();
+        if count > 0 {
+            summary.skip(&format!("{LIVE}: {}", skip.name), &format!("{} ({count} tests)", skip.reason));
+        } else if RUNTIMES.iter().all(|runtime| runtime.name != skip.name) {
+            summary.run(&skip.name, || bail!("--skip names no step, no runtime and no live test"));
+        }
+    }
+    let wanted = tests.iter().filter(|test| !skips.iter().any(|skip| test.contains(&skip.name))).count();
+    summary.run(LIVE, || run_live(workspace, skips, variables, wanted));
+}
+
+/// The paths of all live tests.
+fn list(workspace: &Workspace) -> Result<Vec<String>> {
+    command::progress("building the live tests");
+    let listed = command::output(live_cargo(workspace).args(["--", "--list", "--format", "terse"]))?;
+    Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+fn run_live(workspace: &Workspace, skips: &[Skip], variables: Variables, wanted: usize) -> Result<String> {
+    if wanted == 0 {
+        bail!("no live test is left to run; say `--skip live=REASON` if that is meant");
+    }
+    let mut cargo = live_cargo(workspace);
+    match Root::detect() {
+        Root::Already => {}
+        Root::Sudo => {
+            // Cargo stays this user's, only the tests become root's.
+            cargo.env(runner_variable(), "sudo -n -E");
+        }
+        Root::Unavailable => bail!(
+            "the live tests need root, and sudo asks for a password here; run `sudo -v` and try again, or leave them \
+             out with --no-live"
+        ),
+    }
+    cargo.envs(variables);
+    // One after the other: they share the machine's CPUs, and shares are what they assert.
+    cargo.args(["--", "--test-threads=1"]);
+    for skip in skips {
+        cargo.args(["--skip", &skip.name]);
+    }
+    command::run(&mut cargo)?;
+    Ok(format!("{wanted} tests"))
+}
+
+/// `cargo test` of the live tests, and not of the unit tests in the programs that they profile.
+fn live_cargo(workspace: &Workspace) -> Command {
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--package", "jitprof-tests", "--lib"]);
+    for target in &workspace.live_targets {
+        cargo.args(["--test", target]);
+    }
+    cargo
+}
+
+/// Cargo's variable for the program that starts test binaries on this machine.
+fn runner_variable() -> String {
+    format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skip_without_a_reason_is_refused() {
+        assert!(parse_skip("php").is_err());
+        assert!(parse_skip("php=").is_err());
+        assert!(parse_skip("php= ").is_err());
+        assert!(parse_skip("=no package").is_err());
+        let skip = parse_skip("php=no package = no test").unwrap();
+        assert_eq!((skip.name.as_str(), skip.reason.as_str()), ("php", "no package = no test"));
+    }
+
+    #[test]
+    fn a_skip_is_used_up_by_the_step_it_names() {
+        let mut skips = vec![parse_skip("unit=slow").unwrap(), parse_skip("fmt=old").unwrap()];
+        assert_eq!(take(&mut skips, "fmt").unwrap().reason, "old");
+        assert_eq!(take(&mut skips, "fmt"), None);
+        assert_eq!(skips.len(), 1);
+    }
+}

@@ -1,0 +1,108 @@
+//! The table at the end of a test run.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::command;
+
+/// What was done, in order.
+#[derive(Default)]
+pub(crate) struct Summary {
+    rows: Vec<Row>,
+}
+
+struct Row {
+    name: String,
+    outcome: Outcome,
+    note: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed(Duration),
+    Failed(Duration),
+    Skipped,
+}
+
+impl Summary {
+    /// Runs a step; the text it returns becomes its note, an error becomes a failure.
+    pub(crate) fn run(&mut self, name: &str, step: impl FnOnce() -> Result<String>) {
+        command::progress(name);
+        let start = Instant::now();
+        let result = step();
+        let took = start.elapsed();
+        let (outcome, note) = match result {
+            Ok(note) => (Outcome::Passed(took), note),
+            Err(error) => {
+                eprintln!("error: {name}: {error:#}");
+                (Outcome::Failed(took), format!("{error:#}"))
+            }
+        };
+        self.rows.push(Row { name: name.to_owned(), outcome, note });
+    }
+
+    /// Records that a step was left out on purpose.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        self.rows.push(Row { name: name.to_owned(), outcome: Outcome::Skipped, note: reason.to_owned() });
+    }
+
+    /// Whether the step was run and did not fail.
+    pub(crate) fn passed(&self, name: &str) -> bool {
+        self.rows.iter().any(|row| row.name == name && matches!(row.outcome, Outcome::Passed(_)))
+    }
+
+    /// How many steps failed.
+    pub(crate) fn failures(&self) -> usize {
+        self.rows.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_))).count()
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(4);
+        writeln!(f, "{:width$}  {:7}  {:>7}  note", "step", "result", "seconds")?;
+        for Row { name, outcome, note } in &self.rows {
+            let (result, seconds) = match outcome {
+                Outcome::Passed(took) => ("ok", format!("{:.1}", took.as_secs_f64())),
+                Outcome::Failed(took) => ("FAILED", format!("{:.1}", took.as_secs_f64())),
+                Outcome::Skipped => ("skipped", "-".to_owned()),
+            };
+            let line = format!("{name:width$}  {result:7}  {seconds:>7}  {}", note.replace('\n', " "));
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn the_table_names_every_step_with_result_and_reason() {
+        let mut summary = Summary::default();
+        summary.run("fmt", || Ok(String::new()));
+        summary.run("unit", || bail!("two\nlines"));
+        summary.skip("php", "no package here");
+        let table = summary.to_string();
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[1].starts_with("fmt   ok"), "{table}");
+        assert!(lines[2].starts_with("unit  FAILED") && lines[2].ends_with("two lines"), "{table}");
+        assert!(lines[3].starts_with("php   skipped        -  no package here"), "{table}");
+        assert_eq!(summary.failures(), 1);
+    }
+
+    #[test]
+    fn a_step_that_was_skipped_or_never_run_has_not_passed() {
+        let mut summary = Summary::default();
+        summary.run("fmt", || Ok(String::new()));
+        summary.skip("build", "reason");
+        assert!(summary.passed("fmt"));
+        assert!(!summary.passed("build"));
+        assert!(!summary.passed("unit"));
+    }
+}

@@ -1,0 +1,69 @@
+//! Where the sources are and where the results go.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::command;
+
+/// The checkout that this xtask belongs to.
+pub(crate) struct Workspace {
+    /// The folder with the workspace's Cargo.toml.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder; honours `CARGO_TARGET_DIR` and cargo's configuration files.
+    pub(crate) target: PathBuf,
+    /// The version that all packages share.
+    pub(crate) version: String,
+    /// The integration tests of `jitprof-tests`, besides the tests in its library.
+    pub(crate) live_targets: Vec<String>,
+}
+
+impl Workspace {
+    /// Asks cargo, so that every way to move the target folder is honoured.
+    pub(crate) fn find() -> Result<Self> {
+        let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        let mut metadata = cargo();
+        metadata.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest);
+        let metadata: Value = serde_json::from_str(&command::output(&mut metadata)?)
+            .context("`cargo metadata` printed something else than JSON")?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let package = |name: &str| {
+            let packages = metadata["packages"].as_array();
+            packages
+                .and_then(|packages| packages.iter().find(|package| package["name"] == name))
+                .with_context(|| format!("`cargo metadata` lists no package `{name}`"))
+        };
+        let live_targets = package("jitprof-tests")?["targets"].as_array().into_iter().flatten();
+        let live_targets = live_targets.filter(|target| target["kind"][0] == "test");
+        Ok(Self {
+            root: text(&metadata["workspace_root"]).context("`cargo metadata` names no workspace")?.into(),
+            target: text(&metadata["target_directory"]).context("`cargo metadata` names no target folder")?.into(),
+            version: text(&package("jitprof")?["version"]).context("`cargo metadata` names no version")?,
+            live_targets: live_targets.filter_map(|target| text(&target["name"])).collect(),
+        })
+    }
+
+    /// The kernel part's own workspace.
+    pub(crate) fn ebpf(&self) -> PathBuf {
+        self.root.join("profiler-ebpf")
+    }
+
+    /// The programs that demo, live tests and benchmarks profile.
+    pub(crate) fn targets(&self) -> PathBuf {
+        self.root.join("tests/targets")
+    }
+
+    /// A cargo command that runs in the workspace's root.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = cargo();
+        command.current_dir(&self.root);
+        command
+    }
+}
+
+/// The cargo that started this xtask.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}

@@ -111,6 +111,11 @@ impl Assembler {
         self.clock.restart(false);
     }
 
+    /// Damage that no record has followed yet: where it begins, and what was wrong there.
+    pub(super) fn open_damage(&self) -> Option<(crate::units::FileOffset, Field)> {
+        self.lost
+    }
+
     /// Takes one step of the parser into account and gives out the events that it completes.
     pub fn step(&mut self, step: &Step<'_>, out: &mut impl FnMut(CodeEvent)) {
         match step {

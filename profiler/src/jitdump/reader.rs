@@ -6,7 +6,7 @@ use crate::units::{FileOffset, MonoNs};
 use super::assembler::Assembler;
 use super::options::ReaderOptions;
 use super::parser::{Parser, ParserOptions, Step};
-use super::stats::DumpStats;
+use super::stats::{CorruptStretch, DumpStats};
 
 /// Reads a dump from windows of bytes that somebody else provides.
 ///
@@ -42,6 +42,15 @@ impl DumpReader {
     /// The account so far.
     pub fn stats(&self) -> &DumpStats {
         self.assembler.stats()
+    }
+
+    /// The account of a file that ends at `file_len`: damage at its end, which no record has followed, included.
+    pub fn stats_up_to(&self, file_len: u64) -> DumpStats {
+        let mut stats = self.stats().clone();
+        if let Some((offset, what)) = self.assembler.open_damage() {
+            stats.note_corrupt(CorruptStretch { offset, bytes: file_len.saturating_sub(offset.0), what });
+        }
+        stats
     }
 
     /// The parser, for its header and state.

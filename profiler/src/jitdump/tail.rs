@@ -83,6 +83,11 @@ impl DumpTail {
         self.reader.stats()
     }
 
+    /// The account of the file as it is: damage at its end, which no record has followed, included.
+    pub fn stats_so_far(&self) -> DumpStats {
+        self.reader.stats_up_to(self.file_len)
+    }
+
     /// The file's length at the last poll.
     pub fn file_len(&self) -> u64 {
         self.file_len

@@ -311,7 +311,7 @@ impl Dump {
         DumpAccount {
             path: self.path.clone(),
             bytes_read: self.bytes_read,
-            records: self.tail.stats().clone(),
+            records: self.tail.stats_so_far(),
             peek: self.peek.as_ref().map(Peek::stats),
         }
     }

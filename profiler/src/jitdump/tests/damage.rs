@@ -160,3 +160,15 @@ fn a_torn_record_is_retried_not_skipped() {
     }
     assert!(matches!(parser.step(&bytes[start..]), Step::Record(_)));
 }
+
+#[test]
+fn damage_that_no_record_follows_is_counted_up_to_the_end() {
+    let mut bytes = crate::jitdump::writer::DumpWriter::new(7).into_bytes();
+    let header = bytes.len();
+    bytes.extend(std::iter::repeat_n(0xa5, 5000));
+    let mut reader = crate::jitdump::DumpReader::new(crate::jitdump::ReaderOptions::default());
+    reader.read(&bytes, &mut |event| panic!("{event:?}"));
+    let stats = reader.stats_up_to(bytes.len() as u64);
+    assert_eq!(stats.corrupt_bytes, 5000);
+    assert_eq!(stats.corrupt.first().map(|stretch| stretch.offset.0), Some(header as u64));
+}

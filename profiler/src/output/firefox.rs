@@ -200,7 +200,7 @@ fn flags(class: Class) -> FrameFlags {
     match class {
         Class::Jit | Class::Optimized | Class::Mid | Class::Baseline | Class::Interpreted => FrameFlags::IS_JS,
         Class::Builtin => FrameFlags::IS_RELEVANT_FOR_JS,
-        Class::Task | Class::Kernel | Class::Native | Class::Inlined | Class::Note => FrameFlags::empty(),
+        Class::Task | Class::Kernel | Class::Native | Class::Inlined | Class::Span | Class::Note => FrameFlags::empty(),
     }
 }
 
@@ -216,6 +216,7 @@ fn category_color(class: Class) -> CategoryColor {
         Class::Baseline => CategoryColor::LightBlue,
         Class::Interpreted => CategoryColor::Blue,
         Class::Builtin => CategoryColor::Purple,
+        Class::Span => CategoryColor::LightRed,
         Class::Note => CategoryColor::Gray,
     }
 }

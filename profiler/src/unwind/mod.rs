@@ -12,7 +12,7 @@
 //! what is left out is counted in [`RowStats`].
 //!
 //! x86-64. What depends on the machine: the registers in `machine`, the instructions in `synth`, and the ELF machine
-//! number in `layout`.
+//! number in `elf`.
 
 mod builder;
 mod eh_frame;
@@ -20,7 +20,6 @@ mod elf;
 mod expression;
 mod jit;
 mod jit_space;
-mod layout;
 mod machine;
 mod program;
 mod rows;
@@ -31,7 +30,7 @@ mod synth;
 mod tests;
 
 pub use builder::RowTableBuilder;
-pub use elf::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes};
+pub use elf::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 pub use jit::rows_of_jit;
 pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};

@@ -249,6 +249,19 @@ impl Layout {
     }
 }
 
+/// The address that the file itself gives to the first byte of an executable mapping at `file_offset`, by its
+/// executable segments.
+///
+/// A mapping begins at its segment's page, the segment itself may begin a little later. Two segments may share a page
+/// of the file: the one that begins there is meant.
+pub fn svma_of_mapping(code: &[Segment], file_offset: u64) -> Option<u64> {
+    let segment = code.iter().rfind(|segment| {
+        let page_start = segment.file_offset & !0xfff;
+        (page_start..segment.file_offset.saturating_add(segment.file_size)).contains(&file_offset)
+    })?;
+    Some(segment.svma.wrapping_sub(segment.file_offset).wrapping_add(file_offset))
+}
+
 /// What tells one build of a program from another: its build id, and where it says that its code is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Build {

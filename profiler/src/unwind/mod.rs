@@ -15,6 +15,7 @@
 //! number in `elf`.
 
 mod builder;
+mod coverage;
 mod eh_frame;
 mod elf;
 mod expression;
@@ -30,6 +31,7 @@ mod synth;
 mod tests;
 
 pub use builder::RowTableBuilder;
+pub use coverage::{Coverage, KindCount, Stretch, kind_name};
 pub use elf::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 pub use jit::rows_of_jit;
 pub use jit_space::JitSpace;

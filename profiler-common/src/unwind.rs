@@ -88,6 +88,7 @@ const GAP: u8 = CfaKind::Gap as u8;
 const SP: u8 = CfaKind::Sp as u8;
 const FP: u8 = CfaKind::Fp as u8;
 const FP_DEREF: u8 = CfaKind::FpDeref as u8;
+const SP_DEREF: u8 = CfaKind::SpDeref as u8;
 const PLT: u8 = CfaKind::Plt as u8;
 const SIGNAL: u8 = CfaKind::Signal as u8;
 const OUTERMOST: u8 = CfaKind::Outermost as u8;
@@ -119,10 +120,16 @@ pub fn step<M: StackMemory, R: UnwindRules>(frame: Frame, memory: &M, rules: &R)
     if row.cfa_kind() == GAP {
         return by_frame_pointer(sp, fp, memory);
     }
-    let by_row = by_row(row, frame.registers, memory);
-    let believed = match by_row {
-        Ok(caller) => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
-        Err(reason) => reason as u8 == StopReason::EndOfStack as u8,
+    // A failure keeps the frame at hand: the compiler would save registers without a value across the second attempt,
+    // which the verifier refuses.
+    let (caller, failed) = match by_row(row, frame.registers, memory) {
+        Ok(caller) => (caller, None),
+        Err(reason) => (frame, Some(reason)),
+    };
+    let by_row = failed.map_or(Ok(caller), Err);
+    let believed = match failed {
+        None => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
+        Some(reason) => reason as u8 == StopReason::EndOfStack as u8,
     };
     if believed || fp == 0 {
         return by_row;
@@ -140,6 +147,7 @@ fn by_row<M: StackMemory>(row: Row, registers: Registers, memory: &M) -> Result<
         SP => sp.wrapping_add_signed(row.cfa_offset_bytes()),
         FP => fp.wrapping_add_signed(row.cfa_offset_bytes()),
         FP_DEREF => read(memory, fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
+        SP_DEREF => read(memory, sp.wrapping_add_signed(row.cfa_offset_bytes()))?.wrapping_add(8),
         // Behind the slot's push the return address is one word further up.
         PLT => sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 }),
         SIGNAL => {

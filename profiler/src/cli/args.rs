@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use super::subcommand::Subcommand;
+
 /// What the user typed; see [`Config`](super::config::Config) for what it means.
 #[derive(Debug, Parser)]
 #[command(
@@ -20,9 +22,17 @@ use clap::{ArgAction, Parser, ValueEnum};
         sudo jitprof --pid 4711 -d 10s -o out.pb.gz   ten seconds, for `go tool pprof`\n  \
         sudo jitprof -o - --format folded -- node --perf-prof app.js   the program's own output goes to stderr\n\n\
         Exit status: 0 written, 1 failed, 2 wrong usage, 3 no samples.",
-    override_usage = "jitprof [OPTIONS] --pid <PID>\n       jitprof [OPTIONS] -- <COMMAND>..."
+    override_usage = "jitprof [OPTIONS] --pid <PID>\n       jitprof [OPTIONS] -- <COMMAND>...\n       \
+        jitprof <SUBCOMMAND> ...",
+    subcommand_help_heading = "Subcommands",
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true
 )]
 pub struct Args {
+    /// What to do instead of recording
+    #[command(subcommand)]
+    pub subcommand: Option<Subcommand>,
+
     /// Processes to profile, with all their threads and the children that they start
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = id, help_heading = "What to profile")]
     pub pid: Vec<u32>,

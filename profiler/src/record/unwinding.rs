@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use profiler_common::table::{MAX_REGIONS, PageKey, Region};
 
 use crate::account::UnwindingStats;
+use crate::elf::{ElfError, Segment, svma_of_mapping};
 use crate::kernel::Tables;
 use crate::process::open::{TargetFile, open_mapping};
 use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, own_vdso};
 use crate::record::sources::Sources;
 use crate::units::{Avma, FileOffset, MonoNs, Pid};
-use crate::unwind::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes};
+use crate::unwind::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 
 /// Distinct files whose rows are built at most.
 const MAX_FILES: usize = 4096;
@@ -231,13 +232,7 @@ impl Unwinding {
         };
         let offset = if mapping.kind == MappingKind::Vdso { 0 } else { mapping.file_offset.0 };
         let Some(Object::Ready(segments)) = self.objects.get(&object) else { return None };
-        // A mapping begins at its segment's page, the segment itself may begin a little later. Two segments may share
-        // a page of the file: the one that begins there is meant.
-        let segment = segments.iter().rfind(|segment| {
-            let page_start = segment.file_offset & !0xfff;
-            (page_start..segment.file_offset.saturating_add(segment.file_size)).contains(&offset)
-        })?;
-        let svma = segment.svma.wrapping_sub(segment.file_offset).wrapping_add(offset);
+        let svma = svma_of_mapping(segments, offset)?;
         Some((object, mapping.start.0.wrapping_sub(svma)))
     }
 
@@ -336,9 +331,12 @@ fn build(orders: &Receiver<Order>, answers: &Sender<Built>) {
         let started = Instant::now();
         let (object, rows) = match order {
             Order::File(object, file) => (object, rows_of_elf(&file)),
-            Order::Vdso(object) => {
-                (object, own_vdso().map_err(RowsError::Read).and_then(|image| rows_of_elf_bytes(&image)))
-            }
+            Order::Vdso(object) => (
+                object,
+                own_vdso()
+                    .map_err(|error| RowsError::Elf(ElfError::Read(error)))
+                    .and_then(|image| rows_of_elf_bytes(&image)),
+            ),
         };
         if answers.send(Built { object, rows, took: started.elapsed() }).is_err() {
             return;

@@ -8,9 +8,9 @@ use profiler_common::row::{CfaKind, Rule};
 
 use super::builder::RowTableBuilder;
 use super::eh_frame::compile;
-use super::layout::{Layout, Source};
 use super::rows::RowTable;
 use super::stats::RowStats;
+use crate::elf::{ElfError, Layout, SHF_COMPRESSED, SHT_NOBITS, Section, Segment, Source};
 
 /// Most bytes of a section that are read. Node's has 2.7 MB, Chromium's about 30 MB.
 const MAX_SECTION_BYTES: u64 = 128 << 20;
@@ -18,16 +18,7 @@ const MAX_SECTION_BYTES: u64 = 128 << 20;
 /// Bytes of an `.eh_frame_hdr` that say where `.eh_frame` is.
 const HDR_BYTES: u64 = 32;
 
-/// Where a file says that its code is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Segment {
-    /// Offset in the file, in bytes.
-    pub file_offset: u64,
-    /// The address that the file itself gives to the byte at `file_offset`.
-    pub svma: u64,
-    /// Bytes in the file.
-    pub file_size: u64,
-}
+const EM_X86_64: u16 = 62;
 
 /// The rows of one file.
 #[derive(Clone, Debug)]
@@ -43,12 +34,9 @@ pub struct ElfRows {
 /// Why a file gives no rows.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
-    /// The file cannot be read.
-    #[error("cannot read the file: {0}")]
-    Read(#[from] std::io::Error),
-    /// Neither a program nor a shared object in 64-bit little-endian ELF.
-    #[error("not a 64-bit little-endian ELF program or library")]
-    NotElf,
+    /// No ELF program or library that can be read.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
     /// Code of another machine than x86-64.
     #[error("ELF machine {0} is not supported: rows are made for x86-64 (62)")]
     Machine(u16),
@@ -76,16 +64,20 @@ pub fn rows_of_elf_bytes(image: &[u8]) -> Result<ElfRows, RowsError> {
 
 fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
     let layout = Layout::read(source)?;
-    let code = layout.code_ranges();
+    if layout.machine != EM_X86_64 {
+        return Err(RowsError::Machine(layout.machine));
+    }
+    let segments = layout.code();
+    let code: Vec<Range<u64>> = segments.iter().map(Segment::addresses).collect();
     let mut builder = RowTableBuilder::default();
     let mut stats = RowStats::default();
-    let bases = layout.bases();
+    let bases = bases(&layout);
     if let Some((address, bytes, open_ended)) = eh_frame(source, &layout, &mut stats) {
         let bases = bases.clone().set_eh_frame(address);
         compile(gimli::EhFrame::new(&bytes, LittleEndian), &bases, &code, open_ended, &mut builder, &mut stats);
     }
     if let Some(section) = layout.section(".debug_frame")
-        && let Some(bytes) = source.section(section, MAX_SECTION_BYTES)
+        && let Some(bytes) = contents(source, section)
     {
         let mut section = gimli::DebugFrame::new(&bytes, LittleEndian);
         section.set_address_size(8);
@@ -96,19 +88,19 @@ fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
     let (table, cut) = builder.finish();
     stats.cut |= cut;
     stats.rows = u64::try_from(table.len()).unwrap_or(u64::MAX);
-    Ok(ElfRows { table, segments: layout.code, stats })
+    Ok(ElfRows { table, segments, stats })
 }
 
 /// The address and bytes of `.eh_frame`, and whether they may reach beyond its end.
 fn eh_frame(source: &Source<'_>, layout: &Layout, stats: &mut RowStats) -> Option<(u64, Vec<u8>, bool)> {
     if let Some(section) = layout.section(".eh_frame") {
         stats.cut |= section.size > MAX_SECTION_BYTES;
-        let bytes = source.section(section, MAX_SECTION_BYTES)?;
-        return Some((section.address, bytes, false));
+        let bytes = contents(source, section)?;
+        return Some((section.svma, bytes, false));
     }
-    let hdr_address = layout.eh_frame_hdr?;
+    let hdr_address = layout.eh_frame_hdr()?;
     let (offset, available) = layout.loaded_from(hdr_address)?;
-    let bytes = source.read(offset, available.min(HDR_BYTES))?;
+    let bytes = source.read(offset, available.min(HDR_BYTES)).ok()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(hdr_address);
     // The table is not wanted, so an unknown count is no reason to fail: only the first pointer is decoded.
     let parsed = gimli::EhFrameHdr::new(&bytes, LittleEndian).parse(&bases, 8).ok()?;
@@ -116,13 +108,33 @@ fn eh_frame(source: &Source<'_>, layout: &Layout, stats: &mut RowStats) -> Optio
         return None;
     };
     let (offset, available) = layout.loaded_from(address)?;
-    Some((address, source.read(offset, available.min(MAX_SECTION_BYTES))?, true))
+    Some((address, source.read(offset, available.min(MAX_SECTION_BYTES)).ok()?, true))
+}
+
+/// What is wanted of a section: the front of it, if it is too large; all or nothing if it is compressed.
+fn contents(source: &Source<'_>, section: &Section) -> Option<Vec<u8>> {
+    if section.flags & SHF_COMPRESSED == 0 {
+        return source.read(section.file_offset, section.size.min(MAX_SECTION_BYTES)).ok();
+    }
+    source.contents(section, MAX_SECTION_BYTES).ok()
+}
+
+/// What pointers other than pc-relative ones are relative to.
+fn bases(layout: &Layout) -> BaseAddresses {
+    let mut bases = BaseAddresses::default();
+    if let Some(text) = layout.section(".text") {
+        bases = bases.set_text(text.svma);
+    }
+    if let Some(got) = layout.section(".got") {
+        bases = bases.set_got(got.svma);
+    }
+    bases
 }
 
 /// Slots that no call frame information covers: where it does, its entries came first and win.
 fn add_linkage_tables(source: &Source<'_>, layout: &Layout, code: &[Range<u64>], builder: &mut RowTableBuilder) {
-    for section in &layout.sections {
-        let range = section.address..section.address.saturating_add(section.size);
+    for section in layout.sections.iter().filter(|section| section.kind != SHT_NOBITS) {
+        let range = section.svma..section.svma.saturating_add(section.size);
         if !code.iter().any(|code| code.start <= range.start && range.end <= code.end) {
             continue;
         }
@@ -141,6 +153,6 @@ fn add_linkage_tables(source: &Source<'_>, layout: &Layout, code: &[Range<u64>],
 
 /// Whether the second slot is `jmp *x(%rip); push n; jmp`.
 fn is_classic(source: &Source<'_>, file_offset: u64) -> bool {
-    let slot = file_offset.checked_add(16).and_then(|offset| source.read(offset, 16));
+    let slot = file_offset.checked_add(16).and_then(|offset| source.read(offset, 16).ok());
     slot.is_some_and(|slot| matches!(slot.as_slice(), [0xff, 0x25, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..]))
 }

@@ -12,15 +12,15 @@
 //! what is left out is counted in [`RowStats`].
 //!
 //! x86-64. What depends on the machine: the registers in `machine`, the instructions in `synth`, and the ELF machine
-//! number in `layout`.
+//! number in `elf`.
 
 mod builder;
+mod coverage;
 mod eh_frame;
 mod elf;
 mod expression;
 mod jit;
 mod jit_space;
-mod layout;
 mod machine;
 mod program;
 mod rows;
@@ -31,7 +31,8 @@ mod synth;
 mod tests;
 
 pub use builder::RowTableBuilder;
-pub use elf::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes};
+pub use coverage::{Coverage, KindCount, Stretch, kind_name};
+pub use elf::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 pub use jit::rows_of_jit;
 pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};

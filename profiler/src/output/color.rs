@@ -103,7 +103,7 @@ impl Class {
             Self::Baseline => Hsl(188.0, 62.0, 66.0),
             Self::Interpreted => Hsl(215.0, 78.0, 76.0),
             Self::Builtin => Hsl(268.0, 60.0, 80.0),
-            Self::Span => Hsl(300.0, 45.0, 88.0),
+            Self::Span => Hsl(66.0, 90.0, 86.0),
             Self::Note => Hsl(0.0, 0.0, 68.0),
         }
     }

@@ -44,10 +44,12 @@ impl Header {
     pub fn parse(bytes: &[u8]) -> Result<Self, PlogError> {
         let no_log = |offset, field, what| PlogError::NoLog { offset, field, what };
         if !bytes.starts_with(&MAGIC) {
-            let what = format!("{:?} instead of \"HQNplog\\n\"", bytes.get(..8).unwrap_or(bytes).escape_ascii().to_string());
+            let what =
+                format!("{:?} instead of \"HQNplog\\n\"", bytes.get(..8).unwrap_or(bytes).escape_ascii().to_string());
             return Err(no_log(0, "magic", what));
         }
-        let short = || no_log(bytes.len() as u64, "header", format!("it ends after {} of {HEADER_SIZE} bytes", bytes.len()));
+        let short =
+            || no_log(bytes.len() as u64, "header", format!("it ends after {} of {HEADER_SIZE} bytes", bytes.len()));
         let orders = [ByteOrder::Little, ByteOrder::Big];
         let mark = |order: ByteOrder| order.u64(bytes, 8).ok_or_else(short);
         let mut order = None;

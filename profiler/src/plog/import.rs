@@ -1,5 +1,6 @@
 //! A whole log: names, threads, spans in order, and what was found on the way.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 
 use rustc_hash::FxHashMap;
@@ -112,6 +113,8 @@ pub struct Trace {
     pub crossings: [Option<u64>; 2],
     /// How many of what.
     pub counts: Counts,
+    /// Entries of each type.
+    pub type_counts: BTreeMap<u32, u64>,
     /// Sums by trace id; `u32::MAX` stands for all ids beyond a limit.
     pub totals: FxHashMap<u32, NameTotals>,
     spans: Sorted,
@@ -180,6 +183,7 @@ impl Trace {
             timestamps,
             crossings,
             counts: Counts { entries: scan.entries, blank: scan.blank, ..Counts::default() },
+            type_counts: scan.types,
             totals: FxHashMap::default(),
             spans: pass.spans,
             kinds,
@@ -207,14 +211,16 @@ impl Trace {
         last_of(thread, self.timestamps)
     }
 
+    /// What a type means, and whether the user said so.
+    pub fn kind_of(&self, type_id: u32) -> (Kind, bool) {
+        self.kinds.get(type_id)
+    }
+
     /// Calls `visit` with every stretch of time in which a thread was in spans: thread by thread, in the order of time.
     ///
     /// # Errors
     /// The temporary file of a large log cannot be read, or what `visit` returns.
-    pub fn segments<E: From<PlogError>>(
-        &self,
-        visit: impl FnMut(&Segment<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn segments<E: From<PlogError>>(&self, visit: impl FnMut(&Segment<'_>) -> Result<(), E>) -> Result<(), E> {
         segments(&self.spans, visit).map(drop)
     }
 

@@ -26,9 +26,11 @@
 
 mod clock;
 mod error;
+mod file;
 mod header;
 mod import;
 mod kind;
+mod live;
 mod names;
 mod nesting;
 mod order;
@@ -45,15 +47,18 @@ mod tests;
 
 pub use clock::Clock;
 pub use error::PlogError;
+pub use file::open_file;
 pub use header::{BYTE_ORDER_MARK, ENTRY_SIZE, HEADER_SIZE, Header, MAGIC};
 pub use import::{Counts, ImportOptions, NameTotals, Timestamps, Trace};
 pub use kind::{Kind, KindRule};
+pub use live::LiveThreads;
 pub use names::{Encoding, NameTable};
 pub use nesting::{MAX_DEPTH, Segment};
 pub use order::MAX_IN_MEMORY;
 pub use overlay::{Placed, place};
 pub use pairs::{Mark, Span};
 pub use profile::span_profile;
+pub(crate) use profile::thread_name;
 pub use reader::{Entry, Log};
 pub use scan::{MAX_THREADS, ThreadSeen};
 pub use threads::{ThreadMap, ThreadRule, ThreadSource, tid_of_pthread};

@@ -90,12 +90,17 @@ impl NameTable {
             [&|reading| enough(reading) && padded(reading), &enough, &padded, &|_| true];
         // Padding read as a length or a string gives names that are empty, so the reading with fewer of these is right.
         let best_of = |tier: &&dyn Fn(&&Reading) -> bool| {
-            readings.iter().filter(tier).min_by_key(|reading| reading.names.iter().filter(|name| name.is_empty()).count())
+            readings
+                .iter()
+                .filter(tier)
+                .min_by_key(|reading| reading.names.iter().filter(|name| name.is_empty()).count())
         };
         let Some(best) = tiers.iter().find_map(best_of) else {
             let warning = match bytes.len() {
                 0 => format!("empty; names are {what}#0, {what}#1, …"),
-                length => format!("none of the known encodings fits its {length} bytes; names are {what}#0, {what}#1, …"),
+                length => {
+                    format!("none of the known encodings fits its {length} bytes; names are {what}#0, {what}#1, …")
+                }
             };
             return (Self { what, names: Vec::new(), encoding: None }, Some(warning));
         };

@@ -115,10 +115,10 @@ impl<R: Read + Seek> Log<R> {
     /// # Errors
     /// The source cannot be read, or what `visit` returns.
     pub fn entries<E: From<PlogError>>(&mut self, visit: impl FnMut(Entry) -> Result<(), E>) -> Result<u64, E> {
-        self.entries_from(0, visit).map(|(_, blank)| blank)
+        self.entries_from(0, u64::MAX, visit).map(|(_, blank)| blank)
     }
 
-    /// The same from entry number `first` on. Returns the number after the last entry that was read, and how many were
+    /// The same from entry number `first` on, `most` of them. Returns the number after the last entry that was read, and how many were
     /// blank.
     ///
     /// # Errors
@@ -126,16 +126,20 @@ impl<R: Read + Seek> Log<R> {
     pub fn entries_from<E: From<PlogError>>(
         &mut self,
         first: u64,
+        most: u64,
         mut visit: impl FnMut(Entry) -> Result<(), E>,
     ) -> Result<(u64, u64), E> {
         let size = self.entries.entry_size;
-        let per_block = (BLOCK / size).max(1);
+        let end = self.entries.count.min(first.saturating_add(most));
+        let whole = usize::try_from(end.saturating_sub(first)).unwrap_or(usize::MAX);
+        let per_block = (BLOCK / size).clamp(1, whole.max(1));
         let mut block = vec![0; per_block * size];
         let (mut next, mut blank) = (first, 0_u64);
-        while next < self.entries.count {
-            let wanted = usize::try_from(self.entries.count - next).map_or(per_block, |left| left.min(per_block));
+        while next < end {
+            let wanted = usize::try_from(end - next).map_or(per_block, |left| left.min(per_block));
             let at = self.entries.offset.saturating_add(next.saturating_mul(size as u64));
-            let got = read_at(&mut self.source, at, &mut block[..wanted * size]).map_err(PlogError::io("read the log"))?;
+            let got =
+                read_at(&mut self.source, at, &mut block[..wanted * size]).map_err(PlogError::io("read the log"))?;
             for bytes in block[..got].chunks_exact(size) {
                 match Entry::parse(self.header.order, bytes) {
                     Some(entry) if !entry.is_blank() => visit(entry)?,
@@ -207,7 +211,8 @@ fn check(header: &Header, length: u64, warnings: &mut Vec<String>) -> Result<Ext
     ];
     for (at, field, offset) in tables {
         if offset > length || offset < HEADER_SIZE as u64 {
-            warnings.push(format!("byte {at}, {field}: {offset} is not between the header and the file's end, {length}"));
+            warnings
+                .push(format!("byte {at}, {field}: {offset} is not between the header and the file's end, {length}"));
         } else if !offset.is_multiple_of(8) {
             warnings.push(format!("byte {at}, {field}: {offset} is not a multiple of 8"));
         }

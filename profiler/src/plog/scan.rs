@@ -1,5 +1,6 @@
 //! The first pass over a log: which threads, ids and times there are.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 
 use rustc_hash::FxHashMap;
@@ -9,6 +10,8 @@ use super::reader::{Entry, Log};
 
 /// Threads that are kept apart; further ones are one thread, with a warning.
 pub const MAX_THREADS: usize = 4096;
+/// Types whose entries are counted.
+const MAX_TYPES: usize = 1024;
 
 /// A thread as the log has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub(super) struct Scan {
     pub(super) blank: u64,
     pub(super) largest_id: u32,
     pub(super) largest_type: u32,
+    /// Entries of each type, as far as [`MAX_TYPES`] goes.
+    pub(super) types: BTreeMap<u32, u64>,
     /// Whether the entries without duration of each thread are in the order of time.
     pub(super) in_order: bool,
     pub(super) threads: Threads,
@@ -112,6 +117,9 @@ impl Scan {
         self.entries += 1;
         self.largest_id = self.largest_id.max(entry.trace_id);
         self.largest_type = self.largest_type.max(entry.type_id);
+        if self.types.len() < MAX_TYPES || self.types.contains_key(&entry.type_id) {
+            *self.types.entry(entry.type_id).or_default() += 1;
+        }
         let index = self.threads.intern(entry.thread);
         let Some(thread) = usize::try_from(index).ok().and_then(|index| self.threads.seen.get_mut(index)) else {
             return;

@@ -21,6 +21,7 @@ mod functions;
 mod memory;
 mod output;
 mod run;
+mod trace_log;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,6 +77,12 @@ pub(crate) struct Arguments {
     /// Execute this program again after half of the time; its functions' names then begin with `again_`
     #[arg(long)]
     exec_again: bool,
+    /// Log in HQNplog format what runs when: generations and calls
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fork", "exec_again"])]
+    trace_log: Option<PathBuf>,
+    /// Write the log's integers with the most significant byte first
+    #[arg(long, requires = "trace_log")]
+    trace_big_endian: bool,
     /// What all functions' names begin with
     #[arg(long, default_value = "", value_name = "TEXT")]
     name_prefix: String,

@@ -39,7 +39,11 @@ fn a_single_name_and_an_empty_one_in_the_middle_are_read() {
     for encoding in encodings() {
         assert_eq!(named(&["ONE"], encoding, ByteOrder::Little).0.names.names(), ["ONE"], "{encoding}");
         let (trace, _) = named(&["A", "", "CD"], encoding, ByteOrder::Big);
-        assert_eq!((trace.names.name(0), trace.names.name(1), trace.names.name(2)), ("A".into(), "trace#1".into(), "CD".into()), "{encoding}");
+        assert_eq!(
+            (trace.names.name(0), trace.names.name(1), trace.names.name(2)),
+            ("A".into(), "trace#1".into(), "CD".into()),
+            "{encoding}"
+        );
     }
 }
 

@@ -21,7 +21,8 @@ fn recorded(samples: &[(u64, u32)]) -> Profile {
     };
     let mut profile = Profile::new(meta, 0);
     let name = Arc::from("work");
-    let work = Frame { name, kind: FrameKind::Native, tier: None, inlined: false, module: None, source: None, address: 1 };
+    let work =
+        Frame { name, kind: FrameKind::Native, tier: None, inlined: false, module: None, source: None, address: 1 };
     let frame = profile.intern_frame(&work);
     for &(time, tid) in samples {
         let stack = profile.push(profile.stack_root(), frame);
@@ -48,11 +49,8 @@ fn stacks(profile: &Profile) -> Vec<String> {
 }
 
 fn log(start: u64) -> Vec<u8> {
-    let entries = [
-        entry(1100, 100, 0xa0, 1, ACQUIRE),
-        entry(1120, 20, 0xa0, 2, ACQUIRE),
-        entry(1100, 500, 0xb0, 3, ACQUIRE),
-    ];
+    let entries =
+        [entry(1100, 100, 0xa0, 1, ACQUIRE), entry(1120, 20, 0xa0, 2, ACQUIRE), entry(1100, 500, 0xb0, 3, ACQUIRE)];
     LogFields { start, ..fields(ByteOrder::Big) }.log(&entries)
 }
 
@@ -89,7 +87,8 @@ fn a_start_time_is_added_only_where_that_meets_the_recording() {
 
 #[test]
 fn an_offset_moves_the_log_and_a_log_of_another_time_places_nothing() {
-    let far = LogFields { start: 5_000_000, ..fields(ByteOrder::Little) }.log(&[entry(5_000_100, 100, 0xa0, 1, ACQUIRE)]);
+    let far =
+        LogFields { start: 5_000_000, ..fields(ByteOrder::Little) }.log(&[entry(5_000_100, 100, 0xa0, 1, ACQUIRE)]);
     let mut profile = recorded(&SAMPLES);
     let missed = placed(&far, &mut profile, &["0xa0=5"], 0);
     assert_eq!((missed.overlaps, missed.samples), (false, 0));

@@ -32,9 +32,20 @@ pub fn write_firefox_spans(
     trace: &Trace,
     map: &ThreadMap,
     title: &str,
+    writer: impl Write,
+) -> Result<u64, OutputError> {
+    write_at_most(MAX_SPANS, trace, map, title, writer)
+}
+
+/// The same with `most` spans.
+pub(super) fn write_at_most(
+    most: u64,
+    trace: &Trace,
+    map: &ThreadMap,
+    title: &str,
     mut writer: impl Write,
 ) -> Result<u64, OutputError> {
-    let (least_ns, left_out) = least_shown(trace, MAX_SPANS)?;
+    let (least_ns, left_out) = least_shown(trace, most)?;
     let mut conversion = Conversion::new(trace, map, title, least_ns);
     trace.spans(|span| {
         if span.end - span.start >= least_ns {
@@ -117,7 +128,8 @@ impl<'a> Conversion<'a> {
         let start = Timestamp::from_nanos_since_reference(0);
         let process = out.add_process(&text::printable(title), 1, start);
         let threads = trace.threads.iter().enumerate().map(|(index, seen)| {
-            let thread = out.add_thread(process, tid(trace, map, index), start, index == 0);
+            // A main thread would be shown under the name of its process.
+            let thread = out.add_thread(process, tid(trace, map, index), start, false);
             out.set_thread_name(thread, &thread_name(seen.id));
             out.set_thread_show_markers_in_timeline(thread, true);
             thread

@@ -119,9 +119,9 @@ pub fn read_saved(mut source: impl Read) -> Result<Profile, SavedError> {
     }
     let saved: Saved = serde_json::from_slice(&bytes)?;
     drop(bytes);
-    let recording = recording_marker(&saved.threads).ok_or(SavedError::NoClock)?;
-    let start = recording["startNs"].as_str().and_then(|text| text.parse().ok()).ok_or(SavedError::NoClock)?;
-    let how = recording["how"].as_str().unwrap_or_default();
+    let recording = saved.threads.iter().find_map(Recording::of).ok_or(SavedError::NoClock)?;
+    let start = recording.text("startNs").and_then(|text| text.parse().ok()).ok_or(SavedError::NoClock)?;
+    let how = recording.text("how").unwrap_or_default();
     let kinds: Vec<_> = saved.meta.categories.iter().map(|category| kind_of(&category.name)).collect();
     let mut profile = Profile::new(meta(&saved.meta, MonoNs(start), how), 0);
     let mut last_ns = 0;
@@ -133,9 +133,23 @@ pub fn read_saved(mut source: impl Read) -> Result<Profile, SavedError> {
     Ok(profile)
 }
 
-fn recording_marker(threads: &[Thread]) -> Option<&Value> {
-    let mut markers = threads.iter().flat_map(|thread| &thread.markers.data);
-    markers.find(|marker| marker["type"] == RECORDING)
+/// The marker that says how the recording was made.
+struct Recording<'a> {
+    thread: &'a Thread,
+    data: &'a Value,
+}
+
+impl<'a> Recording<'a> {
+    fn of(thread: &'a Thread) -> Option<Self> {
+        let data = thread.markers.data.iter().find(|data| data["type"] == RECORDING)?;
+        Some(Self { thread, data })
+    }
+
+    /// A field, which is an index into its thread's strings.
+    fn text(&self, field: &str) -> Option<&'a str> {
+        let index = usize::try_from(self.data[field].as_u64()?).ok()?;
+        self.thread.string_array.get(index).map(String::as_str)
+    }
 }
 
 fn meta(saved: &Meta, start: MonoNs, how: &str) -> ProfileMeta {

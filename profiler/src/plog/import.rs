@@ -18,8 +18,6 @@ use super::scan::{MAX_THREADS, Scan, ThreadSeen, Threads, scan};
 
 /// Trace names that totals are kept for; all further ones are summed up under one.
 const MAX_TOTALS: usize = 1 << 16;
-/// Types whose meaning is looked up once; the description has a few dozen.
-const MAX_TYPES: u32 = 1 << 16;
 
 /// What a timestamp says about its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,21 +121,28 @@ pub struct Trace {
 
 /// What each type means, and whether the user said so.
 #[derive(Debug)]
-struct Kinds(Vec<(Kind, bool)>);
+struct Kinds {
+    named: Vec<(Kind, bool)>,
+    /// What the user says of types without a name.
+    numbered: FxHashMap<u32, Kind>,
+}
 
 impl Kinds {
-    fn new(types: &NameTable, largest: u32, rules: &[KindRule]) -> Self {
-        let kind_of = |index: u32| {
-            let name = types.name(index);
-            let number = index.to_string();
-            let chosen = rules.iter().rev().find(|rule| rule.name.eq_ignore_ascii_case(&name) || rule.name == number);
-            chosen.map_or_else(|| (Kind::of_name(&name), false), |rule| (rule.kind, true))
+    fn new(types: &NameTable, rules: &[KindRule]) -> Self {
+        let number = |rule: &KindRule| rule.name.strip_prefix("type#").unwrap_or(&rule.name).parse::<u32>().ok();
+        let numbered: FxHashMap<_, _> =
+            rules.iter().filter_map(|rule| number(rule).map(|number| (number, rule.kind))).collect();
+        let kind_of = |(index, name): (usize, &String)| {
+            let by_name = rules.iter().rev().find(|rule| rule.name.eq_ignore_ascii_case(name)).map(|rule| rule.kind);
+            let by_number = || u32::try_from(index).ok().and_then(|index| numbered.get(&index).copied());
+            by_name.or_else(by_number).map_or_else(|| (Kind::of_name(name), false), |kind| (kind, true))
         };
-        Self((0..=largest.min(MAX_TYPES)).map(kind_of).collect())
+        Self { named: types.names().iter().enumerate().map(kind_of).collect(), numbered }
     }
 
     fn get(&self, type_id: u32) -> (Kind, bool) {
-        usize::try_from(type_id).ok().and_then(|index| self.0.get(index)).copied().unwrap_or((Kind::Unknown, false))
+        let named = usize::try_from(type_id).ok().and_then(|index| self.named.get(index)).copied();
+        named.unwrap_or_else(|| self.numbered.get(&type_id).map_or((Kind::Unknown, false), |kind| (*kind, true)))
     }
 }
 
@@ -159,7 +164,7 @@ impl Trace {
     pub fn import<R: Read + Seek>(log: &mut Log<R>, options: &ImportOptions) -> Result<Self, PlogError> {
         let mut scan = scan(log)?;
         let (names, types) = log.names(scan.largest_id, scan.largest_type)?;
-        let kinds = Kinds::new(&types, scan.largest_type, &options.kinds);
+        let kinds = Kinds::new(&types, &options.kinds);
         let clock = Clock::new(log.header().ticks_per_second);
         let mut pass = |log: &mut Log<R>, timestamps| Pass::run(log, &mut scan, &kinds, clock, timestamps, options);
 

@@ -52,11 +52,12 @@ pub fn write_chrome<R: Read + Seek>(
         let (name, kind, tid) = (name_of(mark.trace_id), type_of(mark.type_id), tid_of(mark.thread));
         let (at, designator) = (micros(mark.time), mark.designator);
         write!(writer, ",\n{{\"pid\":{PID},\"tid\":{tid},\"ts\":{at},\"name\":{name},\"cat\":{kind},")?;
-        Ok(match mark.kind {
+        match mark.kind {
             // The producer hands designators over as signed.
             Kind::Counter => write!(writer, r#""ph":"C","args":{{"value":{}}}}}"#, designator.cast_signed())?,
             _ => write!(writer, r#""ph":"i","s":"t","args":{{"designator":"{designator:#x}"}}}}"#)?,
-        })
+        }
+        Ok(())
     })?;
     writer.write_all(b"\n]}\n")?;
     Ok(())

@@ -83,6 +83,11 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = CallGraphArg::Auto, help_heading = "Recording")]
     pub call_graph: CallGraphArg,
 
+    /// Memory of the kernel part for unwind rows, in MiB; rows of what no process uses make room first
+    /// [default: 16, with --all and --comm 32]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Recording")]
+    pub unwind_memory: Option<u32>,
+
     /// Do not read names from the target's memory that its runtime has not written yet
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,

@@ -87,6 +87,11 @@ impl JitSpace {
         self.functions.iter().map(|(start, function)| (*start, function.end, function.rows.as_deref()))
     }
 
+    /// Marks one page for publication.
+    pub fn touch_page(&mut self, page: u64) {
+        self.dirty.insert(page);
+    }
+
     /// Functions with rows.
     pub fn with_rows(&self) -> usize {
         self.with_rows

@@ -7,15 +7,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::elf::ElfError;
+use crate::elf::{Build, ElfError, Source};
 use crate::process::own_vdso;
 use crate::unwind::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 
 /// Builders at most: rows are wanted soon, and the CPUs are the target's. They run at the usual priority: on a busy
 /// machine a niceness of 5 let 9 files be built in 5 seconds instead of 70, and the stacks were cut accordingly.
 const MAX_BUILDERS: usize = 4;
-/// Files from this length on leave one builder to the others. Node has 90 MB and takes 80 ms, libc 2 MB and 3 ms.
-const LARGE_BYTES: u64 = 32 << 20;
+/// Files with more functions leave one builder to the others. Node has 76,000 and takes 80 ms, libc 3,700 and 3 ms.
+const LARGE_FUNCTIONS: u64 = 20_000;
 
 /// What rows are made of.
 #[derive(Debug)]
@@ -38,7 +38,8 @@ pub(super) struct Built {
 struct Order {
     object: u32,
     image: Image,
-    bytes: u64,
+    /// How long it will take: its functions, about.
+    functions: u64,
     /// Samples that have met it meanwhile.
     samples: u64,
 }
@@ -83,12 +84,12 @@ impl Builders {
 
     /// Has rows built that `samples` samples have met already.
     pub(super) fn order(&mut self, object: u32, image: Image, samples: u64) {
-        let bytes = match &image {
-            Image::File(file) => file.metadata().map_or(u64::MAX, |metadata| metadata.len()),
+        let functions = match &image {
+            Image::File(file) => functions_of(file),
             Image::Vdso => 0,
         };
         self.outstanding = self.outstanding.saturating_add(1);
-        self.shared.lock().waiting.push(Order { object, image, bytes, samples });
+        self.shared.lock().waiting.push(Order { object, image, functions, samples });
         // Not all builders take large files: one that does must hear of it.
         self.shared.changed.notify_all();
     }
@@ -159,11 +160,28 @@ impl Shared {
 }
 
 impl Queue {
-    /// What most samples have met; of those the smallest, so that libc does not wait for a browser.
+    /// The least work for each sample that waits for it: this order leaves the fewest samples without rows, and libc does
+    /// not wait for a browser.
     fn choose(&self, only_small: bool) -> Option<usize> {
-        let fitting = self.waiting.iter().enumerate().filter(|(_, order)| !only_small || order.bytes < LARGE_BYTES);
-        fitting.min_by_key(|(_, order)| (std::cmp::Reverse(order.samples), order.bytes)).map(|(index, _)| index)
+        let fitting = |order: &Order| !only_small || order.functions < LARGE_FUNCTIONS;
+        let waiting = self.waiting.iter().enumerate().filter(|(_, order)| fitting(order));
+        waiting.min_by(|(_, a), (_, b)| a.compare_work(b)).map(|(index, _)| index)
     }
+}
+
+impl Order {
+    /// By functions for each sample. A file that no sample has met counts like half a sample: its process runs.
+    fn compare_work(&self, other: &Self) -> std::cmp::Ordering {
+        let half_samples = |order: &Self| u128::from(order.samples) * 2 + 1;
+        let work = |order: &Self| u128::from(order.functions) + 1;
+        (work(self) * half_samples(other)).cmp(&(work(other) * half_samples(self)))
+    }
+}
+
+/// By the table of functions; without one, by the file's length: a function has some hundred bytes.
+fn functions_of(file: &File) -> u64 {
+    let functions = Build::read(&Source::File(file)).map_or(0, |build| build.functions);
+    if functions > 0 { functions } else { file.metadata().map_or(u64::MAX, |metadata| metadata.len() / 256) }
 }
 
 fn build(shared: &Shared, answers: &Sender<Built>, only_small: bool) {
@@ -191,26 +209,25 @@ fn rows_of(image: &Image) -> Result<ElfRows, String> {
 mod tests {
     use super::*;
 
-    fn order(object: u32, bytes: u64, samples: u64) -> Order {
-        Order { object, image: Image::Vdso, bytes, samples }
+    fn order(object: u32, functions: u64, samples: u64) -> Order {
+        Order { object, image: Image::Vdso, functions, samples }
     }
 
     #[test]
-    fn what_samples_have_met_comes_first_then_the_smallest() {
-        let mut queue = Queue {
-            waiting: vec![order(1, 10, 0), order(2, LARGE_BYTES, 3), order(3, 5, 0), order(4, 90, 1)],
-            closing: false,
-        };
+    fn the_least_work_for_each_waiting_sample_comes_first() {
+        let waiting =
+            vec![order(1, 9, 0), order(2, 70_000, 300), order(3, 3_700, 100), order(4, 50, 0), order(5, 60, 3)];
+        let mut queue = Queue { waiting, closing: false };
         let mut chosen = Vec::new();
         while let Some(index) = queue.choose(false) {
             chosen.push(queue.waiting.swap_remove(index).object);
         }
-        assert_eq!(chosen, [2, 4, 3, 1]);
+        assert_eq!(chosen, [5, 1, 3, 4, 2]);
     }
 
     #[test]
     fn one_builder_is_kept_free_of_large_files() {
-        let mut queue = Queue { waiting: vec![order(1, LARGE_BYTES, 9), order(2, 5, 0)], closing: false };
+        let mut queue = Queue { waiting: vec![order(1, LARGE_FUNCTIONS, 90_000), order(2, 5, 0)], closing: false };
         assert_eq!(queue.choose(true).map(|index| queue.waiting.swap_remove(index).object), Some(2));
         assert_eq!(queue.choose(true), None);
         assert_eq!(queue.choose(false), Some(0));

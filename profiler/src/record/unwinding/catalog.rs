@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn ready(catalog: &mut Catalog, name: u8, rows: u32, now: MonoNs) -> u32 {
-        let build = Build { id: vec![name], code: Vec::new() };
+        let build = Build { id: vec![name], ..Build::default() };
         let identity = Identity::Build { build, len: 1, owner: 0 };
         let Found::New(object) = catalog.intern(identity, &Arc::from("x"), now) else { panic!("known") };
         catalog.set_state(object, State::Ready { segments: Vec::new(), pages: vec![u32::from(name)], rows }, now);

@@ -7,6 +7,7 @@ mod regions;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use profiler_common::table::{MAX_REGIONS, PageKey, Region};
@@ -17,9 +18,9 @@ use crate::account::UnwindingStats;
 use crate::elf::svma_of_mapping;
 use crate::kernel::Tables;
 use crate::process::open::{TargetFile, open_mapping};
-use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes};
+use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, procfs};
 use crate::record::sources::Sources;
-use crate::units::{Avma, MonoNs};
+use crate::units::{Avma, MonoNs, Pid};
 use crate::unwind::ElfRows;
 
 /// Files that wait for a builder at most, each with an open descriptor; further ones are looked up when these are done.
@@ -87,6 +88,8 @@ pub(super) struct Unwinding {
     changed: HashSet<ProcessId>,
     /// What each process' regions are: a list that has not changed is not written again.
     published: HashMap<ProcessId, Published>,
+    /// Device and inode of this program.
+    own_file: Option<(u64, u64)>,
     stats: UnwindingStats,
     remarks: Vec<String>,
 }
@@ -106,6 +109,7 @@ impl Unwinding {
             homeless: VecDeque::new(),
             changed: HashSet::new(),
             published: HashMap::new(),
+            own_file: std::fs::metadata("/proc/self/exe").ok().map(|metadata| (metadata.dev(), metadata.ino())),
             stats: UnwindingStats::default(),
             remarks: Vec::new(),
         })
@@ -376,7 +380,11 @@ impl Unwinding {
         let (found, image) = if mapping.kind == MappingKind::Vdso {
             (self.catalog.vdso(now), Image::Vdso)
         } else {
-            let Ok(TargetFile { file, .. }) = open_mapping(process.pid, mapping) else { return Some(0) };
+            let Ok(TargetFile { file, identity, .. }) = open_mapping(process.pid, mapping) else { return Some(0) };
+            if self.own_file == Some((identity.st_dev, identity.inode)) && is_own_child(process.pid) {
+                // A command that is about to be executed: this is jitprof's image still.
+                return None;
+            }
             let Ok(found) = self.catalog.file(&file, &mapping.path, now) else { return Some(0) };
             (found, Image::File(file))
         };
@@ -442,6 +450,10 @@ impl Unwinding {
     pub(super) fn take_remarks(&mut self) -> Vec<String> {
         std::mem::take(&mut self.remarks)
     }
+}
+
+fn is_own_child(pid: Pid) -> bool {
+    procfs::stat(pid).is_ok_and(|stat| stat.parent.0 == std::process::id())
 }
 
 fn known_file(mapping: &Mapping) -> KnownFile {

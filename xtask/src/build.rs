@@ -43,11 +43,11 @@ pub(crate) fn jitprof(workspace: &Workspace, profile: Profile) -> Result<PathBuf
     host_binary(workspace, cargo, profile, "jitprof")
 }
 
-/// Builds the demo JIT and returns the binary's path.
+/// Builds the demo JIT, and the other targets in Rust beside it, and returns the demo's path.
 pub(crate) fn jitdemo(workspace: &Workspace) -> Result<PathBuf> {
     command::progress("building the demo JIT");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package", "jitprof-tests", "--bin", "jitdemo"]);
+    cargo.args(["build", "--package", "jitprof-tests", "--bins"]);
     host_binary(workspace, cargo, Profile::Release, "jitdemo")
 }
 

@@ -23,8 +23,9 @@ use crate::units::{Avma, MonoNs};
 const MAX_LATENESS_NS: u64 = 10_000_000;
 
 /// Functions at which a thread or a process begins: a stack that reaches one of them is complete. glibc's and musl's
-/// names, then those of runtimes that start threads without libc.
-const ENTRY_POINTS: [&str; 14] = [
+/// names, then those of Go, which starts threads without libc, and whose scheduler has a stack of its own in each thread
+/// that begins with `mcall`.
+const ENTRY_POINTS: [&str; 17] = [
     "_start",
     "__libc_start_main",
     "__libc_start_main_impl",
@@ -39,6 +40,9 @@ const ENTRY_POINTS: [&str; 14] = [
     "start",
     "runtime.goexit",
     "runtime.mstart",
+    "runtime.clone",
+    "runtime.rt0_go",
+    "runtime.mcall",
 ];
 
 /// Why a frame of generated code has no name.

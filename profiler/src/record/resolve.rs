@@ -207,6 +207,11 @@ impl Resolver {
                     account.jit.leaves_named += u64::from(index == 0);
                     at_entry = false;
                     frames.push(frame);
+                    if !was_true(context, pc, index, sample.time) {
+                        // What the kernel part took for its caller may be anything.
+                        stop = StopReason::StaleRules;
+                        break;
+                    }
                 }
                 Resolved::UnnamedJit(frame) => {
                     account.jit.leaves_unnamed += u64::from(index == 0);
@@ -354,6 +359,12 @@ impl Resolver {
             })
         })
     }
+}
+
+/// Whether the kernel part had the right rules for generated code when it took the sample.
+fn was_true(context: &Context<'_>, pc: u64, index: usize, time: MonoNs) -> bool {
+    let rows = context.sources.and_then(|sources| sources.code.rows());
+    rows.is_none_or(|rows| rows.was_true(lookup_pc(pc, pc_kind(index)), time))
 }
 
 fn is_file(mapping: &Mapping) -> bool {

@@ -13,7 +13,7 @@ use profiler_common::table::{MAX_REGIONS, PageKey, Region};
 use crate::account::UnwindingStats;
 use crate::kernel::Tables;
 use crate::process::open::{TargetFile, open_mapping};
-use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, own_vdso};
+use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, monotonic_now, own_vdso};
 use crate::record::sources::Sources;
 use crate::units::{Avma, FileOffset, MonoNs, Pid};
 use crate::unwind::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes};
@@ -22,6 +22,8 @@ use crate::unwind::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes}
 const MAX_FILES: usize = 4096;
 /// Mappings remembered at most; beyond it all are looked up anew.
 const MAX_KNOWN: usize = 1 << 16;
+/// Delays are told apart up to so many milliseconds.
+const DELAY_STEPS: usize = 2000;
 
 /// Which file a mapping is of, as fstat says. An inode may be used again, or written anew: its last change tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +78,45 @@ pub(super) struct Unwinding {
     /// What each process' regions are: a list that has not changed is not written again.
     published: HashMap<ProcessId, Vec<Region>>,
     stats: UnwindingStats,
+    started: MonoNs,
+    delays: Delays,
+}
+
+/// How long functions waited from their announcement until their rows were in the tables.
+#[derive(Debug)]
+struct Delays {
+    /// By milliseconds; the last one is for all that are longer.
+    counts: Vec<u64>,
+    longest_ns: u64,
+}
+
+impl Delays {
+    fn new() -> Self {
+        Self { counts: vec![0; DELAY_STEPS], longest_ns: 0 }
+    }
+
+    fn add(&mut self, delay_ns: u64) {
+        let step = usize::try_from(delay_ns / 1_000_000).unwrap_or(usize::MAX).min(DELAY_STEPS - 1);
+        if let Some(count) = self.counts.get_mut(step) {
+            *count += 1;
+        }
+        self.longest_ns = self.longest_ns.max(delay_ns);
+    }
+
+    fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The median in whole milliseconds.
+    fn median_ms(&self) -> u64 {
+        let half = self.count().div_ceil(2);
+        let mut seen = 0;
+        let step = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= half
+        });
+        step.and_then(|step| u64::try_from(step).ok()).unwrap_or(0)
+    }
 }
 
 impl Unwinding {
@@ -101,6 +142,8 @@ impl Unwinding {
             changed: HashSet::new(),
             published: HashMap::new(),
             stats: UnwindingStats::default(),
+            started: monotonic_now(),
+            delays: Delays::new(),
         })
     }
 
@@ -313,11 +356,24 @@ impl Unwinding {
                 pages.insert(page);
             }
         });
+        let (started, delays) = (self.started, &mut self.delays);
+        // What was announced before the recording waited for its beginning, not for the tables.
+        let done = monotonic_now();
+        code.settle(done, |loaded| {
+            if loaded >= started {
+                delays.add(done.0.saturating_sub(loaded.0));
+            }
+        });
     }
 
     /// What the tables were built from.
     pub(super) fn stats(&self) -> UnwindingStats {
-        self.stats
+        UnwindingStats {
+            jit_delays: self.delays.count(),
+            jit_delay_median_ms: self.delays.median_ms(),
+            jit_delay_longest_ms: self.delays.longest_ns / 1_000_000,
+            ..self.stats
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The split of every target is known: its hot leaf takes 75 % of the time.
 
+mod churn;
 mod cli;
 mod containers;
 mod erlang;

@@ -3,6 +3,7 @@
 //! Nothing here asserts: a benchmark on a shared machine that fails is a benchmark that is switched off. Each figure is
 //! printed with its peer's, the ratio, the goal, and the command that made it.
 
+mod compare;
 mod ingest;
 mod kernel;
 mod profilers;
@@ -53,10 +54,12 @@ enum Part {
     Recording,
     /// Iterations of the target with and without profilers
     Slowdown,
+    /// Stacks beside those of `perf record --call-graph dwarf`
+    Accuracy,
 }
 
 impl Part {
-    const ALL: [Self; 4] = [Self::Ingest, Self::Kernel, Self::Recording, Self::Slowdown];
+    const ALL: [Self; 5] = [Self::Ingest, Self::Kernel, Self::Recording, Self::Slowdown, Self::Accuracy];
 
     fn name(self) -> &'static str {
         match self {
@@ -64,6 +67,7 @@ impl Part {
             Self::Kernel => "kernel",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
+            Self::Accuracy => "accuracy",
         }
     }
 }
@@ -171,6 +175,9 @@ fn measure(
     if recorded.contains(&Part::Slowdown) {
         slowdown::run(bench, &profilers, report)?;
     }
+    if recorded.contains(&Part::Accuracy) {
+        compare::run(bench, &profilers, &workspace.target.join("compare"), report)?;
+    }
     Ok(())
 }
 
@@ -196,6 +203,7 @@ fn binaries(workspace: &Workspace, no_build: bool) -> Result<(PathBuf, PathBuf)>
     if !no_build {
         build::jitprof(workspace, Profile::Release)?;
         build::getstack(workspace)?;
+        build::jitdemo(workspace)?;
         command::progress("building the benchmarks");
         // The same object as the binary's, or cargo would build the library a second time without it.
         let mut cargo = workspace.cargo();
@@ -216,7 +224,7 @@ fn large_files() -> Vec<PathBuf> {
     let mut files = vec![libraries.join("libc.so.6")];
     files.extend(command::in_path("node"));
     let pythons = (8..20).map(|minor| libraries.join(format!("libpython3.{minor}.so.1.0")));
-    files.extend(pythons.filter(|file| file.is_file()).last());
+    files.extend(pythons.rev().find(|file| file.is_file()));
     files.retain(|file| file.is_file());
     files
 }

@@ -110,9 +110,9 @@ fn native_cxx_with_exceptions_and_signal_handlers_on_both_stacks() -> Result<()>
     assert_right(&recording, &truth);
     let at = |name: &str| recording.folded.count(|stack| stack.has(name));
     for name in ["burn_signal", "burn_alternate", "burn_timer", "burn_throw"] {
-        assert!(at(name) > 50, "{name} was seen {} times", at(name));
+        assert!(at(name) > 10, "{name} was seen {} times", at(name));
     }
-    assert!(recording.folded.count(|stack| stack.has("_Unwind_RaiseException")) > 20, "exceptions were seen");
+    assert!(recording.folded.count(|stack| stack.has("_Unwind_RaiseException")) > 3, "exceptions were seen");
     Ok(())
 }
 

@@ -33,12 +33,15 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 5] = [
+pub(crate) const RUNTIMES: [Runtime; 8] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
     Runtime { name: "erlang", find: erlang },
+    Runtime { name: "native", find: native },
+    Runtime { name: "golang", find: golang },
+    Runtime { name: "llvm", find: llvm },
 ];
 
 impl Runtime {
@@ -96,6 +99,24 @@ fn erlang(_: &Workspace) -> Result<Variables> {
     let erl = program("JITPROF_ERL", "erl", &["erlang-base"])?;
     let erlc = program("JITPROF_ERLC", "erlc", &["erlang-base"])?;
     Ok(vec![("JITPROF_ERL", erl.into()), ("JITPROF_ERLC", erlc.into())])
+}
+
+/// Compilers of C and C++, which tests call by their usual names.
+fn native(_: &Workspace) -> Result<Variables> {
+    program("CC", "cc", &["gcc", "libc6-dev"])?;
+    program("CXX", "c++", &["g++"])?;
+    Ok(Vec::new())
+}
+
+fn golang(_: &Workspace) -> Result<Variables> {
+    Ok(vec![("JITPROF_GO", program("JITPROF_GO", "go", &["golang-go"])?.into())])
+}
+
+/// LLVM 14: only MCJIT registers the listener that writes jitdumps, and Debian's library has it.
+fn llvm(_: &Workspace) -> Result<Variables> {
+    let clang = program("JITPROF_CLANG", "clang-14", &["clang-14"])?;
+    let lli = program("JITPROF_LLI", "lli-14", &["llvm-14-runtime"])?;
+    Ok(vec![("JITPROF_CLANG", clang.into()), ("JITPROF_LLI", lli.into())])
 }
 
 fn python(_: &Workspace) -> Result<Variables> {

@@ -23,8 +23,9 @@ use crate::units::{Avma, MonoNs};
 const MAX_LATENESS_NS: u64 = 10_000_000;
 
 /// Functions at which a thread or a process begins: a stack that reaches one of them is complete. glibc's and musl's
-/// names, then those of runtimes that start threads without libc.
-const ENTRY_POINTS: [&str; 14] = [
+/// names, then those of Go, which starts threads without libc, and whose scheduler has a stack of its own in each thread
+/// that begins with `mcall`.
+const ENTRY_POINTS: [&str; 17] = [
     "_start",
     "__libc_start_main",
     "__libc_start_main_impl",
@@ -39,6 +40,9 @@ const ENTRY_POINTS: [&str; 14] = [
     "start",
     "runtime.goexit",
     "runtime.mstart",
+    "runtime.clone",
+    "runtime.rt0_go",
+    "runtime.mcall",
 ];
 
 /// Why a frame of generated code has no name.
@@ -203,6 +207,11 @@ impl Resolver {
                     account.jit.leaves_named += u64::from(index == 0);
                     at_entry = false;
                     frames.push(frame);
+                    if !was_true(context, pc, index, sample.time) {
+                        // What the kernel part took for its caller may be anything.
+                        stop = StopReason::StaleRules;
+                        break;
+                    }
                 }
                 Resolved::UnnamedJit(frame) => {
                     account.jit.leaves_unnamed += u64::from(index == 0);
@@ -350,6 +359,12 @@ impl Resolver {
             })
         })
     }
+}
+
+/// Whether the kernel part had the right rules for generated code when it took the sample.
+fn was_true(context: &Context<'_>, pc: u64, index: usize, time: MonoNs) -> bool {
+    let rows = context.sources.and_then(|sources| sources.code.rows());
+    rows.is_none_or(|rows| rows.was_true(lookup_pc(pc, pc_kind(index)), time))
 }
 
 fn is_file(mapping: &Mapping) -> bool {

@@ -385,6 +385,9 @@ impl Recorder {
         for (id, sources) in &mut self.sources {
             let oldest = self.queues.get(id).and_then(Queue::front).map_or(recent, |sample| sample.time.min(recent));
             sources.code.map.prune_before(oldest);
+            if let Some(rows) = sources.code.rows_mut() {
+                rows.forget_before(oldest);
+            }
         }
     }
 

@@ -2,9 +2,11 @@
 //!
 //! The split of every target is known: its hot leaf takes 75 % of the time.
 
+mod churn;
 mod cli;
 mod containers;
 mod erlang;
+mod frames;
 mod hostile;
 mod jitdemo;
 mod node;

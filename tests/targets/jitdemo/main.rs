@@ -16,6 +16,7 @@
 
 mod announce;
 mod assembler;
+mod churn;
 mod eh_frame;
 mod functions;
 mod memory;
@@ -76,6 +77,13 @@ pub(crate) struct Arguments {
     /// Execute this program again after half of the time; its functions' names then begin with `again_`
     #[arg(long)]
     exec_again: bool,
+    /// Emit this many pairs of functions a second, each at the addresses of an older one and with other frame sizes,
+    /// and call them instead of outer
+    #[arg(long, value_name = "PAIRS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    churn: Option<u32>,
+    /// How many pairs live at a time
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    slots: u32,
     /// What all functions' names begin with
     #[arg(long, default_value = "", value_name = "TEXT")]
     name_prefix: String,

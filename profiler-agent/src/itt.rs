@@ -18,6 +18,7 @@ use crate::memory;
 use crate::module::{Object, Section};
 use crate::process::with_collector;
 use crate::record::{Loss, Range};
+use crate::sys;
 
 /// `__itt_global`'s magic, and the version whose layout this is.
 const MAGIC: [u8; 8] = [0xed, 0xab, 0xab, 0xec, 0x0d, 0xee, 0xda, 0x30];
@@ -38,6 +39,8 @@ const MODULE_UNLOAD: u32 = 1001;
 
 /// Fills in the table of the static part at `global`. Leaves everything as it is if it looks different.
 pub(crate) fn fill_in(global: u64) {
+    // Asked anew: a forked child may come here first.
+    sys::pid();
     let mut head = [0; 128];
     if !memory::read(global, &mut head) || !head.starts_with(&MAGIC) || long(&head, 8) != VERSION_MAJOR {
         return;

@@ -7,6 +7,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::sys;
+
 /// The smallest page: a copy that ends on such a border never fails because of what lies behind it.
 const PAGE: u64 = 4096;
 
@@ -73,7 +75,7 @@ pub(crate) fn write_pointer(address: u64, value: u64) -> bool {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
     // SAFETY: the local range is `bytes`; the kernel checks the remote one.
-    let written = unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let written = unsafe { libc::process_vm_writev(sys::known_pid(), &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(written).is_ok_and(|written| written == bytes.len())
 }
 
@@ -81,13 +83,13 @@ fn vm_read(address: u64, out: &mut [u8]) -> Result<usize, i32> {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: out.len() };
     // SAFETY: the local range is `out`; the kernel checks the remote one.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
-    usize::try_from(copied).map_err(|_| crate::sys::errno())
+    let copied = unsafe { libc::process_vm_readv(sys::known_pid(), &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(copied).map_err(|_| sys::errno())
 }
 
 /// The same through a file in memory.
 fn memfd_read(address: u64, out: &mut [u8]) -> bool {
-    let Some(file) = crate::sys::memfd() else { return false };
+    let Some(file) = sys::memfd() else { return false };
     let mut done = 0;
     while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
         let from = address.wrapping_add(done as u64) as *const c_void;

@@ -1,6 +1,7 @@
 //! The system calls around which everything else is safe code.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A file descriptor that closes itself.
 #[derive(Debug)]
@@ -51,10 +52,23 @@ pub(crate) fn set_errno(value: i32) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// This process. Not cached: a fork changes it.
+/// What [`pid`] found last.
+static PID: AtomicI32 = AtomicI32::new(0);
+
+/// This process. Asked anew each time: a fork changes it.
 pub(crate) fn pid() -> u32 {
     // SAFETY: takes and touches nothing.
-    unsafe { libc::getpid() }.unsigned_abs()
+    let pid = unsafe { libc::getpid() };
+    PID.store(pid, Ordering::Relaxed);
+    pid.unsigned_abs()
+}
+
+/// This process as [`pid`] found it; it is asked at the beginning of each event, and this within.
+pub(crate) fn known_pid() -> i32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => i32::try_from(pid()).unwrap_or(0),
+        pid => pid,
+    }
 }
 
 /// The calling thread as the kernel numbers it.
@@ -94,7 +108,13 @@ pub(crate) fn create_anew(path: &CStr) -> Result<Fd, i32> {
         libc::unlink(path.as_ptr());
         libc::open(path.as_ptr(), flags, 0o600)
     };
-    Fd::from_call(opened).ok_or_else(errno)
+    let file = Fd::from_call(opened).ok_or_else(errno)?;
+    if file.0 > libc::STDERR_FILENO {
+        return Ok(file);
+    }
+    // A program without stderr would write its words into the dump.
+    // SAFETY: takes the number of an open file.
+    Fd::from_call(unsafe { libc::fcntl(file.0, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) }).ok_or_else(errno)
 }
 
 /// Makes a directory for this user alone, unless there is one already.

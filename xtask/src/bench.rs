@@ -3,6 +3,7 @@
 //! Nothing here asserts: a benchmark on a shared machine that fails is a benchmark that is switched off. Each figure is
 //! printed with its peer's, the ratio, the goal, and the command that made it.
 
+mod agent;
 mod ingest;
 mod profilers;
 mod recording;
@@ -46,6 +47,8 @@ pub(crate) struct Arguments {
 enum Part {
     /// Reading dumps, and loading 200,000 functions; needs no root
     Ingest,
+    /// What an announcement through Intel's JIT profiling API costs the runtime; needs no root
+    Agent,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
@@ -53,11 +56,12 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Ingest, Self::Recording, Self::Slowdown];
+    const ALL: [Self; 4] = [Self::Ingest, Self::Agent, Self::Recording, Self::Slowdown];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
+            Self::Agent => "agent",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
         }
@@ -122,7 +126,11 @@ fn measure(
     if parts.contains(&Part::Ingest) {
         ingest::run(bench, arguments.dump.as_deref(), report)?;
     }
-    let recorded: Vec<Part> = parts.iter().copied().filter(|part| *part != Part::Ingest).collect();
+    if parts.contains(&Part::Agent) {
+        agent::run(workspace, bench, report)?;
+    }
+    let recorded: Vec<Part> =
+        parts.iter().copied().filter(|part| !matches!(part, Part::Ingest | Part::Agent)).collect();
     if recorded.is_empty() {
         return Ok(());
     }

@@ -87,12 +87,14 @@ pub(super) struct Context<'a> {
     pub(super) stacks: &'a Stacks,
 }
 
+/// An object, the start and method of an inlined part (`None` for the object itself), and a line.
+type JitKey = (ProcessId, CodeId, Option<(u32, u32)>, u32);
+
 /// Names samples and adds them to the profile; remembers frames that it has made.
 #[derive(Default)]
 pub(super) struct Resolver {
     native: FxHashMap<SymbolKey, (Arc<[FrameId]>, bool)>,
-    /// By object, inlined part (its start and method; `None` for the object itself) and line.
-    jit: FxHashMap<(ProcessId, CodeId, Option<(u32, u32)>, u32), FrameId>,
+    jit: FxHashMap<JitKey, FrameId>,
     chain: Vec<FrameId>,
     plain: HashMap<(FrameKind, Arc<str>), FrameId>,
     comms: HashMap<[u8; profiler_common::limits::COMM_LEN], Arc<str>>,

@@ -6,6 +6,7 @@ mod cli;
 mod containers;
 mod erlang;
 mod hostile;
+mod jit_api;
 mod jitdemo;
 mod node;
 mod php;

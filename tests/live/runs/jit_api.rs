@@ -15,8 +15,8 @@ fn with_agent(mut command: Command, scratch: &Scratch) -> Result<Command> {
     Ok(command)
 }
 
-fn record(target: &Target, scratch: &Scratch) -> Result<Recording> {
-    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "-d", "4s"])?.record()
+fn record(target: &Target, scratch: &Scratch, duration: &str) -> Result<Recording> {
+    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "-d", duration])?.record()
 }
 
 fn exercise(scratch: &Scratch, arguments: &[&str]) -> Result<Command> {
@@ -31,7 +31,7 @@ fn wasmtime_names_whole_chains() -> Result<()> {
     let mut command = Command::new(path_from("JITPROF_WASMTIME_PYTHON")?);
     command.arg(target_file("wasmtime/burn.py")?).args(["vtune", "60"]);
     let target = Target::start(with_agent(command, &scratch)?, &scratch)?;
-    let recording = record(&target, &scratch)?;
+    let recording = record(&target, &scratch, "4s")?;
     recording.assert_named();
     let folded = &recording.folded;
     assert_share("leaf_hot", folded.share("leaf_hot", "spin"), 0.75);
@@ -45,7 +45,8 @@ fn wasmtime_names_whole_chains() -> Result<()> {
 fn an_ittapi_program_has_its_inlined_methods_as_frames() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = Target::start(exercise(&scratch, &["60"])?, &scratch)?;
-    let recording = record(&target, &scratch)?;
+    // Longer than others, because its time is shared by seven functions.
+    let recording = record(&target, &scratch, "12s")?;
     recording.assert_named();
     let folded = &recording.folded;
     assert_share("inlined part", folded.share("hot_part", "cold_part"), 0.75);
@@ -124,8 +125,8 @@ fn an_ittapi_dump_is_accepted_by_linux_perf() -> Result<()> {
     let perf = path_from("JITPROF_PERF")?;
     let program = path_from("JITPROF_JIT_API")?;
     let mut record = Command::new(&perf);
-    record.args(["record", "-q", "-e", "cpu-clock", "-k", "1", "-F", "499", "-N", "-o", "recorded", "--"]);
-    record.arg(program).arg("4").env("HOME", scratch.path());
+    record.args(["record", "-q", "-e", "cpu-clock", "-k", "1", "-F", "997", "-N", "-o", "recorded", "--"]);
+    record.arg(program).arg("12").env("HOME", scratch.path());
     let recorded = with_agent(record, &scratch)?.output()?;
     ensure!(recorded.status.success(), "{recorded:?}");
     let run = |arguments: &[&str]| -> Result<String> {
@@ -153,7 +154,7 @@ fn numba(variables: &[(&str, &str)]) -> Result<(Scratch, Recording)> {
     command.arg(target_file("numba/burn.py")?).arg("60").env("NUMBA_ENABLE_PROFILING", "1");
     command.env("JITPROF_AGENT_DIR", scratch.path()).envs(variables.iter().copied());
     let target = Target::start(command, &scratch)?;
-    let recording = record(&target, &scratch)?;
+    let recording = record(&target, &scratch, "4s")?;
     Ok((scratch, recording))
 }
 

@@ -3,6 +3,7 @@
 //! Nothing here asserts: a benchmark on a shared machine that fails is a benchmark that is switched off. Each figure is
 //! printed with its peer's, the ratio, the goal, and the command that made it.
 
+mod agent;
 mod compare;
 mod ingest;
 mod kernel;
@@ -50,6 +51,8 @@ enum Part {
     Ingest,
     /// A sample in the kernel beside `bpf_get_stack`, and what unwind rows cost
     Kernel,
+    /// What an announcement through Intel's JIT profiling API costs the runtime; needs no root
+    Agent,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
@@ -59,12 +62,14 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::Ingest, Self::Kernel, Self::Recording, Self::Slowdown, Self::Accuracy];
+    const ALL: [Self; 6] =
+        [Self::Ingest, Self::Agent, Self::Kernel, Self::Recording, Self::Slowdown, Self::Accuracy];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
             Self::Kernel => "kernel",
+            Self::Agent => "agent",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
             Self::Accuracy => "accuracy",
@@ -147,7 +152,11 @@ fn measure(
     if parts.contains(&Part::Ingest) {
         ingest::run(bench, arguments.dump.as_deref(), report)?;
     }
-    let recorded: Vec<Part> = parts.iter().copied().filter(|part| *part != Part::Ingest).collect();
+    if parts.contains(&Part::Agent) {
+        agent::run(workspace, bench, report)?;
+    }
+    let recorded: Vec<Part> =
+        parts.iter().copied().filter(|part| !matches!(part, Part::Ingest | Part::Agent)).collect();
     if recorded.is_empty() {
         return Ok(());
     }

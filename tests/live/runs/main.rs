@@ -8,6 +8,7 @@ mod containers;
 mod erlang;
 mod frames;
 mod hostile;
+mod jit_api;
 mod jitdemo;
 mod node;
 mod php;

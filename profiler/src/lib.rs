@@ -13,6 +13,7 @@
 //! unwind    .eh_frame, recorded EH frames, code bytes -> rows that the kernel part searches
 //! symbol    (process, address, time) -> named frames                          -> Frame
 //! profile   interned stacks and counts                                        -> Profile
+//! plog      a trace log beside the samples: spans, which go around them         -> Trace, Profile
 //! output    Profile -> SVG, folded, pprof, Firefox JSON
 //! account   what was taken, delivered, lost and why
 //! advice    which flag makes a runtime announce its code
@@ -30,6 +31,7 @@ pub mod kernel;
 pub mod output;
 pub mod peek;
 pub mod perfmap;
+pub mod plog;
 pub mod process;
 pub mod profile;
 pub mod record;

@@ -7,6 +7,7 @@ mod agent;
 mod compare;
 mod ingest;
 mod kernel;
+mod plog;
 mod profilers;
 mod recording;
 mod report;
@@ -53,6 +54,8 @@ enum Part {
     Kernel,
     /// What an announcement through Intel's JIT profiling API costs the runtime; needs no root
     Agent,
+    /// Reading trace logs; needs no root
+    Plog,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
@@ -62,14 +65,15 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 6] =
-        [Self::Ingest, Self::Agent, Self::Kernel, Self::Recording, Self::Slowdown, Self::Accuracy];
+    const ALL: [Self; 7] =
+        [Self::Ingest, Self::Plog, Self::Agent, Self::Kernel, Self::Recording, Self::Slowdown, Self::Accuracy];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
             Self::Kernel => "kernel",
             Self::Agent => "agent",
+            Self::Plog => "plog",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
             Self::Accuracy => "accuracy",
@@ -81,6 +85,7 @@ impl Part {
 struct Bench {
     jitprof: PathBuf,
     ingest: PathBuf,
+    plog: PathBuf,
     targets: PathBuf,
     /// Whose unwind rows are made.
     files: Vec<PathBuf>,
@@ -130,11 +135,11 @@ impl Lengths {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let parts: Vec<Part> =
         Part::ALL.into_iter().filter(|p| arguments.only.is_empty() || arguments.only.contains(p)).collect();
-    let (jitprof, ingest) = binaries(workspace, arguments.no_build)?;
+    let [jitprof, ingest, plog] = binaries(workspace, arguments.no_build)?;
     let scratch = workspace.target.join("bench");
     std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
     let lengths = Lengths::of(arguments);
-    let bench = Bench { jitprof, ingest, targets: workspace.targets(), files: large_files(), scratch, lengths };
+    let bench = Bench { jitprof, ingest, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
     let mut report = Report::begin(&workspace.root);
     let outcome = measure(workspace, &bench, arguments, &parts, &mut report);
     std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;
@@ -152,11 +157,14 @@ fn measure(
     if parts.contains(&Part::Ingest) {
         ingest::run(bench, arguments.dump.as_deref(), report)?;
     }
+    if parts.contains(&Part::Plog) {
+        plog::run(bench, report)?;
+    }
     if parts.contains(&Part::Agent) {
         agent::run(workspace, bench, report)?;
     }
-    let recorded: Vec<Part> =
-        parts.iter().copied().filter(|part| !matches!(part, Part::Ingest | Part::Agent)).collect();
+    let needs_root = |part: &Part| !matches!(part, Part::Ingest | Part::Plog | Part::Agent);
+    let recorded: Vec<Part> = parts.iter().copied().filter(needs_root).collect();
     if recorded.is_empty() {
         return Ok(());
     }
@@ -205,10 +213,10 @@ fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
     command::run(&mut again)
 }
 
-/// The release binaries: jitprof with its kernel part, and the program that reads dumps.
-fn binaries(workspace: &Workspace, no_build: bool) -> Result<(PathBuf, PathBuf)> {
-    let release = workspace.target.join("release");
-    let (jitprof, ingest) = (release.join("jitprof"), release.join("examples/bench_ingest"));
+/// The release binaries: jitprof with its kernel part, the program that reads dumps, and the one that reads trace logs.
+fn binaries(workspace: &Workspace, no_build: bool) -> Result<[PathBuf; 3]> {
+    let binaries = ["jitprof", "examples/bench_ingest", "examples/bench_plog"];
+    let binaries = binaries.map(|name| workspace.target.join("release").join(name));
     if !no_build {
         build::jitprof(workspace, Profile::Release)?;
         build::getstack(workspace)?;
@@ -219,12 +227,12 @@ fn binaries(workspace: &Workspace, no_build: bool) -> Result<(PathBuf, PathBuf)>
         cargo.args(["build", "--release", "--package", "jitprof", "--examples"]);
         command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))?;
     }
-    for binary in [&jitprof, &ingest] {
+    for binary in &binaries {
         if !binary.is_file() {
             anyhow::bail!("there is no {}; run without --no-build", binary.display());
         }
     }
-    Ok((jitprof, ingest))
+    Ok(binaries)
 }
 
 /// libc, Node and the Python library of this machine, as far as they are there.

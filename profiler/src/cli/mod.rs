@@ -5,9 +5,12 @@ mod args;
 mod config;
 mod status;
 mod subcommand;
+mod trace;
+mod trace_log;
 mod unwind_info;
 
 pub use app::run;
 pub use args::{Args, EventArg};
 pub use config::{Config, UsageError};
 pub use subcommand::Subcommand;
+pub use trace_log::{LogOptions, TraceLog};

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use clap::Subcommand as ClapSubcommand;
 
+use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
 
 /// A subcommand as typed.
@@ -14,6 +15,8 @@ use super::unwind_info::{self, UnwindInfoError};
 pub enum Subcommand {
     /// Shows by which rows stacks are unwound in a program, a library or a process, and where they are not
     UnwindInfo(unwind_info::Arguments),
+    /// Shows what is in an HQNplog trace log, draws its spans, or puts them around the samples of a saved recording
+    Trace(trace::Arguments),
 }
 
 /// Why a subcommand failed.
@@ -22,6 +25,9 @@ pub(super) enum SubcommandError {
     /// `unwind-info`.
     #[error(transparent)]
     UnwindInfo(#[from] UnwindInfoError),
+    /// `trace`.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -30,7 +36,11 @@ pub(super) enum SubcommandError {
 impl SubcommandError {
     /// Whether the reader of standard output has seen enough.
     pub(super) fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Self::Trace(error) => error.is_broken_pipe(),
+            Self::UnwindInfo(_) => false,
+        }
     }
 }
 
@@ -43,6 +53,7 @@ impl Subcommand {
         let mut out = io::BufWriter::new(io::stdout().lock());
         match self {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
+            Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
         }
         Ok(out.flush()?)
     }

@@ -13,5 +13,6 @@ mod jitdemo;
 mod node;
 mod php;
 mod python;
+mod trace;
 mod unwind_info;
 mod wasmtime;

@@ -22,6 +22,7 @@ mod functions;
 mod memory;
 mod output;
 mod run;
+mod trace_log;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,6 +85,12 @@ pub(crate) struct Arguments {
     /// How many pairs live at a time
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     slots: u32,
+    /// Log in HQNplog format what runs when: generations and calls
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fork", "exec_again"])]
+    trace_log: Option<PathBuf>,
+    /// Write the log's integers with the most significant byte first
+    #[arg(long, requires = "trace_log")]
+    trace_big_endian: bool,
     /// What all functions' names begin with
     #[arg(long, default_value = "", value_name = "TEXT")]
     name_prefix: String,

@@ -3,6 +3,7 @@
 //! Nothing here asserts: a benchmark on a shared machine that fails is a benchmark that is switched off. Each figure is
 //! printed with its peer's, the ratio, the goal, and the command that made it.
 
+mod gsym;
 mod ingest;
 mod profilers;
 mod recording;
@@ -46,6 +47,8 @@ pub(crate) struct Arguments {
 enum Part {
     /// Reading dumps, and loading 200,000 functions; needs no root
     Ingest,
+    /// Writing the code of 200,000 functions as GSYM; needs no root
+    Gsym,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
@@ -53,11 +56,12 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Ingest, Self::Recording, Self::Slowdown];
+    const ALL: [Self; 4] = [Self::Ingest, Self::Gsym, Self::Recording, Self::Slowdown];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
+            Self::Gsym => "gsym",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
         }
@@ -68,6 +72,7 @@ impl Part {
 struct Bench {
     jitprof: PathBuf,
     ingest: PathBuf,
+    gsym: PathBuf,
     targets: PathBuf,
     /// For dumps and recordings; removed at the end.
     scratch: PathBuf,
@@ -100,11 +105,11 @@ impl Lengths {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let parts: Vec<Part> =
         Part::ALL.into_iter().filter(|p| arguments.only.is_empty() || arguments.only.contains(p)).collect();
-    let (jitprof, ingest) = binaries(workspace, arguments.no_build)?;
+    let [jitprof, ingest, gsym] = binaries(workspace, arguments.no_build)?;
     let scratch = workspace.target.join("bench");
     std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
     let lengths = Lengths::of(arguments);
-    let bench = Bench { jitprof, ingest, targets: workspace.targets(), scratch, lengths };
+    let bench = Bench { jitprof, ingest, gsym, targets: workspace.targets(), scratch, lengths };
     let mut report = Report::begin(&workspace.root);
     let outcome = measure(workspace, &bench, arguments, &parts, &mut report);
     std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;
@@ -122,7 +127,10 @@ fn measure(
     if parts.contains(&Part::Ingest) {
         ingest::run(bench, arguments.dump.as_deref(), report)?;
     }
-    let recorded: Vec<Part> = parts.iter().copied().filter(|part| *part != Part::Ingest).collect();
+    if parts.contains(&Part::Gsym) {
+        gsym::run(bench, report)?;
+    }
+    let recorded: Vec<Part> = parts.iter().copied().filter(|part| !matches!(part, Part::Ingest | Part::Gsym)).collect();
     if recorded.is_empty() {
         return Ok(());
     }
@@ -161,24 +169,34 @@ fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
     command::run(&mut again)
 }
 
-/// The release binaries: jitprof with its kernel part, and the program that reads dumps.
-fn binaries(workspace: &Workspace, no_build: bool) -> Result<(PathBuf, PathBuf)> {
+/// The release binaries: jitprof with its kernel part, and the programs that measure its library.
+fn binaries(workspace: &Workspace, no_build: bool) -> Result<[PathBuf; 3]> {
     let release = workspace.target.join("release");
-    let (jitprof, ingest) = (release.join("jitprof"), release.join("examples/bench_ingest"));
+    let example = |name: &str| release.join("examples").join(name);
+    let binaries = [release.join("jitprof"), example("bench_ingest"), example("bench_gsym")];
     if !no_build {
         build::jitprof(workspace, Profile::Release)?;
-        command::progress("building the reader's benchmark");
+        command::progress("building the library's benchmarks");
         // The same object as the binary's, or cargo would build the library a second time without it.
         let mut cargo = workspace.cargo();
-        cargo.args(["build", "--release", "--package", "jitprof", "--example", "bench_ingest"]);
+        cargo.args([
+            "build",
+            "--release",
+            "--package",
+            "jitprof",
+            "--example",
+            "bench_ingest",
+            "--example",
+            "bench_gsym",
+        ]);
         command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))?;
     }
-    for binary in [&jitprof, &ingest] {
+    for binary in &binaries {
         if !binary.is_file() {
             anyhow::bail!("there is no {}; run without --no-build", binary.display());
         }
     }
-    Ok((jitprof, ingest))
+    Ok(binaries)
 }
 
 /// Runs a command that prints one JSON value.

@@ -12,6 +12,11 @@ use anyhow::{Context, Result, bail};
 use crate::command::{self, Root};
 use crate::workspace::Workspace;
 
+/// LLVM's own reader of GSYM, of two versions.
+pub(crate) const GSYMUTIL: &str = "gsymutil";
+/// Debian 12 has both; together 90 MB to fetch.
+const LLVM_VERSIONS: [u32; 2] = [14, 19];
+
 /// The wheel that the expectations were measured with.
 const WASMTIME_WHEEL: &str = "wasmtime==50.0.1";
 
@@ -33,12 +38,13 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 5] = [
+pub(crate) const RUNTIMES: [Runtime; 6] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
     Runtime { name: "erlang", find: erlang },
+    Runtime { name: GSYMUTIL, find: gsymutil },
 ];
 
 impl Runtime {
@@ -96,6 +102,21 @@ fn erlang(_: &Workspace) -> Result<Variables> {
     let erl = program("JITPROF_ERL", "erl", &["erlang-base"])?;
     let erlc = program("JITPROF_ERLC", "erlc", &["erlang-base"])?;
     Ok(vec![("JITPROF_ERL", erl.into()), ("JITPROF_ERLC", erlc.into())])
+}
+
+fn gsymutil(_: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_GSYMUTIL";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let tools = LLVM_VERSIONS.map(|version| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/llvm-gsymutil")));
+    for (version, tool) in LLVM_VERSIONS.iter().zip(&tools) {
+        if !tool.is_file() {
+            apt_install(&[&format!("llvm-{version}")])
+                .with_context(|| format!("there is no {}; set {VARIABLE} to what is there", tool.display()))?;
+        }
+    }
+    Ok(vec![(VARIABLE, tools.map(|tool| tool.display().to_string()).join(":").into())])
 }
 
 fn python(_: &Workspace) -> Result<Variables> {

@@ -87,6 +87,11 @@ pub struct Args {
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
 
+    /// GSYM files, or directories to search for *.gsym, that name programs without debug information by their build
+    /// id; repeatable
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Recording")]
+    pub gsym: Vec<PathBuf>,
+
     /// Where to write; repeatable; the extension picks the format (.svg .folded .pb.gz .json); - is standard output
     /// [default: jitprof-<comm>-<pid>.svg]
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]

@@ -83,6 +83,7 @@ impl Config {
                 CallGraphArg::Fp => CallGraph::FramePointers,
             },
             peek: !args.no_peek,
+            gsym: args.gsym,
             title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
             bucket: if timed { TIMED_BUCKET } else { Duration::MAX },
             log_kernel: args.verbose > 1,

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use clap::Subcommand as ClapSubcommand;
 
+use super::gsym::{self, GsymCommandError};
 use super::unwind_info::{self, UnwindInfoError};
 
 /// A subcommand as typed.
@@ -14,6 +15,8 @@ use super::unwind_info::{self, UnwindInfoError};
 pub enum Subcommand {
     /// Shows by which rows stacks are unwound in a program, a library or a process, and where they are not
     UnwindInfo(unwind_info::Arguments),
+    /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
+    Gsym(gsym::Arguments),
 }
 
 /// Why a subcommand failed.
@@ -22,6 +25,9 @@ pub(super) enum SubcommandError {
     /// `unwind-info`.
     #[error(transparent)]
     UnwindInfo(#[from] UnwindInfoError),
+    /// `gsym`.
+    #[error(transparent)]
+    Gsym(#[from] GsymCommandError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -43,6 +49,7 @@ impl Subcommand {
         let mut out = io::BufWriter::new(io::stdout().lock());
         match self {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
+            Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
         }
         Ok(out.flush()?)
     }

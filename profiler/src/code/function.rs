@@ -105,6 +105,11 @@ impl<'a> CodeHit<'a> {
         self.function.lines.as_deref()?.at(offset)
     }
 
+    /// All source rows, if the runtime recorded any.
+    pub fn rows(&self) -> Option<&'a SourceRows> {
+        self.function.lines.as_deref()
+    }
+
     /// Whether any source rows are known.
     pub fn has_lines(&self) -> bool {
         self.function.lines.is_some()

@@ -10,6 +10,7 @@ mod file;
 mod firefox;
 mod folded;
 mod format;
+pub mod gsym;
 mod options;
 mod pprof;
 mod proto;

@@ -5,6 +5,7 @@
 mod cli;
 mod containers;
 mod erlang;
+mod gsym;
 mod hostile;
 mod jitdemo;
 mod node;

@@ -42,7 +42,7 @@ pub(super) enum GsymCommandError {
     #[error("{}: {source}", path.display())]
     Damaged { path: PathBuf, source: GsymError },
     #[error("{}: {count} functions cannot be read; they are marked", path.display())]
-    Functions { path: PathBuf, count: u64 },
+    Functions { path: PathBuf, count: usize },
     #[error("{} is neither a jitdump nor a perf map", path.display())]
     NothingKnown { path: PathBuf },
     #[error(

@@ -82,6 +82,9 @@ pub(super) struct AddressReport {
     pub(super) address: u64,
     /// `None`: no function covers it.
     pub(super) found: Option<FoundReport>,
+    /// Why what lies there cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -136,9 +139,16 @@ impl<'a> Reporter<'a> {
     }
 
     /// What lies at an address.
-    pub(super) fn at(&mut self, address: u64) -> Result<AddressReport, GsymError> {
+    pub(super) fn at(&mut self, address: u64) -> AddressReport {
+        match self.found_at(address) {
+            Ok(found) => AddressReport { address, found, error: None },
+            Err(error) => AddressReport { address, found: None, error: Some(error.to_string()) },
+        }
+    }
+
+    fn found_at(&mut self, address: u64) -> Result<Option<FoundReport>, GsymError> {
         let Some(found) = self.gsym.lookup(address)? else {
-            return Ok(AddressReport { address, found: None });
+            return Ok(None);
         };
         let function = self.gsym.function(found.index)?;
         let mut merged = Vec::new();
@@ -156,8 +166,7 @@ impl<'a> Reporter<'a> {
             inlined: place.inlined,
         });
         let frames = frames.collect();
-        let found = FoundReport { start: found.start, size: found.size, frames, merged, call_sites };
-        Ok(AddressReport { address, found: Some(found) })
+        Ok(Some(FoundReport { start: found.start, size: found.size, frames, merged, call_sites }))
     }
 
     fn report(&mut self, function: &Function) -> Result<FunctionReport, GsymError> {

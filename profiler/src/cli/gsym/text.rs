@@ -79,7 +79,10 @@ impl fmt::Display for AddressReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = format!("{:#x}", self.address);
         let Some(found) = &self.found else {
-            return writeln!(f, "{address} is in no function");
+            return match &self.error {
+                Some(error) => writeln!(f, "{address} cannot be read: {error}"),
+                None => writeln!(f, "{address} is in no function"),
+            };
         };
         let indent = address.len();
         let offset = self.address.saturating_sub(found.start);

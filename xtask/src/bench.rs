@@ -3,6 +3,7 @@
 //! Nothing here asserts: a benchmark on a shared machine that fails is a benchmark that is switched off. Each figure is
 //! printed with its peer's, the ratio, the goal, and the command that made it.
 
+mod agent;
 mod gsym;
 mod ingest;
 mod profilers;
@@ -49,6 +50,8 @@ enum Part {
     Ingest,
     /// Writing the code of 200,000 functions as GSYM; needs no root
     Gsym,
+    /// What an announcement through Intel's JIT profiling API costs the runtime; needs no root
+    Agent,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
@@ -56,12 +59,13 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 4] = [Self::Ingest, Self::Gsym, Self::Recording, Self::Slowdown];
+    const ALL: [Self; 5] = [Self::Ingest, Self::Gsym, Self::Agent, Self::Recording, Self::Slowdown];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
             Self::Gsym => "gsym",
+            Self::Agent => "agent",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
         }
@@ -130,7 +134,11 @@ fn measure(
     if parts.contains(&Part::Gsym) {
         gsym::run(bench, report)?;
     }
-    let recorded: Vec<Part> = parts.iter().copied().filter(|part| !matches!(part, Part::Ingest | Part::Gsym)).collect();
+    if parts.contains(&Part::Agent) {
+        agent::run(workspace, bench, report)?;
+    }
+    let needs_root = |part: &Part| !matches!(part, Part::Ingest | Part::Gsym | Part::Agent);
+    let recorded: Vec<Part> = parts.iter().copied().filter(needs_root).collect();
     if recorded.is_empty() {
         return Ok(());
     }

@@ -24,6 +24,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
     let binary = jitprof(workspace, profile)?;
     println!("{}", binary.display());
+    println!("{}", agent(workspace, profile)?.display());
     Ok(())
 }
 
@@ -41,6 +42,14 @@ pub(crate) fn jitprof(workspace: &Workspace, profile: Profile) -> Result<PathBuf
     let mut cargo = workspace.cargo();
     cargo.args(["build", "--package", "jitprof", "--bin", "jitprof"]).env("JITPROF_BPF_OBJECT", object);
     host_binary(workspace, cargo, profile, "jitprof")
+}
+
+/// Builds the library that runtimes load and returns its path.
+pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    command::progress("building the agent");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "profiler-agent", "--lib"]);
+    host_binary(workspace, cargo, profile, "libjitprof_agent.so")
 }
 
 /// Builds the demo JIT and returns the binary's path.

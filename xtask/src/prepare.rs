@@ -19,6 +19,10 @@ const LLVM_VERSIONS: [u32; 2] = [14, 19];
 
 /// The wheel that the expectations were measured with.
 const WASMTIME_WHEEL: &str = "wasmtime==50.0.1";
+/// LLVM 22 without frame pointers, announced through both of Intel's interfaces. 305 MB with numpy.
+const NUMBA_WHEEL: &str = "numba==0.68.1";
+/// Brings the source of the JIT profiling API's static part.
+const ITTAPI_CRATE: &str = "ittapi-sys = \"=0.5.0\"";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -38,12 +42,15 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 6] = [
+pub(crate) const RUNTIMES: [Runtime; 9] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
     Runtime { name: "erlang", find: erlang },
+    Runtime { name: "numba", find: numba },
+    Runtime { name: "ittapi", find: ittapi },
+    Runtime { name: "linux_perf", find: linux_perf },
     Runtime { name: GSYMUTIL, find: gsymutil },
 ];
 
@@ -155,35 +162,80 @@ fn pyenv_pythons() -> Vec<PathBuf> {
     pythons
 }
 
-/// A virtual environment with the wheel: Debian's own Python refuses to install outside of one.
 fn wasmtime(workspace: &Workspace) -> Result<Variables> {
-    const VARIABLE: &str = "JITPROF_WASMTIME_PYTHON";
-    let imports = |python: &Path| command::succeeds(Command::new(python).args(["-c", "import wasmtime"]));
-    if let Some(given) = std::env::var_os(VARIABLE) {
+    python_with(workspace, "JITPROF_WASMTIME_PYTHON", "wasmtime", WASMTIME_WHEEL)
+}
+
+fn numba(workspace: &Workspace) -> Result<Variables> {
+    python_with(workspace, "JITPROF_NUMBA_PYTHON", "numba", NUMBA_WHEEL)
+}
+
+/// A virtual environment with the wheel: Debian's own Python refuses to install outside of one.
+fn python_with(workspace: &Workspace, variable: &'static str, module: &str, wheel: &str) -> Result<Variables> {
+    let imports = |python: &Path| command::succeeds(Command::new(python).args(["-c", &format!("import {module}")]));
+    if let Some(given) = std::env::var_os(variable) {
         if !imports(Path::new(&given)) {
-            bail!("{} cannot import wasmtime; unset {VARIABLE} or correct it", given.to_string_lossy());
+            bail!("{} cannot import {module}; unset {variable} or correct it", given.to_string_lossy());
         }
-        return Ok(vec![(VARIABLE, given)]);
+        return Ok(vec![(variable, given)]);
     }
     let venv = workspace.target.join("venv");
     let python = venv.join("bin/python");
     if !imports(&python) {
         let advice = || {
             format!(
-                "install Python's venv module (Debian: python3-venv), or set {VARIABLE} to a Python with the wasmtime wheel"
+                "install Python's venv module (Debian: python3-venv), or set {variable} to a Python with the \
+                 {module} wheel"
             )
         };
-        let base = program("PY", "python3", &["python3"])?;
-        command::progress("installing the wasmtime wheel");
-        if !command::succeeds(Command::new(&base).args(["-c", "import venv, ensurepip"])) {
-            apt_install(&["python3-venv"]).with_context(advice)?;
+        if !command::succeeds(Command::new(&python).args(["-m", "pip", "--version"])) {
+            let base = program("PY", "python3", &["python3"])?;
+            if !command::succeeds(Command::new(&base).args(["-c", "import venv, ensurepip"])) {
+                apt_install(&["python3-venv"]).with_context(advice)?;
+            }
+            command::run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&venv)).with_context(advice)?;
         }
-        command::run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&venv)).with_context(advice)?;
+        command::progress(&format!("installing the {module} wheel"));
         let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", WASMTIME_WHEEL]);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]);
         command::run(&mut pip).with_context(advice)?;
     }
-    Ok(vec![(VARIABLE, python.into())])
+    Ok(vec![(variable, python.into())])
+}
+
+/// A C program that announces code, linked with the API's own static part.
+fn ittapi(workspace: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_JIT_API";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let folder = workspace.target.join("ittapi");
+    let library = folder.join("vendor/ittapi-sys/c-library");
+    if !library.join("include/jitprofiling.h").is_file() {
+        // A package of its own, whose only purpose is to be vendored: the crate's source is what is wanted.
+        let manifest = format!(
+            "[package]\nname = \"sources\"\nversion = \"0.0.0\"\nedition = \"2021\"\n[lib]\npath = \"lib.rs\"\n\
+             [dependencies]\n{ITTAPI_CRATE}\n[workspace]\n"
+        );
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(folder.join("lib.rs"), ""))
+            .and_then(|()| std::fs::write(folder.join("Cargo.toml"), manifest))
+            .with_context(|| format!("cannot write to {}", folder.display()))?;
+        let mut cargo = workspace.cargo();
+        command::run(cargo.current_dir(&folder).args(["vendor", "--quiet", "vendor"]))
+            .with_context(|| format!("the crate ittapi-sys cannot be fetched; set {VARIABLE} to a built exercise.c"))?;
+    }
+    let compiler = program("CC", "cc", &["gcc", "libc6-dev"])?;
+    let (source, binary) = (library.join("src/ittnotify"), folder.join("exercise"));
+    let mut build = Command::new(compiler);
+    build.args(["-O1", "-g", "-fno-omit-frame-pointer", "-I"]).arg(library.join("include")).arg("-I").arg(&source);
+    build.arg(workspace.targets().join("jit_api/exercise.c")).arg(source.join("jitprofiling.c"));
+    command::run(build.arg("-o").arg(&binary).args(["-ldl", "-lpthread"]))?;
+    Ok(vec![(VARIABLE, binary.into())])
+}
+
+fn linux_perf(_: &Workspace) -> Result<Variables> {
+    Ok(vec![("JITPROF_PERF", program("JITPROF_PERF", "perf", &["linux-perf"])?.into())])
 }
 
 /// The program that `variable` names, or the one in `PATH`, or the one that Debian's packages bring.

@@ -7,6 +7,7 @@ mod containers;
 mod erlang;
 mod gsym;
 mod hostile;
+mod jit_api;
 mod jitdemo;
 mod node;
 mod php;

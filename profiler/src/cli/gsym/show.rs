@@ -174,7 +174,7 @@ mod tests {
         result.unwrap();
         let expected = "\
 GSYM version 1, little endian, uuid abababab
-1 functions from 0x1000 (offsets of 1 bytes), 2 files, 43 bytes of strings
+1 functions from 0x1000 (offsets of 1 bytes), 2 files, 39 bytes of strings
 0x1000..0x1020 big
     0x1000 /src/a.c:6
     0x1008 /src/a.c:2

@@ -1,5 +1,6 @@
 //! The generated code of a moment as a GSYM file, for other tools to name addresses with.
 
+mod inlines;
 mod snapshot;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use blazesym::symbolize::source::{Gsym as GsymSource, GsymData, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 
 use super::*;
-use crate::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin, LineRow, SourceRows};
+use crate::code::{CodeEvent, CodeInline, CodeLoad, CodeMap, CodeOrigin, LineRow, SourceRows};
 use crate::gsym::Gsym;
 use crate::jitdump::{DumpReader, ReaderOptions};
 use crate::symbol::names;
@@ -171,6 +171,29 @@ fn every_function_of_a_dump_is_found_by_llvm() {
             }
             println!("{}: {fixture}: {} functions", tool.display(), living.len());
         }
+        inlined_functions_are_found_by(tool);
+    }
+}
+
+/// LLVM has the innermost function first, `NAME + OFFSET @ FILE:LINE [inlined]`, and the ones around it below.
+fn inlined_functions_are_found_by(tool: &Path) {
+    let map = map_with_inlines();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    std::fs::write(path, export(&map, LAST)).unwrap();
+    for address in 0x1000..0x1040 {
+        let answer = gsymutil(tool, &[&format!("--address={address:#x}"), path], None);
+        let lines = answer.lines().filter(|line| line.contains(" @ "));
+        let found = lines.map(|line| {
+            let (head, place) = line.split_once(" @ ").unwrap();
+            let name = head.rsplit(": ").next().unwrap().split(" + ").next().unwrap().trim();
+            (name.to_owned(), place.trim_end_matches(" [inlined]").to_owned())
+        });
+        let expected = recorded(&map, address).into_iter().map(|(name, place)| {
+            let (file, line) = place.unwrap();
+            (name, format!("{file}:{line}"))
+        });
+        assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{}: {answer}", tool.display());
     }
 }
 
@@ -182,6 +205,7 @@ fn load(time: u64, start: u64, size: u64, name: &str, origin: CodeOrigin) -> Cod
         name: name.to_owned(),
         code_index: 0,
         lines: SourceRows::default(),
+        unit: None,
         eh_frame: None,
         code: None,
         origin,
@@ -259,6 +283,102 @@ fn rows_without_a_line_go_and_the_first_line_holds_from_the_start() {
     let gsym = Gsym::parse(export(&map, LAST)).unwrap();
     let rows: Vec<_> = gsym.function(0).unwrap().lines.iter().map(|row| (row.address, row.line)).collect();
     assert_eq!(rows, [(0x1000, 7), (0x100c, 9)]);
+}
+
+/// Frames of a byte as a recording has them, innermost first: name, file, line.
+fn recorded(map: &CodeMap, address: u64) -> Vec<(String, Option<(String, u32)>)> {
+    let hit = map.lookup(Avma(address), LAST).unwrap();
+    let shown = |place: Option<(&std::sync::Arc<str>, u32)>| place.map(|(file, line)| (file.to_string(), line));
+    let mut frames = vec![(hit.name().to_owned(), shown(hit.line(hit.offset)))];
+    frames.extend(hit.inlined(hit.offset).map(|inlined| (inlined.name().to_owned(), shown(inlined.line(hit.offset)))));
+    frames.reverse();
+    frames
+}
+
+/// `inner` in `middle` in `outer`, and `inner` in `outer`.
+fn map_with_inlines() -> CodeMap {
+    let rows = |list: &[(u32, u32)], file: &str| -> SourceRows {
+        list.iter().map(|(offset, line)| LineRow { offset: *offset, line: *line, file: file.into() }).collect()
+    };
+    let CodeEvent::Load(plain) = load(1, 0x1000, 0x40, "outer", CodeOrigin::Jitdump) else { unreachable!() };
+    let outer = CodeLoad { lines: rows(&[(0, 10), (8, 11), (0x20, 12), (0x38, 13)], "/src/outer.c"), ..plain };
+    let inline = |start, size, method, parent, name: &str, lines| {
+        CodeEvent::Inline(CodeInline {
+            time: MonoNs(1),
+            start: Avma(start),
+            size,
+            method,
+            parent,
+            name: name.to_owned(),
+            source: None,
+            lines,
+        })
+    };
+    map_of(&[
+        CodeEvent::Load(outer),
+        inline(0x1008, 0x18, 2, 1, "middle", rows(&[(0, 20), (4, 21), (0x10, 22)], "/src/middle.h")),
+        inline(0x100c, 0xc, 3, 2, "inner", rows(&[(0, 30), (6, 31)], "/src/inner.h")),
+        inline(0x1020, 8, 3, 1, "inner", rows(&[(0, 30)], "/src/inner.h")),
+    ])
+}
+
+#[test]
+fn inlined_functions_come_out_as_a_recording_has_them_for_every_reader() {
+    let map = map_with_inlines();
+    let bytes = export(&map, LAST);
+    let ours = Gsym::parse(bytes.clone()).unwrap();
+    let theirs = gsym_rs::Gsym::parse(bytes.as_slice()).unwrap();
+    theirs.verify().unwrap();
+    let symbolizer = Symbolizer::builder().enable_demangling(false).build();
+    let source = Source::Gsym(GsymSource::Data(GsymData::new(&bytes)));
+    let mut deepest = 0;
+    for address in 0x1000..0x1040 {
+        let expected = recorded(&map, address);
+        deepest = deepest.max(expected.len());
+        let found = ours.lookup(address).unwrap().unwrap().places;
+        let found: Vec<_> =
+            found.into_iter().map(|place| (place.name, place.file.map(|file| (file, place.line)))).collect();
+        assert_eq!(found, expected, "{address:#x}");
+        let found = theirs.lookup(address).unwrap().unwrap();
+        let shown = |frame: &gsym_rs::LookupFrame<'_>| {
+            let file = joined(frame.directory, frame.basename);
+            (String::from_utf8_lossy(frame.name).into_owned(), (!file.is_empty()).then_some((file, frame.line)))
+        };
+        assert_eq!(found.frames().iter().map(shown).collect::<Vec<_>>(), expected, "{address:#x}");
+        let found = symbolizer.symbolize_single(&source, Input::VirtOffset(address)).unwrap();
+        let found = found.as_sym().unwrap();
+        let names = found.inlined.iter().rev().map(|inlined| &*inlined.name).chain([&*found.name]);
+        assert!(names.eq(expected.iter().map(|(name, _)| name.as_str())), "{address:#x}");
+    }
+    assert_eq!(deepest, 3);
+}
+
+#[test]
+fn inlined_parts_that_overlap_are_cut_to_the_one_around_them() {
+    let inline = |start, size, method, name: &str| {
+        CodeEvent::Inline(CodeInline {
+            time: MonoNs(1),
+            start: Avma(start),
+            size,
+            method,
+            parent: 1,
+            name: name.to_owned(),
+            source: None,
+            lines: SourceRows::default(),
+        })
+    };
+    let map = map_of(&[
+        load(1, 0x1000, 0x40, "outer", CodeOrigin::Jitdump),
+        inline(0x1000, 0x20, 2, "first"),
+        inline(0x1010, 0x20, 3, "crosses"),
+    ]);
+    let gsym = Gsym::parse(export(&map, LAST)).unwrap();
+    let names = |address| -> Vec<String> {
+        gsym.lookup(address).unwrap().unwrap().places.into_iter().map(|place| place.name).collect()
+    };
+    assert_eq!(names(0x100f), ["first", "outer"]);
+    assert_eq!(names(0x1010), ["crosses", "first", "outer"]);
+    assert_eq!(names(0x1020), ["outer"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod agent;
 mod compare;
+mod gsym;
 mod ingest;
 mod kernel;
 mod plog;
@@ -52,6 +53,8 @@ enum Part {
     Ingest,
     /// A sample in the kernel beside `bpf_get_stack`, and what unwind rows cost
     Kernel,
+    /// Writing the code of 200,000 functions as GSYM; needs no root
+    Gsym,
     /// What an announcement through Intel's JIT profiling API costs the runtime; needs no root
     Agent,
     /// Reading trace logs; needs no root
@@ -65,13 +68,22 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 7] =
-        [Self::Ingest, Self::Plog, Self::Agent, Self::Kernel, Self::Recording, Self::Slowdown, Self::Accuracy];
+    const ALL: [Self; 8] = [
+        Self::Ingest,
+        Self::Gsym,
+        Self::Plog,
+        Self::Agent,
+        Self::Kernel,
+        Self::Recording,
+        Self::Slowdown,
+        Self::Accuracy,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
             Self::Kernel => "kernel",
+            Self::Gsym => "gsym",
             Self::Agent => "agent",
             Self::Plog => "plog",
             Self::Recording => "recording",
@@ -86,6 +98,7 @@ struct Bench {
     jitprof: PathBuf,
     ingest: PathBuf,
     plog: PathBuf,
+    gsym: PathBuf,
     targets: PathBuf,
     /// Whose unwind rows are made.
     files: Vec<PathBuf>,
@@ -135,11 +148,11 @@ impl Lengths {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let parts: Vec<Part> =
         Part::ALL.into_iter().filter(|p| arguments.only.is_empty() || arguments.only.contains(p)).collect();
-    let [jitprof, ingest, plog] = binaries(workspace, arguments.no_build)?;
+    let [jitprof, ingest, gsym, plog] = binaries(workspace, arguments.no_build)?;
     let scratch = workspace.target.join("bench");
     std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
     let lengths = Lengths::of(arguments);
-    let bench = Bench { jitprof, ingest, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
+    let bench = Bench { jitprof, ingest, gsym, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
     let mut report = Report::begin(&workspace.root);
     let outcome = measure(workspace, &bench, arguments, &parts, &mut report);
     std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;
@@ -160,10 +173,13 @@ fn measure(
     if parts.contains(&Part::Plog) {
         plog::run(bench, report)?;
     }
+    if parts.contains(&Part::Gsym) {
+        gsym::run(bench, report)?;
+    }
     if parts.contains(&Part::Agent) {
         agent::run(workspace, bench, report)?;
     }
-    let needs_root = |part: &Part| !matches!(part, Part::Ingest | Part::Plog | Part::Agent);
+    let needs_root = |part: &Part| !matches!(part, Part::Ingest | Part::Gsym | Part::Plog | Part::Agent);
     let recorded: Vec<Part> = parts.iter().copied().filter(needs_root).collect();
     if recorded.is_empty() {
         return Ok(());
@@ -213,9 +229,9 @@ fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
     command::run(&mut again)
 }
 
-/// The release binaries: jitprof with its kernel part, the program that reads dumps, and the one that reads trace logs.
-fn binaries(workspace: &Workspace, no_build: bool) -> Result<[PathBuf; 3]> {
-    let binaries = ["jitprof", "examples/bench_ingest", "examples/bench_plog"];
+/// The release binaries: jitprof with its kernel part, and the programs that measure its library.
+fn binaries(workspace: &Workspace, no_build: bool) -> Result<[PathBuf; 4]> {
+    let binaries = ["jitprof", "examples/bench_ingest", "examples/bench_gsym", "examples/bench_plog"];
     let binaries = binaries.map(|name| workspace.target.join("release").join(name));
     if !no_build {
         build::jitprof(workspace, Profile::Release)?;

@@ -12,6 +12,11 @@ use anyhow::{Context, Result, bail};
 use crate::command::{self, Root};
 use crate::workspace::Workspace;
 
+/// LLVM's own reader of GSYM, of two versions.
+pub(crate) const GSYMUTIL: &str = "gsymutil";
+/// Debian 12 has both; together 90 MB to fetch.
+const LLVM_VERSIONS: [u32; 2] = [14, 19];
+
 /// The wheel that the expectations were measured with.
 const WASMTIME_WHEEL: &str = "wasmtime==50.0.1";
 /// LLVM 22 without frame pointers, announced through both of Intel's interfaces. 305 MB with numpy.
@@ -37,7 +42,7 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 11] = [
+pub(crate) const RUNTIMES: [Runtime; 12] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
@@ -49,6 +54,7 @@ pub(crate) const RUNTIMES: [Runtime; 11] = [
     Runtime { name: "numba", find: numba },
     Runtime { name: "ittapi", find: ittapi },
     Runtime { name: "linux_perf", find: linux_perf },
+    Runtime { name: GSYMUTIL, find: gsymutil },
 ];
 
 impl Runtime {
@@ -124,6 +130,21 @@ fn llvm(_: &Workspace) -> Result<Variables> {
     let clang = program("JITPROF_CLANG", "clang-14", &["clang-14"])?;
     let lli = program("JITPROF_LLI", "lli-14", &["llvm-14-runtime"])?;
     Ok(vec![("JITPROF_CLANG", clang.into()), ("JITPROF_LLI", lli.into())])
+}
+
+fn gsymutil(_: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_GSYMUTIL";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let tools = LLVM_VERSIONS.map(|version| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/llvm-gsymutil")));
+    for (version, tool) in LLVM_VERSIONS.iter().zip(&tools) {
+        if !tool.is_file() {
+            apt_install(&[&format!("llvm-{version}")])
+                .with_context(|| format!("there is no {}; set {VARIABLE} to what is there", tool.display()))?;
+        }
+    }
+    Ok(vec![(VARIABLE, tools.map(|tool| tool.display().to_string()).join(":").into())])
 }
 
 fn python(_: &Workspace) -> Result<Variables> {

@@ -93,6 +93,11 @@ pub struct Args {
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
 
+    /// GSYM files, or directories to search for *.gsym, that name programs without debug information by their build
+    /// id; repeatable
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Recording")]
+    pub gsym: Vec<PathBuf>,
+
     /// An HQNplog trace log that the target writes: its spans stand around the samples of the same thread and time
     #[arg(long, value_name = "FILE", help_heading = "Trace log")]
     pub trace: Option<PathBuf>,

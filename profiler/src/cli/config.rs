@@ -89,6 +89,7 @@ impl Config {
             },
             unwind_mib: args.unwind_memory,
             peek: !args.no_peek,
+            gsym: args.gsym,
             title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
             // Spans are looked up by the time of each sample.
             bucket: if trace.is_some() { Duration::ZERO } else { bucket },

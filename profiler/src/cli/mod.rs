@@ -3,6 +3,7 @@
 mod app;
 mod args;
 mod config;
+mod gsym;
 mod status;
 mod subcommand;
 mod trace;

@@ -109,10 +109,20 @@ impl<'a> CodeHit<'a> {
         self.function.lines.as_deref()?.at(offset)
     }
 
+    /// All source rows, if the runtime recorded any.
+    pub fn rows(&self) -> Option<&'a SourceRows> {
+        self.function.lines.as_deref()
+    }
+
     /// The inlined methods that the byte at `offset` belongs to, outermost first: each was inlined into the one before
     /// it, the first into this object. Costs a look at each inlined part of the object.
     pub fn inlined(&self, offset: u64) -> impl Iterator<Item = &'a InlinedCode> {
         self.function.inlines.as_deref().into_iter().flat_map(move |inlines| inlines.at(offset))
+    }
+
+    /// All inlined methods: each behind those around it, by start, the longer first, of equal ones the parent first.
+    pub fn inlines(&self) -> impl Iterator<Item = &'a InlinedCode> {
+        self.function.inlines.as_deref().into_iter().flat_map(|inlines| inlines.iter())
     }
 
     /// The source file, if the runtime said it apart from the lines.

@@ -45,6 +45,16 @@ impl InlinedCode {
         self.start
     }
 
+    /// Bytes of the part.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Its source rows; their offsets count from the part's start.
+    pub fn rows(&self) -> &SourceRows {
+        &self.lines
+    }
+
     /// The inlined method's number.
     pub fn method(&self) -> u32 {
         self.method
@@ -75,6 +85,11 @@ impl Inlines {
     pub(super) fn at(&self, offset: u64) -> impl Iterator<Item = &InlinedCode> {
         let before = self.parts.iter().take_while(move |part| u64::from(part.start) <= offset);
         before.filter(move |part| part.covers(offset))
+    }
+
+    /// All parts, in the order described above.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &InlinedCode> {
+        self.parts.iter()
     }
 
     /// Adds a part that begins `start` bytes into the object and ends in it.

@@ -7,6 +7,7 @@ mod cli;
 mod containers;
 mod erlang;
 mod frames;
+mod gsym;
 mod hostile;
 mod jit_api;
 mod jitdemo;

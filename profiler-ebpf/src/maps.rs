@@ -79,6 +79,10 @@ pub static SELF_PID: Global<u32> = Global::new(0);
 pub static USE_ROWS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static LOG_RARE: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_STACK: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
 
 /// Adds to a counter of this CPU.
 #[inline(always)]

@@ -20,16 +20,31 @@ impl UnwindRules for Tables {
         if USE_ROWS.load() == 0 {
             return Row::GAP;
         }
-        match region(self.pid, lookup_pc) {
-            Some((object, address)) if object != 0 => row_at(object, address).unwrap_or(Row::GAP),
-            _ => Row::GAP,
-        }
+        Row(find_row(self.pid, lookup_pc))
     }
 
     #[inline(always)]
     fn is_code(&self, lookup_pc: u64) -> bool {
-        region(self.pid, lookup_pc).is_some()
+        find_region(self.pid, lookup_pc) != 0
     }
+}
+
+/// The encoded row that holds at an address of a process. Exported, and so a global function for the verifier, who
+/// walks through it once and not at every call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_row(pid: u32, address: u64) -> u64 {
+    match region(pid, address) {
+        Some((object, address)) if object != 0 => row_at(object, address).unwrap_or(Row::GAP).0,
+        _ => Row::GAP.0,
+    }
+}
+
+/// 1 if code is mapped at an address of a process, else 0. A global function, like `find_row`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_region(pid: u32, address: u64) -> u64 {
+    u64::from(region(pid, address).is_some())
 }
 
 /// The object that is mapped at an address, and the address in the object.

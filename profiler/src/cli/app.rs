@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::account::Account;
 use crate::cli::args::Args;
+use crate::cli::check;
 use crate::cli::config::{Config, default_output};
 use crate::cli::status::StatusLine;
 use crate::kernel::{CommandOutput, Launch};
@@ -47,6 +48,12 @@ pub fn run() -> ExitCode {
         Err(error) => error.exit(),
     };
     init_log(args.verbose);
+    if args.check {
+        return match check::print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => complain(&error.to_string(), FAILED),
+        };
+    }
     let config = match Config::from_args(args) {
         Ok(config) => config,
         Err(error) => return complain(&error.to_string(), USAGE),

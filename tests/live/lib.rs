@@ -15,6 +15,7 @@ mod recording;
 mod scratch;
 mod share;
 mod target;
+mod verified;
 mod wait;
 
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ pub use recording::Recording;
 pub use scratch::Scratch;
 pub use share::{Share, assert_at_least, assert_share};
 pub use target::Target;
+pub use verified::{VerifiedProgram, verified_programs};
 pub use wait::{WAIT_LIMIT, wait_until};
 
 /// The path in an environment variable that `cargo xtask test` sets.

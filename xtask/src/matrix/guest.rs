@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::kernel::Kernel;
 
-/// How long a machine may take. The slowest needs a quarter of it when nothing else runs.
-const LIMIT: Duration = Duration::from_secs(300);
+/// How long a machine may take. With a load of 13 on two CPUs the slowest needed a fifth of it.
+const LIMIT: Duration = Duration::from_secs(600);
 /// Pause between two looks at whether it has ended.
 const POLL: Duration = Duration::from_millis(100);
 /// Lines of the console that are shown when something failed.

@@ -60,6 +60,14 @@ pub(crate) fn jitdemo(workspace: &Workspace) -> Result<PathBuf> {
     host_binary(workspace, cargo, Profile::Release, "jitdemo")
 }
 
+/// Builds the init of the virtual machines in which other kernels are tried, and returns its path.
+pub(crate) fn kernel_guest(workspace: &Workspace) -> Result<PathBuf> {
+    command::progress("building the virtual machines' init");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "jitprof-tests", "--bin", "kernel-guest"]);
+    host_binary(workspace, cargo, Profile::Release, "kernel-guest")
+}
+
 fn host_binary(workspace: &Workspace, mut cargo: Command, profile: Profile, name: &str) -> Result<PathBuf> {
     let folder = match profile {
         Profile::Debug => "debug",

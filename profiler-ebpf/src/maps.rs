@@ -12,6 +12,8 @@ use profiler_common::{
     unwind::Frame,
 };
 
+use crate::tables::Cache;
+
 /// The state of one walk. It lives in a per-CPU map because a BPF stack has 512 bytes.
 #[repr(C)]
 pub struct Walk {
@@ -25,6 +27,10 @@ pub struct Walk {
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }
+
+/// What the walk in progress on a CPU has looked up last.
+#[map]
+pub static CACHE: PerCpuArray<Cache> = PerCpuArray::with_max_entries(1, 0);
 
 /// Samples for userspace. The loader sets the size.
 #[map]
@@ -79,6 +85,10 @@ pub static SELF_PID: Global<u32> = Global::new(0);
 pub static USE_ROWS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static LOG_RARE: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_STACK: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
 
 /// Adds to a counter of this CPU.
 #[inline(always)]

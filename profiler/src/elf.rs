@@ -269,6 +269,8 @@ pub struct Build {
     pub id: Vec<u8>,
     /// Executable segments, ascending by address.
     pub code: Vec<Segment>,
+    /// Functions with unwind data, about: by the size of the table of them, 8 bytes each. 0 without one.
+    pub functions: u64,
 }
 
 impl Build {
@@ -278,7 +280,12 @@ impl Build {
     /// [`ElfError`].
     pub fn read(source: &Source<'_>) -> Result<Self, ElfError> {
         let (_, segments) = read_segments(source)?;
-        Ok(Self { id: build_id_of(source, &segments).unwrap_or_default(), code: code(&segments) })
+        let table = segments.iter().find(|segment| segment.kind == PT_GNU_EH_FRAME);
+        Ok(Self {
+            id: build_id_of(source, &segments).unwrap_or_default(),
+            code: code(&segments),
+            functions: table.map_or(0, |table| table.file_size / 8),
+        })
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
     let binary = jitprof(workspace, profile)?;
     println!("{}", binary.display());
+    println!("{}", agent(workspace, profile)?.display());
     Ok(())
 }
 
@@ -43,12 +44,28 @@ pub(crate) fn jitprof(workspace: &Workspace, profile: Profile) -> Result<PathBuf
     host_binary(workspace, cargo, profile, "jitprof")
 }
 
-/// Builds the demo JIT and returns the binary's path.
+/// Builds the library that runtimes load and returns its path.
+pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    command::progress("building the agent");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "profiler-agent", "--lib"]);
+    host_binary(workspace, cargo, profile, "libjitprof_agent.so")
+}
+
+/// Builds the demo JIT, and the other targets in Rust beside it, and returns the demo's path.
 pub(crate) fn jitdemo(workspace: &Workspace) -> Result<PathBuf> {
     command::progress("building the demo JIT");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package", "jitprof-tests", "--bin", "jitdemo"]);
+    cargo.args(["build", "--package", "jitprof-tests", "--bins"]);
     host_binary(workspace, cargo, Profile::Release, "jitdemo")
+}
+
+/// Builds the init of the virtual machines in which other kernels are tried, and returns its path.
+pub(crate) fn kernel_guest(workspace: &Workspace) -> Result<PathBuf> {
+    command::progress("building the virtual machines' init");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "jitprof-tests", "--bin", "kernel-guest"]);
+    host_binary(workspace, cargo, Profile::Release, "kernel-guest")
 }
 
 fn host_binary(workspace: &Workspace, mut cargo: Command, profile: Profile, name: &str) -> Result<PathBuf> {
@@ -70,14 +87,23 @@ fn host_binary(workspace: &Workspace, mut cargo: Command, profile: Profile, name
 
 /// Builds the eBPF object and returns its path, `<target>/bpf/jitprof.bpf.o`.
 pub(crate) fn kernel_part(workspace: &Workspace) -> Result<PathBuf> {
+    kernel_object(workspace, BPF_BIN, "jitprof.bpf.o")
+}
+
+/// Builds the sampler that jitprof's is compared with and returns its path, `<target>/bpf/getstack.bpf.o`.
+pub(crate) fn getstack(workspace: &Workspace) -> Result<PathBuf> {
+    kernel_object(workspace, "getstack", "getstack.bpf.o")
+}
+
+fn kernel_object(workspace: &Workspace, bin: &str, name: &str) -> Result<PathBuf> {
     tools::ensure_component(workspace, "rust-src")?;
     let linker = tools::ensure_bpf_linker(workspace)?;
     command::progress("building the kernel part");
-    command::run(kernel_cargo(workspace, &linker)?.args(["build", "--release", "--bin", BPF_BIN]).args(KERNEL_TARGET))?;
+    command::run(kernel_cargo(workspace, &linker)?.args(["build", "--release", "--bin", bin]).args(KERNEL_TARGET))?;
     let folder = workspace.target.join("bpf");
-    let (built, object) = (folder.join(BPF_TARGET).join("release").join(BPF_BIN), folder.join("jitprof.bpf.o"));
+    let (built, object) = (folder.join(BPF_TARGET).join("release").join(bin), folder.join(name));
     // Copied under a temporary name: a build that is cut short leaves no half object behind.
-    let unfinished = folder.join("jitprof.bpf.o.tmp");
+    let unfinished = folder.join(format!("{name}.tmp"));
     std::fs::copy(&built, &unfinished)
         .and_then(|_| std::fs::rename(&unfinished, &object))
         .with_context(|| format!("cannot copy {} to {}", built.display(), object.display()))?;

@@ -84,9 +84,19 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = CallGraphArg::Auto, help_heading = "Recording")]
     pub call_graph: CallGraphArg,
 
+    /// Memory of the kernel part for unwind rows, in MiB; rows of what no process uses make room first
+    /// [default: 16, with --all and --comm 32]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Recording")]
+    pub unwind_memory: Option<u32>,
+
     /// Do not read names from the target's memory that its runtime has not written yet
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
+
+    /// GSYM files, or directories to search for *.gsym, that name programs without debug information by their build
+    /// id; repeatable
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Recording")]
+    pub gsym: Vec<PathBuf>,
 
     /// An HQNplog trace log that the target writes: its spans stand around the samples of the same thread and time
     #[arg(long, value_name = "FILE", help_heading = "Trace log")]
@@ -140,6 +150,10 @@ pub struct Args {
     /// Also write the account (samples taken, lost, unnamed, and why) as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub account: Option<PathBuf>,
+
+    /// Say how this kernel can be used, and the verified size of each program of the kernel part; records nothing
+    #[arg(long, conflicts_with_all = ["pid", "all", "tid", "comm", "command"], help_heading = "What to profile")]
+    pub check: bool,
 
     /// Neither status line nor account
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]

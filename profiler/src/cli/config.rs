@@ -87,7 +87,9 @@ impl Config {
                 CallGraphArg::Eh => CallGraph::EhFrame,
                 CallGraphArg::Fp => CallGraph::FramePointers,
             },
+            unwind_mib: args.unwind_memory,
             peek: !args.no_peek,
+            gsym: args.gsym,
             title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
             // Spans are looked up by the time of each sample.
             bucket: if trace.is_some() { Duration::ZERO } else { bucket },

@@ -2,7 +2,9 @@
 
 mod app;
 mod args;
+mod check;
 mod config;
+mod gsym;
 mod status;
 mod subcommand;
 mod trace;

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use clap::Subcommand as ClapSubcommand;
 
 use super::trace::{self, TraceError};
+use super::gsym::{self, GsymCommandError};
 use super::unwind_info::{self, UnwindInfoError};
 
 /// A subcommand as typed.
@@ -17,6 +18,8 @@ pub enum Subcommand {
     UnwindInfo(unwind_info::Arguments),
     /// Shows what is in an HQNplog trace log, draws its spans, or puts them around the samples of a saved recording
     Trace(trace::Arguments),
+    /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
+    Gsym(gsym::Arguments),
 }
 
 /// Why a subcommand failed.
@@ -28,6 +31,9 @@ pub(super) enum SubcommandError {
     /// `trace`.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// `gsym`.
+    #[error(transparent)]
+    Gsym(#[from] GsymCommandError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -39,7 +45,7 @@ impl SubcommandError {
         match self {
             Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
             Self::Trace(error) => error.is_broken_pipe(),
-            Self::UnwindInfo(_) => false,
+            Self::UnwindInfo(_) | Self::Gsym(_) => false,
         }
     }
 }
@@ -54,6 +60,7 @@ impl Subcommand {
         match self {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
+            Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
         }
         Ok(out.flush()?)
     }

@@ -19,6 +19,9 @@ use super::shared_memory::SharedMemory;
 use super::space::Space;
 use crate::units::{MonoNs, Pid};
 
+/// Entries of the PAGES map.
+const MAX_PAGES: usize = 65536;
+
 /// Use of the tables, and what did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TableStats {
@@ -138,6 +141,21 @@ impl Tables {
     pub fn reclaim(&mut self, now: MonoNs) {
         self.row_space.reclaim(now);
         self.region_space.reclaim(now);
+    }
+
+    /// Rows that can be taken now.
+    pub fn free_rows(&self) -> u32 {
+        self.stats.rows_capacity.saturating_sub(self.row_space.used())
+    }
+
+    /// Whether this many rows in this many pages have room now. In pieces they may not: the room may be in pieces, too.
+    pub fn has_room(&self, rows: u32, pages: usize) -> bool {
+        self.free_rows() >= rows && MAX_PAGES.saturating_sub(self.page_spans.len()) >= pages
+    }
+
+    /// Whether rows have been given back that can be taken when their grace is over.
+    pub fn is_returning(&self) -> bool {
+        self.row_space.is_returning()
     }
 
     /// Use of the tables.

@@ -12,6 +12,7 @@ mod firefox;
 mod firefox_spans;
 mod folded;
 mod format;
+pub mod gsym;
 mod options;
 mod pprof;
 mod proto;

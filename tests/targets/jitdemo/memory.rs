@@ -1,4 +1,4 @@
-//! Memory for generated code: writable or executable, never both.
+//! Memory for generated code: writable or executable, and both only where functions are replaced all the time.
 
 use std::ptr::NonNull;
 
@@ -48,6 +48,11 @@ impl Region {
     /// Makes the region executable and not writable.
     pub(crate) fn make_executable(&mut self) -> Result<()> {
         self.protect(libc::PROT_READ | libc::PROT_EXEC)
+    }
+
+    /// Makes the region writable and executable, as JITs have it that replace one function while others run.
+    pub(crate) fn make_writable_and_executable(&mut self) -> Result<()> {
+        self.protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
     }
 
     fn protect(&mut self, protection: libc::c_int) -> Result<()> {

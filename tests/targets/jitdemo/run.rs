@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::Arguments;
 use crate::announce::{Announcer, Format, cpu_ns, now_ns};
 use crate::assembler::{Frames, Function};
+use crate::churn::Churn;
 use crate::functions;
 use crate::memory::Region;
 use crate::trace_log::{ENTER, EXIT, GENERATION_EVEN, GENERATION_ODD, INTERPRET, RENDER, TraceLog, WORKER};
@@ -29,7 +30,7 @@ const FUNCTION_ROOM: usize = 256;
 const FLOOD_ROUNDS: u32 = 8;
 
 /// Generated code with this signature.
-type Compiled = extern "C" fn(u32) -> u32;
+pub(crate) type Compiled = extern "C" fn(u32) -> u32;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let length_ns = nanoseconds(arguments.secs)?;
@@ -50,6 +51,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let (iterations, log) = (arguments.iterations, log.clone());
         let spans = move |_| WORKER;
         thread::Builder::new().spawn(move || loop_until(worker_outer, iterations, deadline, log.as_deref(), spans))?;
+    }
+    if let Some(pairs) = arguments.churn {
+        let mut churn = Churn::new(arguments.slots, demo.frames, &mut demo.announcer)?;
+        demo.announce_ready(child)?;
+        let calls = churn.run(pairs, deadline, &mut demo.announcer)?;
+        return demo.finish(0, &Totals { calls, wall_ns: now_ns() - start.wall_ns, cpu_ns: cpu_ns() - start.cpu_ns });
     }
     demo.announce_ready(child)?;
 
@@ -252,14 +259,14 @@ impl<'a> Demo<'a> {
 }
 
 /// A function as it lies in memory: the code, and its unwinding information where the record says that it is.
-fn image(function: &Function) -> Vec<u8> {
+pub(crate) fn image(function: &Function) -> Vec<u8> {
     let mut image = function.code.clone();
     image.resize(image.len().next_multiple_of(8), 0xcc);
     image.extend(function.unwinding.section(function.code.len()));
     image
 }
 
-fn compiled(address: usize) -> Compiled {
+pub(crate) fn compiled(address: usize) -> Compiled {
     // SAFETY: callers pass the address of a function that was emitted with this signature, and call it only after its
     // region was made executable; regions are never unmapped.
     unsafe { std::mem::transmute::<usize, Compiled>(address) }

@@ -24,7 +24,7 @@ use profiler_common::{
     limits::{COMM_LEN, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, WAKE_UP_BYTES},
     sample::{Counter, SampleHeader},
     stop::StopReason,
-    unwind::{Frame, PcKind, step},
+    unwind::{Frame, step},
 };
 
 use crate::maps::{KERNEL_STACK, LOG_RARE, SAMPLES, STATE, USER_STACK, Walk, count};
@@ -64,7 +64,7 @@ pub fn sampler(ctx: PerfEventContext) -> u32 {
     if USER_STACK.load() != 0 {
         match registers.user {
             Some(user) => {
-                walk.frame = Frame { registers: user, kind: PcKind::Instruction };
+                walk.frame = Frame::sampled(user);
                 walk.stop = StopReason::DepthLimit as u8;
                 // SAFETY: the callback keeps to the signature that bpf_loop calls.
                 unsafe { bpf_loop(MAX_USER_FRAMES as u32, walk_frame as *mut c_void, core::ptr::null_mut(), 0) };

@@ -1,12 +1,13 @@
 //! Searches the unwind tables that userspace has published.
 
 use profiler_common::{
+    machine::Machine,
     row::Row,
     table::{MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span, pid_check},
     unwind::UnwindRules,
 };
 
-use crate::maps::{PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
+use crate::maps::{CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
 
 /// The tables of one process.
 pub struct Tables {
@@ -29,6 +30,19 @@ impl UnwindRules for Tables {
     #[inline(always)]
     fn is_code(&self, lookup_pc: u64) -> bool {
         region(self.pid, lookup_pc).is_some()
+    }
+
+    #[inline(always)]
+    fn machine(&self) -> Machine {
+        Machine::NATIVE
+    }
+
+    #[inline(always)]
+    fn code_mask(&self) -> u64 {
+        match Machine::NATIVE {
+            Machine::X86_64 => u64::MAX,
+            Machine::Aarch64 => CODE_MASK.load(),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::{bpf_perf_event_data, pt_regs},
+    bindings::{bpf_perf_event_data, bpf_user_pt_regs_t},
     helpers::{bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_probe_read_user, generated::bpf_task_pt_regs},
     programs::PerfEventContext,
 };
@@ -27,7 +27,7 @@ pub fn registers(ctx: &PerfEventContext) -> SampledRegisters {
     // SAFETY: both helpers take no pointer of ours; the result is read by bpf_probe_read_kernel.
     let entered = unsafe {
         let task = bpf_get_current_task_btf();
-        bpf_probe_read_kernel(bpf_task_pt_regs(task) as *const pt_regs)
+        bpf_probe_read_kernel(bpf_task_pt_regs(task) as *const bpf_user_pt_regs_t)
     };
     let user = match entered {
         Ok(entered) if in_user_mode(&entered) => Some(unwind_registers(&entered)),
@@ -36,15 +36,30 @@ pub fn registers(ctx: &PerfEventContext) -> SampledRegisters {
     SampledRegisters { in_kernel: true, user }
 }
 
+#[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
-fn in_user_mode(registers: &pt_regs) -> bool {
+fn in_user_mode(registers: &bpf_user_pt_regs_t) -> bool {
     // The low two bits of the code segment are the privilege level.
     registers.cs & 3 == 3
 }
 
+#[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
-fn unwind_registers(registers: &pt_regs) -> Registers {
-    Registers { pc: registers.rip, sp: registers.rsp, fp: registers.rbp }
+fn unwind_registers(registers: &bpf_user_pt_regs_t) -> Registers {
+    Registers { pc: registers.rip, sp: registers.rsp, fp: registers.rbp, lr: 0 }
+}
+
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn in_user_mode(registers: &bpf_user_pt_regs_t) -> bool {
+    // Exception level 0 in the 64-bit state: 32-bit programs, which have bit 4 set, cannot be unwound by these rules.
+    registers.pstate & 0x1f == 0
+}
+
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn unwind_registers(registers: &bpf_user_pt_regs_t) -> Registers {
+    Registers { pc: registers.pc, sp: registers.sp, fp: registers.regs[29], lr: registers.regs[30] }
 }
 
 /// The current task's memory.

@@ -6,6 +6,7 @@
 
 mod access;
 mod clock;
+mod code_mask;
 mod error;
 mod launch;
 mod perf_ring;

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use profiler_common::machine::Machine;
 use profiler_common::table::{MAX_REGIONS, PageKey, Region};
 
 use crate::account::UnwindingStats;
@@ -150,7 +151,7 @@ impl Unwinding {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.stats.build_us += u64::try_from(built.took.as_micros()).unwrap_or(u64::MAX);
         let state = match built.rows {
-            Ok(rows) if !rows.table.is_empty() => {
+            Ok(rows) if !rows.table.is_empty() && rows.machine == Machine::NATIVE => {
                 for page in rows.table.pages() {
                     if let Ok(number) = u32::try_from(page.page) {
                         tables.set_page(PageKey { object: built.object, page: number }, page.rows, now);

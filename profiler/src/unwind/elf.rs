@@ -1,14 +1,16 @@
 //! Rows of an ELF file, from bounded reads.
 
 use std::fs::File;
-use std::ops::Range;
 
 use gimli::{BaseAddresses, LittleEndian};
-use profiler_common::row::{CfaKind, Rule};
+use profiler_common::machine::Machine;
 
+use super::augmentation::without_unknown_letters;
 use super::builder::RowTableBuilder;
 use super::eh_frame::compile;
 use super::layout::{Layout, Source};
+use super::linkage::add_linkage_tables;
+use super::machine::vendor;
 use super::rows::RowTable;
 use super::stats::RowStats;
 
@@ -32,6 +34,8 @@ pub struct Segment {
 /// The rows of one file.
 #[derive(Clone, Debug)]
 pub struct ElfRows {
+    /// Whose code it is; the kernel part unwinds that of its own machine only.
+    pub machine: Machine,
     /// Rules by the file's own addresses.
     pub table: RowTable,
     /// Executable `PT_LOAD` segments, ascending by address.
@@ -49,8 +53,8 @@ pub enum RowsError {
     /// Neither a program nor a shared object in 64-bit little-endian ELF.
     #[error("not a 64-bit little-endian ELF program or library")]
     NotElf,
-    /// Code of another machine than x86-64.
-    #[error("ELF machine {0} is not supported: rows are made for x86-64 (62)")]
+    /// Code of another machine.
+    #[error("ELF machine {0} is not supported: rows are made for x86-64 (62) and AArch64 (183)")]
     Machine(u16),
 }
 
@@ -61,7 +65,7 @@ pub enum RowsError {
 /// rules. Reads each section once; libc takes a few milliseconds.
 ///
 /// # Errors
-/// [`RowsError`], if the file cannot be read or holds no x86-64 code.
+/// [`RowsError`], if the file cannot be read or holds code of another machine than x86-64 and AArch64.
 pub fn rows_of_elf(file: &File) -> Result<ElfRows, RowsError> {
     rows_of_source(&Source::File(file))
 }
@@ -76,27 +80,31 @@ pub fn rows_of_elf_bytes(image: &[u8]) -> Result<ElfRows, RowsError> {
 
 fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
     let layout = Layout::read(source)?;
-    let code = layout.code_ranges();
+    let (machine, code) = (layout.machine, layout.code_ranges());
     let mut builder = RowTableBuilder::default();
     let mut stats = RowStats::default();
     let bases = layout.bases();
     if let Some((address, bytes, open_ended)) = eh_frame(source, &layout, &mut stats) {
         let bases = bases.clone().set_eh_frame(address);
-        compile(gimli::EhFrame::new(&bytes, LittleEndian), &bases, &code, open_ended, &mut builder, &mut stats);
+        let bytes = without_unknown_letters(&bytes, machine);
+        let mut section = gimli::EhFrame::new(&bytes, LittleEndian);
+        section.set_vendor(vendor(machine));
+        compile(section, &bases, machine, &code, open_ended, &mut builder, &mut stats);
     }
     if let Some(section) = layout.section(".debug_frame")
         && let Some(bytes) = source.section(section, MAX_SECTION_BYTES)
     {
         let mut section = gimli::DebugFrame::new(&bytes, LittleEndian);
         section.set_address_size(8);
-        compile(section, &bases, &code, false, &mut builder, &mut stats);
+        section.set_vendor(vendor(machine));
+        compile(section, &bases, machine, &code, false, &mut builder, &mut stats);
     }
     add_linkage_tables(source, &layout, &code, &mut builder);
     stats.over_limit = stats.over_limit.saturating_add(builder.overflow());
     let (table, cut) = builder.finish();
     stats.cut |= cut;
     stats.rows = u64::try_from(table.len()).unwrap_or(u64::MAX);
-    Ok(ElfRows { table, segments: layout.code, stats })
+    Ok(ElfRows { machine, table, segments: layout.code, stats })
 }
 
 /// The address and bytes of `.eh_frame`, and whether they may reach beyond its end.
@@ -117,30 +125,4 @@ fn eh_frame(source: &Source<'_>, layout: &Layout, stats: &mut RowStats) -> Optio
     };
     let (offset, available) = layout.loaded_from(address)?;
     Some((address, source.read(offset, available.min(MAX_SECTION_BYTES))?, true))
-}
-
-/// Slots that no call frame information covers: where it does, its entries came first and win.
-fn add_linkage_tables(source: &Source<'_>, layout: &Layout, code: &[Range<u64>], builder: &mut RowTableBuilder) {
-    for section in &layout.sections {
-        let range = section.address..section.address.saturating_add(section.size);
-        if !code.iter().any(|code| code.start <= range.start && range.end <= code.end) {
-            continue;
-        }
-        match section.name.as_str() {
-            ".plt" if is_classic(source, section.file_offset) => {
-                let entered = |offset| Rule::with_cfa(CfaKind::Sp, offset);
-                let at = |offset| range.start.saturating_add(offset);
-                // The first slot is jumped to from the others, with two words on the stack, and pushes a third.
-                builder.add(range.clone(), [(at(0), entered(16)), (at(6), entered(24)), (at(16), Rule::PLT)]);
-            }
-            ".plt.sec" | ".plt.got" => builder.add(range.clone(), [(range.start, Rule::ENTRY)]),
-            _ => {}
-        }
-    }
-}
-
-/// Whether the second slot is `jmp *x(%rip); push n; jmp`.
-fn is_classic(source: &Source<'_>, file_offset: u64) -> bool {
-    let slot = file_offset.checked_add(16).and_then(|offset| source.read(offset, 16));
-    slot.is_some_and(|slot| matches!(slot.as_slice(), [0xff, 0x25, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..]))
 }

@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use gimli::BaseAddresses;
+use profiler_common::machine::Machine;
 
 use super::elf::{RowsError, Segment};
 
@@ -27,7 +28,6 @@ const SHT_NOBITS: u32 = 8;
 const SHF_COMPRESSED: u64 = 0x800;
 const ELFCOMPRESS_ZLIB: u32 = 1;
 const ELFCOMPRESS_ZSTD: u32 = 2;
-const EM_X86_64: u16 = 62;
 
 /// Linux loads no program whose program headers are larger than this (fs/binfmt_elf.c, load_elf_phdrs).
 const MAX_PROGRAM_HEADERS_BYTES: u64 = 65536;
@@ -88,8 +88,10 @@ pub(super) struct Section {
 }
 
 /// Where things are in an ELF file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
+    /// Whose code it holds.
+    pub(super) machine: Machine,
     /// Executable segments, ascending by address.
     pub(super) code: Vec<Segment>,
     /// All segments that are loaded.
@@ -112,11 +114,9 @@ impl Layout {
         if !header.starts_with(b"\x7fELF\x02\x01") || !is_program {
             return Err(RowsError::NotElf);
         }
-        match u16_at(&header, 18) {
-            Some(EM_X86_64) => {}
-            machine => return Err(RowsError::Machine(machine.unwrap_or_default())),
-        }
-        let mut layout = Self::default();
+        let number = u16_at(&header, 18).unwrap_or_default();
+        let machine = Machine::of_elf(number.into()).ok_or(RowsError::Machine(number))?;
+        let mut layout = Self { machine, code: vec![], loaded: vec![], eh_frame_hdr: None, sections: vec![] };
         layout.read_segments(source, &header).ok_or(RowsError::NotElf)?;
         layout.sections = sections(source, &header).unwrap_or_default();
         Ok(layout)

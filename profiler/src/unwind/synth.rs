@@ -28,6 +28,7 @@ mod instruction;
 mod stack;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use profiler_common::machine::Machine;
 use profiler_common::row::Rule;
 
 use super::builder::RowTableBuilder;
@@ -47,19 +48,19 @@ const UNSEEN: u8 = u8::MAX;
 /// The rows of the function whose bytes these are and that runs at `start`; `None` if its frame is not recognised.
 ///
 /// Cost: each instruction is decoded at most twice (0.1 µs); memory of one byte for each byte of code.
-pub fn rows_of_code(start: u64, code: &[u8]) -> Option<RowTable> {
-    rows_of(start, code, false)
+pub fn rows_of_code(machine: Machine, start: u64, code: &[u8]) -> Option<RowTable> {
+    rows_of(machine, start, code, false)
 }
 
 /// The same for runtimes all of whose functions begin with their return address at `sp`, also those that are jumped
 /// to (Erlang, V8; not PHP): recognises functions that only ever end with a jump. Calls are taken to return with the
 /// stack as it was.
-pub fn rows_of_called_code(start: u64, code: &[u8]) -> Option<RowTable> {
-    rows_of(start, code, true)
+pub fn rows_of_called_code(machine: Machine, start: u64, code: &[u8]) -> Option<RowTable> {
+    rows_of(machine, start, code, true)
 }
 
-fn rows_of(start: u64, code: &[u8], jumps_confirm: bool) -> Option<RowTable> {
-    if code.is_empty() || code.len() > MAX_CODE_BYTES {
+fn rows_of(machine: Machine, start: u64, code: &[u8], jumps_confirm: bool) -> Option<RowTable> {
+    if machine != Machine::X86_64 || code.is_empty() || code.len() > MAX_CODE_BYTES {
         return None;
     }
     let end = start.checked_add(u64::try_from(code.len()).ok()?)?;

@@ -12,6 +12,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, Register, RegisterRule, UnwindTableRow};
+use profiler_common::machine::Machine;
 use profiler_common::row::{CfaKind, FpKind, Rule};
 
 use super::RowStats;
@@ -79,7 +80,7 @@ pub(super) fn compile(bytes: &[u8], address: u64) -> (RowTable, RowStats) {
     let mut builder = RowTableBuilder::default();
     let mut stats = RowStats::default();
     let everywhere = std::slice::from_ref(&(0..u64::MAX));
-    super::eh_frame::compile(section, &bases, everywhere, false, &mut builder, &mut stats);
+    super::eh_frame::compile(section, &bases, Machine::X86_64, everywhere, false, &mut builder, &mut stats);
     stats.over_limit += builder.overflow();
     let (table, cut) = builder.finish();
     stats.cut = cut;

@@ -30,6 +30,9 @@ pub enum PcKind {
     /// The instruction after a call: rules and lines are looked up one byte before it, because the call may be the
     /// last instruction of its function.
     ReturnAddress,
+    /// The same in a frame of AArch64 that was found by the frame pointer: its stack pointer is only known not to be
+    /// below the one given, because the record that was followed lies anywhere in the callee's frame.
+    ReturnAddressAbove,
 }
 
 /// The address at which rules, symbols and lines of a frame are looked up.
@@ -37,7 +40,7 @@ pub enum PcKind {
 pub fn lookup_pc(pc: u64, kind: PcKind) -> u64 {
     match kind {
         PcKind::Instruction => pc,
-        PcKind::ReturnAddress => pc.wrapping_sub(1),
+        PcKind::ReturnAddress | PcKind::ReturnAddressAbove => pc.wrapping_sub(1),
     }
 }
 
@@ -103,16 +106,13 @@ pub struct Frame {
     pub registers: Registers,
     /// What its pc is.
     pub kind: PcKind,
-    /// Whether its stack pointer is known, or only that it is not below `registers.sp`: an AArch64 frame that was
-    /// found by the frame pointer, whose record lies anywhere in the callee's frame.
-    pub sp_is_exact: bool,
 }
 
 impl Frame {
     /// The innermost frame: registers as they were when the sample was taken.
     #[inline(always)]
     pub const fn sampled(registers: Registers) -> Self {
-        Self { registers, kind: PcKind::Instruction, sp_is_exact: true }
+        Self { registers, kind: PcKind::Instruction }
     }
 }
 
@@ -191,7 +191,9 @@ impl<M: StackMemory> Walk<'_, M> {
     fn by_row(&self, row: Row, frame: Frame) -> Result<Frame, StopReason> {
         let Registers { pc, sp, fp, .. } = frame.registers;
         let cfa = match row.cfa_kind() {
-            SP if frame.sp_is_exact => sp.wrapping_add_signed(row.cfa_offset_bytes()),
+            SP if self.machine == Machine::X86_64 || frame.kind != PcKind::ReturnAddressAbove => {
+                sp.wrapping_add_signed(row.cfa_offset_bytes())
+            }
             // The frame pointer leads to where the caller's has been saved, which the row places in the frame.
             SP if row.fp_kind() == AT_CFA => fp.wrapping_sub(row.fp_offset_bytes().cast_unsigned()),
             SP => return Err(StopReason::NoFramePointer),
@@ -219,7 +221,7 @@ impl<M: StackMemory> Walk<'_, M> {
     fn by_arm_row(&self, row: Row, cfa: u64, frame: Frame) -> Result<Frame, StopReason> {
         let Registers { sp, fp, lr, .. } = frame.registers;
         let in_register = row.return_code() == RETURN_CODE_LINK_REGISTER;
-        if in_register && frame.kind == PcKind::ReturnAddress {
+        if in_register && frame.kind != PcKind::Instruction {
             // It has called, and so overwritten, what the row says is still there.
             return Err(StopReason::UnsupportedRule);
         }
@@ -251,11 +253,11 @@ impl<M: StackMemory> Walk<'_, M> {
         match self.machine {
             Machine::X86_64 => self.by_frame_pointer(sp, fp),
             Machine::Aarch64 => {
-                if frame.sp_is_exact && self.memory.read_u64(pc) == Ok(ARM_SIGRETURN) {
+                if frame.kind != PcKind::ReturnAddressAbove && self.memory.read_u64(pc) == Ok(ARM_SIGRETURN) {
                     return self.over_signal(sp);
                 }
                 let caller = self.by_frame_pointer(sp, fp)?;
-                Ok(Frame { sp_is_exact: false, ..caller })
+                Ok(Frame { kind: PcKind::ReturnAddressAbove, ..caller })
             }
         }
     }
@@ -302,7 +304,7 @@ impl<M: StackMemory> Walk<'_, M> {
         if !(MIN_CODE_ADDRESS..USER_ADDRESS_END).contains(&pc) {
             return Err(StopReason::BadReturnAddress);
         }
-        Ok(Frame { registers: Registers { pc, sp: cfa, fp, lr: 0 }, kind: PcKind::ReturnAddress, sp_is_exact: true })
+        Ok(Frame { registers: Registers { pc, sp: cfa, fp, lr: 0 }, kind: PcKind::ReturnAddress })
     }
 
     #[inline(always)]

@@ -27,13 +27,9 @@ pub fn registers(ctx: &PerfEventContext) -> SampledRegisters {
     // SAFETY: both helpers take no pointer of ours; the result is read by bpf_probe_read_kernel.
     let entered = unsafe {
         let task = bpf_get_current_task_btf();
-        bpf_probe_read_kernel(bpf_task_pt_regs(task) as *const bpf_user_pt_regs_t)
+        read_entered(bpf_task_pt_regs(task) as *const bpf_user_pt_regs_t)
     };
-    let user = match entered {
-        Ok(entered) if in_user_mode(&entered) => Some(unwind_registers(&entered)),
-        _ => None,
-    };
-    SampledRegisters { in_kernel: true, user }
+    SampledRegisters { in_kernel: true, user: entered }
 }
 
 #[cfg(bpf_target_arch = "x86_64")]
@@ -49,11 +45,38 @@ fn unwind_registers(registers: &bpf_user_pt_regs_t) -> Registers {
     Registers { pc: registers.rip, sp: registers.rsp, fp: registers.rbp, lr: 0 }
 }
 
+#[cfg(bpf_target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn read_entered(registers: *const bpf_user_pt_regs_t) -> Option<Registers> {
+    // SAFETY: the helper checks the address and never faults.
+    match unsafe { bpf_probe_read_kernel(registers) } {
+        Ok(entered) if in_user_mode(&entered) => Some(unwind_registers(&entered)),
+        _ => None,
+    }
+}
+
+/// The last five of a task's registers: the stack has no room for all 34.
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn read_entered(registers: *const bpf_user_pt_regs_t) -> Option<Registers> {
+    // SAFETY: the fields follow each other (x29, x30, sp, pc, pstate); the helper checks the address and never faults.
+    let last =
+        unsafe { bpf_probe_read_kernel((&raw const (*registers).regs).cast::<u64>().add(29).cast::<[u64; 5]>()) };
+    match last {
+        Ok([fp, lr, sp, pc, pstate]) if pstate & USER_MODE_MASK == 0 => Some(Registers { pc, sp, fp, lr }),
+        _ => None,
+    }
+}
+
+/// Exception level 0 in the 64-bit state has all of these bits clear: 32-bit programs, which have bit 4 set, cannot be
+/// unwound by these rules.
+#[cfg(bpf_target_arch = "aarch64")]
+const USER_MODE_MASK: u64 = 0x1f;
+
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
 fn in_user_mode(registers: &bpf_user_pt_regs_t) -> bool {
-    // Exception level 0 in the 64-bit state: 32-bit programs, which have bit 4 set, cannot be unwound by these rules.
-    registers.pstate & 0x1f == 0
+    registers.pstate & USER_MODE_MASK == 0
 }
 
 #[cfg(bpf_target_arch = "aarch64")]

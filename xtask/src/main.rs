@@ -6,6 +6,7 @@ mod command;
 mod demo;
 mod dist;
 mod fuzz;
+mod platform;
 mod prepare;
 mod test;
 mod tools;

@@ -47,7 +47,7 @@ fn instruction(pc: u64, sp: u64, fp: u64) -> Frame {
 }
 
 fn called(pc: u64, sp: u64, fp: u64) -> Frame {
-    Frame { registers: Registers { pc, sp, fp, lr: 0 }, kind: PcKind::ReturnAddress, sp_is_exact: true }
+    Frame { registers: Registers { pc, sp, fp, lr: 0 }, kind: PcKind::ReturnAddress }
 }
 
 /// A chain of frames, innermost first: (frame pointer, return address), as `push rbp; mov rbp, rsp` leaves it.

@@ -63,7 +63,7 @@ fn the_link_register_of_a_caller_is_not_believed() {
     assert_eq!(step(frame, &words(&[]), &one(Rule::LINK_ENTRY)), Err(StopReason::UnsupportedRule));
     let memory = words(&[(0x7010, 0x7100), (0x7018, 0x40_1000)]);
     let caller = step(frame, &memory, &one(Rule::LINK_ENTRY)).unwrap();
-    assert_eq!(caller, Frame { sp_is_exact: false, ..called(0x40_1000, 0x7020, 0x7100) });
+    assert_eq!(caller, Frame { kind: PcKind::ReturnAddressAbove, ..called(0x40_1000, 0x7020, 0x7100) });
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn behind_a_frame_without_rows_the_frame_pointer_places_the_caller() {
     let memory = words(&[(0x7000, 0x7060), (0x7008, 0x40_0010), (0x7060, 0x7100), (0x7068, 0x40_0210)]);
     let rules = Rules(std::vec![(0x40_0000..0x40_0100, record(0x30)), (0x40_0200..0x40_0300, Rule::OUTERMOST)]);
     let inner = step(leaf(0x48_0000, 0x6ff0, 0x7000, 0), &memory, &rules).unwrap();
-    assert_eq!(inner, Frame { sp_is_exact: false, ..called(0x40_0010, 0x7010, 0x7060) });
+    assert_eq!(inner, Frame { kind: PcKind::ReturnAddressAbove, ..called(0x40_0010, 0x7010, 0x7060) });
     let middle = step(inner, &memory, &rules).unwrap();
     assert_eq!(middle, called(0x40_0210, 0x7090, 0x7100));
     assert_eq!(step(middle, &memory, &rules), Err(StopReason::EndOfStack));
@@ -118,7 +118,7 @@ fn behind_a_frame_without_rows_the_frame_pointer_places_the_caller() {
 
 #[test]
 fn a_frame_whose_place_is_unknown_is_not_guessed() {
-    let frame = Frame { sp_is_exact: false, ..called(0x40_0010, 0x7010, 0x1001) };
+    let frame = Frame { kind: PcKind::ReturnAddressAbove, ..called(0x40_0010, 0x7010, 0x1001) };
     let rule = Rule::with_cfa(CfaKind::Sp, 16).with_return_address(-16);
     let memory = words(&[(0x7010, 0x40_1000)]);
     assert_eq!(step(frame, &memory, &one(rule)), Err(StopReason::NoFramePointer));

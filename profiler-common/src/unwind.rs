@@ -253,12 +253,23 @@ impl<M: StackMemory> Walk<'_, M> {
         match self.machine {
             Machine::X86_64 => self.by_frame_pointer(sp, fp),
             Machine::Aarch64 => {
-                if frame.kind != PcKind::ReturnAddressAbove && self.memory.read_u64(pc) == Ok(ARM_SIGRETURN) {
+                if self.is_sigreturn(pc, frame.kind) {
                     return self.over_signal(sp);
                 }
                 let caller = self.by_frame_pointer(sp, fp)?;
                 Ok(Frame { kind: PcKind::ReturnAddressAbove, ..caller })
             }
+        }
+    }
+
+    /// Whether a handler returns to here, or what it has returned to is at its second instruction or in its system call.
+    #[inline(always)]
+    fn is_sigreturn(&self, pc: u64, kind: PcKind) -> bool {
+        let is_at = |start| self.memory.read_u64(start) == Ok(ARM_SIGRETURN);
+        match kind {
+            PcKind::Instruction => is_at(pc) || is_at(pc.wrapping_sub(4)) || is_at(pc.wrapping_sub(8)),
+            PcKind::ReturnAddress => is_at(pc),
+            PcKind::ReturnAddressAbove => false,
         }
     }
 

@@ -12,6 +12,9 @@ use super::layout::{Layout, Section, Source};
 const STP_X16_X30: [u8; 4] = 0xa9bf_7bf0_u32.to_le_bytes();
 /// Bytes of that slot.
 const ARM_FIRST_SLOT: u64 = 32;
+/// `adrp x16, page`, whatever the page: how every other slot begins, behind a `bti c` if it has one.
+const ADRP_X16: u32 = 0x9000_0010;
+const ADRP_MASK: u32 = 0x9f00_001f;
 
 /// Adds the rows. Where call frame information covers a slot, its entries came first and win.
 pub(super) fn add_linkage_tables(
@@ -52,12 +55,14 @@ fn is_classic(source: &Source<'_>, file_offset: u64) -> bool {
 /// The slots only jump. The first one is jumped to from them and saves the return address on the stack.
 fn arm_rules(source: &Source<'_>, section: &Section) -> Vec<(u64, Rule)> {
     let first = source.read(section.file_offset, section.size.min(8)).unwrap_or_default();
+    let is_adrp_x16 = |word: &[u8; 4]| u32::from_le_bytes(*word) & ADRP_MASK == ADRP_X16;
     let saved = |offset| (offset, Rule::with_cfa(CfaKind::Sp, 16));
     let (entry, slots) = ((0, Rule::LINK_ENTRY), (ARM_FIRST_SLOT, Rule::LINK_ENTRY));
     match (section.name.as_str(), first.as_chunks().0) {
         (".plt", [STP_X16_X30, ..]) => vec![entry, saved(4), slots],
         (".plt", [_, STP_X16_X30]) => vec![entry, saved(8), slots],
-        (".iplt", _) => vec![entry],
+        // A static program's slots, which find libc's variants for the CPU: there is no first slot.
+        (".plt" | ".iplt", words) if words.iter().any(is_adrp_x16) => vec![entry],
         _ => vec![],
     }
 }

@@ -139,6 +139,12 @@ fn a_signal_frame_is_told_by_the_code_that_it_returns_to() {
     // The function before it has rows that lead nowhere, and there is no frame pointer.
     let rules = Rules(std::vec![(0x47_ff00..0x48_0000, Rule::LINK_ENTRY)]);
     assert_eq!(step(called(0x48_0000, 0x7000, 0), &memory, &rules), Ok(interrupted));
+    // The sample hit it, at its second instruction or in the system call.
+    for (pc, place) in [(0x48_0000, 0), (0x48_0004, 4), (0x48_0008, 8)] {
+        let memory =
+            Words(memory.0.iter().map(|(at, word)| (if *at == 0x48_0000 { pc - place } else { *at }, *word)).collect());
+        assert_eq!(step(leaf(pc, 0x7000, 0x7800, 0), &memory, &one(Rule::GAP)), Ok(interrupted));
+    }
     // A row may say so, too.
     assert_eq!(step(called(0x40_0010, 0x7000, 0), &memory, &one(Rule::SIGNAL)), Ok(interrupted));
 }

@@ -1,0 +1,192 @@
+//! AArch64: its own registers, and return addresses that are in a register or anywhere in the frame.
+
+use gimli::UnwindSection as _;
+use proptest::prelude::*;
+
+use super::properties::{ARM, Op, encode, op};
+use super::*;
+use crate::unwind::rows_of_jit;
+
+const X29: Register = Register(29);
+const X30: Register = Register(30);
+const SP: Register = Register(31);
+/// `cfa = sp`: what every common entry begins with.
+const USUAL_ARM: [u8; 3] = [0x0c, 31, 0];
+
+fn compile_arm(bytes: &[u8]) -> (RowTable, RowStats) {
+    compile_for(Machine::Aarch64, bytes, 0)
+}
+
+/// What gimli's own evaluation says, as a rule: written without the code under test.
+fn arm_rule_by_gimli(row: &UnwindTableRow<usize>, section: &gimli::EhFrame<Slice<'_>>) -> Rule {
+    if matches!(row.register(X30), Some(RegisterRule::Undefined)) {
+        return Rule::OUTERMOST;
+    }
+    // One register and an offset, or what such an address leads to.
+    let operand = |expression: &gimli::UnwindExpression<usize>| {
+        let bytes = expression.get(section).unwrap().0;
+        let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
+        let mut operations = gimli::Expression(bytes).operations(encoding);
+        let first = operations.next().unwrap();
+        let second = operations.next().unwrap();
+        match (first, second, operations.next().unwrap()) {
+            (Some(gimli::Operation::RegisterOffset { register, offset, .. }), None, _) => {
+                Some((register, offset, false))
+            }
+            (
+                Some(gimli::Operation::RegisterOffset { register, offset, .. }),
+                Some(gimli::Operation::Deref { .. }),
+                None,
+            ) => Some((register, offset, true)),
+            _ => None,
+        }
+    };
+    let of_register = |register, offset| match register {
+        SP => Rule::with_cfa(CfaKind::Sp, offset),
+        X29 => Rule::with_cfa(CfaKind::Fp, offset),
+        _ => Rule::UNSUPPORTED,
+    };
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => of_register(*register, *offset),
+        CfaRule::Expression(expression) => match operand(expression) {
+            Some((register, offset, false)) => of_register(register, offset),
+            Some((X29, offset, true)) => Rule::with_cfa(CfaKind::FpDeref, offset),
+            _ => Rule::UNSUPPORTED,
+        },
+    };
+    if cfa.cfa == CfaKind::Unsupported {
+        return Rule::UNSUPPORTED;
+    }
+    let with_fp = match row.register(X29) {
+        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => cfa,
+        Some(RegisterRule::Offset(offset)) => cfa.with_fp(FpKind::AtCfa, offset),
+        Some(RegisterRule::Expression(expression)) => match operand(&expression) {
+            Some((X29, offset, false)) => cfa.with_fp(FpKind::AtFp, offset),
+            _ => Rule::UNSUPPORTED,
+        },
+        Some(_) => Rule::UNSUPPORTED,
+    };
+    match row.register(X30) {
+        None | Some(RegisterRule::SameValue) => with_fp.with_link_register(),
+        Some(RegisterRule::Offset(offset)) => with_fp.with_return_address(offset),
+        Some(_) => Rule::UNSUPPORTED,
+    }
+}
+
+/// Compares a function, address by address; one that gimli refuses must have no rows.
+fn compare(section: &Section, code: &Range<u64>) -> Result<(), TestCaseError> {
+    let (table, _) = compile_arm(&section.0);
+    let bases = BaseAddresses::default().set_eh_frame(0);
+    let mut eh = gimli::EhFrame::new(&section.0, LittleEndian);
+    eh.set_vendor(gimli::Vendor::AArch64);
+    let fde = eh.fde_for_address(&bases, code.start, gimli::EhFrame::cie_from_offset).unwrap();
+    let mut context = gimli::UnwindContext::new();
+    let mut expected = Vec::new();
+    if let Ok(mut rows) = fde.rows(&eh, &bases, &mut context) {
+        while let Ok(Some(row)) = rows.next_row() {
+            let range = row.start_address().max(code.start)..row.end_address().min(code.end);
+            expected.push((range, arm_rule_by_gimli(row, &eh)));
+        }
+    }
+    if expected.last().is_none_or(|(range, _)| range.end < code.end) {
+        prop_assert!(table.is_empty());
+        return Ok(());
+    }
+    for (range, rule) in expected {
+        for address in range {
+            prop_assert_eq!(table.rule_at(address), rule, "at {:#x}", address);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_arm_programs_give_the_rows_that_gimli_gives(
+        initial in proptest::collection::vec(op(ARM), 0..3),
+        ops in proptest::collection::vec(op(ARM), 0..24),
+        length in 1..0x400_u64,
+    ) {
+        let mut section = Section::default();
+        let mut first = USUAL_ARM.to_vec();
+        let initial: Vec<Op> = initial.into_iter().filter(|op| !matches!(op, Op::Restore(_) | Op::RestoreExtended(_) | Op::Remembered(_))).collect();
+        encode(&initial, &mut first);
+        let cie = section.cie_of(30, "zR", &first);
+        let mut instructions = Vec::new();
+        encode(&ops, &mut instructions);
+        let code = 0xfff0..0xfff0 + length;
+        section.fde(cie, code.clone(), &instructions);
+        compare(&section, &code)?;
+    }
+}
+
+fn sp(offset: i64) -> Rule {
+    Rule::with_cfa(CfaKind::Sp, offset)
+}
+
+/// gcc's `paciasp; stp x29, x30, [sp, #-32]!; ...; ldp x29, x30, [sp], #32; autiasp; ret`.
+fn signed_function() -> Vec<u8> {
+    let mut program = Vec::new();
+    encode(&[Op::Advance(4), Op::NegateReturnAddress, Op::Advance(4)], &mut program);
+    encode(&[Op::DefCfaOffset(32), Op::Offset(29, 4), Op::Offset(30, 3), Op::Advance(16)], &mut program);
+    encode(&[Op::Restore(30), Op::Restore(29), Op::DefCfaOffset(0), Op::Advance(4)], &mut program);
+    encode(&[Op::NegateReturnAddress], &mut program);
+    program
+}
+
+const SIGNED_ROWS: fn(u64) -> [(u64, Rule); 4] = |start| {
+    let saved = sp(32).with_fp(FpKind::AtCfa, -32).with_return_address(-24);
+    [(start, Rule::LINK_ENTRY), (start + 8, saved), (start + 24, Rule::LINK_ENTRY), (start + 0x30, Rule::GAP)]
+};
+
+#[test]
+fn signed_return_addresses_change_no_row() {
+    let mut section = Section::default();
+    let cie = section.cie_of(30, "zR", &USUAL_ARM);
+    section.fde(cie, 0x1000..0x1030, &signed_function());
+    let (table, stats) = compile_arm(&section.0);
+    assert_eq!((stats.corrupt, stats.unsupported), (0, Default::default()));
+    assert_eq!(table.rows().collect::<Vec<_>>(), SIGNED_ROWS(0x1000));
+}
+
+#[test]
+fn letters_for_the_second_key_and_tagged_frames_are_passed_over() {
+    for letters in ["zRB", "zBR", "zRBG", "zGRB"] {
+        let mut section = Section::default();
+        let plain = section.cie_of(30, "zR", &USUAL_ARM);
+        let lettered = section.cie_of(30, letters, &USUAL_ARM);
+        section.fde(plain, 0x2000..0x2030, &signed_function());
+        section.fde(lettered, 0x1000..0x1030, &signed_function());
+        let bytes = crate::unwind::augmentation::without_unknown_letters(&section.0, Machine::Aarch64);
+        let (table, stats) = compile_arm(&bytes);
+        assert_eq!((stats.fdes, stats.corrupt), (2, 0), "{letters}");
+        let expected = [SIGNED_ROWS(0x1000), SIGNED_ROWS(0x2000)].concat();
+        assert_eq!(table.rows().collect::<Vec<_>>(), expected, "{letters}");
+        // The same from a dump.
+        let eh = crate::code::EhFrame { bytes: section.0.clone().into(), section_start: crate::units::Avma(0) };
+        let recorded = rows_of_jit(Machine::Aarch64, 0x1000, 0x30, &eh).unwrap();
+        assert_eq!(recorded.rows().collect::<Vec<_>>(), SIGNED_ROWS(0x1000), "{letters}");
+    }
+}
+
+#[test]
+fn a_return_address_in_another_register_is_unsupported_and_counted() {
+    let mut section = Section::default();
+    let cie = section.cie_of(30, "zR", &USUAL_ARM);
+    section.fde(cie, 0x1000..0x1030, &[0x09, 30, 15]);
+    let (table, stats) = compile_arm(&section.0);
+    assert_eq!(table.rule_at(0x1000), Rule::UNSUPPORTED);
+    assert_eq!(stats.unsupported.return_address, 1);
+}
+
+#[test]
+fn entries_of_the_other_machine_are_refused() {
+    let mut section = Section::default();
+    let cie = section.cie("zR", &USUAL);
+    section.fde(cie, 0x1000..0x1030, &[]);
+    let (table, stats) = compile_arm(&section.0);
+    assert!(table.is_empty());
+    assert_eq!(stats.corrupt, 1);
+}

@@ -13,12 +13,18 @@ use super::linkage::add_linkage_tables;
 use super::machine::vendor;
 use super::rows::RowTable;
 use super::stats::RowStats;
+use super::synth::rows_of_code;
 
 /// Most bytes of a section that are read. Node's has 2.7 MB, Chromium's about 30 MB.
 const MAX_SECTION_BYTES: u64 = 128 << 20;
 
 /// Bytes of an `.eh_frame_hdr` that say where `.eh_frame` is.
 const HDR_BYTES: u64 = 32;
+
+/// Most bytes of an image's symbols that are read; a vDSO has some ten of 24 bytes each.
+const MAX_SYMBOL_BYTES: u64 = 64 << 10;
+const SYMBOL_BYTES: usize = 24;
+const STT_FUNC: u8 = 2;
 
 /// Where a file says that its code is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,6 +84,21 @@ pub fn rows_of_elf_bytes(image: &[u8]) -> Result<ElfRows, RowsError> {
     rows_of_source(&Source::Bytes(image))
 }
 
+/// Rows from the code bytes of an image's exported functions: AArch64's vDSO has no call frame information, and its
+/// functions, which keep their return address in the link register, cannot be left by the frame pointer.
+fn add_exported_functions(source: &Source<'_>, layout: &Layout, builder: &mut RowTableBuilder) {
+    let symbols = layout.section(".dynsym").and_then(|section| source.section(section, MAX_SYMBOL_BYTES));
+    for symbol in symbols.unwrap_or_default().as_chunks::<SYMBOL_BYTES>().0 {
+        let field = |at: usize| u64::from_le_bytes(*symbol[at..].first_chunk().expect("invariant: fields are inside"));
+        let (is_function, start, size) = (symbol[4] & 15 == STT_FUNC, field(8), field(16));
+        let Some((offset, available)) = layout.loaded_from(start).filter(|_| is_function) else { continue };
+        let rows = source.read(offset, size.min(available)).and_then(|code| rows_of_code(layout.machine, start, &code));
+        if let Some(rows) = rows {
+            builder.add_table(&rows);
+        }
+    }
+}
+
 fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
     let layout = Layout::read(source)?;
     let (machine, code) = (layout.machine, layout.code_ranges());
@@ -98,6 +119,9 @@ fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
         section.set_address_size(8);
         section.set_vendor(vendor(machine));
         compile(section, &bases, machine, &code, false, &mut builder, &mut stats);
+    }
+    if matches!(source, Source::Bytes(_)) && machine == Machine::Aarch64 {
+        add_exported_functions(source, &layout, &mut builder);
     }
     add_linkage_tables(source, &layout, &code, &mut builder);
     stats.over_limit = stats.over_limit.saturating_add(builder.overflow());

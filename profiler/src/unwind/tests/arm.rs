@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::properties::{ARM, Op, encode, op};
 use super::*;
-use crate::unwind::rows_of_jit;
+use crate::unwind::{rows_of_code, rows_of_jit};
 
 const X29: Register = Register(29);
 const X30: Register = Register(30);
@@ -189,4 +189,88 @@ fn entries_of_the_other_machine_are_refused() {
     let (table, stats) = compile_arm(&section.0);
     assert!(table.is_empty());
     assert_eq!(stats.corrupt, 1);
+}
+
+/// Rows by offset of AArch64 instructions.
+fn from_code(words: &[u32]) -> Option<Vec<(u64, Rule)>> {
+    let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let table = rows_of_code(Machine::Aarch64, 0x1000, &code)?;
+    Some(table.rows().map(|(address, rule)| (address - 0x1000, rule)).collect())
+}
+
+const RET: u32 = 0xd65f_03c0;
+const BL: u32 = 0x9400_0000;
+
+/// The frame record at the bottom of a frame of so many bytes.
+fn record(size: i64) -> Rule {
+    sp(size).with_fp(FpKind::AtCfa, -size).with_return_address(8 - size)
+}
+
+#[test]
+fn a_frame_with_its_record_at_the_bottom_has_a_row_for_each_state() {
+    // stp x29, x30, [sp, #-32]!; mov x29, sp; str x19, [sp, #16]; bl; ldr x19, [sp, #16]; ldp x29, x30, [sp], #32; ret
+    let rows = from_code(&[0xa9be_7bfd, 0x9100_03fd, 0xf900_0bf3, BL, 0xf940_0bf3, 0xa8c2_7bfd, RET]).unwrap();
+    let frame = Rule::with_cfa(CfaKind::Fp, 32).with_fp(FpKind::AtCfa, -32).with_return_address(-24);
+    let expected = [(0, Rule::LINK_ENTRY), (4, record(32)), (8, frame), (24, Rule::LINK_ENTRY), (28, Rule::GAP)];
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn registers_saved_apart_from_each_other_are_followed() {
+    // sub sp, sp, #48; str x30, [sp, #32]; stp x29, x19, [sp, #8]; mov w29, w0; bl; ldp x29, x19, [sp, #8];
+    // ldr x30, [sp, #32]; add sp, sp, #48; ret
+    let words = [0xd100_c3ff, 0xf900_13fe, 0xa900_cffd, 0x2a00_03fd, BL, 0xa940_cffd, 0xf940_13fe, 0x9100_c3ff, RET];
+    let saved = sp(48).with_fp(FpKind::AtCfa, -40).with_return_address(-16);
+    let expected = [
+        (0, Rule::LINK_ENTRY),
+        (4, sp(48).with_link_register()),
+        (8, sp(48).with_return_address(-16)),
+        (12, saved),
+        (24, sp(48).with_return_address(-16)),
+        (28, sp(48).with_link_register()),
+        (32, Rule::LINK_ENTRY),
+        (36, Rule::GAP),
+    ];
+    assert_eq!(from_code(&words).unwrap(), expected);
+}
+
+#[test]
+fn v8s_frames_and_signed_ones_end_as_they_began() {
+    // paciasp; stp x29, x30, [sp, #-16]!; mov x29, sp; sub sp, sp, x16 (extended); bl; mov sp, x29;
+    // ldp x29, x30, [sp], #16; autiasp; ret
+    let words = [0xd503_233f, 0xa9bf_7bfd, 0x9100_03fd, 0xcb30_63ff, BL, 0x9100_03bf, 0xa8c1_7bfd, 0xd503_23bf, RET];
+    let expected =
+        [(0, Rule::LINK_ENTRY), (8, record(16)), (12, Rule::FRAME_POINTER), (28, Rule::LINK_ENTRY), (36, Rule::GAP)];
+    assert_eq!(from_code(&words).unwrap(), expected);
+}
+
+#[test]
+fn a_leaf_with_a_loop_keeps_its_return_address_in_the_register() {
+    // mov w1, w0; subs w1, w1, #1; b.ne 1b; cbz w0, 2f; ret; 2: ret
+    let words = [0x2a00_03e1, 0x7100_0421, 0x54ff_ffe1, 0x3400_0040, RET, RET];
+    assert_eq!(from_code(&words).unwrap(), [(0, Rule::LINK_ENTRY), (24, Rule::GAP)]);
+}
+
+#[test]
+fn arm_code_that_does_not_add_up_is_left_alone() {
+    let cases: [(&str, &[u32]); 6] = [
+        ("a return behind a call that overwrote the link register", &[BL, RET]),
+        ("a return with something left on the stack", &[0xd100_43ff, RET]),
+        ("a jump to where only the run shows", &[0xd61f_0200]),
+        ("two stacks at one address: cbz x0, 1f; sub sp; 1: ret", &[0xb400_0040, 0xd100_43ff, RET]),
+        ("no code", &[0, 0]),
+        ("the caller's frame pointer is lost", &[0x9100_03fd, RET]),
+    ];
+    for (what, words) in cases {
+        assert_eq!(from_code(words), None, "{what}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_arm_words_are_survived(words in proptest::collection::vec(any::<u32>(), 0..200)) {
+        if let Some(rows) = from_code(&words) {
+            prop_assert!(rows.iter().all(|(offset, _)| offset % 4 == 0 && *offset <= words.len() as u64 * 4));
+        }
+    }
 }

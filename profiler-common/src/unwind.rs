@@ -165,17 +165,46 @@ pub fn step<M: StackMemory, R: UnwindRules>(frame: Frame, memory: &M, rules: &R)
     if row.cfa_kind() == GAP {
         return walk.without_row(frame);
     }
-    let by_row = walk.by_row(row, frame);
-    let believed = match by_row {
-        Ok(caller) => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
-        Err(reason) => reason as u8 == StopReason::EndOfStack as u8,
+    let by_row = Outcome::of(walk.by_row(row, frame));
+    let believed = match by_row.stop {
+        None => rules.is_code(lookup_pc(by_row.caller.registers.pc, by_row.caller.kind)),
+        Some(reason) => reason as u8 == StopReason::EndOfStack as u8,
     };
     if believed || (fp == 0 && walk.machine == Machine::X86_64) {
-        return by_row;
+        return by_row.result();
     }
     match walk.without_row(frame) {
         Ok(caller) if rules.is_code(lookup_pc(caller.registers.pc, caller.kind)) => Ok(caller),
-        _ => by_row,
+        _ => by_row.result(),
+    }
+}
+
+/// A step's result whose frame is initialised in either case: LLVM copies an uninitialised one to the stack where
+/// registers are short, and the kernel's verifier refuses to read it.
+#[derive(Clone, Copy)]
+struct Outcome {
+    caller: Frame,
+    stop: Option<StopReason>,
+}
+
+impl Outcome {
+    #[inline(always)]
+    fn of(result: Result<Frame, StopReason>) -> Self {
+        match result {
+            Ok(caller) => Self { caller, stop: None },
+            Err(reason) => {
+                let caller = Frame::sampled(Registers { pc: 0, sp: 0, fp: 0, lr: 0 });
+                Self { caller, stop: Some(reason) }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn result(self) -> Result<Frame, StopReason> {
+        match self.stop {
+            None => Ok(self.caller),
+            Some(reason) => Err(reason),
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub enum CfaKind {
     Outermost = 6,
     /// A rule that rows cannot express.
     Unsupported = 7,
+    /// `cfa = *(sp + offset) + 8`: hand-written code that keeps the caller's stack pointer on its own stack (OpenSSL).
+    SpDeref = 8,
 }
 
 /// Where the caller's frame pointer is.

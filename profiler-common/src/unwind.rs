@@ -120,6 +120,7 @@ const GAP: u8 = CfaKind::Gap as u8;
 const SP: u8 = CfaKind::Sp as u8;
 const FP: u8 = CfaKind::Fp as u8;
 const FP_DEREF: u8 = CfaKind::FpDeref as u8;
+const SP_DEREF: u8 = CfaKind::SpDeref as u8;
 const PLT: u8 = CfaKind::Plt as u8;
 const SIGNAL: u8 = CfaKind::Signal as u8;
 const OUTERMOST: u8 = CfaKind::Outermost as u8;
@@ -165,46 +166,23 @@ pub fn step<M: StackMemory, R: UnwindRules>(frame: Frame, memory: &M, rules: &R)
     if row.cfa_kind() == GAP {
         return walk.without_row(frame);
     }
-    let by_row = Outcome::of(walk.by_row(row, frame));
-    let believed = match by_row.stop {
-        None => rules.is_code(lookup_pc(by_row.caller.registers.pc, by_row.caller.kind)),
+    // A failure keeps the frame at hand: the compiler would save registers without a value across the second attempt,
+    // which the verifier refuses.
+    let (caller, failed) = match walk.by_row(row, frame) {
+        Ok(caller) => (caller, None),
+        Err(reason) => (frame, Some(reason)),
+    };
+    let by_row = failed.map_or(Ok(caller), Err);
+    let believed = match failed {
+        None => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
         Some(reason) => reason as u8 == StopReason::EndOfStack as u8,
     };
     if believed || (fp == 0 && walk.machine == Machine::X86_64) {
-        return by_row.result();
+        return by_row;
     }
     match walk.without_row(frame) {
         Ok(caller) if rules.is_code(lookup_pc(caller.registers.pc, caller.kind)) => Ok(caller),
-        _ => by_row.result(),
-    }
-}
-
-/// A step's result whose frame is initialised in either case: LLVM copies an uninitialised one to the stack where
-/// registers are short, and the kernel's verifier refuses to read it.
-#[derive(Clone, Copy)]
-struct Outcome {
-    caller: Frame,
-    stop: Option<StopReason>,
-}
-
-impl Outcome {
-    #[inline(always)]
-    fn of(result: Result<Frame, StopReason>) -> Self {
-        match result {
-            Ok(caller) => Self { caller, stop: None },
-            Err(reason) => {
-                let caller = Frame::sampled(Registers { pc: 0, sp: 0, fp: 0, lr: 0 });
-                Self { caller, stop: Some(reason) }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn result(self) -> Result<Frame, StopReason> {
-        match self.stop {
-            None => Ok(self.caller),
-            Some(reason) => Err(reason),
-        }
+        _ => by_row,
     }
 }
 
@@ -228,6 +206,7 @@ impl<M: StackMemory> Walk<'_, M> {
             SP => return Err(StopReason::NoFramePointer),
             FP => fp.wrapping_add_signed(row.cfa_offset_bytes()),
             FP_DEREF => self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
+            SP_DEREF => self.read(sp.wrapping_add_signed(row.cfa_offset_bytes()))?.wrapping_add(8),
             // Behind the slot's push the return address is one word further up.
             PLT => sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 }),
             SIGNAL => return self.over_signal(sp),

@@ -9,6 +9,7 @@
 //! jitdump   the dump format, its deviations, and the tail of a growing file   -> CodeEvent
 //! perfmap   the perf-PID.map format and its tail                              -> CodeEvent
 //! peek      records that still sit in the target's stdio buffer               -> CodeEvent
+//! elf       headers of ELF files, for rows and for names
 //! unwind    .eh_frame, recorded EH frames, code bytes -> rows that the kernel part searches
 //! symbol    (process, address, time) -> named frames                          -> Frame
 //! profile   interned stacks and counts                                        -> Profile
@@ -23,6 +24,7 @@ pub mod account;
 pub mod advice;
 pub mod cli;
 pub mod code;
+pub mod elf;
 pub mod jitdump;
 pub mod kernel;
 pub mod output;

@@ -129,6 +129,22 @@ fn a_stack_pointer_rule_recovers_the_saved_frame_pointer() {
 }
 
 #[test]
+fn a_stack_pointer_kept_on_the_stack_is_read_from_there() {
+    let memory = Words(BTreeMap::from([(0x7010, 0x7100), (0x7100, 0x40_1000), (0x70f8, 0x7abc)]));
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::SpDeref, 0x10).with_fp(FpKind::AtCfa, -16));
+    let registers = instruction(0x40_0000, 0x7000, 0x1234);
+    assert_eq!(
+        step(registers, &memory, &rules),
+        Ok(Frame {
+            registers: Registers { pc: 0x40_1000, sp: 0x7108, fp: 0x7abc, lr: 0 },
+            kind: PcKind::ReturnAddress
+        })
+    );
+    let forged = Words(BTreeMap::from([(0x7010, u64::MAX)]));
+    assert_eq!(step(registers, &forged, &rules), Err(StopReason::BadFrame));
+}
+
+#[test]
 fn a_call_in_the_last_instruction_is_looked_up_in_its_own_function() {
     // The return address 0x40_0100 is the first byte of the next function, which is marked as outermost.
     let rules = OneRule(0x40_0100..0x40_0200, Rule::OUTERMOST);

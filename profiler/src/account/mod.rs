@@ -171,7 +171,15 @@ pub struct UnwindingStats {
     pub files_without_rows: u64,
     /// Files left out because there were too many.
     pub files_refused: u64,
-    /// Microseconds spent on building rows of files, on a thread of its own.
+    /// Files of which not all rows found room.
+    pub files_cut: u64,
+    /// Files whose rows were dropped for others because no process mapped them any more.
+    pub files_evicted: u64,
+    /// Rows of these.
+    pub rows_evicted: u64,
+    /// Mappings left out of the longest list of one process that was cut to what the kernel part can hold.
+    pub regions_refused: u64,
+    /// Microseconds spent on building rows of files, on threads of their own.
     pub build_us: u64,
     /// Functions of generated code with rows, of all processes followed to the end.
     pub jit_functions: u64,

@@ -100,6 +100,7 @@ impl Account {
         )?;
         for (count, what) in [
             (unwinding.files_refused, "files"),
+            (unwinding.regions_refused, "mappings"),
             (unwinding.jit_refused, "functions"),
             (tables.pages_refused, "pages"),
             (tables.processes_refused, "lists of mappings"),
@@ -107,6 +108,13 @@ impl Account {
             if count > 0 {
                 write!(f, ", {count} {what} refused for lack of room")?;
             }
+        }
+        if unwinding.files_evicted > 0 {
+            write!(
+                f,
+                "; {} rows of {} files dropped that no process used any more",
+                unwinding.rows_evicted, unwinding.files_evicted
+            )?;
         }
         writeln!(f)
     }

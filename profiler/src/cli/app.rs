@@ -47,6 +47,13 @@ pub fn run() -> ExitCode {
         Err(error) => error.exit(),
     };
     init_log(args.verbose);
+    if let Some(subcommand) = args.subcommand {
+        return match subcommand.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+            Err(error) => complain(&error.to_string(), FAILED),
+        };
+    }
     let config = match Config::from_args(args) {
         Ok(config) => config,
         Err(error) => return complain(&error.to_string(), USAGE),

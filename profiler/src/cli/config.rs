@@ -82,6 +82,7 @@ impl Config {
                 CallGraphArg::Eh => CallGraph::EhFrame,
                 CallGraphArg::Fp => CallGraph::FramePointers,
             },
+            unwind_mib: args.unwind_memory,
             peek: !args.no_peek,
             title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
             bucket: if timed { TIMED_BUCKET } else { Duration::MAX },

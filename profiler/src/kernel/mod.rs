@@ -11,6 +11,7 @@ mod error;
 mod launch;
 mod perf_ring;
 mod sampler;
+mod shared_memory;
 mod sideband;
 mod space;
 mod tables;

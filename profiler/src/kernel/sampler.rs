@@ -90,6 +90,8 @@ pub struct SamplerOptions {
     pub user_stack: bool,
     /// Unwind by rows where there are any; else by frame pointers alone.
     pub rows: bool,
+    /// Memory for unwind rows in MiB; `None`: as much as the selection may need.
+    pub unwind_mib: Option<u32>,
     /// Log rare events of the kernel part.
     pub log: bool,
 }
@@ -367,10 +369,13 @@ fn table_sizes(options: &SamplerOptions) -> (u32, u32) {
     if !options.rows {
         return (1, 1);
     }
-    match options.selection {
+    let (rows, regions) = match options.selection {
         Selection::All | Selection::Comm(_) => (4 << 20, 128 << 10),
-        Selection::Processes | Selection::Threads(_) => (2 << 20, 32 << 10),
-    }
+        Selection::Processes | Selection::Threads(_) => (2 << 20, 64 << 10),
+    };
+    // A row takes 8 bytes. More than a GiB could not be told apart in a span.
+    let asked = options.unwind_mib.map(|mib| mib.min(1023).saturating_mul(1 << 17));
+    (asked.unwrap_or(rows), regions)
 }
 
 /// Room for a third of a second of samples on all CPUs: three ticks of the reader. A power of two, as the kernel asks.

@@ -47,6 +47,8 @@ pub struct RecordOptions {
     pub user_stack: bool,
     /// How user stacks are walked.
     pub call_graph: CallGraph,
+    /// Kernel memory for unwind rows in MiB, 1 to 1024; `None`: as much as the targets may need.
+    pub unwind_mib: Option<u32>,
     /// Read names from the target's memory that its runtime has not written yet.
     pub peek: bool,
     /// Title of the profile.

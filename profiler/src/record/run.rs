@@ -164,6 +164,7 @@ impl Recorder {
             kernel_stack: options.kernel_stack,
             user_stack: options.user_stack,
             log: options.log_kernel,
+            unwind_mib: options.unwind_mib,
             rows: options.user_stack && options.call_graph != CallGraph::FramePointers,
         };
         let awaited = awaited_pids(&options.targets)?;
@@ -321,6 +322,7 @@ impl Recorder {
             }
         }
         self.take_inheritance(sample.process);
+        self.note_demand(sample.process, sample.user, sample.time);
         let mut remarks = Vec::new();
         Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);
         if let Some(process) = known.and_then(|id| self.processes.get(id)) {

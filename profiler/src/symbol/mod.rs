@@ -10,7 +10,6 @@ mod elf;
 mod frame;
 mod image;
 mod kernel;
-mod layout;
 mod loaded;
 pub mod names;
 mod native;

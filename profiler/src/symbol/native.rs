@@ -12,10 +12,10 @@ use super::debugfile;
 use super::demangle;
 use super::elf::Origin;
 use super::frame::{Frame, FrameKind, Module, SourceLine};
-use super::image::Image;
-use super::layout::Layout;
+use super::image::{Image, layout_of};
 use super::plt::Plt;
 use super::stats::{DebugLoss, SymbolStats, Unresolved};
+use crate::elf::Layout;
 use crate::units::FileOffset;
 
 /// Functions inlined into one address that are shown; the outermost ones beyond it are left out.
@@ -64,7 +64,7 @@ struct Table {
 impl Native {
     /// Copies the symbol tables and parses headers; blazesym parses on the first look-up.
     pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Result<Self, Unresolved> {
-        let layout = Layout::read(&origin.file)?;
+        let layout = layout_of(&origin.file)?;
         let image = Image::copy(&origin.file, &layout)?;
         if let Some(loss) = image.debug_loss {
             stats.count_debug(loss);
@@ -89,7 +89,7 @@ impl Native {
         names: &mut Names,
         stats: &mut SymbolStats,
     ) -> Result<Vec<Frame>, Unresolved> {
-        let vaddr = self.layout.vaddr_of(offset.0).ok_or(Unresolved::OutsideSegments)?;
+        let vaddr = self.layout.svma_of(offset.0).ok_or(Unresolved::OutsideSegments)?;
         let mut frames = FrameBuilder { names, stats, module: &self.module, address: offset.0 };
         // First, because `_init` has no size and would be taken to reach over the stubs behind it.
         if let Some(name) = self.plt.name_at(vaddr) {

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use super::layout::{self, Layout};
 use super::worker::Limits;
 use super::*;
+use crate::elf;
 use crate::units::{Avma, FileOffset};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -66,8 +66,8 @@ static BUILT: LazyLock<(tempfile::TempDir, PathBuf, PathBuf)> = LazyLock::new(||
 /// File offset of a function, by `nm`-like reading of the symbol table, independent of blazesym.
 fn offset_of(path: &Path, wanted: &str) -> (u64, u64) {
     let file = File::open(path).unwrap();
-    let layout = Layout::read(&file).unwrap();
-    let symtab = layout.section_of_kind(layout::SHT_SYMTAB).unwrap();
+    let layout = image::layout_of(&file).unwrap();
+    let symtab = layout.section_of_kind(elf::SHT_SYMTAB).unwrap();
     let strings = layout.linked(symtab).unwrap();
     let mut names = vec![0; strings.size as usize];
     file.read_exact_at(&mut names, strings.file_offset).unwrap();
@@ -79,11 +79,12 @@ fn offset_of(path: &Path, wanted: &str) -> (u64, u64) {
         if String::from_utf8_lossy(name).contains(wanted) {
             let value = u64::from_le_bytes(symbol[8..16].try_into().unwrap());
             let size = u64::from_le_bytes(symbol[16..24].try_into().unwrap());
-            let segment = layout.segments.iter().find(|segment| {
-                segment.kind == 1 && (segment.vaddr..segment.vaddr + segment.file_size).contains(&value)
-            });
+            let segment = layout
+                .segments
+                .iter()
+                .find(|segment| segment.kind == 1 && (segment.svma..segment.svma + segment.file_size).contains(&value));
             let segment = segment.unwrap();
-            return (value - segment.vaddr + segment.file_offset, size);
+            return (value - segment.svma + segment.file_offset, size);
         }
     }
     panic!("{} has no symbol like {wanted}", path.display());
@@ -149,8 +150,8 @@ fn inlined_functions_come_innermost_first_with_their_lines() {
 #[test]
 fn compressed_debug_information_is_inflated() {
     let file = File::open(&BUILT.2).unwrap();
-    let layout = Layout::read(&file).unwrap();
-    let compressed = layout.sections.iter().any(|section| section.flags & layout::SHF_COMPRESSED != 0);
+    let layout = image::layout_of(&file).unwrap();
+    let compressed = layout.sections.iter().any(|section| section.flags & elf::SHF_COMPRESSED != 0);
     assert!(compressed, "the linker left all sections as they are");
     check_inlines(&BUILT.2);
 }
@@ -289,7 +290,7 @@ impl Rooted {
     }
 
     fn put_debug_file(&self, make: impl FnOnce(&Path) -> std::io::Result<()>) {
-        let id = layout::build_id(&File::open(&BUILT.1).unwrap()).unwrap();
+        let id = elf::build_id(&File::open(&BUILT.1).unwrap()).unwrap();
         let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let place = self.directory.path().join("usr/lib/debug/.build-id").join(&hex[..2]);
         fs::create_dir_all(&place).unwrap();
@@ -425,7 +426,7 @@ fn a_file_that_holds_the_worker_is_given_up_and_the_others_are_named() {
     let own = std::env::current_exe().unwrap();
     let slow = add(&symbolizer, &own);
     let quick = add(&symbolizer, &BUILT.1);
-    let start = Layout::read(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
+    let start = image::layout_of(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
     symbolizer.request(SymbolKey::File(slow, FileOffset(start)));
     let began = Instant::now();
     while symbolizer.stats().stalls == 0 && began.elapsed() < WAIT {

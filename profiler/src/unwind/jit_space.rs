@@ -82,6 +82,16 @@ impl JitSpace {
         }
     }
 
+    /// Every function as it is now: start, end, and its rows if it has any; ascending, without overlap.
+    pub fn functions(&self) -> impl Iterator<Item = (u64, u64, Option<&RowTable>)> {
+        self.functions.iter().map(|(start, function)| (*start, function.end, function.rows.as_deref()))
+    }
+
+    /// Marks one page for publication.
+    pub fn touch_page(&mut self, page: u64) {
+        self.dirty.insert(page);
+    }
+
     /// Functions with rows.
     pub fn with_rows(&self) -> usize {
         self.with_rows

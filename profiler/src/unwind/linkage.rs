@@ -6,7 +6,7 @@ use profiler_common::machine::Machine;
 use profiler_common::row::{CfaKind, Rule};
 
 use super::builder::RowTableBuilder;
-use super::layout::{Layout, Section, Source};
+use crate::elf::{Layout, SHT_NOBITS, Section, Source};
 
 /// `stp x16, x30, [sp, #-16]!`: how an AArch64 table's first slot begins, behind a `bti c` if it has one.
 const STP_X16_X30: [u8; 4] = 0xa9bf_7bf0_u32.to_le_bytes();
@@ -20,15 +20,16 @@ const ADRP_MASK: u32 = 0x9f00_001f;
 pub(super) fn add_linkage_tables(
     source: &Source<'_>,
     layout: &Layout,
+    machine: Machine,
     code: &[Range<u64>],
     builder: &mut RowTableBuilder,
 ) {
-    for section in &layout.sections {
-        let range = section.address..section.address.saturating_add(section.size);
+    for section in layout.sections.iter().filter(|section| section.kind != SHT_NOBITS) {
+        let range = section.svma..section.svma.saturating_add(section.size);
         if !code.iter().any(|code| code.start <= range.start && range.end <= code.end) {
             continue;
         }
-        let rules = match layout.machine {
+        let rules = match machine {
             Machine::X86_64 => x86_rules(source, section),
             Machine::Aarch64 => arm_rules(source, section),
         };
@@ -48,7 +49,7 @@ fn x86_rules(source: &Source<'_>, section: &Section) -> Vec<(u64, Rule)> {
 
 /// Whether the second slot is `jmp *x(%rip); push n; jmp`.
 fn is_classic(source: &Source<'_>, file_offset: u64) -> bool {
-    let slot = file_offset.checked_add(16).and_then(|offset| source.read(offset, 16));
+    let slot = file_offset.checked_add(16).and_then(|offset| source.read(offset, 16).ok());
     slot.is_some_and(|slot| matches!(slot.as_slice(), [0xff, 0x25, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..]))
 }
 

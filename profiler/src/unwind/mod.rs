@@ -12,16 +12,16 @@
 //! what is left out is counted in [`RowStats`].
 //!
 //! For x86-64 and AArch64. What depends on the machine: the registers in `machine`, linkage tables in `linkage`, the
-//! instructions in `synth` and `synth_arm`.
+//! instructions in `synth`.
 
 mod augmentation;
 mod builder;
+mod coverage;
 mod eh_frame;
 mod elf;
 mod expression;
 mod jit;
 mod jit_space;
-mod layout;
 mod linkage;
 mod machine;
 mod program;
@@ -33,7 +33,8 @@ mod synth;
 mod tests;
 
 pub use builder::RowTableBuilder;
-pub use elf::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes};
+pub use coverage::{Coverage, KindCount, Stretch, kind_name};
+pub use elf::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 pub use jit::rows_of_jit;
 pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};

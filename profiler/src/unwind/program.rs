@@ -213,6 +213,9 @@ impl State {
             Cfa::Expression(Known::Deref(register, offset)) if register == registers.frame_pointer => {
                 (CfaKind::FpDeref, offset)
             }
+            Cfa::Expression(Known::DerefBehind(register, offset)) if register == registers.stack_pointer => {
+                (CfaKind::SpDeref, offset)
+            }
             Cfa::Expression(Known::Plt(PLT_PUSH_END)) => return Ok(Rule::PLT),
             Cfa::Expression(_) => return Err(|counts| &mut counts.cfa_expression),
             Cfa::Unset => return Err(|counts| &mut counts.cfa_register),

@@ -220,6 +220,7 @@ fn decode(row: u64) -> Rule {
         4 => CfaKind::Plt,
         5 => CfaKind::Signal,
         6 => CfaKind::Outermost,
+        8 => CfaKind::SpDeref,
         _ => CfaKind::Unsupported,
     };
     let fp = match row.fp_kind() {

@@ -130,6 +130,9 @@ pub(super) fn rule_by_gimli(row: &UnwindTableRow<usize>, section: &gimli::EhFram
             [Op::RegisterOffset { register: RBP, offset, .. }, Op::Deref { .. }] => {
                 Rule::with_cfa(CfaKind::FpDeref, *offset)
             }
+            [Op::RegisterOffset { register: RSP, offset, .. }, Op::Deref { .. }, Op::PlusConstant { value: 8 }] => {
+                Rule::with_cfa(CfaKind::SpDeref, *offset)
+            }
             [
                 Op::RegisterOffset { register: RSP, offset: 8, .. },
                 Op::RegisterOffset { register: RA, offset: 0, .. },

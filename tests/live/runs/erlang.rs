@@ -44,7 +44,7 @@ fn a_jitdump_names_whole_chains() -> Result<()> {
     for leaf in ["burn:leaf_hot/2", "burn:leaf_cold/2"] {
         assert_at_least("complete stacks", folded.complete_with(leaf), 0.995);
         let outer = Share {
-            part: folded.count(|stack| stack.has_chain(&["burn:loop/2", "burn:outer/1"]) && stack.has(leaf)),
+            part: folded.count(|stack| stack.has_chain(&["burn:loop/3", "burn:outer/1"]) && stack.has(leaf)),
             whole: folded.count(|stack| stack.has(leaf)),
         };
         assert_at_least("callers", outer, 0.995);

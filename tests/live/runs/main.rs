@@ -10,4 +10,5 @@ mod jitdemo;
 mod node;
 mod php;
 mod python;
+mod unwind_info;
 mod wasmtime;

@@ -34,15 +34,17 @@ main([]) -> main(["4"]);
 main([Seconds]) ->
     io:format("ready pid=~s~n", [os:getpid()]),
     End = erlang:monotonic_time(millisecond) + 1000 * list_to_integer(Seconds),
-    loop(End, 0).
+    loop(End, 0, 1).
 
-loop(End, Calls) ->
+loop(End, Calls, Noise) ->
     case erlang:monotonic_time(millisecond) > End of
         true ->
             io:format("calls ~p~n", [Calls]),
             halt(0);
         false ->
-            %% Calls of the same length could fall into step with a profiler's clock.
-            outer(15000 + Calls * 7919 rem 10001),
-            loop(End, Calls + 1)
+            %% A tenth to nineteen tenths of 20000, at random: calls of similar length fall into step with a profiler's
+            %% clock.
+            Next = (Noise * 1103515245 + 12345) band 16#7fffffff,
+            outer(2000 + (Next bsr 8) rem 36001),
+            loop(End, Calls + 1, Next)
     end.

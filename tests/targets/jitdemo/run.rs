@@ -257,10 +257,13 @@ fn compiled(address: usize) -> Compiled {
 /// Calls the function until the time has come, and says how often.
 fn loop_until(function: Compiled, iterations: u32, deadline_ns: u64) -> u64 {
     let mut calls = 0_u64;
+    // Begins somewhere else each time, so that short generations do not repeat each other.
+    let mut noise = now_ns();
     while now_ns() < deadline_ns {
-        // From half of `iterations` to one and a half: calls of the same length could fall into step with a profiler's
-        // clock, and the shares that it sees would be far off.
-        let varied = u64::from(iterations / 2) + calls.wrapping_mul(7919) % u64::from(iterations);
+        // A tenth to nineteen tenths of `iterations`, at random: calls of similar length fall into step with a
+        // profiler's clock, and the shares that it sees are far off.
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let varied = u64::from(iterations / 10) + (noise >> 33) % (u64::from(iterations) * 9 / 5 + 1);
         std::hint::black_box(function(u32::try_from(varied).map_or(iterations, |varied| varied.max(1))));
         calls += 1;
     }

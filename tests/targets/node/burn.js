@@ -23,7 +23,11 @@ function outer(n) { return (middle(n) + sideCold(n)) | 0; }
 // console.log would need the event loop, which this program never gets back to.
 fs.writeSync(1, `ready pid=${process.pid}\n`);
 const end = Date.now() + 1000 * Number(process.argv[2] || 4);
-let calls = 0, sum = 0;
-// Calls of the same length could fall into step with a profiler's clock.
-while (Date.now() < end) { sum ^= outer(15000 + calls * 7919 % 10001); calls++; }
+let calls = 0, sum = 0, noise = 1;
+while (Date.now() < end) {
+  // A tenth to nineteen tenths of 20000, at random: calls of similar length fall into step with a profiler's clock.
+  noise = (Math.imul(noise, 1103515245) + 12345) & 0x7fffffff;
+  sum ^= outer(2000 + (noise >> 8) % 36001);
+  calls++;
+}
 console.log('calls', calls, 'sum', sum);

@@ -22,22 +22,25 @@ fn arm_rule_by_gimli(row: &UnwindTableRow<usize>, section: &gimli::EhFrame<Slice
     if matches!(row.register(X30), Some(RegisterRule::Undefined)) {
         return Rule::OUTERMOST;
     }
-    // One register and an offset, or what such an address leads to.
+    // One register and an offset, and what is done with such an address.
+    enum Then {
+        Nothing,
+        Deref,
+        DerefPlus8,
+    }
     let operand = |expression: &gimli::UnwindExpression<usize>| {
         let bytes = expression.get(section).unwrap().0;
         let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
         let mut operations = gimli::Expression(bytes).operations(encoding);
         let first = operations.next().unwrap();
-        let second = operations.next().unwrap();
-        match (first, second, operations.next().unwrap()) {
-            (Some(gimli::Operation::RegisterOffset { register, offset, .. }), None, _) => {
-                Some((register, offset, false))
+        let gimli::Operation::RegisterOffset { register, offset, .. } = first? else { return None };
+        let rest: Vec<_> = std::iter::from_fn(|| operations.next().unwrap()).collect();
+        match rest.as_slice() {
+            [] => Some((register, offset, Then::Nothing)),
+            [gimli::Operation::Deref { .. }] => Some((register, offset, Then::Deref)),
+            [gimli::Operation::Deref { .. }, gimli::Operation::PlusConstant { value: 8 }] => {
+                Some((register, offset, Then::DerefPlus8))
             }
-            (
-                Some(gimli::Operation::RegisterOffset { register, offset, .. }),
-                Some(gimli::Operation::Deref { .. }),
-                None,
-            ) => Some((register, offset, true)),
             _ => None,
         }
     };
@@ -49,8 +52,9 @@ fn arm_rule_by_gimli(row: &UnwindTableRow<usize>, section: &gimli::EhFrame<Slice
     let cfa = match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => of_register(*register, *offset),
         CfaRule::Expression(expression) => match operand(expression) {
-            Some((register, offset, false)) => of_register(register, offset),
-            Some((X29, offset, true)) => Rule::with_cfa(CfaKind::FpDeref, offset),
+            Some((register, offset, Then::Nothing)) => of_register(register, offset),
+            Some((X29, offset, Then::Deref)) => Rule::with_cfa(CfaKind::FpDeref, offset),
+            Some((SP, offset, Then::DerefPlus8)) => Rule::with_cfa(CfaKind::SpDeref, offset),
             _ => Rule::UNSUPPORTED,
         },
     };
@@ -61,7 +65,7 @@ fn arm_rule_by_gimli(row: &UnwindTableRow<usize>, section: &gimli::EhFrame<Slice
         None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => cfa,
         Some(RegisterRule::Offset(offset)) => cfa.with_fp(FpKind::AtCfa, offset),
         Some(RegisterRule::Expression(expression)) => match operand(&expression) {
-            Some((X29, offset, false)) => cfa.with_fp(FpKind::AtFp, offset),
+            Some((X29, offset, Then::Nothing)) => cfa.with_fp(FpKind::AtFp, offset),
             _ => Rule::UNSUPPORTED,
         },
         Some(_) => Rule::UNSUPPORTED,

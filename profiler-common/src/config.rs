@@ -14,6 +14,9 @@ pub const USER_STACK: &str = "USER_STACK";
 pub const SELF_PID: &str = "SELF_PID";
 /// Name of the `u32` global that is 1 when unwind rows are used; else the walk goes by frame pointers alone.
 pub const USE_ROWS: &str = "USE_ROWS";
+/// Name of the `u64` global with the bits of a return address that are address, where pointer authentication signs in
+/// the others; only objects built for AArch64 have it.
+pub const CODE_MASK: &str = "CODE_MASK";
 /// Name of the `u32` global that is 1 when rare events are logged.
 pub const LOG_RARE: &str = "LOG_RARE";
 /// Name of the `u64` global with the offset of `stack` in the kernel's `task_struct`, in bytes. Only for kernels

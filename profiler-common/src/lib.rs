@@ -4,6 +4,7 @@
 
 pub mod config;
 pub mod limits;
+pub mod machine;
 pub mod row;
 pub mod sample;
 pub mod stop;

@@ -25,7 +25,7 @@ use profiler_common::{
     limits::{COMM_LEN, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, WAKE_UP_BYTES},
     sample::{Counter, SampleHeader},
     stop::StopReason,
-    unwind::{Frame, PcKind, step},
+    unwind::{Frame, step},
 };
 
 use crate::maps::{KERNEL_STACK, LOG_RARE, SAMPLES, STATE, USER_STACK, Walk, count};
@@ -90,7 +90,7 @@ fn begin(
         return Some((walk, false));
     };
     tables::begin();
-    walk.frame = Frame { registers: user, kind: PcKind::Instruction };
+    walk.frame = Frame::sampled(user);
     // What holds unless a step says otherwise.
     walk.stop = StopReason::DepthLimit as u8;
     Some((walk, true))

@@ -84,6 +84,8 @@ pub static SELF_PID: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static USE_ROWS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
+pub static CODE_MASK: Global<u64> = Global::new(u64::MAX);
+#[unsafe(no_mangle)]
 pub static LOG_RARE: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static TASK_STACK: Global<u64> = Global::new(0);

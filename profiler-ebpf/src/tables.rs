@@ -1,12 +1,13 @@
 //! Searches the unwind tables that userspace has published.
 
 use profiler_common::{
+    machine::Machine,
     row::Row,
     table::{MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span, pid_check},
     unwind::UnwindRules,
 };
 
-use crate::maps::{CACHE, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
+use crate::maps::{CACHE, CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
 
 /// Where the last look-ups of a walk ended: the next frame is mostly in the same mapping, often in the same page, and
 /// each caller's address is looked up twice, as code and for its row. What it holds stays true for as long as a sample
@@ -56,6 +57,19 @@ impl UnwindRules for Tables {
     #[inline(always)]
     fn is_code(&self, lookup_pc: u64) -> bool {
         find_region(self.pid, lookup_pc) != 0
+    }
+
+    #[inline(always)]
+    fn machine(&self) -> Machine {
+        Machine::NATIVE
+    }
+
+    #[inline(always)]
+    fn code_mask(&self) -> u64 {
+        match Machine::NATIVE {
+            Machine::X86_64 => u64::MAX,
+            Machine::Aarch64 => CODE_MASK.load(),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use aya::util::online_cpus;
 use jitprof::code::CodeEvent;
 use jitprof::jitdump::{DumpTail, ReaderOptions};
 use jitprof::unwind::{JitSpace, rows_of_code, rows_of_elf, rows_of_jit};
+use profiler_common::machine::Machine;
 use serde_json::{Value, json};
 
 type Failure = Box<dyn Error>;
@@ -105,8 +106,8 @@ fn jit(dump: &str) -> Result<Value, Failure> {
     let tables: Vec<_> = loads
         .iter()
         .map(|load| {
-            let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(load.start.0, load.size, eh));
-            recorded.or_else(|| rows_of_code(load.start.0, load.code.as_deref()?))
+            let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
+            recorded.or_else(|| rows_of_code(Machine::NATIVE, load.start.0, load.code.as_deref()?))
         })
         .collect();
     let making = start.elapsed();

@@ -7,6 +7,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod matrix;
+mod platform;
 mod prepare;
 mod test;
 mod tools;

@@ -18,10 +18,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::build;
+use crate::build::{self, Profile};
 use crate::command;
+use crate::platform::Platform;
 use crate::prepare;
 use crate::workspace::Workspace;
 use kernel::KERNELS;
@@ -156,15 +157,15 @@ fn programs(workspace: &Workspace, arch: &Arch) -> Result<Programs> {
         return Ok(Programs {
             jitprof: release.join("jitprof"),
             jitdemo: release.join("jitdemo"),
-            guest: build::kernel_guest(workspace)?,
+            guest: build::kernel_guest(workspace, &Platform::host())?,
         });
     }
-    let release = workspace.target.join(arch.target).join("release");
-    let found = |name: &str| {
-        let path = release.join(name);
-        if path.is_file() { Ok(path) } else { bail!("there is no {}; build it for {}", path.display(), arch.target) }
-    };
-    Ok(Programs { jitprof: found("jitprof")?, jitdemo: found("jitdemo")?, guest: found("kernel-guest")? })
+    let platform = Platform::of_triple(arch.target)?;
+    Ok(Programs {
+        jitprof: build::jitprof_for(workspace, &platform, Profile::Release)?,
+        jitdemo: build::jitdemo_for(workspace, &platform)?,
+        guest: build::kernel_guest(workspace, &platform)?,
+    })
 }
 
 #[cfg(test)]

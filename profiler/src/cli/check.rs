@@ -36,6 +36,7 @@ pub(super) fn print() -> Result<(), CheckError> {
         kernel_stack: true,
         user_stack: true,
         rows: true,
+        unwind_mib: None,
         log: false,
     };
     let mut sampler = Sampler::load(&options)?;

@@ -7,6 +7,7 @@
 mod access;
 mod btf;
 mod clock;
+mod code_mask;
 mod error;
 mod launch;
 mod perf_ring;

@@ -17,6 +17,7 @@ use profiler_common::stop::StopReason;
 use zerocopy::FromBytes;
 
 use super::access::Access;
+use super::code_mask::code_mask;
 use super::error::KernelError;
 use super::program::{self, KERNEL_BTF, Variant, Verified};
 use super::tables::Tables;
@@ -188,6 +189,7 @@ impl Sampler {
             .override_global(config::LOG_RARE, &flags[2], true)
             .override_global(config::USE_ROWS, &flags[3], true)
             .override_global(config::SELF_PID, &self_pid, true)
+            .override_global(config::CODE_MASK, &code_mask(), false)
             .map_max_entries("ROWS", rows)
             .map_max_entries("REGIONS", regions)
             .map_max_entries("SAMPLES", ring_bytes(cpus.len(), options.frequency_hz))

@@ -1,5 +1,7 @@
 //! What one process has announced: names for userspace, and rows for the kernel part.
 
+use profiler_common::machine::Machine;
+
 use crate::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin};
 use crate::record::options::CallGraph;
 use crate::units::MonoNs;
@@ -92,9 +94,9 @@ impl Announced {
 }
 
 fn rows_of(load: &CodeLoad, from_code: bool) -> Option<RowTable> {
-    let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(load.start.0, load.size, eh));
+    let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
     recorded.or_else(|| {
         let code = load.code.as_deref().filter(|_| from_code)?;
-        rows_of_code(load.start.0, code)
+        rows_of_code(Machine::NATIVE, load.start.0, code)
     })
 }

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use profiler_common::machine::Machine;
 use profiler_common::table::{MAX_REGIONS, PageKey, Region};
 
 use self::builders::{Builders, Built, Image};
@@ -220,7 +221,7 @@ impl Unwinding {
     fn take_up(&mut self, built: Built, tables: &mut Tables, now: MonoNs) {
         self.stats.build_us += u64::try_from(built.took.as_micros()).unwrap_or(u64::MAX);
         match built.rows {
-            Ok(rows) if !rows.table.is_empty() => {
+            Ok(rows) if !rows.table.is_empty() && rows.machine == Machine::NATIVE => {
                 self.house(Homeless { object: built.object, rows, since: now }, tables, now);
                 return;
             }

@@ -4,13 +4,17 @@ use std::fs::File;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, LittleEndian};
-use profiler_common::row::{CfaKind, Rule};
+use profiler_common::machine::Machine;
 
+use super::augmentation::without_unknown_letters;
 use super::builder::RowTableBuilder;
 use super::eh_frame::compile;
+use super::linkage::add_linkage_tables;
+use super::machine::vendor;
 use super::rows::RowTable;
 use super::stats::RowStats;
-use crate::elf::{ElfError, Layout, SHF_COMPRESSED, SHT_NOBITS, Section, Segment, Source};
+use super::synth::rows_of_code;
+use crate::elf::{ElfError, Layout, SHF_COMPRESSED, Section, Segment, Source};
 
 /// Most bytes of a section that are read. Node's has 2.7 MB, Chromium's about 30 MB.
 const MAX_SECTION_BYTES: u64 = 128 << 20;
@@ -18,11 +22,16 @@ const MAX_SECTION_BYTES: u64 = 128 << 20;
 /// Bytes of an `.eh_frame_hdr` that say where `.eh_frame` is.
 const HDR_BYTES: u64 = 32;
 
-const EM_X86_64: u16 = 62;
+/// Most bytes of an image's symbols that are read; a vDSO has some ten of 24 bytes each.
+const MAX_SYMBOL_BYTES: u64 = 64 << 10;
+const SYMBOL_BYTES: usize = 24;
+const STT_FUNC: u8 = 2;
 
 /// The rows of one file.
 #[derive(Clone, Debug)]
 pub struct ElfRows {
+    /// Whose code it is; the kernel part unwinds that of its own machine only.
+    pub machine: Machine,
     /// Rules by the file's own addresses.
     pub table: RowTable,
     /// Executable `PT_LOAD` segments, ascending by address.
@@ -37,8 +46,8 @@ pub enum RowsError {
     /// No ELF program or library that can be read.
     #[error(transparent)]
     Elf(#[from] ElfError),
-    /// Code of another machine than x86-64.
-    #[error("ELF machine {0} is not supported: rows are made for x86-64 (62)")]
+    /// Code of another machine.
+    #[error("ELF machine {0} is not supported: rows are made for x86-64 (62) and AArch64 (183)")]
     Machine(u16),
 }
 
@@ -49,7 +58,7 @@ pub enum RowsError {
 /// rules. Reads each section once; libc takes a few milliseconds.
 ///
 /// # Errors
-/// [`RowsError`], if the file cannot be read or holds no x86-64 code.
+/// [`RowsError`], if the file cannot be read or holds code of another machine than x86-64 and AArch64.
 pub fn rows_of_elf(file: &File) -> Result<ElfRows, RowsError> {
     rows_of_source(&Source::File(file))
 }
@@ -62,11 +71,24 @@ pub fn rows_of_elf_bytes(image: &[u8]) -> Result<ElfRows, RowsError> {
     rows_of_source(&Source::Bytes(image))
 }
 
+/// Rows from the code bytes of an image's exported functions: AArch64's vDSO has no call frame information, and its
+/// functions, which keep their return address in the link register, cannot be left by the frame pointer.
+fn add_exported_functions(source: &Source<'_>, layout: &Layout, machine: Machine, builder: &mut RowTableBuilder) {
+    let symbols = layout.section(".dynsym").and_then(|section| source.contents(section, MAX_SYMBOL_BYTES).ok());
+    for symbol in symbols.unwrap_or_default().as_chunks::<SYMBOL_BYTES>().0 {
+        let field = |at: usize| u64::from_le_bytes(*symbol[at..].first_chunk().expect("invariant: fields are inside"));
+        let (is_function, start, size) = (symbol[4] & 15 == STT_FUNC, field(8), field(16));
+        let Some((offset, available)) = layout.loaded_from(start).filter(|_| is_function) else { continue };
+        let rows = source.read(offset, size.min(available)).ok().and_then(|code| rows_of_code(machine, start, &code));
+        if let Some(rows) = rows {
+            builder.add_table(&rows);
+        }
+    }
+}
+
 fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
     let layout = Layout::read(source)?;
-    if layout.machine != EM_X86_64 {
-        return Err(RowsError::Machine(layout.machine));
-    }
+    let machine = Machine::of_elf(layout.machine.into()).ok_or(RowsError::Machine(layout.machine))?;
     let segments = layout.code();
     let code: Vec<Range<u64>> = segments.iter().map(Segment::addresses).collect();
     let mut builder = RowTableBuilder::default();
@@ -74,21 +96,28 @@ fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
     let bases = bases(&layout);
     if let Some((address, bytes, open_ended)) = eh_frame(source, &layout, &mut stats) {
         let bases = bases.clone().set_eh_frame(address);
-        compile(gimli::EhFrame::new(&bytes, LittleEndian), &bases, &code, open_ended, &mut builder, &mut stats);
+        let bytes = without_unknown_letters(&bytes, machine);
+        let mut section = gimli::EhFrame::new(&bytes, LittleEndian);
+        section.set_vendor(vendor(machine));
+        compile(section, &bases, machine, &code, open_ended, &mut builder, &mut stats);
     }
     if let Some(section) = layout.section(".debug_frame")
         && let Some(bytes) = contents(source, section)
     {
         let mut section = gimli::DebugFrame::new(&bytes, LittleEndian);
         section.set_address_size(8);
-        compile(section, &bases, &code, false, &mut builder, &mut stats);
+        section.set_vendor(vendor(machine));
+        compile(section, &bases, machine, &code, false, &mut builder, &mut stats);
     }
-    add_linkage_tables(source, &layout, &code, &mut builder);
+    if matches!(source, Source::Bytes(_)) && machine == Machine::Aarch64 {
+        add_exported_functions(source, &layout, machine, &mut builder);
+    }
+    add_linkage_tables(source, &layout, machine, &code, &mut builder);
     stats.over_limit = stats.over_limit.saturating_add(builder.overflow());
     let (table, cut) = builder.finish();
     stats.cut |= cut;
     stats.rows = u64::try_from(table.len()).unwrap_or(u64::MAX);
-    Ok(ElfRows { table, segments, stats })
+    Ok(ElfRows { machine, table, segments, stats })
 }
 
 /// The address and bytes of `.eh_frame`, and whether they may reach beyond its end.
@@ -129,30 +158,4 @@ fn bases(layout: &Layout) -> BaseAddresses {
         bases = bases.set_got(got.svma);
     }
     bases
-}
-
-/// Slots that no call frame information covers: where it does, its entries came first and win.
-fn add_linkage_tables(source: &Source<'_>, layout: &Layout, code: &[Range<u64>], builder: &mut RowTableBuilder) {
-    for section in layout.sections.iter().filter(|section| section.kind != SHT_NOBITS) {
-        let range = section.svma..section.svma.saturating_add(section.size);
-        if !code.iter().any(|code| code.start <= range.start && range.end <= code.end) {
-            continue;
-        }
-        match section.name.as_str() {
-            ".plt" if is_classic(source, section.file_offset) => {
-                let entered = |offset| Rule::with_cfa(CfaKind::Sp, offset);
-                let at = |offset| range.start.saturating_add(offset);
-                // The first slot is jumped to from the others, with two words on the stack, and pushes a third.
-                builder.add(range.clone(), [(at(0), entered(16)), (at(6), entered(24)), (at(16), Rule::PLT)]);
-            }
-            ".plt.sec" | ".plt.got" => builder.add(range.clone(), [(range.start, Rule::ENTRY)]),
-            _ => {}
-        }
-    }
-}
-
-/// Whether the second slot is `jmp *x(%rip); push n; jmp`.
-fn is_classic(source: &Source<'_>, file_offset: u64) -> bool {
-    let slot = file_offset.checked_add(16).and_then(|offset| source.read(offset, 16).ok());
-    slot.is_some_and(|slot| matches!(slot.as_slice(), [0xff, 0x25, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..]))
 }

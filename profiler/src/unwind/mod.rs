@@ -11,9 +11,10 @@
 //! nothing here panics on it, memory and time are bounded by its length and by the limits beside each reader, and
 //! what is left out is counted in [`RowStats`].
 //!
-//! x86-64. What depends on the machine: the registers in `machine`, the instructions in `synth`, and the ELF machine
-//! number in `elf`.
+//! For x86-64 and AArch64. What depends on the machine: the registers in `machine`, linkage tables in `linkage`, the
+//! instructions in `synth`.
 
+mod augmentation;
 mod builder;
 mod coverage;
 mod eh_frame;
@@ -22,6 +23,7 @@ mod expression;
 mod jit;
 mod jit_history;
 mod jit_space;
+mod linkage;
 mod machine;
 mod program;
 mod rows;

@@ -27,10 +27,33 @@ mod dwarf {
 
 /// DWARF's number of a register.
 pub(crate) type Register = u8;
-pub(crate) const RBX: Register = 3;
-pub(crate) const RBP: Register = 6;
-pub(crate) const RSP: Register = 7;
-const RETURN_ADDRESS: Register = 16;
+
+#[cfg(target_arch = "x86_64")]
+mod machine {
+    use super::{DW_CFA_DEF_CFA, DW_CFA_OFFSET, Register};
+
+    pub(crate) const RBX: Register = 3;
+    pub(crate) const RBP: Register = 6;
+    pub(crate) const RSP: Register = 7;
+    pub(super) const RETURN_ADDRESS: Register = 16;
+    /// On entry CFA = rsp + 8, and the return address is at CFA - 8.
+    pub(super) const ON_ENTRY: &[u8] = &[DW_CFA_DEF_CFA, RSP, 8, DW_CFA_OFFSET | RETURN_ADDRESS, 1];
+}
+
+#[cfg(target_arch = "aarch64")]
+mod machine {
+    use super::{DW_CFA_DEF_CFA, Register};
+
+    pub(crate) const X19: Register = 19;
+    pub(crate) const X29: Register = 29;
+    pub(crate) const X30: Register = 30;
+    pub(crate) const SP: Register = 31;
+    pub(super) const RETURN_ADDRESS: Register = X30;
+    /// On entry CFA = sp, and the return address is in its register.
+    pub(super) const ON_ENTRY: &[u8] = &[DW_CFA_DEF_CFA, SP, 0];
+}
+
+pub(crate) use machine::*;
 
 /// Size of the `.eh_frame_hdr` with its one entry.
 pub(crate) const HEADER_SIZE: usize = 20;
@@ -71,7 +94,7 @@ impl Unwinding {
         self.instructions.extend([DW_CFA_OFFSET | register, below / SLOT]);
     }
 
-    /// A push: (CFA, the caller's register) = (rsp + below, *(CFA - below))
+    /// A push: (CFA, the caller's register) = (sp + below, *(CFA - below))
     pub(crate) fn saved(&mut self, at: usize, register: Register, below: u8) {
         self.cfa_offset(at, below.into());
         self.saved_only(at, register, below);
@@ -129,14 +152,14 @@ impl Unwinding {
     }
 }
 
-/// The CIE: on entry CFA = rsp + 8, and the return address is at CFA - 8.
+/// The CIE, which says where things are on entry.
 fn common_information() -> Vec<u8> {
     let mut body = 0_u32.to_le_bytes().to_vec();
     body.push(1); // version
     body.extend(b"zR\0");
     body.extend([1, 0x78, RETURN_ADDRESS]); // code alignment 1, data alignment -8 as SLEB128
     body.extend([1, PCREL_SDATA4]);
-    body.extend([DW_CFA_DEF_CFA, RSP, 8, DW_CFA_OFFSET | RETURN_ADDRESS, 1]);
+    body.extend(ON_ENTRY);
     let mut bytes = Vec::new();
     push_entry(&mut bytes, &body);
     bytes

@@ -33,7 +33,7 @@ pub(crate) fn side(frames: Frames, leaf: usize) -> Function {
 
 /// `n` rounds of xorshift32 from `seed`; `nops` bytes longer than it need be.
 pub(crate) fn leaf(frames: Frames, first_line: i32, seed: u32, nops: usize) -> Function {
-    let mut assembler = Assembler::new(frames, first_line);
+    let mut assembler = Assembler::leaf(frames, first_line);
     assembler.nops(nops);
     assembler.line(first_line + 1);
     assembler.xorshift_loop(seed);
@@ -59,7 +59,7 @@ pub(crate) fn churned_inner(frames: Frames, room: u32) -> Function {
     assembler.finish(82)
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::Region;

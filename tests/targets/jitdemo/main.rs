@@ -1,6 +1,6 @@
 //! A small JIT compiler with a known truth, for the demo and the live tests.
 //!
-//! It generates x86-64 machine code at run time and announces it in a jitdump or a perf map:
+//! It generates machine code at run time, for x86-64 or AArch64, and announces it in a jitdump or a perf map:
 //!
 //! ```text
 //! outer(n) ─┬─▶ middle(n) ──▶ leaf_hot_gK(3n)   75 % of the time
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     /// Loop iterations of the cold leaf in one call of outer, on average; the hot leaf does three times as many
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
-    /// Use rbp as an ordinary register: only the recorded unwinding information leads to the callers
+    /// Use the frame pointer (rbp, x29) as an ordinary register: only the recorded unwinding information leads to the callers
     #[arg(long)]
     no_frame_pointer: bool,
     /// Announce this many further functions before the loop starts, each called once
@@ -98,10 +98,6 @@ pub(crate) struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if !cfg!(target_arch = "x86_64") {
-        eprintln!("jitdemo: it generates x86-64 code, and this machine is {}", std::env::consts::ARCH);
-        return ExitCode::from(2);
-    }
     match run::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

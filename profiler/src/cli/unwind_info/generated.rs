@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use profiler_common::machine::Machine;
+
 use crate::code::{CodeEvent, CodeLoad};
 use crate::jitdump::{DumpTail, ReaderOptions};
 use crate::output::printable;
@@ -158,10 +160,10 @@ impl Reading {
     }
 
     fn load(&mut self, load: &CodeLoad) {
-        let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(load.start.0, load.size, eh));
+        let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
         let (origin, rows) = match recorded {
             Some(rows) => (Origin::Recorded, Some(rows)),
-            None => match load.code.as_deref().and_then(|code| rows_of_code(load.start.0, code)) {
+            None => match load.code.as_deref().and_then(|code| rows_of_code(Machine::NATIVE, load.start.0, code)) {
                 Some(rows) => (Origin::FromCode, Some(rows)),
                 None => (Origin::None, None),
             },

@@ -1,6 +1,6 @@
 //! Rules in words, and the rows around an address.
 
-use profiler_common::row::{CfaKind, FpKind, Rule};
+use profiler_common::row::{CfaKind, FpKind, ReturnAddress, Rule};
 use serde::Serialize;
 
 use crate::unwind::{RowTable, Stretch, kind_name};
@@ -52,9 +52,24 @@ pub(super) fn describe(rule: Rule) -> String {
             return kind_name(rule.cfa).to_owned();
         }
     };
-    match saved_fp(rule) {
-        Some(saved) => format!("{place}, {saved}"),
-        None => place,
+    let ra = match rule.return_address {
+        // What every rule of x86-64 says.
+        ReturnAddress::BelowCfa => None,
+        ReturnAddress::LinkRegister | ReturnAddress::NearFp(_) => Some(return_address(rule)),
+    };
+    [Some(place), saved_fp(rule), ra.map(|place| format!("ra = {place}"))]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Where the return address is, in words.
+fn return_address(rule: Rule) -> String {
+    match rule.return_address {
+        ReturnAddress::BelowCfa => "*(cfa - 8)".to_owned(),
+        ReturnAddress::LinkRegister => "lr".to_owned(),
+        ReturnAddress::NearFp(slots) => format!("*(cfa{})", signed(rule.fp_offset.saturating_add(slots.into()))),
     }
 }
 
@@ -75,8 +90,9 @@ pub(super) fn step(rule: Rule) -> String {
             .to_owned(),
         CfaKind::Sp | CfaKind::Fp | CfaKind::FpDeref | CfaKind::SpDeref => {
             let fp = saved_fp(rule).unwrap_or_else(|| "fp is unchanged".to_owned());
-            let cfa = describe(Rule { fp: FpKind::Same, ..rule });
-            format!("{cfa}; the return address is *(cfa - 8), the caller's sp is cfa, {fp}")
+            let cfa = describe(Rule { fp: FpKind::Same, return_address: ReturnAddress::BelowCfa, ..rule });
+            let ra = return_address(rule);
+            format!("{cfa}; the return address is {ra}, the caller's sp is cfa, {fp}")
         }
     }
 }
@@ -109,6 +125,9 @@ mod tests {
     fn a_rule_reads_as_its_equation() {
         assert_eq!(describe(Rule::FRAME_POINTER), "cfa = fp + 16, fp = *(cfa - 16)");
         assert_eq!(describe(Rule::with_cfa(CfaKind::SpDeref, -8)), "cfa = *(sp - 8) + 8");
+        assert_eq!(describe(Rule::LINK_ENTRY), "cfa = sp, ra = lr");
+        let saved = Rule::with_cfa(CfaKind::Sp, 32).with_fp(FpKind::AtCfa, -32).with_return_address(-24);
+        assert_eq!(describe(saved), "cfa = sp + 32, fp = *(cfa - 32), ra = *(cfa - 24)");
         assert_eq!(describe(Rule::GAP), "gap");
         assert_eq!(
             step(Rule::ENTRY),

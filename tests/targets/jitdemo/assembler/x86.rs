@@ -1,25 +1,7 @@
 //! The few x86-64 instructions that the demo needs, each with its effect on the frame and its source line.
 
+use super::{Frames, Function};
 use crate::eh_frame::{RBP, RBX, RSP, Unwinding};
-
-/// How a function's callers are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Frames {
-    /// Through the chain of frame pointers, or the unwinding information.
-    Pointer,
-    /// Through the unwinding information only; rbp holds a number.
-    CfiOnly,
-}
-
-/// A finished function.
-pub(crate) struct Function {
-    /// Its machine code; position-independent but for the absolute addresses of what it calls.
-    pub(crate) code: Vec<u8>,
-    /// How to unwind from each of its instructions.
-    pub(crate) unwinding: Unwinding,
-    /// (offset, line) in ascending order of offset.
-    pub(crate) lines: Vec<(usize, i32)>,
-}
 
 /// Assembles one function, `extern "C" fn(u32) -> u32`.
 pub(crate) struct Assembler {
@@ -61,6 +43,11 @@ impl Assembler {
         }
         new.emit(&[0x89, 0xfb]); // mov ebx, edi
         new
+    }
+
+    /// A function that calls nothing; it has the same frame as any other.
+    pub(crate) fn leaf(frames: Frames, first_line: i32) -> Self {
+        Self::new(frames, first_line)
     }
 
     /// What follows belongs to this source line.

@@ -11,9 +11,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use profiler_common::machine::Machine;
 use profiler_common::row::Row;
 use profiler_common::stop::StopReason;
-use profiler_common::unwind::{Frame, PcKind, ReadFault, Registers, StackMemory, UnwindRules, step};
+use profiler_common::unwind::{Frame, ReadFault, Registers, StackMemory, UnwindRules, step};
 
 /// A state, and which of its reads is to fail.
 #[derive(Default)]
@@ -47,6 +48,14 @@ impl UnwindRules for State {
     fn is_code(&self, lookup_pc: u64) -> bool {
         self.code.iter().any(|(start, end)| (*start..*end).contains(&lookup_pc))
     }
+
+    fn machine(&self) -> Machine {
+        Machine::X86_64
+    }
+
+    fn code_mask(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 impl State {
@@ -58,7 +67,7 @@ impl State {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |index: usize| u64::from_str_radix(words[index], 16).expect("a hexadecimal number");
             match words[0] {
-                "registers" => state.registers = Some(Registers { pc: number(1), sp: number(2), fp: number(3) }),
+                "registers" => state.registers = Some(Registers { pc: number(1), sp: number(2), fp: number(3), lr: 0 }),
                 "frame" => state.golden.push((number(1), words[2..].join(" "))),
                 "stop" => state.stop = words[1].to_owned(),
                 "code" => state.code.push((number(1), number(2))),
@@ -75,7 +84,7 @@ impl State {
 
     fn walk(&self) -> (Vec<u64>, StopReason) {
         self.reads.set(0);
-        let mut frame = Frame { registers: self.registers.expect("registers"), kind: PcKind::Instruction };
+        let mut frame = Frame::sampled(self.registers.expect("registers"));
         let mut pcs = vec![frame.registers.pc];
         loop {
             match step(frame, self, self) {

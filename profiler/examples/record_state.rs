@@ -17,8 +17,9 @@ use std::process::ExitCode;
 use jitprof::code::{CodeEvent, CodeLoad};
 use jitprof::jitdump::{DumpTail, ReaderOptions};
 use jitprof::unwind::{ElfRows, RowTable, rows_of_code, rows_of_elf, rows_of_elf_bytes, rows_of_jit};
+use profiler_common::machine::Machine;
 use profiler_common::row::Row;
-use profiler_common::unwind::{Frame, PcKind, ReadFault, Registers, StackMemory, UnwindRules, lookup_pc, step};
+use profiler_common::unwind::{Frame, ReadFault, Registers, StackMemory, UnwindRules, lookup_pc, step};
 
 type Failure = Box<dyn Error>;
 
@@ -71,6 +72,14 @@ impl UnwindRules for Process {
     fn is_code(&self, lookup_pc: u64) -> bool {
         self.mapped.iter().any(|mapped| (mapped.start..mapped.end).contains(&lookup_pc))
     }
+
+    fn machine(&self) -> Machine {
+        Machine::X86_64
+    }
+
+    fn code_mask(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// The row that holds at an address, and from where to where it does.
@@ -110,7 +119,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
     }
     let registers = process.registers.ok_or("no line `state`")?;
     println!("registers {:x} {:x} {:x}", registers.pc, registers.sp, registers.fp);
-    let mut frame = Frame { registers, kind: PcKind::Instruction };
+    let mut frame = Frame::sampled(registers);
     let mut chain = vec![frame];
     let stop = loop {
         match step(frame, &process, &process) {
@@ -175,7 +184,7 @@ fn read_line(process: &mut Process, line: &str) -> Result<(), Failure> {
     let words: Vec<&str> = line.split(' ').collect();
     let number = |index: usize| u64::from_str_radix(words.get(index).copied().unwrap_or_default(), 16);
     match words.first().copied() {
-        Some("state") => process.registers = Some(Registers { pc: number(1)?, sp: number(2)?, fp: number(3)? }),
+        Some("state") => process.registers = Some(Registers { pc: number(1)?, sp: number(2)?, fp: number(3)?, lr: 0 }),
         Some("word") => drop(process.words.insert(number(1)?, number(2)?)),
         Some("gdb") => process.gdb.push((number(1)?, words.get(2..).unwrap_or_default().join(" "))),
         Some("map") => {
@@ -212,8 +221,8 @@ fn read_dump(process: &mut Process, dump: &str) -> Result<(), Failure> {
     let code = &mut process.code;
     let mut take = |event| {
         if let CodeEvent::Load(load) = event {
-            let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(load.start.0, load.size, eh));
-            let rows = recorded.or_else(|| rows_of_code(load.start.0, load.code.as_deref()?));
+            let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::X86_64, load.start.0, load.size, eh));
+            let rows = recorded.or_else(|| rows_of_code(Machine::X86_64, load.start.0, load.code.as_deref()?));
             code.extend(rows.map(|rows| (load, rows)));
         }
     };

@@ -2,6 +2,7 @@
 #![no_std]
 #![no_main]
 
+mod late;
 mod maps;
 mod select;
 mod tables;
@@ -22,7 +23,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use profiler_common::{
     limits::{COMM_LEN, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, WAKE_UP_BYTES},
-    sample::{Counter, SampleHeader},
+    sample::{Counter, SampleBuffer, SampleHeader},
     stop::StopReason,
     unwind::{Frame, PcKind, step},
 };
@@ -57,10 +58,13 @@ pub fn sampler(ctx: PerfEventContext) -> u32 {
         user_frames: 0,
         stop: StopReason::NotAsked as u8,
         in_kernel: registers.in_kernel as u8,
-        reserved: [0; 2],
+        late: 0,
+        reserved: 0,
         comm,
     };
     walk.user_frames = 0;
+    walk.lookups.reset();
+    walk.late.reset();
     if USER_STACK.load() != 0 {
         match registers.user {
             Some(user) => {
@@ -105,8 +109,10 @@ unsafe extern "C" fn walk_frame(_index: u64, _ctx: *mut c_void) -> i64 {
     let Some(frame) = walk.sample.frames.get_mut(slot) else { return 1 };
     *frame = walk.frame.registers.pc;
     walk.user_frames += 1;
-    let tables = Tables { pid: walk.sample.header.pid };
-    match step(walk.frame, &UserMemory, &tables) {
+    let tables = Tables { pid: walk.sample.header.pid, lookups: &walk.lookups };
+    let stepped = step(walk.frame, &UserMemory, &tables);
+    walk.late.note(&walk.frame, walk.user_frames - 1, &walk.lookups);
+    match stepped {
         Ok(caller) => {
             walk.frame = caller;
             0
@@ -118,14 +124,19 @@ unsafe extern "C" fn walk_frame(_index: u64, _ctx: *mut c_void) -> i64 {
     }
 }
 
+/// Where the frames end at most.
+const FRAMES_END: usize = core::mem::offset_of!(SampleBuffer, late);
+
 /// Puts the sample into the ring buffer; userspace is woken only when much is waiting.
 #[inline(always)]
 fn hand_over(walk: &mut Walk, started_ns: u64) {
     let user_frames = (walk.user_frames as usize).min(MAX_USER_FRAMES);
     walk.sample.header.user_frames = user_frames as u16;
     let frames = usize::from(walk.sample.header.kernel_frames & 0x7f) + user_frames;
-    let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(size_of_val(&walk.sample));
-    let wake = if SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA)) >= WAKE_UP_BYTES {
+    let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(FRAMES_END);
+    let waiting = SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA));
+    let size = size + late::append(walk, size, waiting);
+    let wake = if waiting >= WAKE_UP_BYTES {
         BPF_RB_FORCE_WAKEUP
     } else {
         BPF_RB_NO_WAKEUP

@@ -12,6 +12,9 @@ use profiler_common::{
     unwind::Frame,
 };
 
+use crate::late::Late;
+use crate::tables::Lookups;
+
 /// The state of one walk. It lives in a per-CPU map because a BPF stack has 512 bytes.
 #[repr(C)]
 pub struct Walk {
@@ -22,6 +25,10 @@ pub struct Walk {
     /// Why the walk ended, a `StopReason` code.
     pub stop: u8,
     reserved: [u8; 3],
+    /// The region found last, and whether the frame's code is unknown.
+    pub lookups: Lookups,
+    /// Where unknown generated code was met.
+    pub late: Late,
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }

@@ -10,6 +10,7 @@ impl fmt::Display for Account {
         self.fmt_samples(f)?;
         self.fmt_stacks(f)?;
         self.fmt_unwinding(f)?;
+        self.fmt_late(f)?;
         self.fmt_jit(f)?;
         for source in &self.sources {
             fmt_source(source, f)?;
@@ -106,6 +107,26 @@ impl Account {
         ] {
             if count > 0 {
                 write!(f, ", {count} {what} refused for lack of room")?;
+            }
+        }
+        writeln!(f)
+    }
+
+    fn fmt_late(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(late) = self.late.filter(|late| late.pieces + late.refused_by_rate > 0) else { return Ok(()) };
+        write!(
+            f,
+            "late rows  {} samples met code before its rows: {} finished by rows, {} by frame pointer",
+            late.pieces + late.refused_by_rate,
+            late.finished_by_rows,
+            late.finished_by_frame_pointer
+        )?;
+        for (count, what) in [
+            (late.refused_by_rate, "without their stacks: too many at once"),
+            (late.refused_for_memory, "without their stacks: too many waited"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
             }
         }
         writeln!(f)

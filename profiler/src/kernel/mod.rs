@@ -20,7 +20,7 @@ pub use access::{Access, has_capability};
 pub use clock::{TickAnchor, TickClock};
 pub use error::KernelError;
 pub use launch::{CommandOutput, Launch, terminate};
-pub use sampler::{Event, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
+pub use sampler::{Event, RawPiece, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
 pub use sideband::SideBand;
 pub use tables::{TableStats, Tables};
 pub use wait::wait_readable;

@@ -11,6 +11,7 @@
 
 mod announced;
 mod files;
+mod late;
 mod machine;
 mod options;
 mod resolve;

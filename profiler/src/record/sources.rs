@@ -120,6 +120,11 @@ impl Sources {
         !self.dumps.is_empty() || self.perf_map.is_some() || self.code.map.living() + self.code.map.ended() > 0
     }
 
+    /// Whether code that runs may get rows later: there is a dump that is still read.
+    pub(super) fn may_bring_rows(&self) -> bool {
+        self.code.rows().is_some() && self.dumps.iter().any(|dump| !dump.failed)
+    }
+
     /// Until when every record of every dump is known; samples up to then can be resolved for good. `None` without
     /// dumps: a perf map has no times, and is most true when it is asked at once.
     pub(super) fn known_until(&self) -> Option<MonoNs> {

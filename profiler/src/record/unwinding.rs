@@ -35,6 +35,10 @@ struct FileKey {
 /// A mapping, and what it was when its file was looked up.
 type KnownMapping = (ProcessId, Avma, Device, u64, FileOffset);
 
+fn known_mapping(process: ProcessId, mapping: &Mapping) -> KnownMapping {
+    (process, mapping.start, mapping.device, mapping.inode, mapping.file_offset)
+}
+
 /// A file's rows.
 #[derive(Debug)]
 enum Object {
@@ -73,6 +77,8 @@ pub(super) struct Unwinding {
     next_object: u32,
     /// Processes whose regions have to be published again.
     changed: HashSet<ProcessId>,
+    /// Processes whose samples bring along what a walk by late rows needs.
+    late: HashSet<ProcessId>,
     /// What each process' regions are: a list that has not changed is not written again.
     published: HashMap<ProcessId, Vec<Region>>,
     stats: UnwindingStats,
@@ -99,6 +105,7 @@ impl Unwinding {
             jit_pages: HashMap::new(),
             next_object: 1,
             changed: HashSet::new(),
+            late: HashSet::new(),
             published: HashMap::new(),
             stats: UnwindingStats::default(),
         })
@@ -109,6 +116,14 @@ impl Unwinding {
         self.changed.insert(process);
     }
 
+    /// Whether a process' samples bring along pieces of their stacks where they meet unknown generated code.
+    pub(super) fn set_late(&mut self, process: ProcessId, late: bool) {
+        let changes = if late { self.late.insert(process) } else { self.late.remove(&process) };
+        if changes {
+            self.changed.insert(process);
+        }
+    }
+
     /// Whether a process' mappings are in the tables.
     pub(super) fn has_published(&self, process: ProcessId) -> bool {
         self.published.contains_key(&process)
@@ -117,6 +132,7 @@ impl Unwinding {
     /// A process has ended: its tables go.
     pub(super) fn end(&mut self, process: ProcessId, tables: &mut Tables, now: MonoNs) {
         self.changed.remove(&process);
+        self.late.remove(&process);
         if self.published.remove(&process).is_some() {
             tables.set_regions(process.pid, &[], now);
         }
@@ -197,9 +213,16 @@ impl Unwinding {
             // Mappings without rows are listed, too: that code can be there is known by them.
             let (object, bias) = self.object_of(process, mapping).filter(|(object, _)| *object != 0).unwrap_or((0, 0));
             let (start, end) = (mapping.start.0, mapping.end.0);
-            match regions.last_mut().filter(|last| last.end == start && (last.object, last.bias) == (object, bias)) {
+            let late = if mapping.may_hold_generated_code() {
+                self.late.contains(&process.id)
+            } else {
+                self.is_loading(process.id, mapping)
+            };
+            let flags = if late { Region::LATE } else { 0 };
+            let same = |last: &&mut Region| (last.object, last.bias, last.flags) == (object, bias, flags);
+            match regions.last_mut().filter(|last| last.end == start).filter(same) {
                 Some(last) => last.end = end,
-                None => regions.push(Region { start, end, bias, object, reserved: 0 }),
+                None => regions.push(Region { start, end, bias, object, flags }),
             }
         }
         regions
@@ -215,9 +238,21 @@ impl Unwinding {
         }
     }
 
+    /// The object of a file's mapping that was looked up before, if its rows are ready, and its bias.
+    pub(super) fn known_object(&self, process: ProcessId, mapping: &Mapping) -> Option<(u32, u64)> {
+        let object = *self.known.get(&known_mapping(process, mapping))?;
+        self.bias(object, mapping).map(|bias| (object, bias))
+    }
+
+    /// Whether the rows of a mapping's file are being built.
+    pub(super) fn is_loading(&self, process: ProcessId, mapping: &Mapping) -> bool {
+        let object = self.known.get(&known_mapping(process, mapping));
+        object.and_then(|object| self.objects.get(object)).is_some_and(|object| matches!(object, Object::Loading))
+    }
+
     /// The object of a mapping if its rows are ready, and its bias.
     fn file_object(&mut self, process: &Process, mapping: &Mapping) -> Option<(u32, u64)> {
-        let key = (process.id, mapping.start, mapping.device, mapping.inode, mapping.file_offset);
+        let key = known_mapping(process.id, mapping);
         let object = match self.known.get(&key) {
             Some(object) => *object,
             None => {
@@ -229,6 +264,11 @@ impl Unwinding {
                 object
             }
         };
+        self.bias(object, mapping).map(|bias| (object, bias))
+    }
+
+    /// Address in the process minus address in the object.
+    fn bias(&self, object: u32, mapping: &Mapping) -> Option<u64> {
         let offset = if mapping.kind == MappingKind::Vdso { 0 } else { mapping.file_offset.0 };
         let Some(Object::Ready(segments)) = self.objects.get(&object) else { return None };
         // A mapping begins at its segment's page, the segment itself may begin a little later. Two segments may share
@@ -238,7 +278,7 @@ impl Unwinding {
             (page_start..segment.file_offset.saturating_add(segment.file_size)).contains(&offset)
         })?;
         let svma = segment.svma.wrapping_sub(segment.file_offset).wrapping_add(offset);
-        Some((object, mapping.start.0.wrapping_sub(svma)))
+        Some(mapping.start.0.wrapping_sub(svma))
     }
 
     /// Has the rows of a mapping's file built, if they are not already. Returns its number, 0 for none.

@@ -61,6 +61,9 @@ pub(crate) struct Arguments {
     /// Write through a stdio buffer that is not flushed before the end, as CPython and Node do
     #[arg(long)]
     stdio: bool,
+    /// Write each record so much later than its code can run, under its true time
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    late_ms: u32,
     /// Unlink the file once it is open and mapped
     #[arg(long)]
     delete: bool,

@@ -53,8 +53,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let last = generation.number + 1 >= arguments.generations;
         let length = Duration::from_millis(arguments.generation_ms.into());
         let end = if last { deadline } else { deadline.min(generation.start_ns + length.as_nanos() as u64) };
-        calls += loop_until(outer, arguments.iterations, end.min(exec_time));
+        calls += loop_until(outer, arguments.iterations, end.min(exec_time).min(demo.announcer.next_due_ns()));
         let now = now_ns();
+        demo.announcer.write_due(now)?;
+        if now < end.min(exec_time) {
+            continue;
+        }
         demo.report(&generation, now)?;
         if now >= exec_time {
             return exec_again(deadline.saturating_sub(now));
@@ -115,7 +119,8 @@ impl<'a> Demo<'a> {
     fn new(arguments: &'a Arguments) -> Result<Self> {
         let (format, default) = if arguments.perf_map { (Format::PerfMap, "/tmp") } else { (Format::Jitdump, ".") };
         let folder = arguments.dir.as_deref().unwrap_or(Path::new(default));
-        let announcer = Announcer::create(folder, format, arguments.stdio, arguments.damage)?;
+        let mut announcer = Announcer::create(folder, format, arguments.stdio, arguments.damage)?;
+        announcer.hold(arguments.late_ms);
         if arguments.delete {
             announcer.unlink()?;
         }

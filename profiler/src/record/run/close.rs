@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Clues, RecordError, Recorder};
-use crate::account::AdviceLine;
+use crate::account::{AdviceLine, LateStats};
 use crate::advice;
 use crate::process::ProcessId;
 use crate::record::machine::own_cost;
@@ -31,6 +31,8 @@ impl Recorder {
         account.own.kernel_ns_per_sample = counts.cost_ns.checked_div(counts.taken).unwrap_or(0);
         account.own.verified_instructions = self.sampler.verified_instructions();
         account.tables = self.sampler.tables().map(|tables| tables.stats());
+        account.late =
+            self.unwinding.is_some().then(|| LateStats { refused_by_rate: counts.late_refused, ..self.late.stats() });
         account.unwinding = self.unwinding.as_ref().map(|unwinding| {
             let mut stats = unwinding.stats();
             for rows in self.sources.values().filter_map(|sources| sources.code.rows()) {

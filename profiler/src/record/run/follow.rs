@@ -64,6 +64,10 @@ impl Recorder {
         if let Some(process) = self.processes.get(id) {
             let sources = self.sources.entry(id).or_insert_with(|| Sources::new(id, self.options.call_graph));
             sources.mapped(process, &mapping, context, &mut remarks);
+            if let Some(unwinding) = &mut self.unwinding {
+                // The code that runs next may be older than its record.
+                unwinding.set_late(id, sources.may_bring_rows() && self.late.wants(id));
+            }
         }
         self.remark_all(remarks);
     }

@@ -1,0 +1,246 @@
+//! Finishes walks that met generated code before its rows had come.
+//!
+//! The kernel part has walked such a frame by frame pointer, and has sent along the registers at it and a piece of the
+//! stack. Once everything announced up to the sample's time is known, the same step function walks on from there, by
+//! the rows of that time. Rows are right as far as they lead, so their chain takes the place of the kernel part's,
+//! with two exceptions: where it says the same and less, the longer one stays; and where it leaves the piece at a
+//! frame that the other chain has, too, once, it goes on as that one.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use profiler_common::late::StackPiece;
+use profiler_common::limits::MAX_USER_FRAMES;
+use profiler_common::row::Row;
+use profiler_common::stop::StopReason;
+use profiler_common::unwind::{Frame, StackMemory, UnwindRules, lookup_pc, step};
+
+use crate::account::LateStats;
+use crate::kernel::{RawPiece, Tables};
+use crate::process::{Process, ProcessId};
+use crate::record::announced::Announced;
+use crate::record::unwinding::Unwinding;
+use crate::record::waiting::Waiting;
+use crate::units::{Avma, MonoNs};
+
+/// Bytes of pieces kept at most: 2048 whole ones, which is 20 seconds of one CPU at 99 Hz.
+const MAX_BYTES: usize = 32 << 20;
+/// Pieces of code that never gets rows after which a process sends none any more, unless a fifth were of use.
+const MAX_IN_VAIN: u64 = 256;
+
+/// Names a kept piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LateId(u64);
+
+/// What can be walked on from.
+#[derive(Debug)]
+struct Piece {
+    at: Frame,
+    index: usize,
+    base: u64,
+    bytes: Box<[u8]>,
+    /// Everything up to its time is known, and this code is not.
+    in_vain: bool,
+    /// Rows of a file that it leads through are being built.
+    loading: bool,
+}
+
+/// What pieces were good for in one process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    by_rows: u64,
+    in_vain: u64,
+}
+
+/// The pieces of waiting samples.
+#[derive(Debug, Default)]
+pub(super) struct LateSamples {
+    pieces: HashMap<LateId, Piece>,
+    bytes: usize,
+    next: u64,
+    uses: HashMap<ProcessId, Use>,
+    stats: LateStats,
+}
+
+/// Where a walk leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Finished {
+    /// Its code may still be announced.
+    NotYet,
+    /// Where the kernel part's did.
+    AsWalked,
+    /// Elsewhere: all user frames, innermost first, and why they end.
+    Anew(Vec<u64>, StopReason),
+}
+
+/// The rows of one process at the time of one sample.
+pub(super) struct RowsThen<'a> {
+    pub(super) process: &'a Process,
+    pub(super) code: &'a Announced,
+    pub(super) unwinding: &'a Unwinding,
+    pub(super) tables: &'a Tables,
+    pub(super) time: MonoNs,
+    /// Set when a row was wanted of a file whose rows are being built.
+    pub(super) loading: Cell<bool>,
+}
+
+impl UnwindRules for RowsThen<'_> {
+    fn row(&self, lookup_pc: u64) -> Row {
+        let Some(mapping) = self.process.space.lookup(Avma(lookup_pc), self.time) else { return Row::GAP };
+        if mapping.may_hold_generated_code() {
+            let row = self.code.rows().and_then(|rows| rows.row_at(lookup_pc, self.time));
+            return row.unwrap_or(Row::GAP);
+        }
+        match self.unwinding.known_object(self.process.id, mapping) {
+            Some((object, bias)) => self.tables.row(object, lookup_pc.wrapping_sub(bias)),
+            None => {
+                self.loading.set(self.loading.get() || self.unwinding.is_loading(self.process.id, mapping));
+                Row::GAP
+            }
+        }
+    }
+
+    fn is_code(&self, lookup_pc: u64) -> bool {
+        self.process.space.lookup(Avma(lookup_pc), self.time).is_some()
+    }
+}
+
+impl LateSamples {
+    /// Keeps what a sample brought along, if there is room.
+    pub(super) fn keep(&mut self, raw: &RawPiece<'_>) -> Option<LateId> {
+        self.stats.pieces += 1;
+        self.stats.bytes += raw.bytes.len() as u64;
+        let header = raw.header;
+        // What lies below the stack pointer is nobody's frame.
+        let below = header.sp.saturating_sub(header.base) & !7;
+        let bytes = usize::try_from(below).ok().and_then(|below| raw.bytes.get(below..)).unwrap_or_default();
+        if self.bytes.saturating_add(bytes.len()) > MAX_BYTES {
+            self.stats.refused_for_memory += 1;
+            return None;
+        }
+        self.bytes += bytes.len();
+        let id = LateId(self.next);
+        self.next += 1;
+        let base = header.base.saturating_add(below);
+        let (at, index) = (header.frame(), usize::from(header.index));
+        self.pieces.insert(id, Piece { at, index, base, bytes: bytes.into(), in_vain: false, loading: false });
+        Some(id)
+    }
+
+    /// Whether none is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether a process that announces code with rows is to send pieces: not if hardly any was of use.
+    pub(super) fn wants(&self, process: ProcessId) -> bool {
+        let used = self.uses.get(&process).copied().unwrap_or_default();
+        used.in_vain < MAX_IN_VAIN || used.in_vain / 4 <= used.by_rows
+    }
+
+    /// Walks on from a sample's piece if its code has rows; `walked` are the user frames that the sample has. With
+    /// `last`, nothing will be announced any more. The piece is gone unless the answer is [`Finished::NotYet`].
+    pub(super) fn finish(
+        &mut self,
+        sample: &Waiting,
+        walked: &[u64],
+        rows: Option<&RowsThen<'_>>,
+        last: bool,
+    ) -> Finished {
+        let Some(id) = sample.late else { return Finished::AsWalked };
+        let Some(piece) = self.pieces.get_mut(&id) else { return Finished::AsWalked };
+        let address = lookup_pc(piece.at.registers.pc, piece.at.kind);
+        let row = rows.map_or(Row::GAP, |rows| rows.row(address));
+        let by_rows = row.cfa_kind() != Row::GAP.cfa_kind();
+        let finished = match rows.filter(|_| by_rows) {
+            Some(rows) => piece.finish(walked, sample.stop, rows),
+            None => Finished::AsWalked,
+        };
+        piece.loading = rows.is_some_and(|rows| rows.loading.get());
+        if row.is_unknown() && !piece.loading && !std::mem::replace(&mut piece.in_vain, true) {
+            self.uses.entry(sample.process).or_default().in_vain += 1;
+        }
+        if !last && (row.is_unknown() || piece.loading) {
+            return Finished::NotYet;
+        }
+        self.drop_piece(id);
+        if by_rows {
+            self.stats.finished_by_rows += 1;
+            self.stats.changed += u64::from(finished != Finished::AsWalked);
+            self.uses.entry(sample.process).or_default().by_rows += 1;
+        } else {
+            self.stats.finished_by_frame_pointer += 1;
+        }
+        finished
+    }
+
+    /// Whether a sample must not be resolved yet, because rows that its walk needs are being built.
+    pub(super) fn holds(&self, sample: &Waiting) -> bool {
+        sample.late.and_then(|id| self.pieces.get(&id)).is_some_and(|piece| piece.loading)
+    }
+
+    /// A sample is resolved with its piece unused: nothing waits for its code any more.
+    pub(super) fn give_up(&mut self, sample: &Waiting) {
+        if sample.late.is_some_and(|id| self.drop_piece(id)) {
+            self.stats.finished_by_frame_pointer += 1;
+        }
+    }
+
+    fn drop_piece(&mut self, id: LateId) -> bool {
+        let Some(piece) = self.pieces.remove(&id) else { return false };
+        self.bytes = self.bytes.saturating_sub(piece.bytes.len());
+        true
+    }
+
+    /// What became of all pieces so far; those that still wait are in none of the counts but the first.
+    pub(super) fn stats(&self) -> LateStats {
+        LateStats { processes_given_up: self.uses.keys().filter(|id| !self.wants(**id)).count(), ..self.stats }
+    }
+}
+
+impl Piece {
+    fn finish(&self, walked: &[u64], stop: StopReason, rules: &impl UnwindRules) -> Finished {
+        let Some((before, rest)) = walked.split_at_checked(self.index) else { return Finished::AsWalked };
+        let memory = StackPiece::new(self.base, &self.bytes);
+        let limit = MAX_USER_FRAMES.saturating_sub(before.len());
+        let (mut anew, mut end) = walk(self.at, &memory, rules, limit);
+        if end == StopReason::ReadFault && memory.was_left() {
+            end = StopReason::PieceEnd;
+        }
+        let no_more = rest.starts_with(&anew) && (rest.len() > anew.len() || end == StopReason::PieceEnd);
+        if no_more || (rest == anew && end == stop) {
+            return Finished::AsWalked;
+        }
+        if end == StopReason::PieceEnd
+            && let Some(tail) = anew.last().and_then(|last| behind_only(rest, *last))
+        {
+            anew.extend(tail);
+            end = stop;
+        }
+        Finished::Anew([before, &anew].concat(), end)
+    }
+}
+
+/// The frames from `at` on, innermost first, `limit` at most, and why they end.
+fn walk(at: Frame, memory: &impl StackMemory, rules: &impl UnwindRules, limit: usize) -> (Vec<u64>, StopReason) {
+    let mut frames = vec![at.registers.pc];
+    let mut frame = at;
+    while frames.len() < limit {
+        match step(frame, memory, rules) {
+            Ok(caller) => frame = caller,
+            Err(reason) => return (frames, reason),
+        }
+        frames.push(frame.registers.pc);
+    }
+    (frames, StopReason::DepthLimit)
+}
+
+/// What follows the only occurrence of `wanted`.
+fn behind_only(frames: &[u64], wanted: u64) -> Option<&[u64]> {
+    let at = frames.iter().position(|frame| *frame == wanted)?;
+    let tail = frames.get(at + 1..)?;
+    (!tail.contains(&wanted)).then_some(tail)
+}
+
+#[cfg(test)]
+mod tests;

@@ -53,6 +53,8 @@ pub struct Account {
     pub tables: Option<TableStats>,
     /// Walks that met generated code before its rows had come; absent likewise.
     pub late: Option<LateStats>,
+    /// Code that nothing has recorded and that was read from memory; absent likewise.
+    pub copies: Option<CopyStats>,
     /// Processes and their mappings.
     pub processes: ProcessStats,
     /// What the profile had no room for.
@@ -204,6 +206,23 @@ pub struct LateStats {
     pub refused_by_rate: u64,
     /// Processes that send none any more because hardly any was of use.
     pub processes_given_up: usize,
+}
+
+/// Generated code that walks have met and nothing has recorded, read from the target's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CopyStats {
+    /// Copies of recorded code, which have its rows.
+    pub copies: u64,
+    /// Functions of perf maps whose code gave rows.
+    pub listed_with_rows: u64,
+    /// Functions of perf maps whose code did not.
+    pub listed_without_rows: u64,
+    /// Of all of these, pieces of code that were other code later, and lost their rows.
+    pub changed: u64,
+    /// Bytes of code read, those for comparison included.
+    pub bytes_read: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
 }
 
 /// What the run cost.

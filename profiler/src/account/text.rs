@@ -99,6 +99,15 @@ impl Account {
             "unwinding  by {} rows of {} files and {} functions of generated code",
             tables.rows, unwinding.files, unwinding.jit_functions
         )?;
+        if let Some(copies) = self.copies {
+            for (count, what) in
+                [(copies.copies, "copies of it without a record"), (copies.listed_with_rows, "functions of perf maps")]
+            {
+                if count > 0 {
+                    write!(f, ", {count} {what}")?;
+                }
+            }
+        }
         for (count, what) in [
             (unwinding.files_refused, "files"),
             (unwinding.jit_refused, "functions"),

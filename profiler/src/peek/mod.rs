@@ -338,6 +338,14 @@ fn end_of(tail: &DumpTail) -> Option<DumpEnd<'_>> {
     })
 }
 
+/// Reads a running process' memory; returns how many bytes were mapped from there on.
+///
+/// # Errors
+/// The process is gone or may not be read, or nothing is mapped there.
+pub fn read_memory(pid: Pid, addr: Avma, into: &mut [u8]) -> io::Result<usize> {
+    Remote(pid).read(addr, into)
+}
+
 /// Producers that write without a buffer leave lengths that are no multiple of any block; searching their memory
 /// would be in vain.
 fn is_block_buffered(file_len: u64) -> bool {

@@ -7,7 +7,7 @@
 //! frame that the other chain has, too, once, it goes on as that one.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use profiler_common::late::StackPiece;
 use profiler_common::limits::MAX_USER_FRAMES;
@@ -28,6 +28,9 @@ const MAX_BYTES: usize = 32 << 20;
 /// Pieces of code that never gets rows after which a process sends none any more, unless a fifth were of use.
 const MAX_IN_VAIN: u64 = 256;
 
+/// Addresses of unknown code that are remembered of one process in one turn.
+const MAX_WANTED: usize = 256;
+
 /// Names a kept piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LateId(u64);
@@ -43,6 +46,8 @@ struct Piece {
     in_vain: bool,
     /// Rows of a file that it leads through are being built.
     loading: bool,
+    /// The unknown code that its walk has met last.
+    asked: Option<u64>,
 }
 
 /// What pieces were good for in one process.
@@ -59,6 +64,8 @@ pub(super) struct LateSamples {
     bytes: usize,
     next: u64,
     uses: HashMap<ProcessId, Use>,
+    /// Generated code that walks have met and nothing is known about.
+    wanted: HashMap<ProcessId, BTreeSet<u64>>,
     stats: LateStats,
 }
 
@@ -82,6 +89,8 @@ pub(super) struct RowsThen<'a> {
     pub(super) time: MonoNs,
     /// Set when a row was wanted of a file whose rows are being built.
     pub(super) loading: Cell<bool>,
+    /// Set to the address of generated code that nothing is known about.
+    pub(super) unknown: Cell<Option<u64>>,
 }
 
 impl UnwindRules for RowsThen<'_> {
@@ -89,6 +98,9 @@ impl UnwindRules for RowsThen<'_> {
         let Some(mapping) = self.process.space.lookup(Avma(lookup_pc), self.time) else { return Row::GAP };
         if mapping.may_hold_generated_code() {
             let row = self.code.rows().and_then(|rows| rows.row_at(lookup_pc, self.time));
+            if row.is_none() {
+                self.unknown.set(Some(lookup_pc));
+            }
             return row.unwrap_or(Row::GAP);
         }
         match self.unwinding.known_object(self.process.id, mapping) {
@@ -122,8 +134,8 @@ impl LateSamples {
         let id = LateId(self.next);
         self.next += 1;
         let base = header.base.saturating_add(below);
-        let (at, index) = (header.frame(), usize::from(header.index));
-        self.pieces.insert(id, Piece { at, index, base, bytes: bytes.into(), in_vain: false, loading: false });
+        let (at, index, asked) = (header.frame(), usize::from(header.index), None);
+        self.pieces.insert(id, Piece { at, index, base, bytes: bytes.into(), in_vain: false, loading: false, asked });
         Some(id)
     }
 
@@ -157,10 +169,19 @@ impl LateSamples {
             None => Finished::AsWalked,
         };
         piece.loading = rows.is_some_and(|rows| rows.loading.get());
-        if row.is_unknown() && !piece.loading && !std::mem::replace(&mut piece.in_vain, true) {
+        let wanted = rows.and_then(|rows| rows.unknown.get()).filter(|_| !last);
+        // It waits once for each address: then that is as much as will be known.
+        let asks = wanted.is_some() && std::mem::replace(&mut piece.asked, wanted) != wanted;
+        if let Some(address) = wanted {
+            let wanted = self.wanted.entry(sample.process).or_default();
+            if wanted.len() < MAX_WANTED {
+                wanted.insert(address);
+            }
+        }
+        if row.is_unknown() && !piece.loading && !last && !std::mem::replace(&mut piece.in_vain, true) {
             self.uses.entry(sample.process).or_default().in_vain += 1;
         }
-        if !last && (row.is_unknown() || piece.loading) {
+        if !last && (row.is_unknown() || piece.loading || asks) {
             return Finished::NotYet;
         }
         self.drop_piece(id);
@@ -172,6 +193,36 @@ impl LateSamples {
             self.stats.finished_by_frame_pointer += 1;
         }
         finished
+    }
+
+    /// Processes with such code.
+    pub(super) fn wanting(&self) -> Vec<ProcessId> {
+        self.wanted.keys().copied().collect()
+    }
+
+    /// A process has begun to announce code: what was in vain before says nothing.
+    pub(super) fn hope_anew(&mut self, process: ProcessId) {
+        self.uses.remove(&process);
+    }
+
+    /// Generated code that walks have met and nothing is known about, by process. It is forgotten with this.
+    pub(super) fn take_wanted(&mut self) -> HashMap<ProcessId, BTreeSet<u64>> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Wants the code of a sample's piece to be read if nothing is known about it by now, although it may still be
+    /// announced: what is met next need not be walked by frame pointer until then.
+    pub(super) fn ask(&mut self, sample: &Waiting, rows: &RowsThen<'_>) {
+        let Some(piece) = sample.late.and_then(|id| self.pieces.get_mut(&id)) else { return };
+        let address = lookup_pc(piece.at.registers.pc, piece.at.kind);
+        if piece.asked.is_some() || !rows.row(address).is_unknown() {
+            return;
+        }
+        piece.asked = Some(address);
+        let wanted = self.wanted.entry(sample.process).or_default();
+        if rows.unknown.get() == Some(address) && wanted.len() < MAX_WANTED {
+            wanted.insert(address);
+        }
     }
 
     /// Whether a sample must not be resolved yet, because rows that its walk needs are being built.

@@ -10,6 +10,7 @@
 //! ```
 
 mod announced;
+mod copies;
 mod files;
 mod late;
 mod machine;

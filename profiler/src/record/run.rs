@@ -23,6 +23,7 @@ use crate::process::event::TaskEvent;
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, Processes, monotonic_now};
 use crate::profile::{Profile, ProfileMeta, SampledEvent};
+use crate::record::copies::Copies;
 use crate::record::files::Files;
 use crate::record::late::LateSamples;
 use crate::record::machine::running_pids;
@@ -121,6 +122,7 @@ pub struct Recorder {
     sources: HashMap<ProcessId, Sources>,
     unwinding: Option<Unwinding>,
     late: LateSamples,
+    copies: Copies,
     symbols: Symbolizer,
     files: Files,
     stacks: Stacks,
@@ -187,6 +189,7 @@ impl Recorder {
             sources: HashMap::new(),
             unwinding,
             late: LateSamples::default(),
+            copies: Copies::default(),
             symbols,
             files: Files::default(),
             stacks: Stacks::default(),
@@ -347,10 +350,12 @@ impl Recorder {
         if slow {
             self.look_for_perf_maps();
             self.settle_forks(now);
+            self.check_copies();
         }
         let more = self.poll_sources(now);
         self.publish_rows(now);
         self.finish_late(now, false);
+        self.learn_copies(now);
         self.settle(now, false);
         if self.waiting > MAX_WAITING || self.stacks.is_full() {
             self.settle_early();

@@ -119,6 +119,30 @@ impl JitSpace {
         }
     }
 
+    /// Takes up code that nobody has recorded, if nothing recorded is in its place. Whatever is recorded later, for
+    /// whatever time, takes its place. Returns whether it was taken up.
+    pub fn load_unrecorded(&mut self, start: u64, size: u64, rows: Option<RowTable>) -> bool {
+        let Some(end) = start.checked_add(size).filter(|end| *end > start) else { return false };
+        let occupied = self.functions.range(..end).next_back().is_some_and(|(_, function)| function.end > start);
+        if !occupied {
+            self.load(start, size, MonoNs(0), rows);
+        }
+        !occupied
+    }
+
+    /// Forgets code taken up by [`load_unrecorded`](Self::load_unrecorded) that reaches into a range.
+    pub fn forget_unrecorded(&mut self, start: u64, size: u64) {
+        let overlapping = self.functions.range(..start.saturating_add(size)).rev();
+        let gone: Vec<u64> = overlapping
+            .take_while(|(_, function)| function.end > start)
+            .filter(|(_, function)| function.loaded == MonoNs(0))
+            .map(|(start, _)| *start)
+            .collect();
+        for start in gone {
+            self.remove(start, MonoNs(0));
+        }
+    }
+
     /// Functions with rows.
     pub fn with_rows(&self) -> usize {
         self.with_rows

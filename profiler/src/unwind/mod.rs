@@ -26,6 +26,7 @@ mod program;
 mod rows;
 mod stats;
 mod synth;
+mod templates;
 
 #[cfg(test)]
 mod tests;
@@ -37,3 +38,4 @@ pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};
 pub use stats::RowStats;
 pub use synth::{rows_of_called_code, rows_of_code};
+pub use templates::{Copy, TEMPLATE_BYTES, Templates};

@@ -230,6 +230,26 @@ fn the_same_is_so_if_the_records_come_with_its_end() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn copies_of_announced_code_have_its_rows() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target =
+        Target::start(demo(&["--secs", "60", "--copies", "--generations", "1", "--no-frame-pointer"])?, &scratch)?;
+    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    const COPY: &str = "[JIT code without a name]";
+    assert_at_least("complete stacks", recording.complete(), 0.995);
+    let folded = &recording.folded;
+    let through = |caller: &str| folded.count(|stack| stack.has_chain(&["outer", caller, COPY]));
+    let (hot, cold) = (through("middle"), through("side"));
+    assert_share("the hot leaf's copy", Share { part: hot, whole: hot + cold }, 0.75);
+    // A wrong caller would show as a chain that the program does not have.
+    let whole = folded.count(|stack| stack.has(COPY));
+    assert_at_least("chain", Share { part: hot + cold, whole }, 0.995);
+    assert_eq!(recording.number("/copies/copies"), 2);
+    assert_eq!(folded.count(|stack| in_leaf(stack, "hot")), 0, "the announced leaves do not run");
+    Ok(())
+}
+
 /// Every piece of a stack has been of use, or is counted as not.
 #[track_caller]
 fn assert_late_adds_up(recording: &Recording) {

@@ -27,7 +27,15 @@ const SP: u64 = 0x7000;
 fn piece(index: usize, stack: &[u64]) -> Piece {
     let registers = Registers { pc: 0x1010, sp: SP, fp: 77 };
     let bytes = stack.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    Piece { at: Frame { registers, kind: PcKind::Instruction }, index, base: SP, bytes, in_vain: false, loading: false }
+    Piece {
+        at: Frame { registers, kind: PcKind::Instruction },
+        index,
+        base: SP,
+        bytes,
+        in_vain: false,
+        loading: false,
+        asked: None,
+    }
 }
 
 #[test]

@@ -33,6 +33,7 @@ impl Recorder {
         account.tables = self.sampler.tables().map(|tables| tables.stats());
         account.late =
             self.unwinding.is_some().then(|| LateStats { refused_by_rate: counts.late_refused, ..self.late.stats() });
+        account.copies = self.unwinding.is_some().then(|| self.copies.stats());
         account.unwinding = self.unwinding.as_ref().map(|unwinding| {
             let mut stats = unwinding.stats();
             for rows in self.sources.values().filter_map(|sources| sources.code.rows()) {

@@ -14,7 +14,62 @@ use crate::record::waiting::{Stacks, Waiting};
 use crate::symbol::Symbolizer;
 use crate::units::MonoNs;
 
+/// Most records arrive within two ticks; code whose record has not come by then is read.
+const USUAL_DELAY_NS: u64 = 300_000_000;
+/// Turns of walking on and reading the code that is met next. A chain of CPython's trampolines takes one for each.
+const TURNS: usize = 64;
+
 impl Recorder {
+    /// Reads code that walks have met and nothing has recorded, and walks on, as long as it leads further.
+    pub(super) fn learn_copies(&mut self, now: MonoNs) {
+        if !self.options.peek {
+            return;
+        }
+        self.look_for_maps_of_new_code(now);
+        let mut learned = false;
+        for _ in 0..TURNS {
+            let mut more = false;
+            for (id, wanted) in self.late.take_wanted() {
+                let process = self.processes.get(id).filter(|process| process.exit_time.is_none());
+                if let (Some(process), Some(sources)) = (process, self.sources.get_mut(&id)) {
+                    more |= self.copies.learn(process, sources, &wanted, now);
+                }
+            }
+            if !more {
+                break;
+            }
+            learned = true;
+            self.finish_late(now, false);
+        }
+        if learned {
+            self.publish_rows(now);
+        }
+    }
+
+    /// A perf map is made when the first code is: it is looked for when such code is met, not a second later.
+    fn look_for_maps_of_new_code(&mut self, now: MonoNs) {
+        let (mut remarks, mut found) = (Vec::new(), Vec::new());
+        for id in self.late.wanting() {
+            if let Some(sources) = self.sources.get_mut(&id).filter(|sources| !sources.has_perf_map())
+                && sources.look_for_perf_map(&mut remarks)
+            {
+                self.late.hope_anew(id);
+                found.push(sources.poll(now, true));
+            }
+        }
+        self.remark_all(remarks);
+        for polled in found {
+            self.take_up(polled);
+        }
+    }
+
+    /// Compares code that was read with what is there now.
+    pub(super) fn check_copies(&mut self) {
+        for (id, sources) in &mut self.sources {
+            self.copies.check(*id, sources);
+        }
+    }
+
     /// Walks on from every sample all of whose code is known; with `last`, from all.
     pub(super) fn finish_late(&mut self, now: MonoNs, last: bool) {
         if self.late.is_empty() {
@@ -36,8 +91,13 @@ impl Recorder {
         for (id, queue) in &mut self.queues {
             let sources = self.sources.get(id);
             let limit = settled_until(sources, now);
-            for sample in queue.iter_mut().take_while(|sample| last || sample.time < limit) {
-                finisher.finish(*id, sample, sources, last);
+            let asked = limit.max(MonoNs(now.0.saturating_sub(USUAL_DELAY_NS)));
+            for sample in queue.iter_mut().take_while(|sample| last || sample.time < asked) {
+                if last || sample.time < limit {
+                    finisher.finish(*id, sample, sources, last);
+                } else {
+                    finisher.ask(*id, sample, sources);
+                }
             }
         }
         if last {
@@ -61,20 +121,28 @@ struct Finisher<'a> {
     remarks: &'a mut Vec<String>,
 }
 
-impl Finisher<'_> {
+impl<'a> Finisher<'a> {
+    fn rows_then<'b>(&self, id: ProcessId, time: MonoNs, sources: Option<&'b Sources>) -> Option<RowsThen<'b>>
+    where
+        'a: 'b,
+    {
+        Some(RowsThen {
+            process: self.processes.get(id)?,
+            code: &sources?.code,
+            unwinding: self.unwinding,
+            tables: self.tables,
+            time,
+            loading: Cell::new(false),
+            unknown: Cell::new(None),
+        })
+    }
+
     fn finish(&mut self, id: ProcessId, sample: &mut Waiting, sources: Option<&Sources>, last: bool) {
         if sample.late.is_none() {
             return;
         }
         let process = self.processes.get(id);
-        let rows = process.zip(sources).map(|(process, sources)| RowsThen {
-            process,
-            code: &sources.code,
-            unwinding: self.unwinding,
-            tables: self.tables,
-            time: sample.time,
-            loading: Cell::new(false),
-        });
+        let rows = self.rows_then(id, sample.time, sources);
         match self.late.finish(sample, self.stacks.frames(sample.user), rows.as_ref(), last) {
             Finished::NotYet => return,
             Finished::AsWalked => {}
@@ -86,5 +154,13 @@ impl Finisher<'_> {
             }
         }
         sample.late = None;
+    }
+
+    fn ask(&mut self, id: ProcessId, sample: &Waiting, sources: Option<&Sources>) {
+        if sample.late.is_some()
+            && let Some(rows) = self.rows_then(id, sample.time, sources)
+        {
+            self.late.ask(sample, &rows);
+        }
     }
 }

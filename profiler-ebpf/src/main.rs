@@ -136,11 +136,7 @@ fn hand_over(walk: &mut Walk, started_ns: u64) {
     let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(FRAMES_END);
     let waiting = SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA));
     let size = size + late::append(walk, size, waiting);
-    let wake = if waiting >= WAKE_UP_BYTES {
-        BPF_RB_FORCE_WAKEUP
-    } else {
-        BPF_RB_NO_WAKEUP
-    };
+    let wake = if waiting >= WAKE_UP_BYTES { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     // SAFETY: a helper without arguments.
     let cost_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(started_ns);
     walk.sample.header.cost_ns = cost_ns.min(u64::from(u32::MAX)) as u32;

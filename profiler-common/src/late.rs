@@ -5,7 +5,7 @@
 //! Userspace finishes the walk with the same step function once the rows are there.
 //!
 //! ```text
-//! SampleHeader (late = 1) │ kernel frames │ user frames │ LateHeader 40 bytes │ stack bytes from `base` on
+//! SampleHeader (late = 1) │ kernel frames │ user frames │ LateHeader 48 bytes │ stack bytes from `base` on
 //! ```
 
 use core::cell::Cell;
@@ -36,26 +36,43 @@ pub struct LateHeader {
     pub sp: u64,
     /// Its frame pointer register.
     pub fp: u64,
+    /// Its link register, where it is known; see `Registers::lr`.
+    pub lr: u64,
     /// Address of the first stack byte: `sp` rounded down to `CHUNK_BYTES`.
     pub base: u64,
     /// Stack bytes that follow, a multiple of `CHUNK_BYTES`, `MAX_PIECE_BYTES` at most.
     pub bytes: u32,
     /// Which user frame it is, from the innermost.
     pub index: u16,
-    /// 1 if `pc` is the sampled instruction or that of a signal frame, 0 for a return address.
-    pub is_instruction: u8,
+    /// What `pc` is: 0 a return address, 1 the instruction of the innermost or of a signal frame, 2 a return address
+    /// whose `sp` is only a lower bound.
+    pub kind: u8,
     /// Zero.
     pub reserved: u8,
 }
 
-const _: () = assert!(size_of::<LateHeader>() == 40);
+const _: () = assert!(size_of::<LateHeader>() == 48);
 
 impl LateHeader {
     /// The frame to go on from.
     pub fn frame(&self) -> Frame {
         Frame {
-            registers: Registers { pc: self.pc, sp: self.sp, fp: self.fp },
-            kind: if self.is_instruction != 0 { PcKind::Instruction } else { PcKind::ReturnAddress },
+            registers: Registers { pc: self.pc, sp: self.sp, fp: self.fp, lr: self.lr },
+            kind: match self.kind {
+                1 => PcKind::Instruction,
+                2 => PcKind::ReturnAddressAbove,
+                _ => PcKind::ReturnAddress,
+            },
+        }
+    }
+
+    /// `kind` for what a pc is.
+    #[inline(always)]
+    pub fn code_of(kind: PcKind) -> u8 {
+        match kind {
+            PcKind::ReturnAddress => 0,
+            PcKind::Instruction => 1,
+            PcKind::ReturnAddressAbove => 2,
         }
     }
 }

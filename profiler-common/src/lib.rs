@@ -5,6 +5,7 @@
 pub mod config;
 pub mod late;
 pub mod limits;
+pub mod machine;
 pub mod row;
 pub mod sample;
 pub mod stop;

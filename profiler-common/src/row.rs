@@ -6,10 +6,16 @@
 //! ```text
 //! bits  0..16  pc_low      low 16 bits of the first address; the 64 KiB page is the search's own key
 //! bits 16..24  cfa kind    a `CfaKind` code
-//! bits 24..32  fp kind     an `FpKind` code
+//! bits 24..26  fp kind     an `FpKind` code
+//! bits 26..32  return      a `ReturnAddress` code: 0 at `cfa - 8`, 1 in the link register, n at
+//!                          `cfa + fp offset + 8 * (n - 33)`
 //! bits 32..48  cfa offset  in units of 8 bytes, signed
-//! bits 48..64  fp offset   in units of 8 bytes, signed
+//! bits 48..64  fp offset   in units of 8 bytes, signed; without a saved frame pointer, what the return address is near
 //! ```
+//!
+//! On x86-64 a call pushes the return address right below the CFA: the code is 0 and is not looked at. AArch64 code
+//! keeps it in the link register until it is saved, mostly beside the frame pointer and anywhere in the frame: a
+//! distance from the frame pointer's place says where in 6 bits.
 //!
 //! Offsets that are no multiple of 8, or beyond 256 KiB, are written as `CfaKind::Unsupported`.
 
@@ -33,6 +39,8 @@ pub enum CfaKind {
     Outermost = 6,
     /// A rule that rows cannot express.
     Unsupported = 7,
+    /// `cfa = *(sp + offset) + 8`: hand-written code that keeps the caller's stack pointer on its own stack (OpenSSL).
+    SpDeref = 8,
 }
 
 /// Where the caller's frame pointer is.
@@ -47,7 +55,19 @@ pub enum FpKind {
     AtFp = 2,
 }
 
-/// One row without its address. The return address is at `cfa - 8` for all kinds that have a CFA.
+/// Where the return address is. x86-64 knows only the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ReturnAddress {
+    /// `ra = *(cfa - 8)`.
+    BelowCfa,
+    /// `ra = lr`: nothing has been called yet, or everything has been restored.
+    LinkRegister,
+    /// `ra = *(cfa + fp_offset + 8 * n)`, n from -31 to 30: n slots above the frame pointer's, also where that is not
+    /// saved.
+    NearFp(i8),
+}
+
+/// One row without its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rule {
     /// How the CFA is found.
@@ -58,6 +78,8 @@ pub struct Rule {
     pub fp: FpKind,
     /// Its offset in units of 8 bytes.
     pub fp_offset: i16,
+    /// Where the return address is.
+    pub return_address: ReturnAddress,
 }
 
 impl Rule {
@@ -73,13 +95,16 @@ impl Rule {
     pub const PLT: Self = Self::plain(CfaKind::Plt);
     /// A signal frame.
     pub const SIGNAL: Self = Self::plain(CfaKind::Signal);
-    /// `push rbp; mov rbp, rsp` has run: `cfa = fp + 16; fp = *(cfa - 16)`.
-    pub const FRAME_POINTER: Self = Self { cfa: CfaKind::Fp, cfa_offset: 2, fp: FpKind::AtCfa, fp_offset: -2 };
-    /// The first instruction of any function: `cfa = sp + 8`.
-    pub const ENTRY: Self = Self { cfa: CfaKind::Sp, cfa_offset: 1, fp: FpKind::Same, fp_offset: 0 };
+    /// `push rbp; mov rbp, rsp` or `stp x29, x30, [sp, #-16]!; mov x29, sp` has run: `cfa = fp + 16; fp = *(cfa - 16)`.
+    pub const FRAME_POINTER: Self =
+        Self { cfa_offset: 2, fp: FpKind::AtCfa, fp_offset: -2, ..Self::plain(CfaKind::Fp) };
+    /// The first instruction of any x86-64 function: `cfa = sp + 8`.
+    pub const ENTRY: Self = Self { cfa_offset: 1, ..Self::plain(CfaKind::Sp) };
+    /// The first instruction of any AArch64 function: `cfa = sp; ra = lr`.
+    pub const LINK_ENTRY: Self = Self { return_address: ReturnAddress::LinkRegister, ..Self::plain(CfaKind::Sp) };
 
     const fn plain(cfa: CfaKind) -> Self {
-        Self { cfa, cfa_offset: 0, fp: FpKind::Same, fp_offset: 0 }
+        Self { cfa, cfa_offset: 0, fp: FpKind::Same, fp_offset: 0, return_address: ReturnAddress::BelowCfa }
     }
 
     /// A CFA of a register and an offset in bytes.
@@ -99,15 +124,62 @@ impl Rule {
         }
     }
 
+    /// The same rule with the return address in the link register.
+    #[must_use]
+    pub fn with_link_register(self) -> Self {
+        if self.cfa == CfaKind::Unsupported {
+            return self;
+        }
+        Self { return_address: ReturnAddress::LinkRegister, ..self }
+    }
+
+    /// The same rule with the return address in memory, at an offset in bytes from the CFA. To be called behind
+    /// [`with_fp`](Self::with_fp): rows say how far it is from the frame pointer's place.
+    #[must_use]
+    pub fn with_return_address(self, offset_bytes: i64) -> Self {
+        if self.cfa == CfaKind::Unsupported || offset_bytes == RETURN_BELOW_CFA {
+            return self;
+        }
+        let anchored = match self.fp {
+            FpKind::AtCfa => Some(self),
+            FpKind::Same => scaled(offset_bytes).map(|fp_offset| Self { fp_offset, ..self }),
+            FpKind::AtFp => None,
+        };
+        anchored.and_then(|rule| rule.with_return_near_fp(offset_bytes)).unwrap_or(Self::UNSUPPORTED)
+    }
+
+    fn with_return_near_fp(self, offset_bytes: i64) -> Option<Self> {
+        let slots = i64::from(scaled(offset_bytes)?).checked_sub(i64::from(self.fp_offset))?;
+        let slots = i8::try_from(slots).ok().filter(|slots| NEAR_FP.contains(slots))?;
+        Some(Self { return_address: ReturnAddress::NearFp(slots), ..self })
+    }
+
     /// The row for this rule.
     pub fn encode(self, pc_low: u16) -> u64 {
+        let return_address = match self.return_address {
+            ReturnAddress::BelowCfa => RETURN_CODE_BELOW_CFA,
+            ReturnAddress::LinkRegister => RETURN_CODE_LINK_REGISTER,
+            ReturnAddress::NearFp(slots) => slots.wrapping_add(RETURN_CODE_AT_FP).cast_unsigned() & 0x3f,
+        };
         u64::from(pc_low)
             | u64::from(self.cfa as u8) << 16
-            | u64::from(self.fp as u8) << 24
+            | u64::from(self.fp as u8 | return_address << 2) << 24
             | u64::from(self.cfa_offset.cast_unsigned()) << 32
             | u64::from(self.fp_offset.cast_unsigned()) << 48
     }
 }
+
+/// Where a call of x86-64 leaves the return address, in bytes from the CFA.
+const RETURN_BELOW_CFA: i64 = -8;
+/// Distances from the frame pointer's slot that rows can say.
+const NEAR_FP: core::ops::RangeInclusive<i8> = -31..=30;
+
+/// [`Row::return_code`] for [`ReturnAddress::BelowCfa`].
+pub const RETURN_CODE_BELOW_CFA: u8 = 0;
+/// [`Row::return_code`] for [`ReturnAddress::LinkRegister`].
+pub const RETURN_CODE_LINK_REGISTER: u8 = 1;
+/// [`Row::return_code`] for [`ReturnAddress::NearFp`] with a distance of 0.
+const RETURN_CODE_AT_FP: i8 = 33;
 
 fn scaled(offset_bytes: i64) -> Option<i16> {
     if offset_bytes % 8 != 0 { None } else { i16::try_from(offset_bytes / 8).ok() }
@@ -142,7 +214,29 @@ impl Row {
     /// An `FpKind` code.
     #[inline(always)]
     pub fn fp_kind(self) -> u8 {
-        (self.0 >> 24) as u8
+        (self.0 >> 24) as u8 & 3
+    }
+
+    /// A `ReturnAddress` code: [`RETURN_CODE_BELOW_CFA`], [`RETURN_CODE_LINK_REGISTER`], or another for a place whose
+    /// offset is [`return_offset_bytes`](Self::return_offset_bytes).
+    #[inline(always)]
+    pub fn return_code(self) -> u8 {
+        (self.0 >> 26) as u8 & 0x3f
+    }
+
+    /// The return address' offset from the CFA in bytes, for codes of [`ReturnAddress::NearFp`].
+    #[inline(always)]
+    pub fn return_offset_bytes(self) -> i64 {
+        self.fp_offset_bytes() + (i64::from(self.return_code()) - i64::from(RETURN_CODE_AT_FP)) * 8
+    }
+
+    /// Where the return address is.
+    pub fn return_address(self) -> ReturnAddress {
+        match self.return_code() {
+            RETURN_CODE_BELOW_CFA => ReturnAddress::BelowCfa,
+            RETURN_CODE_LINK_REGISTER => ReturnAddress::LinkRegister,
+            code => ReturnAddress::NearFp(code.cast_signed() - RETURN_CODE_AT_FP),
+        }
     }
 
     /// The CFA's offset in bytes.
@@ -169,13 +263,42 @@ mod tests {
             Rule::ENTRY,
             Rule::with_cfa(CfaKind::Sp, 32_760 * 8).with_fp(FpKind::AtCfa, -16),
             Rule::with_cfa(CfaKind::FpDeref, -8).with_fp(FpKind::AtFp, 0),
+            Rule::LINK_ENTRY,
+            Rule::with_cfa(CfaKind::Sp, 0x1000).with_fp(FpKind::AtCfa, -0x1000).with_return_address(-0xff8),
+            Rule::with_cfa(CfaKind::Sp, 64).with_fp(FpKind::AtCfa, -8).with_return_address(-256),
+            Rule::with_cfa(CfaKind::Sp, 512).with_fp(FpKind::AtCfa, -256).with_return_address(-16),
+            Rule::with_cfa(CfaKind::Sp, 32).with_return_address(-32),
+            Rule::with_cfa(CfaKind::Sp, 32).with_fp(FpKind::AtCfa, -24).with_link_register(),
         ] {
+            assert_ne!(rule, Rule::UNSUPPORTED);
             let row = Row(rule.encode(0xfedc));
             assert_eq!(row.pc_low(), 0xfedc);
             assert_eq!(row.cfa_kind(), rule.cfa as u8);
             assert_eq!(row.fp_kind(), rule.fp as u8);
             assert_eq!(row.cfa_offset_bytes(), i64::from(rule.cfa_offset) * 8);
             assert_eq!(row.fp_offset_bytes(), i64::from(rule.fp_offset) * 8);
+            assert_eq!(row.return_address(), rule.return_address);
+        }
+    }
+
+    #[test]
+    fn the_return_addresss_offset_is_found_in_the_row() {
+        for (rule, expected) in [
+            (Rule::with_cfa(CfaKind::Sp, 0x1000).with_fp(FpKind::AtCfa, -0x1000).with_return_address(-0xff8), -0xff8),
+            (Rule::with_cfa(CfaKind::Sp, 64).with_fp(FpKind::AtCfa, -8).with_return_address(-256), -256),
+            (Rule::with_cfa(CfaKind::Sp, 64).with_fp(FpKind::AtCfa, -256).with_return_address(-16), -16),
+            (Rule::with_cfa(CfaKind::Sp, 32).with_return_address(-32), -32),
+        ] {
+            assert_eq!(Row(rule.encode(0)).return_offset_bytes(), expected);
+        }
+    }
+
+    #[test]
+    fn rows_of_x86_have_no_return_code() {
+        for rule in
+            [Rule::FRAME_POINTER, Rule::ENTRY, Rule::PLT, Rule::with_cfa(CfaKind::Sp, 24).with_return_address(-8)]
+        {
+            assert_eq!(Row(rule.encode(0)).return_code(), RETURN_CODE_BELOW_CFA);
         }
     }
 
@@ -184,5 +307,10 @@ mod tests {
         assert_eq!(Rule::with_cfa(CfaKind::Sp, 12), Rule::UNSUPPORTED);
         assert_eq!(Rule::with_cfa(CfaKind::Sp, 8 << 15), Rule::UNSUPPORTED);
         assert_eq!(Rule::ENTRY.with_fp(FpKind::AtCfa, 4), Rule::UNSUPPORTED);
+        let saved = Rule::with_cfa(CfaKind::Sp, 0x1000).with_fp(FpKind::AtCfa, -0x1000);
+        assert_eq!(saved.with_return_address(-0x1000 + 31 * 8), Rule::UNSUPPORTED);
+        assert_eq!(saved.with_return_address(-0x1000 - 32 * 8), Rule::UNSUPPORTED);
+        assert_eq!(Rule::UNSUPPORTED.with_link_register(), Rule::UNSUPPORTED);
+        assert_eq!(Rule::UNSUPPORTED.with_return_address(-16), Rule::UNSUPPORTED);
     }
 }

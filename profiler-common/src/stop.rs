@@ -26,13 +26,15 @@ pub enum StopReason {
     UnsupportedRule = 9,
     /// A rule gave a caller's frame that is not above its callee's.
     BadFrame = 10,
+    /// Found by userspace: generated code was unwound before its own rules were in the tables.
+    StaleRules = 11,
     /// Found by userspace: the part of the stack that the sample brought along ends before the stack does.
-    PieceEnd = 11,
+    PieceEnd = 12,
 }
 
 impl StopReason {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::EndOfStack,
         Self::NoUserRegisters,
         Self::NotAsked,
@@ -44,6 +46,7 @@ impl StopReason {
         Self::NotExecutable,
         Self::UnsupportedRule,
         Self::BadFrame,
+        Self::StaleRules,
         Self::PieceEnd,
     ];
 
@@ -67,6 +70,7 @@ impl StopReason {
             Self::UnsupportedRule => "unwind rule not supported",
             Self::BadFrame => "unwind rule gives no caller above",
             Self::PieceEnd => "deeper than the saved piece of the stack",
+            Self::StaleRules => "generated code too new for its unwind rules",
         }
     }
 }

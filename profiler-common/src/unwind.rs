@@ -1,10 +1,12 @@
 //! One step from a frame to its caller: the code that runs in the kernel and in the host tests.
 //!
 //! The step is generic over the memory it reads and over the tables that give a rule for a pc, so that the kernel part
-//! reads user memory through BPF helpers while tests read recorded stacks.
+//! reads user memory through BPF helpers while tests read recorded stacks. The rules also say which machine they are
+//! for: where that is a constant the other machine's part is compiled away.
 
 use crate::limits::{MAX_FRAME_BYTES, MIN_CODE_ADDRESS, USER_ADDRESS_END};
-use crate::row::{CfaKind, FpKind, Row};
+use crate::machine::Machine;
+use crate::row::{CfaKind, FpKind, RETURN_CODE_BELOW_CFA, RETURN_CODE_LINK_REGISTER, Row};
 use crate::stop::StopReason;
 
 /// The registers that a step needs and recovers.
@@ -16,6 +18,8 @@ pub struct Registers {
     pub sp: u64,
     /// Frame pointer (rbp, x29); any value where the code uses it for something else.
     pub fp: u64,
+    /// Link register (x30), known only where [`Frame::kind`] is [`PcKind::Instruction`]; else, and on x86-64, 0.
+    pub lr: u64,
 }
 
 /// Whether `Registers::pc` is the sampled instruction or a return address.
@@ -26,6 +30,9 @@ pub enum PcKind {
     /// The instruction after a call: rules and lines are looked up one byte before it, because the call may be the
     /// last instruction of its function.
     ReturnAddress,
+    /// The same in a frame of AArch64 that was found by the frame pointer: its stack pointer is only known not to be
+    /// below the one given, because the record that was followed lies anywhere in the callee's frame.
+    ReturnAddressAbove,
 }
 
 /// The address at which rules, symbols and lines of a frame are looked up.
@@ -33,7 +40,7 @@ pub enum PcKind {
 pub fn lookup_pc(pc: u64, kind: PcKind) -> u64 {
     match kind {
         PcKind::Instruction => pc,
-        PcKind::ReturnAddress => pc.wrapping_sub(1),
+        PcKind::ReturnAddress | PcKind::ReturnAddressAbove => pc.wrapping_sub(1),
     }
 }
 
@@ -57,11 +64,18 @@ pub trait UnwindRules {
 
     /// Whether code can be at `lookup_pc`, as far as is known.
     fn is_code(&self, lookup_pc: u64) -> bool;
+
+    /// Whose code it is.
+    fn machine(&self) -> Machine;
+
+    /// Bits of a return address that are address, on AArch64: pointer authentication signs in the others. All ones
+    /// where nothing is known about it.
+    fn code_mask(&self) -> u64;
 }
 
 /// Every function keeps a frame pointer.
 #[derive(Clone, Copy, Debug)]
-pub struct FramePointers;
+pub struct FramePointers(pub Machine);
 
 impl UnwindRules for FramePointers {
     #[inline(always)]
@@ -72,6 +86,16 @@ impl UnwindRules for FramePointers {
     #[inline(always)]
     fn is_code(&self, _lookup_pc: u64) -> bool {
         true
+    }
+
+    #[inline(always)]
+    fn machine(&self) -> Machine {
+        self.0
+    }
+
+    #[inline(always)]
+    fn code_mask(&self) -> u64 {
+        USER_ADDRESS_END - 1
     }
 }
 
@@ -84,27 +108,53 @@ pub struct Frame {
     pub kind: PcKind,
 }
 
+impl Frame {
+    /// The innermost frame: registers as they were when the sample was taken.
+    #[inline(always)]
+    pub const fn sampled(registers: Registers) -> Self {
+        Self { registers, kind: PcKind::Instruction }
+    }
+}
+
 const GAP: u8 = CfaKind::Gap as u8;
 const SP: u8 = CfaKind::Sp as u8;
 const FP: u8 = CfaKind::Fp as u8;
 const FP_DEREF: u8 = CfaKind::FpDeref as u8;
+const SP_DEREF: u8 = CfaKind::SpDeref as u8;
 const PLT: u8 = CfaKind::Plt as u8;
 const SIGNAL: u8 = CfaKind::Signal as u8;
 const OUTERMOST: u8 = CfaKind::Outermost as u8;
 const AT_CFA: u8 = FpKind::AtCfa as u8;
 const AT_FP: u8 = FpKind::AtFp as u8;
 
+const BAD_FRAME: u8 = StopReason::BadFrame as u8;
+const BAD_RETURN_ADDRESS: u8 = StopReason::BadReturnAddress as u8;
+const ZERO_RETURN_ADDRESS: u8 = StopReason::ZeroReturnAddress as u8;
+
 /// Offset of `gregs` in the `ucontext` that a signal frame begins with, and the indices of three registers in it
 /// (`arch/x86/include/uapi/asm/sigcontext.h`).
-const SIGNAL_REGISTERS: u64 = 40;
-const SIGNAL_RBP: u64 = SIGNAL_REGISTERS + 10 * 8;
-const SIGNAL_RSP: u64 = SIGNAL_REGISTERS + 15 * 8;
-const SIGNAL_RIP: u64 = SIGNAL_REGISTERS + 16 * 8;
+const X86_SIGNAL_REGISTERS: u64 = 40;
+const X86_SIGNAL_RBP: u64 = X86_SIGNAL_REGISTERS + 10 * 8;
+const X86_SIGNAL_RSP: u64 = X86_SIGNAL_REGISTERS + 15 * 8;
+const X86_SIGNAL_RIP: u64 = X86_SIGNAL_REGISTERS + 16 * 8;
+
+/// Offset of `regs` in the `rt_sigframe` at the stack pointer: 128 bytes of `siginfo`, 176 of the `ucontext`'s own, the
+/// fault address; then x0 to x30, sp and pc (`arch/arm64/kernel/signal.c`, `include/uapi/asm/{ucontext,sigcontext}.h`).
+const ARM_SIGNAL_REGISTERS: u64 = 128 + 176 + 8;
+const ARM_SIGNAL_X29: u64 = ARM_SIGNAL_REGISTERS + 29 * 8;
+const ARM_SIGNAL_X30: u64 = ARM_SIGNAL_REGISTERS + 30 * 8;
+const ARM_SIGNAL_SP: u64 = ARM_SIGNAL_REGISTERS + 31 * 8;
+const ARM_SIGNAL_PC: u64 = ARM_SIGNAL_REGISTERS + 32 * 8;
+
+/// `mov x8, #139; svc #0`: what a signal handler of AArch64 returns to. Neither the kernel's vDSO (since 5.8) nor musl
+/// describes it with call frame information; libgcc and libunwind know it by these bytes, too.
+const ARM_SIGRETURN: u64 = 0xd400_0001_d280_1168;
 
 /// The caller's frame, or why there is none.
 ///
-/// Every accepted step but one over a signal frame moves up the stack, so that a walk cannot run in a circle; the
-/// limit on frames ends one over forged signal frames.
+/// Every accepted step but one over a signal frame, and one from AArch64 code that has no stack frame yet to what its
+/// link register holds, moves up the stack. The link register is known in the frames that such a step can start from
+/// only, so that a walk cannot run in a circle; the limit on frames ends one over forged signal frames.
 ///
 /// Where there is no row, the frame pointer is believed only if `sp <= fp`, `fp - sp < MAX_FRAME_BYTES` and it is
 /// 8-byte aligned. The same is tried where a row leads to no code: generated code that has just been replaced still
@@ -114,84 +164,177 @@ const SIGNAL_RIP: u64 = SIGNAL_REGISTERS + 16 * 8;
 /// The reason to stop.
 #[inline(always)]
 pub fn step<M: StackMemory, R: UnwindRules>(frame: Frame, memory: &M, rules: &R) -> Result<Frame, StopReason> {
-    let Registers { pc, sp, fp } = frame.registers;
+    let Registers { pc, fp, .. } = frame.registers;
+    let walk = Walk { memory, machine: rules.machine(), code_mask: rules.code_mask() };
     let row = rules.row(lookup_pc(pc, frame.kind));
     if row.cfa_kind() == GAP {
-        return by_frame_pointer(sp, fp, memory);
+        return walk.without_row(frame);
     }
-    let by_row = by_row(row, frame.registers, memory);
-    let believed = match by_row {
-        Ok(caller) => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
-        Err(reason) => reason as u8 == StopReason::EndOfStack as u8,
+    // A failure keeps the frame at hand: the compiler would save registers without a value across the second attempt,
+    // which the verifier refuses.
+    let (caller, failed) = match walk.by_row(row, frame) {
+        Ok(caller) => (caller, None),
+        Err(reason) => (frame, Some(reason)),
     };
-    if believed || fp == 0 {
+    let by_row = failed.map_or(Ok(caller), Err);
+    let believed = match failed {
+        None => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
+        // A word that cannot be read is no sign of a wrong row: the frame pointer would skip callers in silence.
+        Some(reason) => !matches!(reason as u8, BAD_FRAME | BAD_RETURN_ADDRESS | ZERO_RETURN_ADDRESS),
+    };
+    if believed || (fp == 0 && walk.machine == Machine::X86_64) {
         return by_row;
     }
-    match by_frame_pointer(sp, fp, memory) {
+    match walk.without_row(frame) {
         Ok(caller) if rules.is_code(lookup_pc(caller.registers.pc, caller.kind)) => Ok(caller),
         _ => by_row,
     }
 }
 
-#[inline(always)]
-fn by_row<M: StackMemory>(row: Row, registers: Registers, memory: &M) -> Result<Frame, StopReason> {
-    let Registers { pc, sp, fp } = registers;
-    let cfa = match row.cfa_kind() {
-        SP => sp.wrapping_add_signed(row.cfa_offset_bytes()),
-        FP => fp.wrapping_add_signed(row.cfa_offset_bytes()),
-        FP_DEREF => read(memory, fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
-        // Behind the slot's push the return address is one word further up.
-        PLT => sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 }),
-        SIGNAL => {
-            let registers = Registers {
-                pc: read(memory, sp.wrapping_add(SIGNAL_RIP))?,
-                sp: read(memory, sp.wrapping_add(SIGNAL_RSP))?,
-                fp: read(memory, sp.wrapping_add(SIGNAL_RBP))?,
-            };
-            return Ok(Frame { registers, kind: PcKind::Instruction });
+/// What a step reads and for which machine.
+struct Walk<'m, M> {
+    memory: &'m M,
+    machine: Machine,
+    code_mask: u64,
+}
+
+impl<M: StackMemory> Walk<'_, M> {
+    #[inline(always)]
+    fn by_row(&self, row: Row, frame: Frame) -> Result<Frame, StopReason> {
+        let Registers { pc, sp, fp, .. } = frame.registers;
+        let cfa = match row.cfa_kind() {
+            SP if self.machine == Machine::X86_64 || frame.kind != PcKind::ReturnAddressAbove => {
+                sp.wrapping_add_signed(row.cfa_offset_bytes())
+            }
+            // The frame pointer leads to where the caller's has been saved, which the row places in the frame.
+            SP if row.fp_kind() == AT_CFA => fp.wrapping_sub(row.fp_offset_bytes().cast_unsigned()),
+            SP => return Err(StopReason::NoFramePointer),
+            FP => fp.wrapping_add_signed(row.cfa_offset_bytes()),
+            FP_DEREF => self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
+            SP_DEREF => self.read(sp.wrapping_add_signed(row.cfa_offset_bytes()))?.wrapping_add(8),
+            // Behind the slot's push the return address is one word further up.
+            PLT => sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 }),
+            SIGNAL => return self.over_signal(sp),
+            OUTERMOST => return Err(StopReason::EndOfStack),
+            _ => return Err(StopReason::UnsupportedRule),
+        };
+        match self.machine {
+            Machine::X86_64 => {
+                if cfa <= sp {
+                    return Err(StopReason::BadFrame);
+                }
+                let caller_fp = self.caller_fp(row, cfa, fp)?;
+                self.caller(self.read(cfa.wrapping_sub(8))?, cfa, caller_fp)
+            }
+            Machine::Aarch64 => self.by_arm_row(row, cfa, frame),
         }
-        OUTERMOST => return Err(StopReason::EndOfStack),
-        _ => return Err(StopReason::UnsupportedRule),
-    };
-    if cfa <= sp {
-        return Err(StopReason::BadFrame);
     }
-    let caller_fp = match row.fp_kind() {
-        AT_CFA => read(memory, cfa.wrapping_add_signed(row.fp_offset_bytes()))?,
-        AT_FP => read(memory, fp.wrapping_add_signed(row.fp_offset_bytes()))?,
-        _ => fp,
-    };
-    caller(cfa, caller_fp, memory)
-}
 
-/// `cfa = fp + 16; ra = *(fp + 8); fp = *fp`.
-#[inline(always)]
-fn by_frame_pointer<M: StackMemory>(sp: u64, fp: u64, memory: &M) -> Result<Frame, StopReason> {
-    if fp == 0 {
-        return Err(StopReason::EndOfStack);
+    #[inline(always)]
+    fn by_arm_row(&self, row: Row, cfa: u64, frame: Frame) -> Result<Frame, StopReason> {
+        let Registers { sp, fp, lr, .. } = frame.registers;
+        let in_register = row.return_code() == RETURN_CODE_LINK_REGISTER;
+        if in_register && frame.kind != PcKind::Instruction {
+            // It has called, and so overwritten, what the row says is still there.
+            return Err(StopReason::UnsupportedRule);
+        }
+        if cfa < sp || (cfa == sp && !in_register) {
+            return Err(StopReason::BadFrame);
+        }
+        let caller_fp = self.caller_fp(row, cfa, fp)?;
+        let return_address = match row.return_code() {
+            RETURN_CODE_BELOW_CFA => self.read(cfa.wrapping_sub(8))?,
+            RETURN_CODE_LINK_REGISTER => lr,
+            _ => self.read(cfa.wrapping_add_signed(row.return_offset_bytes()))?,
+        };
+        self.caller(return_address, cfa, caller_fp)
     }
-    if fp < sp || fp.wrapping_sub(sp) >= MAX_FRAME_BYTES || fp & 7 != 0 {
-        return Err(StopReason::NoFramePointer);
-    }
-    let saved = read(memory, fp)?;
-    caller(fp.wrapping_add(16), saved, memory)
-}
 
-#[inline(always)]
-fn caller<M: StackMemory>(cfa: u64, fp: u64, memory: &M) -> Result<Frame, StopReason> {
-    let pc = read(memory, cfa.wrapping_sub(8))?;
-    if pc == 0 {
-        return Err(StopReason::ZeroReturnAddress);
+    #[inline(always)]
+    fn caller_fp(&self, row: Row, cfa: u64, fp: u64) -> Result<u64, StopReason> {
+        match row.fp_kind() {
+            AT_CFA => self.read(cfa.wrapping_add_signed(row.fp_offset_bytes())),
+            AT_FP => self.read(fp.wrapping_add_signed(row.fp_offset_bytes())),
+            _ => Ok(fp),
+        }
     }
-    if !(MIN_CODE_ADDRESS..USER_ADDRESS_END).contains(&pc) {
-        return Err(StopReason::BadReturnAddress);
-    }
-    Ok(Frame { registers: Registers { pc, sp: cfa, fp }, kind: PcKind::ReturnAddress })
-}
 
-#[inline(always)]
-fn read<M: StackMemory>(memory: &M, address: u64) -> Result<u64, StopReason> {
-    memory.read_u64(address).map_err(|ReadFault| StopReason::ReadFault)
+    /// By what code that nothing describes can be recognised, or by the frame pointer.
+    #[inline(always)]
+    fn without_row(&self, frame: Frame) -> Result<Frame, StopReason> {
+        let Registers { pc, sp, fp, .. } = frame.registers;
+        match self.machine {
+            Machine::X86_64 => self.by_frame_pointer(sp, fp),
+            Machine::Aarch64 => {
+                if self.is_sigreturn(pc, frame.kind) {
+                    return self.over_signal(sp);
+                }
+                let caller = self.by_frame_pointer(sp, fp)?;
+                Ok(Frame { kind: PcKind::ReturnAddressAbove, ..caller })
+            }
+        }
+    }
+
+    /// Whether a handler returns to here, or what it has returned to is at its second instruction or in its system call.
+    #[inline(always)]
+    fn is_sigreturn(&self, pc: u64, kind: PcKind) -> bool {
+        let is_at = |start| self.memory.read_u64(start) == Ok(ARM_SIGRETURN);
+        match kind {
+            PcKind::Instruction => is_at(pc) || is_at(pc.wrapping_sub(4)) || is_at(pc.wrapping_sub(8)),
+            PcKind::ReturnAddress => is_at(pc),
+            PcKind::ReturnAddressAbove => false,
+        }
+    }
+
+    /// `ra = *(fp + 8); fp = *fp`, and on x86-64 `cfa = fp + 16`, which elsewhere is the least that it can be.
+    #[inline(always)]
+    fn by_frame_pointer(&self, sp: u64, fp: u64) -> Result<Frame, StopReason> {
+        if fp == 0 {
+            return Err(StopReason::EndOfStack);
+        }
+        if fp < sp || fp.wrapping_sub(sp) >= MAX_FRAME_BYTES || fp & 7 != 0 {
+            return Err(StopReason::NoFramePointer);
+        }
+        let saved = self.read(fp)?;
+        self.caller(self.read(fp.wrapping_add(8))?, fp.wrapping_add(16), saved)
+    }
+
+    /// The frame that a signal interrupted, from the registers that the kernel has left at the stack pointer.
+    #[inline(always)]
+    fn over_signal(&self, sp: u64) -> Result<Frame, StopReason> {
+        let at = |offset| self.read(sp.wrapping_add(offset));
+        Ok(Frame::sampled(match self.machine {
+            Machine::X86_64 => {
+                Registers { pc: at(X86_SIGNAL_RIP)?, sp: at(X86_SIGNAL_RSP)?, fp: at(X86_SIGNAL_RBP)?, lr: 0 }
+            }
+            Machine::Aarch64 => Registers {
+                pc: at(ARM_SIGNAL_PC)?,
+                sp: at(ARM_SIGNAL_SP)?,
+                fp: at(ARM_SIGNAL_X29)?,
+                lr: at(ARM_SIGNAL_X30)?,
+            },
+        }))
+    }
+
+    #[inline(always)]
+    fn caller(&self, return_address: u64, cfa: u64, fp: u64) -> Result<Frame, StopReason> {
+        let pc = match self.machine {
+            Machine::X86_64 => return_address,
+            Machine::Aarch64 => return_address & self.code_mask,
+        };
+        if pc == 0 {
+            return Err(StopReason::ZeroReturnAddress);
+        }
+        if !(MIN_CODE_ADDRESS..USER_ADDRESS_END).contains(&pc) {
+            return Err(StopReason::BadReturnAddress);
+        }
+        Ok(Frame { registers: Registers { pc, sp: cfa, fp, lr: 0 }, kind: PcKind::ReturnAddress })
+    }
+
+    #[inline(always)]
+    fn read(&self, address: u64) -> Result<u64, StopReason> {
+        self.memory.read_u64(address).map_err(|ReadFault| StopReason::ReadFault)
+    }
 }
 
 #[cfg(test)]

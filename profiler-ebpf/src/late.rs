@@ -6,11 +6,11 @@ use aya_ebpf::{bindings::BPF_RB_RING_SIZE, helpers::generated::bpf_probe_read_us
 use profiler_common::{
     late::{Allowance, CHUNK_BYTES, LateHeader, MAX_CHUNKS},
     sample::Counter,
-    unwind::{Frame, PcKind},
+    unwind::Frame,
 };
 
 use crate::maps::{SAMPLES, USE_ROWS, Walk, count};
-use crate::tables::Lookups;
+use crate::tables::is_unknown;
 
 /// What a walk remembers about unknown code, and what this CPU may still hand over.
 #[repr(C)]
@@ -29,16 +29,17 @@ impl Late {
 
     /// Remembers the frame if it is the first one in unknown code.
     #[inline(always)]
-    pub fn note(&mut self, frame: &Frame, index: u32, lookups: &Lookups) {
-        if USE_ROWS.load() == 0 || !lookups.unknown(index == 0) || self.noted != 0 {
+    pub fn note(&mut self, frame: &Frame, index: u32) {
+        if USE_ROWS.load() == 0 || self.noted != 0 || !is_unknown(index == 0) {
             return;
         }
         self.noted = 1;
         self.at.pc = frame.registers.pc;
         self.at.sp = frame.registers.sp;
         self.at.fp = frame.registers.fp;
+        self.at.lr = frame.registers.lr;
         self.at.index = index as u16;
-        self.at.is_instruction = matches!(frame.kind, PcKind::Instruction) as u8;
+        self.at.kind = LateHeader::code_of(frame.kind);
     }
 }
 

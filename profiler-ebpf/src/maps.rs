@@ -13,7 +13,7 @@ use profiler_common::{
 };
 
 use crate::late::Late;
-use crate::tables::Lookups;
+use crate::tables::Cache;
 
 /// The state of one walk. It lives in a per-CPU map because a BPF stack has 512 bytes.
 #[repr(C)]
@@ -25,13 +25,15 @@ pub struct Walk {
     /// Why the walk ended, a `StopReason` code.
     pub stop: u8,
     reserved: [u8; 3],
-    /// The region found last, and whether the frame's code is unknown.
-    pub lookups: Lookups,
     /// Where unknown generated code was met.
     pub late: Late,
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }
+
+/// What the walk in progress on a CPU has looked up last.
+#[map]
+pub static CACHE: PerCpuArray<Cache> = PerCpuArray::with_max_entries(1, 0);
 
 /// Samples for userspace. The loader sets the size.
 #[map]
@@ -85,7 +87,13 @@ pub static SELF_PID: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static USE_ROWS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
+pub static CODE_MASK: Global<u64> = Global::new(u64::MAX);
+#[unsafe(no_mangle)]
 pub static LOG_RARE: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_STACK: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
 
 /// Adds to a counter of this CPU.
 #[inline(always)]

@@ -1,109 +1,148 @@
 //! Searches the unwind tables that userspace has published.
 
-use core::cell::Cell;
-
 use profiler_common::{
+    machine::Machine,
     row::Row,
     table::{MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span, pid_check},
     unwind::UnwindRules,
 };
 
-use crate::maps::{PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
+use crate::maps::{CACHE, CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
 
-/// Generated code that nothing is known about yet.
-const NEW_CODE: u64 = 1;
+/// Generated code that nothing is known about yet, or a file whose rows are being built.
+const NEW_CODE: u32 = 1;
 /// An address that nothing is known to be mapped at.
-const NEW_MAPPING: u64 = 2;
+const NEW_MAPPING: u32 = 2;
 
-/// What the look-ups of one walk remember.
+/// Where the last look-ups of a walk ended: the next frame is mostly in the same mapping, often in the same page, and
+/// each caller's address is looked up twice, as code and for its row. What it holds stays true for as long as a sample
+/// takes: elements that were replaced are not used again for a second.
+#[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Lookups {
-    start: Cell<u64>,
-    end: Cell<u64>,
-    bias: Cell<u64>,
-    object: Cell<u32>,
-    flags: Cell<u32>,
-    unknown: Cell<u64>,
+pub struct Cache {
+    start: u64,
+    end: u64,
+    bias: u64,
+    object: u32,
+    page_object: u32,
+    page: u32,
+    page_span: Span,
+    /// The region's.
+    flags: u32,
+    /// What is unknown about the code whose row was looked up last: `NEW_CODE`, `NEW_MAPPING` or 0.
+    unknown: u32,
+    reserved: u32,
 }
 
-// SAFETY: a value lives in a per-CPU map and is used by that CPU's program alone, which does not nest.
-unsafe impl Sync for Lookups {}
-
-impl Lookups {
-    /// For a new walk: regions may have changed.
-    #[inline(always)]
-    pub fn reset(&mut self) {
-        self.start.set(0);
-        self.end.set(0);
-    }
-
-    /// Whether the frame looked up last is in code whose rows may come later. `sampled`: it is the innermost, so that
-    /// there is code in any case, if only in a mapping too new to be known.
-    #[inline(always)]
-    pub fn unknown(&self, sampled: bool) -> bool {
-        match self.unknown.get() {
-            NEW_CODE => true,
-            NEW_MAPPING => sampled,
-            _ => false,
-        }
-    }
+impl Cache {
+    /// No mapping, and no page of any object.
+    pub const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        bias: 0,
+        object: 0,
+        page_object: 0,
+        page: 0,
+        page_span: Span { first: 0, count: 0 },
+        flags: 0,
+        unknown: 0,
+        reserved: 0,
+    };
 }
 
 /// The tables of one process.
-pub struct Tables<'a> {
+pub struct Tables {
     /// The process.
     pub pid: u32,
-    /// Of this walk. A caller is looked up twice, as code and for its row; and most are in their callee's region.
-    pub lookups: &'a Lookups,
 }
 
-impl UnwindRules for Tables<'_> {
+impl UnwindRules for Tables {
     #[inline(always)]
     fn row(&self, lookup_pc: u64) -> Row {
         if USE_ROWS.load() == 0 {
             return Row::GAP;
         }
-        self.lookups.unknown.set(0);
-        if !self.find(lookup_pc) {
-            self.lookups.unknown.set(NEW_MAPPING);
-            return Row::GAP;
-        }
-        let (object, bias) = (self.lookups.object.get(), self.lookups.bias.get());
-        let row = if object == 0 { None } else { row_at(object, lookup_pc.wrapping_sub(bias)) };
-        let row = row.unwrap_or(Row::GAP);
-        if row.is_unknown() && self.lookups.flags.get() & Region::LATE != 0 {
-            self.lookups.unknown.set(NEW_CODE);
-        }
-        row
+        Row(find_row(self.pid, lookup_pc))
     }
 
     #[inline(always)]
     fn is_code(&self, lookup_pc: u64) -> bool {
-        self.find(lookup_pc)
+        find_region(self.pid, lookup_pc) != 0
     }
-}
 
-impl Tables<'_> {
-    /// Makes the region at an address the one that is remembered; false if there is none.
     #[inline(always)]
-    fn find(&self, address: u64) -> bool {
-        let last = self.lookups;
-        if address >= last.start.get() && address < last.end.get() {
-            return true;
+    fn machine(&self) -> Machine {
+        Machine::NATIVE
+    }
+
+    #[inline(always)]
+    fn code_mask(&self) -> u64 {
+        match Machine::NATIVE {
+            Machine::X86_64 => u64::MAX,
+            Machine::Aarch64 => CODE_MASK.load(),
         }
-        let Some(region) = region(self.pid, address) else { return false };
-        last.start.set(region.start);
-        last.end.set(region.end);
-        last.bias.set(region.bias);
-        last.object.set(region.object);
-        last.flags.set(region.flags);
-        true
     }
 }
 
-/// The region that covers an address.
+/// The encoded row that holds at an address of a process. Exported, and so a global function for the verifier, who
+/// walks through it once and not at every call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_row(pid: u32, address: u64) -> u64 {
+    let Some(cache) = cache() else { return Row::GAP.0 };
+    cache.unknown = 0;
+    let Some((object, address)) = region(pid, address, cache) else {
+        cache.unknown = NEW_MAPPING;
+        return Row::GAP.0;
+    };
+    let row = if object == 0 { None } else { row_at(object, address, cache) };
+    let row = row.unwrap_or(Row::GAP);
+    if row.is_unknown() && cache.flags & Region::LATE != 0 {
+        cache.unknown = NEW_CODE;
+    }
+    row.0
+}
+
+/// 1 if code is mapped at an address of a process, else 0. A global function, like `find_row`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_region(pid: u32, address: u64) -> u64 {
+    let Some(cache) = cache() else { return 0 };
+    u64::from(region(pid, address, cache).is_some())
+}
+
+/// Whether the frame whose row was looked up last is in code whose rows may come later. `sampled`: it is the innermost,
+/// so that there is code in any case, if only in a mapping too new to be known.
 #[inline(always)]
-fn region(pid: u32, address: u64) -> Option<&'static Region> {
+pub fn is_unknown(sampled: bool) -> bool {
+    match cache().map(|cache| cache.unknown) {
+        Some(NEW_CODE) => true,
+        Some(NEW_MAPPING) => sampled,
+        _ => false,
+    }
+}
+
+/// Forgets what the walk before has looked up.
+#[inline(always)]
+pub fn begin() {
+    if let Some(cache) = cache() {
+        *cache = Cache::EMPTY;
+    }
+}
+
+/// The cache of the walk in progress on this CPU.
+#[inline(always)]
+fn cache() -> Option<&'static mut Cache> {
+    // SAFETY: the entry of this CPU is the walk's alone, and no caller keeps it across another call.
+    Some(unsafe { &mut *CACHE.get_ptr_mut(0)? })
+}
+
+/// The object that is mapped at an address, and the address in the object.
+#[inline(always)]
+fn region(pid: u32, address: u64, cache: &mut Cache) -> Option<(u32, u64)> {
+    if address >= cache.start && address < cache.end {
+        return Some((cache.object, address.wrapping_sub(cache.bias)));
+    }
     // SAFETY: the value is one word; a reused element is told by its check.
     let value = unsafe { PROCESS_REGIONS.get(pid) }?;
     let span = Span::decode(*value, pid_check(pid))?;
@@ -125,16 +164,28 @@ fn region(pid: u32, address: u64) -> Option<&'static Region> {
     if low >= span.first.wrapping_add(span.count) || address < region.start || address >= region.end {
         return None;
     }
-    Some(region)
+    *cache = Cache {
+        start: region.start,
+        end: region.end,
+        bias: region.bias,
+        object: region.object,
+        flags: region.flags,
+        ..*cache
+    };
+    Some((region.object, address.wrapping_sub(region.bias)))
 }
 
 /// The row that holds at an address of an object.
 #[inline(always)]
-fn row_at(object: u32, address: u64) -> Option<Row> {
+fn row_at(object: u32, address: u64, cache: &mut Cache) -> Option<Row> {
     let key = PageKey { object, page: (address >> PAGE_BITS) as u32 };
-    // SAFETY: as in `region`.
-    let value = unsafe { PAGES.get(key) }?;
-    let span = Span::decode(*value, key.check())?;
+    if cache.page_object != object || cache.page != key.page {
+        // SAFETY: as in `region`.
+        let value = unsafe { PAGES.get(key) }?;
+        cache.page_span = Span::decode(*value, key.check())?;
+        (cache.page_object, cache.page) = (object, key.page);
+    }
+    let span = cache.page_span;
     let pc_low = address as u16;
     let (mut low, mut high) = (span.first, span.first.wrapping_add(span.count.min(MAX_PAGE_ROWS)));
     // The first row above the address; the one before it holds.

@@ -2,11 +2,16 @@
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::{bpf_perf_event_data, pt_regs},
-    helpers::{bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_probe_read_user, generated::bpf_task_pt_regs},
+    bindings::{bpf_perf_event_data, bpf_user_pt_regs_t},
+    helpers::{
+        bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_probe_read_user,
+        generated::{bpf_get_current_task, bpf_task_pt_regs},
+    },
     programs::PerfEventContext,
 };
 use profiler_common::unwind::{ReadFault, Registers, StackMemory};
+
+use crate::maps::{ENTRY_REGISTERS, TASK_STACK};
 
 /// What the sample's registers say.
 pub struct SampledRegisters {
@@ -19,32 +24,93 @@ pub struct SampledRegisters {
 /// User registers: the interrupted ones, or those that the task entered the kernel with. A kernel thread has none.
 #[inline(always)]
 pub fn registers(ctx: &PerfEventContext) -> SampledRegisters {
+    registers_or(ctx, || {
+        // SAFETY: both helpers take no pointer of ours; the result is read by bpf_probe_read_kernel.
+        unsafe {
+            let task = bpf_get_current_task_btf();
+            read_entered(bpf_task_pt_regs(task) as *const bpf_user_pt_regs_t)
+        }
+    })
+}
+
+/// [`registers`] without `bpf_task_pt_regs`: what the task entered the kernel with lies at a fixed distance from the
+/// start of its kernel stack. The loader knows the distance for this kernel.
+#[inline(always)]
+pub fn registers_from_stack(ctx: &PerfEventContext) -> SampledRegisters {
+    registers_or(ctx, || {
+        if ENTRY_REGISTERS.load() == 0 {
+            return None;
+        }
+        // SAFETY: both addresses are only read by bpf_probe_read_kernel, which checks them and never faults.
+        unsafe {
+            let task = bpf_get_current_task();
+            let stack = bpf_probe_read_kernel(task.wrapping_add(TASK_STACK.load()) as *const u64).ok()?;
+            read_entered(stack.wrapping_add(ENTRY_REGISTERS.load()) as *const bpf_user_pt_regs_t)
+        }
+    })
+}
+
+#[inline(always)]
+fn registers_or(ctx: &PerfEventContext, entered: impl FnOnce() -> Option<Registers>) -> SampledRegisters {
     // SAFETY: the context of a perf_event program is a bpf_perf_event_data.
     let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
     if in_user_mode(interrupted) {
         return SampledRegisters { in_kernel: false, user: Some(unwind_registers(interrupted)) };
     }
-    // SAFETY: both helpers take no pointer of ours; the result is read by bpf_probe_read_kernel.
-    let entered = unsafe {
-        let task = bpf_get_current_task_btf();
-        bpf_probe_read_kernel(bpf_task_pt_regs(task) as *const pt_regs)
-    };
-    let user = match entered {
-        Ok(entered) if in_user_mode(&entered) => Some(unwind_registers(&entered)),
-        _ => None,
-    };
-    SampledRegisters { in_kernel: true, user }
+    SampledRegisters { in_kernel: true, user: entered() }
 }
 
+#[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
-fn in_user_mode(registers: &pt_regs) -> bool {
+fn in_user_mode(registers: &bpf_user_pt_regs_t) -> bool {
     // The low two bits of the code segment are the privilege level.
     registers.cs & 3 == 3
 }
 
+#[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
-fn unwind_registers(registers: &pt_regs) -> Registers {
-    Registers { pc: registers.rip, sp: registers.rsp, fp: registers.rbp }
+fn unwind_registers(registers: &bpf_user_pt_regs_t) -> Registers {
+    Registers { pc: registers.rip, sp: registers.rsp, fp: registers.rbp, lr: 0 }
+}
+
+#[cfg(bpf_target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn read_entered(registers: *const bpf_user_pt_regs_t) -> Option<Registers> {
+    // SAFETY: the helper checks the address and never faults.
+    match unsafe { bpf_probe_read_kernel(registers) } {
+        Ok(entered) if in_user_mode(&entered) => Some(unwind_registers(&entered)),
+        _ => None,
+    }
+}
+
+/// The last five of a task's registers: the stack has no room for all 34.
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn read_entered(registers: *const bpf_user_pt_regs_t) -> Option<Registers> {
+    // SAFETY: the fields follow each other (x29, x30, sp, pc, pstate); the helper checks the address and never faults.
+    let last =
+        unsafe { bpf_probe_read_kernel((&raw const (*registers).regs).cast::<u64>().add(29).cast::<[u64; 5]>()) };
+    match last {
+        Ok([fp, lr, sp, pc, pstate]) if pstate & USER_MODE_MASK == 0 => Some(Registers { pc, sp, fp, lr }),
+        _ => None,
+    }
+}
+
+/// Exception level 0 in the 64-bit state has all of these bits clear: 32-bit programs, which have bit 4 set, cannot be
+/// unwound by these rules.
+#[cfg(bpf_target_arch = "aarch64")]
+const USER_MODE_MASK: u64 = 0x1f;
+
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn in_user_mode(registers: &bpf_user_pt_regs_t) -> bool {
+    registers.pstate & USER_MODE_MASK == 0
+}
+
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn unwind_registers(registers: &bpf_user_pt_regs_t) -> Registers {
+    Registers { pc: registers.pc, sp: registers.sp, fp: registers.regs[29], lr: registers.regs[30] }
 }
 
 /// The current task's memory.

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::platform::Platform;
 use crate::workspace::Workspace;
 use crate::{command, tools};
 
@@ -18,12 +19,17 @@ pub(crate) struct Arguments {
     /// Build the binary without optimisation (the kernel part always has it: the verifier's limits need it)
     #[arg(long)]
     debug: bool,
+    /// Build for another machine, e.g. aarch64-unknown-linux-musl [default: this one]
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
-    let binary = jitprof(workspace, profile)?;
+    let platform = arguments.target.as_deref().map_or(Ok(Platform::host()), Platform::of_triple)?;
+    let binary = jitprof_for(workspace, &platform, profile)?;
     println!("{}", binary.display());
+    println!("{}", agent(workspace, profile)?.display());
     Ok(())
 }
 
@@ -36,22 +42,55 @@ pub(crate) enum Profile {
 
 /// Builds `jitprof` with its kernel part inside and returns the binary's path.
 pub(crate) fn jitprof(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
-    let object = kernel_part(workspace)?;
+    jitprof_for(workspace, &Platform::host(), profile)
+}
+
+/// The same for a platform.
+pub(crate) fn jitprof_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
+    let object = kernel_part(workspace, platform)?;
     command::progress("building jitprof");
     let mut cargo = workspace.cargo();
     cargo.args(["build", "--package", "jitprof", "--bin", "jitprof"]).env("JITPROF_BPF_OBJECT", object);
-    host_binary(workspace, cargo, profile, "jitprof")
+    binary(workspace, cargo, platform, profile, "jitprof")
 }
 
-/// Builds the demo JIT and returns the binary's path.
+/// Builds the library that runtimes load and returns its path.
+pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    command::progress("building the agent");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "profiler-agent", "--lib"]);
+    binary(workspace, cargo, &Platform::host(), profile, "libjitprof_agent.so")
+}
+
+/// Builds the demo JIT, and the other targets in Rust beside it, and returns the demo's path.
 pub(crate) fn jitdemo(workspace: &Workspace) -> Result<PathBuf> {
+    jitdemo_for(workspace, &Platform::host())
+}
+
+/// The same for a platform.
+pub(crate) fn jitdemo_for(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
     command::progress("building the demo JIT");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package", "jitprof-tests", "--bin", "jitdemo"]);
-    host_binary(workspace, cargo, Profile::Release, "jitdemo")
+    cargo.args(["build", "--package", "jitprof-tests", "--bins"]);
+    binary(workspace, cargo, platform, Profile::Release, "jitdemo")
 }
 
-fn host_binary(workspace: &Workspace, mut cargo: Command, profile: Profile, name: &str) -> Result<PathBuf> {
+/// Builds the init of the virtual machines in which other kernels are tried, and returns its path.
+pub(crate) fn kernel_guest(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
+    command::progress("building the virtual machines' init");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "jitprof-tests", "--bin", "kernel-guest"]);
+    binary(workspace, cargo, platform, Profile::Release, "kernel-guest")
+}
+
+fn binary(
+    workspace: &Workspace,
+    mut cargo: Command,
+    platform: &Platform,
+    profile: Profile,
+    name: &str,
+) -> Result<PathBuf> {
+    platform.prepare(workspace, &mut cargo)?;
     let folder = match profile {
         Profile::Debug => "debug",
         Profile::Release => {
@@ -60,7 +99,7 @@ fn host_binary(workspace: &Workspace, mut cargo: Command, profile: Profile, name
         }
     };
     command::run(&mut cargo)?;
-    let binary = workspace.target.join(folder).join(name);
+    let binary = platform.folder(&workspace.target).join(folder).join(name);
     if !binary.is_file() {
         // A `build.target` in a cargo configuration moves it.
         bail!("cargo built {name}, but not as {}; unset CARGO_BUILD_TARGET and `build.target`", binary.display());
@@ -68,16 +107,28 @@ fn host_binary(workspace: &Workspace, mut cargo: Command, profile: Profile, name
     Ok(binary)
 }
 
-/// Builds the eBPF object and returns its path, `<target>/bpf/jitprof.bpf.o`.
-pub(crate) fn kernel_part(workspace: &Workspace) -> Result<PathBuf> {
+/// Builds the eBPF object for a platform's kernels and returns its path, `<target>/bpf/jitprof.bpf.o` for this
+/// machine's.
+pub(crate) fn kernel_part(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
+    kernel_object(workspace, platform, BPF_BIN, "jitprof.bpf.o")
+}
+
+/// Builds the sampler that jitprof's is compared with and returns its path, `<target>/bpf/getstack.bpf.o`.
+pub(crate) fn getstack(workspace: &Workspace) -> Result<PathBuf> {
+    kernel_object(workspace, &Platform::host(), "getstack", "getstack.bpf.o")
+}
+
+fn kernel_object(workspace: &Workspace, platform: &Platform, bin: &str, name: &str) -> Result<PathBuf> {
     tools::ensure_component(workspace, "rust-src")?;
     let linker = tools::ensure_bpf_linker(workspace)?;
     command::progress("building the kernel part");
-    command::run(kernel_cargo(workspace, &linker)?.args(["build", "--release", "--bin", BPF_BIN]).args(KERNEL_TARGET))?;
-    let folder = workspace.target.join("bpf");
-    let (built, object) = (folder.join(BPF_TARGET).join("release").join(BPF_BIN), folder.join("jitprof.bpf.o"));
+    command::run(
+        kernel_cargo(workspace, &linker, platform)?.args(["build", "--release", "--bin", bin]).args(KERNEL_TARGET),
+    )?;
+    let folder = kernel_folder(workspace, platform);
+    let (built, object) = (folder.join(BPF_TARGET).join("release").join(bin), folder.join(name));
     // Copied under a temporary name: a build that is cut short leaves no half object behind.
-    let unfinished = folder.join("jitprof.bpf.o.tmp");
+    let unfinished = folder.join(format!("{name}.tmp"));
     std::fs::copy(&built, &unfinished)
         .and_then(|_| std::fs::rename(&unfinished, &object))
         .with_context(|| format!("cannot copy {} to {}", built.display(), object.display()))?;
@@ -88,19 +139,24 @@ pub(crate) fn kernel_part(workspace: &Workspace) -> Result<PathBuf> {
 pub(crate) fn kernel_clippy(workspace: &Workspace) -> Result<()> {
     tools::ensure_component(workspace, "rust-src")?;
     let linker = tools::ensure_bpf_linker(workspace)?;
-    let mut cargo = kernel_cargo(workspace, &linker)?;
+    let mut cargo = kernel_cargo(workspace, &linker, &Platform::host())?;
     command::run(cargo.args(["clippy", "--release"]).args(KERNEL_TARGET).args(["--", "-D", "warnings"]))
+}
+
+/// A target folder for each machine: cargo would build everything anew whenever the machine changes.
+fn kernel_folder(workspace: &Workspace, platform: &Platform) -> PathBuf {
+    platform.folder(&workspace.target).join("bpf")
 }
 
 const KERNEL_TARGET: [&str; 4] = ["--target", BPF_TARGET, "-Z", "build-std=core"];
 
 /// A cargo command for the kernel part's workspace. `RUSTC_BOOTSTRAP` opens build-std on the pinned stable toolchain,
 /// so that one toolchain builds everything.
-fn kernel_cargo(workspace: &Workspace, linker: &Path) -> Result<Command> {
+fn kernel_cargo(workspace: &Workspace, linker: &Path, platform: &Platform) -> Result<Command> {
     let linker =
         linker.to_str().context("the target folder's path is no UTF-8; set CARGO_TARGET_DIR to one that is")?;
     let flags = [
-        format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
+        format!("--cfg=bpf_target_arch=\"{}\"", platform.arch()),
         // BTF is made from debug information; the loader needs it for maps and bpf_loop callbacks.
         "-Cdebuginfo=2".to_owned(),
         "-Clink-arg=--btf".to_owned(),
@@ -110,7 +166,7 @@ fn kernel_cargo(workspace: &Workspace, linker: &Path) -> Result<Command> {
     cargo
         .current_dir(workspace.ebpf())
         .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_DIR", workspace.target.join("bpf"))
+        .env("CARGO_TARGET_DIR", kernel_folder(workspace, platform))
         .env_remove("RUSTFLAGS")
         // Encoded: a path with spaces stays one flag.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));

@@ -1,5 +1,7 @@
 extern crate std;
 
+mod arm;
+
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
@@ -28,10 +30,24 @@ impl UnwindRules for OneRule {
     fn is_code(&self, lookup_pc: u64) -> bool {
         (0x40_0000..0x50_0000).contains(&lookup_pc)
     }
+
+    fn machine(&self) -> Machine {
+        Machine::X86_64
+    }
+
+    fn code_mask(&self) -> u64 {
+        u64::MAX
+    }
 }
 
+const X86_FRAME_POINTERS: FramePointers = FramePointers(Machine::X86_64);
+
 fn instruction(pc: u64, sp: u64, fp: u64) -> Frame {
-    Frame { registers: Registers { pc, sp, fp }, kind: PcKind::Instruction }
+    Frame::sampled(Registers { pc, sp, fp, lr: 0 })
+}
+
+fn called(pc: u64, sp: u64, fp: u64) -> Frame {
+    Frame { registers: Registers { pc, sp, fp, lr: 0 }, kind: PcKind::ReturnAddress }
 }
 
 /// A chain of frames, innermost first: (frame pointer, return address), as `push rbp; mov rbp, rsp` leaves it.
@@ -62,7 +78,7 @@ fn walk<R: UnwindRules>(mut frame: Frame, memory: &Words, rules: &R) -> (Vec<u64
 fn a_frame_pointer_chain_is_walked_to_its_zero() {
     let memory = chain(&[(0x7000, 0x40_1000), (0x7040, 0x40_2000), (0x7100, 0x40_3000)]);
     let registers = instruction(0x40_0000, 0x6ff0, 0x7000);
-    let (pcs, reason) = walk(registers, &memory, &FramePointers);
+    let (pcs, reason) = walk(registers, &memory, &X86_FRAME_POINTERS);
     assert_eq!(pcs, [0x40_0000, 0x40_1000, 0x40_2000, 0x40_3000]);
     assert_eq!(reason, StopReason::EndOfStack);
 }
@@ -71,7 +87,7 @@ fn a_frame_pointer_chain_is_walked_to_its_zero() {
 fn a_frame_pointer_below_the_stack_pointer_is_not_followed() {
     let memory = chain(&[(0x7000, 0x40_1000)]);
     let registers = instruction(0x40_0000, 0x7008, 0x7000);
-    assert_eq!(step(registers, &memory, &FramePointers), Err(StopReason::NoFramePointer));
+    assert_eq!(step(registers, &memory, &X86_FRAME_POINTERS), Err(StopReason::NoFramePointer));
 }
 
 #[test]
@@ -79,16 +95,16 @@ fn a_frame_pointer_far_above_the_stack_pointer_is_not_followed() {
     let far = 0x7000 + MAX_FRAME_BYTES;
     let memory = chain(&[(far, 0x40_1000)]);
     let registers = instruction(0x40_0000, 0x7000, far);
-    assert_eq!(step(registers, &memory, &FramePointers), Err(StopReason::NoFramePointer));
+    assert_eq!(step(registers, &memory, &X86_FRAME_POINTERS), Err(StopReason::NoFramePointer));
 }
 
 #[test]
 fn an_unreadable_frame_is_a_fault_not_data() {
     let registers = instruction(0x40_0000, 0x7000, 0x7010);
     let memory = Words(BTreeMap::new());
-    assert_eq!(step(registers, &memory, &FramePointers), Err(StopReason::ReadFault));
+    assert_eq!(step(registers, &memory, &X86_FRAME_POINTERS), Err(StopReason::ReadFault));
     let only_fp = Words(BTreeMap::from([(0x7010, 0)]));
-    assert_eq!(step(registers, &only_fp, &FramePointers), Err(StopReason::ReadFault));
+    assert_eq!(step(registers, &only_fp, &X86_FRAME_POINTERS), Err(StopReason::ReadFault));
 }
 
 #[test]
@@ -100,7 +116,7 @@ fn return_addresses_that_cannot_be_code_end_the_stack() {
     ] {
         let memory = chain(&[(0x7000, word)]);
         let registers = instruction(0x40_0000, 0x7000, 0x7000);
-        assert_eq!(step(registers, &memory, &FramePointers), Err(reason));
+        assert_eq!(step(registers, &memory, &X86_FRAME_POINTERS), Err(reason));
     }
 }
 
@@ -109,10 +125,23 @@ fn a_stack_pointer_rule_recovers_the_saved_frame_pointer() {
     let memory = Words(BTreeMap::from([(0x7018, 0x40_1000), (0x7010, 0x7abc)]));
     let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::Sp, 0x20).with_fp(FpKind::AtCfa, -16));
     let registers = instruction(0x40_0000, 0x7000, 0x1234);
+    assert_eq!(step(registers, &memory, &rules), Ok(called(0x40_1000, 0x7020, 0x7abc)));
+}
+
+#[test]
+fn a_stack_pointer_kept_on_the_stack_is_read_from_there() {
+    let memory = Words(BTreeMap::from([(0x7010, 0x7100), (0x7100, 0x40_1000), (0x70f8, 0x7abc)]));
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::SpDeref, 0x10).with_fp(FpKind::AtCfa, -16));
+    let registers = instruction(0x40_0000, 0x7000, 0x1234);
     assert_eq!(
         step(registers, &memory, &rules),
-        Ok(Frame { registers: Registers { pc: 0x40_1000, sp: 0x7020, fp: 0x7abc }, kind: PcKind::ReturnAddress })
+        Ok(Frame {
+            registers: Registers { pc: 0x40_1000, sp: 0x7108, fp: 0x7abc, lr: 0 },
+            kind: PcKind::ReturnAddress
+        })
     );
+    let forged = Words(BTreeMap::from([(0x7010, u64::MAX)]));
+    assert_eq!(step(registers, &forged, &rules), Err(StopReason::BadFrame));
 }
 
 #[test]
@@ -128,15 +157,12 @@ fn a_call_in_the_last_instruction_is_looked_up_in_its_own_function() {
 #[test]
 fn a_signal_frame_gives_back_the_interrupted_registers() {
     let memory = Words(BTreeMap::from([
-        (0x7000 + SIGNAL_RIP, 0x40_1234),
-        (0x7000 + SIGNAL_RSP, 0x9000),
-        (0x7000 + SIGNAL_RBP, 0x9100),
+        (0x7000 + X86_SIGNAL_RIP, 0x40_1234),
+        (0x7000 + X86_SIGNAL_RSP, 0x9000),
+        (0x7000 + X86_SIGNAL_RBP, 0x9100),
     ]));
     let rules = OneRule(0x40_0000..0x40_0100, Rule::SIGNAL);
-    assert_eq!(
-        step(instruction(0x40_0000, 0x7000, 0), &memory, &rules),
-        Ok(Frame { registers: Registers { pc: 0x40_1234, sp: 0x9000, fp: 0x9100 }, kind: PcKind::Instruction })
-    );
+    assert_eq!(step(instruction(0x40_0000, 0x7000, 0), &memory, &rules), Ok(instruction(0x40_1234, 0x9000, 0x9100)));
 }
 
 #[test]
@@ -144,8 +170,8 @@ fn a_plt_slot_is_told_before_and_behind_its_push() {
     let memory = Words(BTreeMap::from([(0x7000, 0x40_1000), (0x7008, 0x40_2000)]));
     let rules = OneRule(0x40_0000..0x40_0100, Rule::PLT);
     let caller = |pc| step(instruction(pc, 0x7000, 1), &memory, &rules).unwrap().registers;
-    assert_eq!(caller(0x40_0016), Registers { pc: 0x40_1000, sp: 0x7008, fp: 1 });
-    assert_eq!(caller(0x40_001b), Registers { pc: 0x40_2000, sp: 0x7010, fp: 1 });
+    assert_eq!(caller(0x40_0016), Registers { pc: 0x40_1000, sp: 0x7008, fp: 1, lr: 0 });
+    assert_eq!(caller(0x40_001b), Registers { pc: 0x40_2000, sp: 0x7010, fp: 1, lr: 0 });
 }
 
 #[test]
@@ -155,7 +181,7 @@ fn a_row_of_code_that_was_replaced_gives_way_to_the_frame_pointer() {
     let rules = OneRule(0x40_0000..0x40_0100, Rule::ENTRY);
     assert_eq!(
         step(instruction(0x40_0010, 0x7000, 0x7000), &memory, &rules).unwrap().registers,
-        Registers { pc: 0x40_1000, sp: 0x7010, fp: 0x7040 }
+        Registers { pc: 0x40_1000, sp: 0x7010, fp: 0x7040, lr: 0 }
     );
     // Without a frame pointer that leads to code, the row has the last word.
     let no_chain = Words(BTreeMap::from([(0x7000, 0x7040)]));
@@ -185,7 +211,9 @@ proptest! {
                 .collect(),
         );
         let registers = instruction(0x40_0000, base + sp % size, if fp & 1 == 0 { base + fp % size } else { fp });
-        let (pcs, _) = walk(registers, &memory, &FramePointers);
-        prop_assert!(pcs.len() <= words.len() + 1);
+        for machine in [Machine::X86_64, Machine::Aarch64] {
+            let (pcs, _) = walk(registers, &memory, &FramePointers(machine));
+            prop_assert!(pcs.len() <= words.len() + 1);
+        }
     }
 }

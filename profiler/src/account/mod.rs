@@ -175,7 +175,15 @@ pub struct UnwindingStats {
     pub files_without_rows: u64,
     /// Files left out because there were too many.
     pub files_refused: u64,
-    /// Microseconds spent on building rows of files, on a thread of its own.
+    /// Files of which not all rows found room.
+    pub files_cut: u64,
+    /// Files whose rows were dropped for others because no process mapped them any more.
+    pub files_evicted: u64,
+    /// Rows of these.
+    pub rows_evicted: u64,
+    /// Mappings left out of the longest list of one process that was cut to what the kernel part can hold.
+    pub regions_refused: u64,
+    /// Microseconds spent on building rows of files, on threads of their own.
     pub build_us: u64,
     /// Functions of generated code with rows, of all processes followed to the end.
     pub jit_functions: u64,
@@ -183,6 +191,12 @@ pub struct UnwindingStats {
     pub jit_refused: u64,
     /// Pages of generated code published, each time that one changed.
     pub jit_pages: u64,
+    /// Functions of generated code that were announced during the recording and put into the tables.
+    pub jit_delays: u64,
+    /// The median time from the announcement of one of them to its rows' being in the tables, in milliseconds.
+    pub jit_delay_median_ms: u64,
+    /// The longest such time, in milliseconds.
+    pub jit_delay_longest_ms: u64,
 }
 
 /// Samples that met generated code without rows, and brought along registers and a piece of the stack, so that the walk
@@ -226,7 +240,7 @@ pub struct CopyStats {
 }
 
 /// What the run cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OwnCost {
     /// CPU seconds of this process so far.
     pub cpu_s: f64,
@@ -234,8 +248,10 @@ pub struct OwnCost {
     pub max_rss_bytes: u64,
     /// Mean nanoseconds of one sample in the kernel.
     pub kernel_ns_per_sample: u64,
-    /// Instructions that the verifier walked through.
-    pub verified_instructions: Option<u32>,
+    /// How the kernel part walked stacks.
+    pub walk: &'static str,
+    /// Instructions that the verifier walked through, by program; none where the kernel does not tell.
+    pub verified_instructions: BTreeMap<&'static str, Option<u32>>,
 }
 
 impl Account {

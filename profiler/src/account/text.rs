@@ -110,6 +110,7 @@ impl Account {
         }
         for (count, what) in [
             (unwinding.files_refused, "files"),
+            (unwinding.regions_refused, "mappings"),
             (unwinding.jit_refused, "functions"),
             (tables.pages_refused, "pages"),
             (tables.processes_refused, "lists of mappings"),
@@ -117,6 +118,13 @@ impl Account {
             if count > 0 {
                 write!(f, ", {count} {what} refused for lack of room")?;
             }
+        }
+        if unwinding.files_evicted > 0 {
+            write!(
+                f,
+                "; {} rows of {} files dropped that no process used any more",
+                unwinding.rows_evicted, unwinding.files_evicted
+            )?;
         }
         writeln!(f)
     }
@@ -186,6 +194,7 @@ fn fmt_source(source: &SourceAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result
             (skipped.bad_record, "bad records skipped"),
             (records.corrupt_bytes, "corrupt bytes skipped"),
             (records.restarts, "restarts"),
+            (records.records.lost, "announcements that the agent could not take up"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;

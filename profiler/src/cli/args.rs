@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use super::subcommand::Subcommand;
+use super::trace_log::LogOptions;
+
 /// What the user typed; see [`Config`](super::config::Config) for what it means.
 #[derive(Debug, Parser)]
 #[command(
@@ -20,9 +23,17 @@ use clap::{ArgAction, Parser, ValueEnum};
         sudo jitprof --pid 4711 -d 10s -o out.pb.gz   ten seconds, for `go tool pprof`\n  \
         sudo jitprof -o - --format folded -- node --perf-prof app.js   the program's own output goes to stderr\n\n\
         Exit status: 0 written, 1 failed, 2 wrong usage, 3 no samples.",
-    override_usage = "jitprof [OPTIONS] --pid <PID>\n       jitprof [OPTIONS] -- <COMMAND>..."
+    override_usage = "jitprof [OPTIONS] --pid <PID>\n       jitprof [OPTIONS] -- <COMMAND>...\n       \
+        jitprof <SUBCOMMAND> ...",
+    subcommand_help_heading = "Subcommands",
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true
 )]
 pub struct Args {
+    /// What to do instead of recording
+    #[command(subcommand)]
+    pub subcommand: Option<Subcommand>,
+
     /// Processes to profile, with all their threads and the children that they start
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = id, help_heading = "What to profile")]
     pub pid: Vec<u32>,
@@ -73,9 +84,27 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = CallGraphArg::Auto, help_heading = "Recording")]
     pub call_graph: CallGraphArg,
 
+    /// Memory of the kernel part for unwind rows, in MiB; rows of what no process uses make room first
+    /// [default: 16, with --all and --comm 32]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Recording")]
+    pub unwind_memory: Option<u32>,
+
     /// Do not read names from the target's memory that its runtime has not written yet
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
+
+    /// GSYM files, or directories to search for *.gsym, that name programs without debug information by their build
+    /// id; repeatable
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Recording")]
+    pub gsym: Vec<PathBuf>,
+
+    /// An HQNplog trace log that the target writes: its spans stand around the samples of the same thread and time
+    #[arg(long, value_name = "FILE", help_heading = "Trace log")]
+    pub trace: Option<PathBuf>,
+
+    /// How the log is meant.
+    #[command(flatten)]
+    pub trace_options: LogOptions,
 
     /// Where to write; repeatable; the extension picks the format (.svg .folded .pb.gz .json); - is standard output
     /// [default: jitprof-<comm>-<pid>.svg]
@@ -121,6 +150,10 @@ pub struct Args {
     /// Also write the account (samples taken, lost, unnamed, and why) as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub account: Option<PathBuf>,
+
+    /// Say how this kernel can be used, and the verified size of each program of the kernel part; records nothing
+    #[arg(long, conflicts_with_all = ["pid", "all", "tid", "comm", "command"], help_heading = "What to profile")]
+    pub check: bool,
 
     /// Neither status line nor account
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::code::{CodeEvent, CodeOrigin};
 use crate::units::{FileOffset, MonoNs};
 
-use super::header::HEADER_SIZE;
+use super::header::{AGENT_PAD1, HEADER_SIZE};
 use super::options::ReaderOptions;
 use super::reader::DumpReader;
 use super::stats::DumpStats;
@@ -105,9 +105,11 @@ impl DumpTail {
     ///
     /// The file cannot be read any more. What was given out before stays true.
     pub fn poll(&mut self, out: &mut impl FnMut(CodeEvent)) -> io::Result<Progress> {
-        self.advance_now();
         let mut progress = Progress { restarted: self.check_identity()?, ..Progress::default() };
         loop {
+            // After each read: with a busy machine much time may pass between two of these lines, and a record from
+            // the future has no time that counts.
+            self.advance_now();
             self.read_records(out);
             let position = self.read_position();
             if position >= self.file_len {
@@ -124,6 +126,13 @@ impl DumpTail {
             }
             progress.bytes_read = progress.bytes_read.saturating_add(got as u64);
         }
+    }
+
+    /// Whether everything that was announced before the last poll began has been read, because the producer is jitprof's
+    /// agent: it keeps nothing back.
+    pub fn is_complete(&self) -> bool {
+        let of_agent = self.reader.parser().header().is_some_and(|header| header.pad1 == AGENT_PAD1);
+        of_agent && !self.reader.parser().is_lost() && self.torn_tail().bytes.is_empty()
     }
 
     /// The incomplete record at the end, after a poll.

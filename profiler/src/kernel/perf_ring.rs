@@ -6,11 +6,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use perf_event_open_sys::bindings::{perf_event_attr, perf_event_mmap_page};
+
+use super::shared_memory::{SharedMemory, page_size};
 
 /// Bytes of a record's `{type u32, misc u16, size u16}`.
 const RECORD_HEADER_BYTES: usize = 8;
@@ -19,13 +21,9 @@ const RECORD_HEADER_BYTES: usize = 8;
 #[derive(Debug)]
 pub(super) struct PerfRing {
     event: File,
-    page: NonNull<perf_event_mmap_page>,
-    mapped_bytes: usize,
+    memory: SharedMemory,
     data_bytes: usize,
 }
-
-// SAFETY: the mapping belongs to this value alone and is only touched through `&mut self`.
-unsafe impl Send for PerfRing {}
 
 impl PerfRing {
     /// Opens the event on one CPU for all tasks and maps a ring of `pages` (a power of two) pages.
@@ -51,23 +49,8 @@ impl PerfRing {
         };
         let page_bytes = page_size();
         let data_bytes = pages * page_bytes;
-        let mapped_bytes = data_bytes + page_bytes;
-        // SAFETY: a fresh shared mapping of the event; its address is checked.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped_bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                event.as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let page = NonNull::new(address.cast()).expect("invariant: mmap returns no null address");
-        Ok(Self { event, page, mapped_bytes, data_bytes })
+        let memory = SharedMemory::map(event.as_fd(), data_bytes + page_bytes)?;
+        Ok(Self { event, memory, data_bytes })
     }
 
     /// The descriptor to poll for readability.
@@ -77,7 +60,7 @@ impl PerfRing {
 
     /// The control page, for its clock fields.
     pub(super) fn page(&self) -> NonNull<perf_event_mmap_page> {
-        self.page
+        self.memory.address().cast()
     }
 
     /// Hands each waiting record, header included, to `visit`, and frees its room.
@@ -85,7 +68,7 @@ impl PerfRing {
         // SAFETY: both counters lie in the mapped control page and are naturally aligned u64s that the kernel reads
         // and writes with matching barriers.
         let (head, tail) = unsafe {
-            let page = self.page.as_ptr();
+            let page = self.page().as_ptr();
             (AtomicU64::from_ptr(&raw mut (*page).data_head), AtomicU64::from_ptr(&raw mut (*page).data_tail))
         };
         let end = head.load(Ordering::Acquire);
@@ -113,24 +96,9 @@ impl PerfRing {
         // SAFETY: the data area lies one page behind the control page and has `data_bytes` bytes; both parts end
         // inside it. The kernel does not write between tail and head.
         unsafe {
-            let data = self.page.as_ptr().cast::<u8>().add(self.mapped_bytes - self.data_bytes);
+            let data = self.memory.address().as_ptr().add(self.memory.len() - self.data_bytes);
             out.extend_from_slice(std::slice::from_raw_parts(data.add(offset), first));
             out.extend_from_slice(std::slice::from_raw_parts(data, len - first));
         }
     }
-}
-
-impl Drop for PerfRing {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own and nothing points into it any more.
-        let unmapped = unsafe { libc::munmap(self.page.as_ptr().cast(), self.mapped_bytes) };
-        debug_assert_eq!(unmapped, 0);
-    }
-}
-
-/// The machine's page size in bytes.
-pub(super) fn page_size() -> usize {
-    // SAFETY: no pointers involved.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
 }

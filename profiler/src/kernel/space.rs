@@ -58,6 +58,11 @@ impl Space {
         self.used
     }
 
+    /// Whether ranges are in their grace.
+    pub(super) fn is_returning(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     fn release(&mut self, span: Span) {
         self.used = self.used.saturating_sub(span.count);
         let (mut first, mut count) = (span.first, span.count);

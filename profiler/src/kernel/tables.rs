@@ -5,21 +5,23 @@
 //! second, longer than any sample takes. The update is a system call, which orders the writes before it.
 
 use std::collections::HashMap as Index;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData};
 use profiler_common::row::Row;
 use profiler_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, Region, Span, pid_check};
 use serde::Serialize;
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::error::KernelError;
-use super::perf_ring::page_size;
+use super::shared_memory::SharedMemory;
 use super::space::Space;
 use crate::units::{MonoNs, Pid};
+
+/// Entries of the PAGES map.
+const MAX_PAGES: usize = 65536;
 
 /// Use of the tables, and what did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -158,6 +160,21 @@ impl Tables {
         self.region_space.reclaim(now);
     }
 
+    /// Rows that can be taken now.
+    pub fn free_rows(&self) -> u32 {
+        self.stats.rows_capacity.saturating_sub(self.row_space.used())
+    }
+
+    /// Whether this many rows in this many pages have room now. In pieces they may not: the room may be in pieces, too.
+    pub fn has_room(&self, rows: u32, pages: usize) -> bool {
+        self.free_rows() >= rows && MAX_PAGES.saturating_sub(self.page_spans.len()) >= pages
+    }
+
+    /// Whether rows have been given back that can be taken when their grace is over.
+    pub fn is_returning(&self) -> bool {
+        self.row_space.is_returning()
+    }
+
     /// Use of the tables.
     pub fn stats(&self) -> TableStats {
         TableStats {
@@ -171,38 +188,20 @@ impl Tables {
 
 /// The elements of an array map, mapped for writing.
 struct Mapped<T> {
-    data: NonNull<T>,
+    memory: SharedMemory,
     capacity: u32,
-    mapped_bytes: usize,
+    elements: PhantomData<T>,
     // Keeps the map's descriptor open.
     _map: MapData,
 }
-
-// SAFETY: the mapping belongs to this value alone and is written through `&mut self` only.
-unsafe impl<T> Send for Mapped<T> {}
 
 impl<T: IntoBytes + Immutable> Mapped<T> {
     fn new(map: Map, capacity: u32) -> Result<Self, KernelError> {
         const { assert!(size_of::<T>().is_multiple_of(8), "the kernel pads elements to 8 bytes") };
         let Map::Array(map) = map else { return Err(KernelError::Mismatch { name: "array of rows" }) };
-        let page = page_size();
-        let mapped_bytes = (capacity as usize * size_of::<T>()).next_multiple_of(page);
-        // SAFETY: a fresh shared mapping of the map's elements; the address is checked.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped_bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.fd().as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(KernelError::TableMemory { source: io::Error::last_os_error() });
-        }
-        let data = NonNull::new(address.cast()).expect("invariant: mmap returns no null address");
-        Ok(Self { data, capacity, mapped_bytes, _map: map })
+        let memory = SharedMemory::map(map.fd().as_fd(), capacity as usize * size_of::<T>())
+            .map_err(|source| KernelError::TableMemory { source })?;
+        Ok(Self { memory, capacity, elements: PhantomData, _map: map })
     }
 
     /// Writes elements from `first` on. What does not fit the array would be a bug of the caller's allocation.
@@ -211,24 +210,17 @@ impl<T: IntoBytes + Immutable> Mapped<T> {
         assert!(fits, "elements {first} and {} more do not fit {}", elements.len(), self.capacity);
         // SAFETY: the range was just checked; the kernel only reads, and only spans that have been published.
         unsafe {
-            std::ptr::copy_nonoverlapping(elements.as_ptr(), self.data.as_ptr().add(first as usize), elements.len());
+            let start = self.memory.address().as_ptr().cast::<T>().add(first as usize);
+            std::ptr::copy_nonoverlapping(elements.as_ptr(), start, elements.len());
         }
     }
 }
 
-impl<T: Copy> Mapped<T> {
+impl<T: FromBytes + Copy> Mapped<T> {
     /// One element. An index beyond the array would be a bug of the caller's allocation.
     fn read(&self, index: u32) -> T {
         assert!(index < self.capacity, "element {index} of {}", self.capacity);
-        // SAFETY: the index was just checked; all elements are initialised, and written through `&mut self` only.
-        unsafe { self.data.as_ptr().add(index as usize).read() }
-    }
-}
-
-impl<T> Drop for Mapped<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own.
-        let unmapped = unsafe { libc::munmap(self.data.as_ptr().cast(), self.mapped_bytes) };
-        debug_assert_eq!(unmapped, 0);
+        // SAFETY: the index was just checked; any bytes are an element, and they are written through `&mut self` only.
+        unsafe { self.memory.address().as_ptr().cast::<T>().add(index as usize).read() }
     }
 }

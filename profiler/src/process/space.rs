@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::process::mapping::Mapping;
+use crate::process::mapping::{Mapping, MappingKind};
 use crate::process::procfs::Maps;
 use crate::units::{Avma, MonoNs};
 
@@ -77,13 +77,23 @@ impl AddressSpace {
     /// from before the snapshot are in it already and are left out, as are mappings that are not executable (whose
     /// only effect is that they end what they cover).
     pub fn mmap(&mut self, mapping: Mapping, time: MonoNs) {
-        if time < self.snapshot_time || mapping.is_empty() {
+        if time < self.snapshot_time || mapping.is_empty() || self.is_made_executable_again(&mapping) {
             return;
         }
         self.unmap(mapping.start, mapping.end, time);
         if mapping.prot.execute {
             self.insert(mapping, time);
         }
+    }
+
+    /// Whether generated code is reported where generated code is known to be: a runtime flips its pages between writable
+    /// and executable, thousands of times a second and in pieces. What is there has not changed.
+    fn is_made_executable_again(&self, mapping: &Mapping) -> bool {
+        let known = self.live.range(..=mapping.start).next_back().map(|(_, live)| &live.mapping);
+        mapping.kind == MappingKind::Anonymous
+            && known.is_some_and(|known| {
+                known.kind == mapping.kind && known.prot == mapping.prot && known.end >= mapping.end
+            })
     }
 
     /// Ends whatever lies in `start..end`; mappings that reach out of it keep the rest, with its file offset.

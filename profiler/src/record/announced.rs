@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use profiler_common::machine::Machine;
+
 use crate::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin};
 use crate::record::options::CallGraph;
 use crate::units::MonoNs;
@@ -66,7 +68,12 @@ impl Announced {
                     rows.relocate(old_start.0, new_start.0, *size, *time);
                 }
             }
-            CodeEvent::Move { .. } | CodeEvent::Close { .. } => {}
+            CodeEvent::Unload { time, start, size } if *time >= self.since => {
+                if let Some(rows) = &mut self.rows {
+                    rows.load(start.0, *size, *time, None);
+                }
+            }
+            CodeEvent::Move { .. } | CodeEvent::Unload { .. } | CodeEvent::Inline(_) | CodeEvent::Close { .. } => {}
         }
         self.map.apply(event);
     }
@@ -135,9 +142,10 @@ impl Announced {
 }
 
 fn rows_of(load: &CodeLoad, from_code: bool, called: bool) -> Option<RowTable> {
-    let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(load.start.0, load.size, eh));
+    let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
     recorded.or_else(|| {
         let code = load.code.as_deref().filter(|_| from_code)?;
-        if called { rows_of_called_code(load.start.0, code) } else { rows_of_code(load.start.0, code) }
+        let rows = if called { rows_of_called_code } else { rows_of_code };
+        rows(Machine::NATIVE, load.start.0, code)
     })
 }

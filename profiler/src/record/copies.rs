@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
+use profiler_common::machine::Machine;
+
 use crate::account::CopyStats;
 use crate::code::CodeOrigin;
 use crate::peek::read_memory;
@@ -102,7 +104,7 @@ impl Copies {
 
     fn take_listed(&mut self, id: ProcessId, sources: &mut Sources, start: u64, size: usize) -> bool {
         let Some(code) = read(id.pid, start, size, &mut self.stats) else { return false };
-        let rows = rows_of_code(start, &code);
+        let rows = rows_of_code(Machine::NATIVE, start, &code);
         if !sources.code.load_unrecorded(start, code.len() as u64, rows.clone()) {
             return false;
         }

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use profiler_common::late::StackPiece;
 use profiler_common::limits::MAX_USER_FRAMES;
+use profiler_common::machine::Machine;
 use profiler_common::row::Row;
 use profiler_common::stop::StopReason;
 use profiler_common::unwind::{Frame, StackMemory, UnwindRules, lookup_pc, step};
@@ -74,11 +75,14 @@ pub(super) struct LateSamples {
 pub(super) enum Finished {
     /// Its code may still be announced.
     NotYet,
-    /// Where the kernel part's did.
+    /// Where the kernel part's did, by frame pointer.
     AsWalked,
-    /// Elsewhere: all user frames, innermost first, and why they end.
-    Anew(Vec<u64>, StopReason),
+    /// By rows from this user frame on.
+    ByRows(usize, Option<Chain>),
 }
+
+/// All user frames, innermost first, and why they end, if that is not as the kernel part had it.
+type Chain = (Vec<u64>, StopReason);
 
 /// The rows of one process at the time of one sample.
 pub(super) struct RowsThen<'a> {
@@ -87,6 +91,8 @@ pub(super) struct RowsThen<'a> {
     pub(super) unwinding: &'a Unwinding,
     pub(super) tables: &'a Tables,
     pub(super) time: MonoNs,
+    /// See [`UnwindRules::code_mask`].
+    pub(super) code_mask: u64,
     /// Set when a row was wanted of a file whose rows are being built.
     pub(super) loading: Cell<bool>,
     /// Set to the address of generated code that nothing is known about.
@@ -114,6 +120,14 @@ impl UnwindRules for RowsThen<'_> {
 
     fn is_code(&self, lookup_pc: u64) -> bool {
         self.process.space.lookup(Avma(lookup_pc), self.time).is_some()
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::NATIVE
+    }
+
+    fn code_mask(&self) -> u64 {
+        self.code_mask
     }
 }
 
@@ -165,7 +179,7 @@ impl LateSamples {
         let row = rows.map_or(Row::GAP, |rows| rows.row(address));
         let by_rows = row.cfa_kind() != Row::GAP.cfa_kind();
         let finished = match rows.filter(|_| by_rows) {
-            Some(rows) => piece.finish(walked, sample.stop, rows),
+            Some(rows) => Finished::ByRows(piece.index, piece.finish(walked, sample.stop, rows)),
             None => Finished::AsWalked,
         };
         piece.loading = rows.is_some_and(|rows| rows.loading.get());
@@ -187,7 +201,7 @@ impl LateSamples {
         self.drop_piece(id);
         if by_rows {
             self.stats.finished_by_rows += 1;
-            self.stats.changed += u64::from(finished != Finished::AsWalked);
+            self.stats.changed += u64::from(matches!(finished, Finished::ByRows(_, Some(_))));
             self.uses.entry(sample.process).or_default().by_rows += 1;
         } else {
             self.stats.finished_by_frame_pointer += 1;
@@ -250,8 +264,9 @@ impl LateSamples {
 }
 
 impl Piece {
-    fn finish(&self, walked: &[u64], stop: StopReason, rules: &impl UnwindRules) -> Finished {
-        let Some((before, rest)) = walked.split_at_checked(self.index) else { return Finished::AsWalked };
+    /// The chain that counts, if it is another one than the kernel part's.
+    fn finish(&self, walked: &[u64], stop: StopReason, rules: &impl UnwindRules) -> Option<Chain> {
+        let (before, rest) = walked.split_at_checked(self.index)?;
         let memory = StackPiece::new(self.base, &self.bytes);
         let limit = MAX_USER_FRAMES.saturating_sub(before.len());
         let (mut anew, mut end) = walk(self.at, &memory, rules, limit);
@@ -260,7 +275,7 @@ impl Piece {
         }
         let no_more = rest.starts_with(&anew) && (rest.len() > anew.len() || end == StopReason::PieceEnd);
         if no_more || (rest == anew && end == stop) {
-            return Finished::AsWalked;
+            return None;
         }
         if end == StopReason::PieceEnd
             && let Some(tail) = anew.last().and_then(|last| behind_only(rest, *last))
@@ -268,7 +283,7 @@ impl Piece {
             anew.extend(tail);
             end = stop;
         }
-        Finished::Anew([before, &anew].concat(), end)
+        Some(([before, &anew].concat(), end))
     }
 }
 

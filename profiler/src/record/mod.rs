@@ -12,6 +12,7 @@
 mod announced;
 mod copies;
 mod files;
+mod generated;
 mod late;
 mod machine;
 mod options;
@@ -21,5 +22,6 @@ mod sources;
 mod unwinding;
 mod waiting;
 
+pub use generated::{GeneratedCode, generated_code};
 pub use options::{CallGraph, RecordOptions, Targets};
 pub use run::{Progress, RecordError, Recorded, Recorder};

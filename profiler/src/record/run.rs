@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::account::Account;
+use crate::gsym::{GsymStore, StoreError};
 use crate::jitdump::TscConversion;
 use crate::kernel::{
     Event, KernelError, RawSample, Sampler, SamplerOptions, Selection, SideBand, TickClock, wait_readable,
@@ -71,6 +72,9 @@ pub enum RecordError {
         /// The tid.
         tid: Tid,
     },
+    /// A GSYM file that was named.
+    #[error("--gsym: {0}")]
+    Gsym(#[from] StoreError),
     /// The system refuses a thread, a pipe or poll.
     #[error("{what} failed: {source}")]
     System {
@@ -169,14 +173,15 @@ impl Recorder {
             kernel_stack: options.kernel_stack,
             user_stack: options.user_stack,
             log: options.log_kernel,
+            unwind_mib: options.unwind_mib,
             rows: options.user_stack && options.call_graph != CallGraph::FramePointers,
         };
         let awaited = awaited_pids(&options.targets)?;
         let sampler = Sampler::load(&sampler_options)?;
         // Before the targets are read from /proc, so that nothing falls between the two.
         let side_band = SideBand::open(sampler.cpus())?;
-        let symbols =
-            Symbolizer::spawn().map_err(|source| RecordError::System { what: "starting a thread", source })?;
+        let symbols = Symbolizer::spawn_with_gsym(gsym_of(&options)?)
+            .map_err(|source| RecordError::System { what: "starting a thread", source })?;
         let unwinding = if sampler_options.rows { Some(Unwinding::spawn()) } else { None };
         let unwinding =
             unwinding.transpose().map_err(|source| RecordError::System { what: "starting a thread", source })?;
@@ -328,6 +333,7 @@ impl Recorder {
             }
         }
         self.take_inheritance(sample.process);
+        self.note_demand(sample.process, sample.user, sample.time);
         let mut remarks = Vec::new();
         Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);
         if let Some(process) = known.and_then(|id| self.processes.get(id)) {
@@ -393,6 +399,9 @@ impl Recorder {
         for (id, sources) in &mut self.sources {
             let oldest = self.queues.get(id).and_then(Queue::front).map_or(recent, |sample| sample.time.min(recent));
             sources.code.map.prune_before(oldest);
+            if let Some(rows) = sources.code.rows_mut() {
+                rows.forget_before(oldest);
+            }
         }
     }
 
@@ -478,6 +487,18 @@ fn process_of(tid: Tid) -> Result<Pid, RecordError> {
     procfs::status(Pid(tid.0)).map(|status| status.tgid).map_err(|_| RecordError::NoSuchThread { tid })
 }
 
+/// Finds the GSYM files, and says which of them are of no use.
+fn gsym_of(options: &RecordOptions) -> Result<GsymStore, RecordError> {
+    let store = GsymStore::find(&options.gsym)?;
+    for skipped in store.skipped() {
+        tracing::warn!("--gsym: {skipped}");
+    }
+    if store.is_empty() && !options.gsym.is_empty() {
+        tracing::warn!("--gsym: no GSYM file with a uuid was found");
+    }
+    Ok(store)
+}
+
 fn is_alive(processes: &Processes, id: ProcessId) -> bool {
     processes.get(id).is_some_and(|process| process.exit_time.is_none())
 }
@@ -491,6 +512,7 @@ fn waiting_sample(sample: &RawSample<'_>, stacks: &mut Stacks, late: &mut LateSa
         kernel: stacks.intern(sample.kernel).0,
         user: stacks.intern(sample.user).0,
         stop: sample.stop,
+        true_from: usize::MAX,
         late: sample.late.as_ref().and_then(|piece| late.keep(piece)),
     }
 }

@@ -1,119 +1,145 @@
 //! Keeps the kernel part's unwind tables true: rows of every mapped file, rows of generated code, and where each
 //! process has them.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
+mod builders;
+mod catalog;
+mod delays;
+mod regions;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use profiler_common::machine::Machine;
 use profiler_common::table::{MAX_REGIONS, PageKey, Region};
 
+use self::builders::{Builders, Built, Image};
+use self::catalog::{Catalog, Found, State};
+use self::delays::Delays;
 use crate::account::UnwindingStats;
+use crate::elf::svma_of_mapping;
 use crate::kernel::Tables;
 use crate::process::open::{TargetFile, open_mapping};
-use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, own_vdso};
+use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, monotonic_now, procfs};
 use crate::record::sources::Sources;
-use crate::units::{Avma, FileOffset, MonoNs, Pid};
-use crate::unwind::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes};
+use crate::units::{Avma, MonoNs, Pid};
+use crate::unwind::ElfRows;
 
-/// Distinct files whose rows are built at most.
-const MAX_FILES: usize = 4096;
-/// Mappings remembered at most; beyond it all are looked up anew.
-const MAX_KNOWN: usize = 1 << 16;
+/// Files that wait for a builder at most, each with an open descriptor; further ones are looked up when these are done.
+const MAX_ORDERS: usize = 256;
+/// Files remembered of one process at most; beyond it all are looked up anew.
+const MAX_KNOWN: usize = 4096;
+/// Files that samples have met before they were looked up, remembered at most.
+const MAX_MET: usize = 4096;
+/// Ended processes whose files are remembered.
+const MAX_ENDED: usize = 256;
+/// Tables that wait for room at most, and for how long: what is given back can be used again after a second.
+const MAX_HOMELESS: usize = 16;
+const HOMELESS_NS: u64 = 3_000_000_000;
+/// Lists of mappings longer than this are published five times a second at most.
+const LONG_LIST: usize = 1024;
+const LONG_LIST_NS: u64 = 200_000_000;
+/// The part of all rows that is kept free, if rows that nobody uses can go for it.
+const KEPT_FREE: u32 = 8;
 
-/// Which file a mapping is of, as fstat says. An inode may be used again, or written anew: its last change tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileKey {
-    st_dev: u64,
-    inode: u64,
-    len: u64,
-    changed: (i64, i64),
+/// Which file a process maps. The address is only told for events that do not know the inode.
+type KnownFile = (Device, u64, Option<u64>, Avma);
+
+/// A process' list as it was published.
+#[derive(Debug, Default)]
+struct Published {
+    regions: Vec<Region>,
+    /// The files' objects in it.
+    objects: BTreeSet<u32>,
+    since: MonoNs,
 }
 
-/// A mapping, and what it was when its file was looked up.
-type KnownMapping = (ProcessId, Avma, Device, u64, FileOffset);
-
-fn known_mapping(process: ProcessId, mapping: &Mapping) -> KnownMapping {
-    (process, mapping.start, mapping.device, mapping.inode, mapping.file_offset)
+impl Published {
+    /// A long list that changes all the time would use up the room of all: what it replaces stays in use for a second.
+    fn is_too_young(&self, now: MonoNs) -> bool {
+        self.regions.len() > LONG_LIST && now.0.saturating_sub(self.since.0) < LONG_LIST_NS
+    }
 }
 
-/// A file's rows.
+/// Rows that found no room yet.
 #[derive(Debug)]
-enum Object {
-    Loading,
-    Ready(Vec<Segment>),
-    Without,
-}
-
-/// What the builder thread is asked.
-enum Order {
-    File(u32, File),
-    Vdso(u32),
-}
-
-/// The builder thread's answer.
-struct Built {
+struct Homeless {
     object: u32,
-    rows: Result<ElfRows, RowsError>,
-    took: Duration,
+    rows: ElfRows,
+    since: MonoNs,
+}
+
+/// A process' generated code in the tables.
+#[derive(Debug, Default)]
+struct Code {
+    object: u32,
+    /// Whether it is the object of the process that this one was forked from.
+    borrowed: bool,
+    /// Pages published, to be withdrawn when it ends.
+    pages: HashSet<u32>,
 }
 
 /// Feeds the tables.
 pub(super) struct Unwinding {
-    orders: Sender<Order>,
-    built: Receiver<Built>,
-    outstanding: usize,
-    /// By number; 0 is none. Numbers of generated code are not in it.
-    objects: HashMap<u32, Object>,
-    files: HashMap<FileKey, u32>,
-    vdso: Option<u32>,
-    known: HashMap<KnownMapping, u32>,
-    /// The object number of each process' generated code.
-    jit_objects: HashMap<ProcessId, u32>,
-    /// Pages published for each of them, to be withdrawn when it ends.
-    jit_pages: HashMap<ProcessId, HashSet<u32>>,
-    next_object: u32,
+    builders: Builders,
+    catalog: Catalog,
+    known: HashMap<ProcessId, HashMap<KnownFile, u32>>,
+    /// Samples that have met files which have not been looked up yet.
+    met: HashMap<(ProcessId, KnownFile), u64>,
+    code: HashMap<ProcessId, Code>,
+    homeless: VecDeque<Homeless>,
     /// Processes whose regions have to be published again.
     changed: HashSet<ProcessId>,
     /// Processes whose samples bring along what a walk by late rows needs.
     late: HashSet<ProcessId>,
+    /// Files of processes that have ended, for samples that wait.
+    ended: VecDeque<(ProcessId, HashMap<KnownFile, u32>)>,
     /// What each process' regions are: a list that has not changed is not written again.
-    published: HashMap<ProcessId, Vec<Region>>,
+    published: HashMap<ProcessId, Published>,
+    /// Device and inode of this program.
+    own_file: Option<(u64, u64)>,
     stats: UnwindingStats,
+    remarks: Vec<String>,
+    started: MonoNs,
+    delays: Delays,
 }
 
 impl Unwinding {
-    /// Starts the builder thread.
+    /// Starts the builder threads.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub(super) fn spawn() -> io::Result<Self> {
-        let (orders, to_build) = channel();
-        let (answers, built) = channel();
-        std::thread::Builder::new().name("rows".into()).spawn(move || build(&to_build, &answers))?;
         Ok(Self {
-            orders,
-            built,
-            outstanding: 0,
-            objects: HashMap::new(),
-            files: HashMap::new(),
-            vdso: None,
+            builders: Builders::spawn()?,
+            catalog: Catalog::default(),
             known: HashMap::new(),
-            jit_objects: HashMap::new(),
-            jit_pages: HashMap::new(),
-            next_object: 1,
+            met: HashMap::new(),
+            code: HashMap::new(),
+            homeless: VecDeque::new(),
             changed: HashSet::new(),
             late: HashSet::new(),
+            ended: VecDeque::new(),
             published: HashMap::new(),
+            own_file: std::fs::metadata("/proc/self/exe").ok().map(|metadata| (metadata.dev(), metadata.ino())),
             stats: UnwindingStats::default(),
+            remarks: Vec::new(),
+            started: monotonic_now(),
+            delays: Delays::new(),
         })
     }
 
     /// A process' mappings have changed.
     pub(super) fn change(&mut self, process: ProcessId) {
         self.changed.insert(process);
+    }
+
+    /// A process has mapped a file: it may not be the one that its inode stood for before.
+    pub(super) fn map_file(&mut self, process: ProcessId, device: Device, inode: u64) {
+        if let Some(known) = self.known.get_mut(&process) {
+            known.retain(|(known_device, known_inode, ..), _| (*known_device, *known_inode) != (device, inode));
+        }
     }
 
     /// Whether a process' samples bring along pieces of their stacks where they meet unknown generated code.
@@ -124,94 +150,234 @@ impl Unwinding {
         }
     }
 
+    /// The object of a file's mapping that was looked up before, if its rows are ready, and its bias.
+    pub(super) fn known_object(&self, process: ProcessId, mapping: &Mapping) -> Option<(u32, u64)> {
+        let object = self.known_number(process, mapping)?;
+        self.bias(object, mapping).map(|bias| (object, bias))
+    }
+
+    /// Whether the rows of a mapping's file are being built.
+    pub(super) fn is_loading(&self, process: ProcessId, mapping: &Mapping) -> bool {
+        let state = self.known_number(process, mapping).and_then(|object| self.catalog.state(object));
+        matches!(state, Some(State::Loading))
+    }
+
+    fn known_number(&self, process: ProcessId, mapping: &Mapping) -> Option<u32> {
+        let ended = || self.ended.iter().rev().find(|(ended, _)| *ended == process).map(|(_, known)| known);
+        self.known.get(&process).or_else(ended)?.get(&known_file(mapping)).copied()
+    }
+
     /// Whether a process' mappings are in the tables.
     pub(super) fn has_published(&self, process: ProcessId) -> bool {
         self.published.contains_key(&process)
+    }
+
+    /// A sample has met code in this mapping: rows that it waits for come sooner.
+    pub(super) fn meet(&mut self, process: ProcessId, mapping: &Mapping) {
+        let key = known_file(mapping);
+        if let Some(object) = self.known.get(&process).and_then(|known| known.get(&key)) {
+            self.builders.want(*object);
+        } else if self.met.len() < MAX_MET {
+            *self.met.entry((process, key)).or_default() += 1;
+        }
+    }
+
+    /// Whether a process' samples may wait for rows.
+    pub(super) fn is_wanting(&self, process: ProcessId) -> bool {
+        self.builders.outstanding() > 0 || !self.has_published(process)
     }
 
     /// A process has ended: its tables go.
     pub(super) fn end(&mut self, process: ProcessId, tables: &mut Tables, now: MonoNs) {
         self.changed.remove(&process);
         self.late.remove(&process);
-        if self.published.remove(&process).is_some() {
-            tables.set_regions(process.pid, &[], now);
+        if let Some(known) = self.known.remove(&process) {
+            if self.ended.len() >= MAX_ENDED {
+                self.ended.pop_front();
+            }
+            self.ended.push_back((process, known));
         }
-        if let (Some(object), Some(pages)) = (self.jit_objects.remove(&process), self.jit_pages.remove(&process)) {
+        if let Some(published) = self.published.remove(&process) {
+            tables.set_regions(process.pid, &[], now);
+            for object in published.objects {
+                self.catalog.give_back(object, now);
+            }
+        }
+        self.end_code(process, tables, now);
+    }
+
+    /// Withdraws what a process has published of its generated code.
+    fn end_code(&mut self, process: ProcessId, tables: &mut Tables, now: MonoNs) {
+        if let Some(Code { object, pages, .. }) = self.code.remove(&process) {
             for page in pages {
                 tables.set_page(PageKey { object, page }, &[], now);
             }
         }
     }
 
-    /// Waits until the rows of everything asked for so far are built, `limit` at most.
-    pub(super) fn wait(&mut self, limit: Duration, tables: &mut Tables, now: MonoNs) {
-        let deadline = Instant::now() + limit;
-        while self.outstanding > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.built.recv_timeout(left) {
-                Ok(built) => self.take_up(built, tables, now),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
-            }
+    /// A child begins with its parent's code: until it has rows of its own, it is walked by the parent's.
+    pub(super) fn share_code(&mut self, child: ProcessId, parent: ProcessId) {
+        if let Some(object) = self.code.get(&parent).map(|code| code.object) {
+            self.code.entry(child).or_insert(Code { object, borrowed: true, pages: HashSet::new() });
         }
     }
 
-    /// Takes up what the builder has finished.
+    /// A process has become another program: what it borrowed is none of its code.
+    pub(super) fn exec(&mut self, process: ProcessId) {
+        self.known.remove(&process);
+        if self.code.get(&process).is_some_and(|code| code.borrowed) {
+            self.code.remove(&process);
+        }
+    }
+
+    /// Waits until the rows of everything asked for so far are built, `limit` at most.
+    pub(super) fn wait(&mut self, limit: Duration, tables: &mut Tables, now: MonoNs) {
+        let deadline = Instant::now() + limit;
+        while self.builders.outstanding() > 0
+            && let Some(built) = self.builders.wait_next(deadline)
+        {
+            self.take_up(built, tables, now);
+        }
+    }
+
+    /// Takes up what the builders have finished, and lets unused rows go where room becomes scarce.
     pub(super) fn collect(&mut self, tables: &mut Tables, now: MonoNs) {
-        while let Ok(built) = self.built.try_recv() {
+        let (capacity, free) = (tables.stats().rows_capacity, tables.free_rows());
+        let wanted = capacity / KEPT_FREE;
+        if free < wanted {
+            self.evict(u64::from(wanted - free), tables, now);
+        }
+        for _ in 0..self.homeless.len() {
+            if let Some(homeless) = self.homeless.pop_front() {
+                self.house(homeless, tables, now);
+            }
+        }
+        while let Some(built) = self.builders.next() {
             self.take_up(built, tables, now);
         }
     }
 
     fn take_up(&mut self, built: Built, tables: &mut Tables, now: MonoNs) {
-        self.outstanding = self.outstanding.saturating_sub(1);
         self.stats.build_us += u64::try_from(built.took.as_micros()).unwrap_or(u64::MAX);
-        let state = match built.rows {
-            Ok(rows) if !rows.table.is_empty() => {
-                for page in rows.table.pages() {
-                    if let Ok(number) = u32::try_from(page.page) {
-                        tables.set_page(PageKey { object: built.object, page: number }, page.rows, now);
-                    }
-                }
-                self.stats.files += 1;
-                Object::Ready(rows.segments)
+        match built.rows {
+            Ok(rows) if !rows.table.is_empty() && rows.machine == Machine::NATIVE => {
+                self.house(Homeless { object: built.object, rows, since: now }, tables, now);
+                return;
             }
-            Ok(_) => Object::Without,
-            Err(error) => {
-                tracing::debug!("no unwind rows: {error}");
-                Object::Without
+            Ok(_) => {}
+            Err(reason) => tracing::debug!("no unwind rows: {}: {reason}", self.catalog.path(built.object)),
+        }
+        self.stats.files_without_rows += 1;
+        self.catalog.set_state(built.object, State::Without, now);
+    }
+
+    /// Publishes a file's rows; where there is no room, it is made or waited for, and in the end what fits is
+    /// published.
+    fn house(&mut self, homeless: Homeless, tables: &mut Tables, now: MonoNs) {
+        let wanted = u32::try_from(homeless.rows.table.len()).unwrap_or(u32::MAX);
+        if !tables.has_room(wanted, homeless.rows.table.page_count()) {
+            let evicted = self.evict(u64::from(wanted.saturating_sub(tables.free_rows())), tables, now);
+            let waits = now.0.saturating_sub(homeless.since.0) < HOMELESS_NS;
+            if (evicted || tables.is_returning()) && waits && self.homeless.len() < MAX_HOMELESS {
+                self.homeless.push_back(homeless);
+                return;
             }
-        };
-        self.stats.files_without_rows += u64::from(matches!(state, Object::Without));
-        self.objects.insert(built.object, state);
+        }
+        let Homeless { object, rows: ElfRows { table, segments, .. }, .. } = homeless;
+        let (mut pages, mut refused) = (Vec::new(), 0_u32);
+        for page in table.pages() {
+            let Ok(number) = u32::try_from(page.page) else { continue };
+            if tables.set_page(PageKey { object, page: number }, page.rows, now) {
+                pages.push(number);
+            } else {
+                refused += 1;
+            }
+        }
+        if refused > 0 {
+            self.stats.files_cut += 1;
+            let path = self.catalog.path(object);
+            self.remarks.push(format!(
+                "no room for {refused} of {} pages of unwind rows of {path}: its code there is walked by frame pointer",
+                table.page_count()
+            ));
+        }
+        self.stats.files += 1;
+        self.catalog.set_state(object, State::Ready { segments, pages, rows: wanted }, now);
         // Which of them map it is not worth a table: a region list is built in microseconds.
         self.changed.extend(self.published.keys().copied());
     }
 
+    /// Lets rows go that nobody uses. Returns whether there were any.
+    fn evict(&mut self, rows: u64, tables: &mut Tables, now: MonoNs) -> bool {
+        let victims = self.catalog.evict(rows, now);
+        for victim in &victims {
+            for page in &victim.pages {
+                tables.set_page(PageKey { object: victim.object, page: *page }, &[], now);
+            }
+            self.stats.files_evicted += 1;
+            self.stats.rows_evicted += u64::from(victim.rows);
+        }
+        !victims.is_empty()
+    }
+
     /// Publishes the mappings of every process that has changed. A list that finds no room is tried again.
     pub(super) fn publish(&mut self, tables: &mut Tables, now: MonoNs, processes: &Processes) {
-        for id in std::mem::take(&mut self.changed) {
+        for id in self.by_demand() {
             let Some(process) = processes.get(id).filter(|process| process.exit_time.is_none()) else { continue };
-            let regions = self.regions(process);
-            if self.published.get(&id) == Some(&regions) {
+            if self.published.get(&id).is_some_and(|published| published.is_too_young(now)) {
+                self.changed.insert(id);
                 continue;
             }
-            if tables.set_regions(id.pid, &regions, now) {
-                self.published.insert(id, regions);
-            } else {
-                self.published.insert(id, Vec::new());
-                if regions.len() <= MAX_REGIONS as usize {
-                    self.changed.insert(id);
+            let (regions, left_out) = self.regions(process, now);
+            if self.published.get(&id).is_some_and(|published| published.regions == regions) {
+                continue;
+            }
+            if left_out > 0 {
+                self.stats.regions_refused = self.stats.regions_refused.max(left_out);
+                self.remarks.push(format!(
+                    "process {} has more executable mappings than the {MAX_REGIONS} that are unwound by rows; the \
+                     smallest are walked by frame pointer",
+                    id.pid
+                ));
+            }
+            let complete = tables.set_regions(id.pid, &regions, now);
+            let regions = if complete { regions } else { Vec::new() };
+            let objects =
+                regions.iter().map(|region| region.object).filter(|object| self.catalog.state(*object).is_some());
+            let objects: BTreeSet<u32> = objects.collect();
+            if !complete {
+                self.changed.insert(id);
+            }
+            for object in &objects {
+                self.catalog.take(*object);
+            }
+            if let Some(before) = self.published.insert(id, Published { regions, objects, since: now }) {
+                for object in before.objects {
+                    self.catalog.give_back(object, now);
                 }
             }
         }
+        self.met.clear();
     }
 
-    /// A process' executable mappings by ascending address; neighbours with the same rows are joined.
-    fn regions(&mut self, process: &Process) -> Vec<Region> {
+    /// The processes that have changed, those that samples have met before the others.
+    fn by_demand(&mut self) -> Vec<ProcessId> {
+        let mut samples: HashMap<ProcessId, u64> = HashMap::new();
+        for ((process, _), count) in &self.met {
+            *samples.entry(*process).or_default() += count;
+        }
+        let mut changed: Vec<ProcessId> = self.changed.drain().collect();
+        changed.sort_by_key(|process| std::cmp::Reverse(samples.get(process).copied().unwrap_or(0)));
+        changed
+    }
+
+    /// A process' executable mappings by ascending address, and how many were left out; neighbours with the same rows
+    /// are joined.
+    fn regions(&mut self, process: &Process, now: MonoNs) -> (Vec<Region>, u64) {
         let mut regions: Vec<Region> = Vec::new();
         for mapping in process.space.live() {
             // Mappings without rows are listed, too: that code can be there is known by them.
-            let (object, bias) = self.object_of(process, mapping).filter(|(object, _)| *object != 0).unwrap_or((0, 0));
+            let (object, bias) = self.object_of(process, mapping, now).unwrap_or((0, 0));
             let (start, end) = (mapping.start.0, mapping.end.0);
             let late = if mapping.may_hold_generated_code() {
                 self.late.contains(&process.id)
@@ -219,48 +385,35 @@ impl Unwinding {
                 self.is_loading(process.id, mapping)
             };
             let flags = if late { Region::LATE } else { 0 };
-            let same = |last: &&mut Region| (last.object, last.bias, last.flags) == (object, bias, flags);
-            match regions.last_mut().filter(|last| last.end == start).filter(same) {
-                Some(last) => last.end = end,
-                None => regions.push(Region { start, end, bias, object, flags }),
-            }
+            regions::push(&mut regions, Region { start, end, bias, object, flags });
         }
-        regions
+        regions::fit(regions, MAX_REGIONS as usize)
     }
 
-    fn object_of(&mut self, process: &Process, mapping: &Mapping) -> Option<(u32, u64)> {
+    fn object_of(&mut self, process: &Process, mapping: &Mapping, now: MonoNs) -> Option<(u32, u64)> {
         match mapping.kind {
-            MappingKind::File | MappingKind::Vdso => self.file_object(process, mapping),
+            MappingKind::File | MappingKind::Vdso => self.file_object(process, mapping, now),
             MappingKind::Vsyscall | MappingKind::Special => None,
             MappingKind::Anonymous | MappingKind::NamedMemory | MappingKind::Heap | MappingKind::Stack => {
-                Some((self.jit_object(process.id), 0))
+                Some((self.code_of(process.id).object, 0))
             }
         }
-    }
-
-    /// The object of a file's mapping that was looked up before, if its rows are ready, and its bias.
-    pub(super) fn known_object(&self, process: ProcessId, mapping: &Mapping) -> Option<(u32, u64)> {
-        let object = *self.known.get(&known_mapping(process, mapping))?;
-        self.bias(object, mapping).map(|bias| (object, bias))
-    }
-
-    /// Whether the rows of a mapping's file are being built.
-    pub(super) fn is_loading(&self, process: ProcessId, mapping: &Mapping) -> bool {
-        let object = self.known.get(&known_mapping(process, mapping));
-        object.and_then(|object| self.objects.get(object)).is_some_and(|object| matches!(object, Object::Loading))
     }
 
     /// The object of a mapping if its rows are ready, and its bias.
-    fn file_object(&mut self, process: &Process, mapping: &Mapping) -> Option<(u32, u64)> {
-        let key = known_mapping(process.id, mapping);
-        let object = match self.known.get(&key) {
-            Some(object) => *object,
+    fn file_object(&mut self, process: &Process, mapping: &Mapping, now: MonoNs) -> Option<(u32, u64)> {
+        let key = known_file(mapping);
+        let known = self.known.get(&process.id).and_then(|known| known.get(&key)).copied();
+        // What has been evicted since is looked up again.
+        let object = match known.filter(|object| *object == 0 || self.catalog.state(*object).is_some()) {
+            Some(object) => object,
             None => {
-                let object = self.order(process.id.pid, mapping);
-                if self.known.len() >= MAX_KNOWN {
-                    self.known.clear();
+                let object = self.look_up(process.id, mapping, now)?;
+                let known = self.known.entry(process.id).or_default();
+                if known.len() >= MAX_KNOWN {
+                    known.clear();
                 }
-                self.known.insert(key, object);
+                known.insert(key, object);
                 object
             }
         };
@@ -270,128 +423,110 @@ impl Unwinding {
     /// Address in the process minus address in the object.
     fn bias(&self, object: u32, mapping: &Mapping) -> Option<u64> {
         let offset = if mapping.kind == MappingKind::Vdso { 0 } else { mapping.file_offset.0 };
-        let Some(Object::Ready(segments)) = self.objects.get(&object) else { return None };
-        // A mapping begins at its segment's page, the segment itself may begin a little later. Two segments may share
-        // a page of the file: the one that begins there is meant.
-        let segment = segments.iter().rfind(|segment| {
-            let page_start = segment.file_offset & !0xfff;
-            (page_start..segment.file_offset.saturating_add(segment.file_size)).contains(&offset)
-        })?;
-        let svma = segment.svma.wrapping_sub(segment.file_offset).wrapping_add(offset);
-        Some(mapping.start.0.wrapping_sub(svma))
+        let Some(State::Ready { segments, .. }) = self.catalog.state(object) else { return None };
+        Some(mapping.start.0.wrapping_sub(svma_of_mapping(segments, offset)?))
     }
 
-    /// Has the rows of a mapping's file built, if they are not already. Returns its number, 0 for none.
-    fn order(&mut self, pid: Pid, mapping: &Mapping) -> u32 {
-        if mapping.kind == MappingKind::Vdso {
-            if let Some(object) = self.vdso {
-                return object;
+    /// Has the rows of a mapping's file built, if they are not already. Returns its number, 0 if it can have none;
+    /// nothing if it has to be asked again.
+    fn look_up(&mut self, process: ProcessId, mapping: &Mapping, now: MonoNs) -> Option<u32> {
+        if self.builders.outstanding() >= MAX_ORDERS {
+            self.changed.insert(process);
+            return None;
+        }
+        let (found, image) = if mapping.kind == MappingKind::Vdso {
+            (self.catalog.vdso(now), Image::Vdso)
+        } else {
+            let Ok(TargetFile { file, identity, .. }) = open_mapping(process.pid, mapping) else { return Some(0) };
+            if self.own_file == Some((identity.st_dev, identity.inode)) && is_own_child(process.pid) {
+                // A command that is about to be executed: this is jitprof's image still.
+                return None;
             }
-            let object = self.new_number();
-            self.objects.insert(object, Object::Loading);
-            self.vdso = Some(object);
-            return self.send(Order::Vdso(object), object);
-        }
-        let Ok(TargetFile { file, identity, .. }) = open_mapping(pid, mapping) else { return 0 };
-        let Ok(metadata) = file.metadata() else { return 0 };
-        let changed = (metadata.ctime(), metadata.ctime_nsec());
-        let key = FileKey { st_dev: identity.st_dev, inode: identity.inode, len: identity.len, changed };
-        if let Some(object) = self.files.get(&key) {
-            return *object;
-        }
-        if self.files.len() >= MAX_FILES {
-            self.stats.files_refused += 1;
-            return 0;
-        }
-        let object = self.new_number();
-        self.objects.insert(object, Object::Loading);
-        self.files.insert(key, object);
-        self.send(Order::File(object, file), object)
-    }
-
-    fn send(&mut self, order: Order, object: u32) -> u32 {
-        match self.orders.send(order) {
-            Ok(()) => {
-                self.outstanding += 1;
+            let Ok(found) = self.catalog.file(&file, &mapping.path, now) else { return Some(0) };
+            (found, Image::File(file))
+        };
+        Some(match found {
+            Found::Known(object) => object,
+            Found::New(object) => {
+                let samples = self.met.remove(&(process, known_file(mapping))).unwrap_or(0);
+                self.builders.order(object, image, samples);
                 object
             }
-            // The builder has panicked: everything else goes on by frame pointers.
-            Err(_) => 0,
-        }
+            Found::Full => {
+                self.stats.files_refused += 1;
+                self.remarks
+                    .push(format!("too many files for unwind rows; {} is walked by frame pointer", mapping.path));
+                0
+            }
+        })
     }
 
-    fn new_number(&mut self) -> u32 {
-        let number = self.next_object;
-        // After 4 billion processes numbers begin anew, and 0 stays none.
-        self.next_object = number.checked_add(1).unwrap_or(1);
-        number
-    }
-
-    fn jit_object(&mut self, process: ProcessId) -> u32 {
-        if let Some(object) = self.jit_objects.get(&process) {
-            return *object;
-        }
-        let object = self.new_number();
-        self.jit_objects.insert(process, object);
-        object
+    fn code_of(&mut self, process: ProcessId) -> &mut Code {
+        let catalog = &mut self.catalog;
+        self.code.entry(process).or_insert_with(|| Code { object: catalog.new_number(), ..Code::default() })
     }
 
     /// Publishes the pages of generated code that have changed.
     pub(super) fn publish_code(&mut self, sources: &mut Sources, tables: &mut Tables, now: MonoNs) {
         let id = sources.id;
-        let Some(code) = sources.code.rows_mut().filter(|code| code.is_dirty()) else { return };
-        let object = self.jit_object(id);
-        let pages = self.jit_pages.entry(id).or_default();
-        let published = &mut self.stats.jit_pages;
-        code.flush(|page, rows| {
-            let Ok(page) = u32::try_from(page) else { return };
-            *published += 1;
-            tables.set_page(PageKey { object, page }, rows, now);
-            if rows.is_empty() {
-                pages.remove(&page);
+        let Some(rows) = sources.code.rows_mut().filter(|rows| rows.is_dirty()) else { return };
+        if self.code.get(&id).is_some_and(|code| code.borrowed) {
+            // The list of mappings leads to the new object when all of it is there.
+            self.code.remove(&id);
+            self.changed.insert(id);
+        }
+        let mut refused: Vec<u64> = Vec::new();
+        let mut count = 0;
+        let code = self.code_of(id);
+        rows.flush(|number, page_rows| {
+            let Ok(page) = u32::try_from(number) else { return };
+            count += 1;
+            if !tables.set_page(PageKey { object: code.object, page }, page_rows, now) {
+                refused.push(number);
+            }
+            if page_rows.is_empty() {
+                code.pages.remove(&page);
             } else {
-                pages.insert(page);
+                code.pages.insert(page);
+            }
+        });
+        self.stats.jit_pages += count;
+        let wanted = u64::from(profiler_common::table::MAX_PAGE_ROWS);
+        if !refused.is_empty() && (self.evict(wanted, tables, now) || tables.is_returning()) {
+            // There will be room when the grace is over.
+            refused.into_iter().for_each(|page| rows.touch_page(page));
+        }
+        let (started, delays) = (self.started, &mut self.delays);
+        // What was announced before the recording waited for its beginning, not for the tables.
+        let done = monotonic_now();
+        rows.settle(done, |loaded| {
+            if loaded >= started {
+                delays.add(done.0.saturating_sub(loaded.0));
             }
         });
     }
 
     /// What the tables were built from.
     pub(super) fn stats(&self) -> UnwindingStats {
-        self.stats
+        UnwindingStats {
+            jit_delays: self.delays.count(),
+            jit_delay_median_ms: self.delays.median_ms(),
+            jit_delay_longest_ms: self.delays.longest_ns / 1_000_000,
+            ..self.stats
+        }
+    }
+
+    /// What found no room, in words, since the last call.
+    pub(super) fn take_remarks(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.remarks)
     }
 }
 
-/// The builder thread: gimli takes half a second for a large executable. The smallest file comes first, so that libc
-/// does not wait for a browser.
-fn build(orders: &Receiver<Order>, answers: &Sender<Built>) {
-    let mut waiting: Vec<(u64, Order)> = Vec::new();
-    loop {
-        if waiting.is_empty() {
-            let Ok(order) = orders.recv() else { return };
-            waiting.push((order.bytes(), order));
-        }
-        waiting.extend(orders.try_iter().map(|order| (order.bytes(), order)));
-        let smallest = waiting.iter().enumerate().min_by_key(|(_, (bytes, _))| *bytes).map(|(index, _)| index);
-        let Some((_, order)) = smallest.map(|index| waiting.swap_remove(index)) else { continue };
-        let started = Instant::now();
-        let (object, rows) = match order {
-            Order::File(object, file) => (object, rows_of_elf(&file)),
-            Order::Vdso(object) => {
-                (object, own_vdso().map_err(RowsError::Read).and_then(|image| rows_of_elf_bytes(&image)))
-            }
-        };
-        if answers.send(Built { object, rows, took: started.elapsed() }).is_err() {
-            return;
-        }
-    }
+fn is_own_child(pid: Pid) -> bool {
+    procfs::stat(pid).is_ok_and(|stat| stat.parent.0 == std::process::id())
 }
 
-impl Order {
-    /// How large the file is, in bytes.
-    fn bytes(&self) -> u64 {
-        match self {
-            Self::File(_, file) => file.metadata().map_or(u64::MAX, |metadata| metadata.len()),
-            Self::Vdso(_) => 0,
-        }
-    }
+fn known_file(mapping: &Mapping) -> KnownFile {
+    let start = if mapping.inode == 0 { mapping.start } else { Avma(0) };
+    (mapping.device, mapping.inode, mapping.generation, start)
 }

@@ -69,6 +69,8 @@ pub(super) struct Waiting {
     pub(super) stop: StopReason,
     /// What the walk can be finished from.
     pub(super) late: Option<LateId>,
+    /// From this user frame on, the rows of the sample's time were used; `usize::MAX` if not.
+    pub(super) true_from: usize,
 }
 
 /// The waiting samples, oldest first as they arrived.

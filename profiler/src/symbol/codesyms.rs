@@ -11,7 +11,7 @@
 //!
 //! blazesym takes a symbol without size to reach to the next symbol, labels included, and through the sections behind.
 
-use super::layout::{self, Section};
+use crate::elf::{self, Section};
 
 /// Size of an entry.
 pub(super) const SYMBOL_BYTES: usize = 24;
@@ -34,7 +34,7 @@ pub(super) fn keep(symbols: &mut Vec<u8>, sections: &[Section]) {
                 continue;
             }
             if let Some(section) = sections.get(usize::from(symbol.section)) {
-                let end = section.vaddr.saturating_add(section.size);
+                let end = section.svma.saturating_add(section.size);
                 bytes[16..].copy_from_slice(&end.saturating_sub(symbol.value).to_le_bytes());
             }
         }
@@ -55,8 +55,8 @@ struct Symbol {
 impl Symbol {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let kind = bytes.get(4)? & 0xf;
-        let section = layout::u16_at(bytes, 6).filter(|section| *section != 0)?;
-        let (value, size) = (layout::u64_at(bytes, 8)?, layout::u64_at(bytes, 16)?);
+        let section = elf::u16_at(bytes, 6).filter(|section| *section != 0)?;
+        let (value, size) = (elf::u64_at(bytes, 8)?, elf::u64_at(bytes, 16)?);
         matches!(kind, NOTYPE | FUNC | IFUNC).then_some(Self { section, value, size })
     }
 }
@@ -103,8 +103,8 @@ mod tests {
         [&[0; 4][..], &[kind, 0], &section, &value.to_le_bytes(), &size.to_le_bytes()].concat()
     }
 
-    fn section(vaddr: u64, size: u64) -> Section {
-        Section { name: String::new(), kind: 1, flags: 0, vaddr, file_offset: 0, size, link: 0 }
+    fn section(svma: u64, size: u64) -> Section {
+        Section { name: String::new(), kind: 1, flags: 0, svma, file_offset: 0, size, link: 0 }
     }
 
     /// Value and size of what remains.

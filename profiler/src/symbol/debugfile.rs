@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 use super::elf::Origin;
-use super::image::Image;
-use super::layout::{self, Layout};
+use super::image::{Image, layout_of};
 use super::stats::{DebugLoss, SymbolStats};
+use crate::elf::{self, Layout};
 
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 /// Longest `.gnu_debuglink` section: a file name (255 bytes), its end, padding and the checksum.
@@ -35,8 +35,8 @@ const MAX_CHECKED_BYTES: u64 = 1 << 30;
 /// The copy of the debug file's contents, or nothing.
 pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Option<Image> {
     let owner = origin.file.metadata().ok()?.uid();
-    let build_id = layout::build_id(&origin.file);
-    let link = Layout::read(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));
+    let build_id = elf::build_id(&origin.file);
+    let link = layout_of(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));
     let candidates = candidates(build_id.as_deref(), link.as_ref(), Path::new(&*origin.module.path));
     let host = open_root("/").ok();
     for root in origin.root.as_deref().into_iter().chain(host.as_ref()) {
@@ -45,7 +45,7 @@ pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Option<Image> {
                 continue;
             };
             let same_build = match &build_id {
-                Some(id) => layout::build_id(&file).as_ref() == Some(id),
+                Some(id) => elf::build_id(&file).as_ref() == Some(id),
                 None => link.as_ref().is_some_and(|(_, sum)| checksum(&file).is_ok_and(|found| found == *sum)),
             };
             if !same_build {
@@ -71,7 +71,7 @@ pub fn open_root(path: &str) -> io::Result<File> {
 
 /// The file with debug information, or at least symbols.
 fn copy(file: &File, stats: &mut SymbolStats) -> Option<Image> {
-    let image = Image::copy(file, &Layout::read(file).ok()?).ok()?;
+    let image = Image::copy(file, &layout_of(file).ok()?).ok()?;
     if let Some(loss) = image.debug_loss {
         stats.count_debug(loss);
     }
@@ -94,10 +94,10 @@ fn candidates(build_id: Option<&[u8]>, link: Option<&(String, u32)>, path: &Path
 /// Name and checksum: `{name, 0, padding to 4, crc u32}`. A name with a slash is none.
 fn read_link(file: &File, layout: &Layout) -> Option<(String, u32)> {
     let section = layout.section(".gnu_debuglink").filter(|section| section.size <= MAX_LINK_BYTES)?;
-    let bytes = layout::read_bytes(file, section.file_offset, section.size).ok()?;
+    let bytes = elf::read_bytes(file, section.file_offset, section.size).ok()?;
     let end = memchr::memchr(0, &bytes)?;
     let name = std::str::from_utf8(bytes.get(..end)?).ok()?;
-    let checksum = layout::u32_at(&bytes, end.checked_add(1)?.checked_next_multiple_of(4)?)?;
+    let checksum = elf::u32_at(&bytes, end.checked_add(1)?.checked_next_multiple_of(4)?)?;
     let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains('/');
     is_plain.then(|| (name.to_owned(), checksum))
 }

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::frame::Module;
-use super::layout;
 use super::stats::Unresolved;
+use crate::elf;
 use crate::process::own_vdso;
 
 /// Files held open at once; the usual soft limit of a process is 1024. The least recently used one is closed, keeps
@@ -115,8 +115,9 @@ impl Objects {
         if !metadata.is_file() {
             return Err(ObjectError::NotRegular { path: path.to_owned() });
         }
-        let build_id = layout::build_id(&file);
-        let module = Arc::new(Module { path: path.into(), build_id: build_id.as_deref().map(|id| hex(id).into()) });
+        let build_id = elf::build_id(&file);
+        let module =
+            Arc::new(Module { path: path.into(), build_id: build_id.as_deref().map(|id| elf::hex(id).into()) });
         let identity = match build_id {
             Some(id) => Identity::BuildId { id, size: metadata.size(), owner: metadata.uid() },
             None => Identity::Inode {
@@ -226,10 +227,6 @@ impl Table {
             self.closed = self.closed.saturating_add(1);
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn copy_vdso() -> io::Result<File> {

@@ -21,16 +21,18 @@
 //! `.debug_loc` and types, because nothing reads them. For node 20 that is 12 of 99 MB.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::codesyms;
-use super::layout::{self, Layout, SECTION_HEADER_BYTES, SHF_COMPRESSED, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, Section};
 use super::stats::{DebugLoss, Unresolved};
 use super::vet;
+use crate::elf::{
+    self, ContentsError, ElfError, Layout, SECTION_HEADER_BYTES, SHT_DYNSYM, SHT_SYMTAB, Section, Source,
+};
 
 /// Symbol and string tables of one file, together. Chromium has 180 MB with all its symbols.
 pub const MAX_SYMBOL_BYTES: u64 = 256 << 20;
@@ -50,9 +52,6 @@ const VETTED: [&str; 7] = [
     ".debug_aranges",
 ];
 const PLAIN: [&str; 3] = [".debug_line_str", ".debug_str", ".debug_str_offsets"];
-/// zlib cannot do better than 1032 to 1, zstd about 10,000 to 1 on constant input; real debug sections reach 10 to 1.
-const MAX_INFLATION: u64 = 1100;
-
 /// The copy. Dropping it frees the memory, unless blazesym still maps it.
 #[derive(Debug)]
 pub(super) struct Image {
@@ -65,6 +64,16 @@ pub(super) struct Image {
     pub(super) has_symbols: bool,
     /// Why debug information that the file has is not in here.
     pub(super) debug_loss: Option<DebugLoss>,
+}
+
+/// Where things are in a file; section headers that cannot be read leave nothing to be named by.
+pub(super) fn layout_of(file: &File) -> Result<Layout, Unresolved> {
+    let layout = Layout::read(&Source::File(file)).map_err(|error| match error {
+        ElfError::Read(_) => Unresolved::Unreadable,
+        ElfError::NotElf => Unresolved::NotElf,
+        ElfError::Malformed => Unresolved::Malformed,
+    })?;
+    if layout.sections_malformed { Err(Unresolved::Malformed) } else { Ok(layout) }
 }
 
 impl Image {
@@ -101,7 +110,7 @@ fn copy_symbols(file: &File, layout: &Layout, writer: &mut Writer) -> Result<boo
         };
         let kind = if names[0] == ".symtab" { SHT_SYMTAB } else { SHT_DYNSYM };
         let unreadable = |_| Unresolved::Unreadable;
-        let strings = layout::read_bytes(file, strings.file_offset, strings.size).map_err(|_| Unresolved::Malformed)?;
+        let strings = elf::read_bytes(file, strings.file_offset, strings.size).map_err(|_| Unresolved::Malformed)?;
         writer.section(names[0], kind, codesyms::SYMBOL_BYTES, &symbols).map_err(unreadable)?;
         writer.section(names[1], SHT_STRTAB, 0, &strings).map_err(unreadable)?;
         any = true;
@@ -121,7 +130,7 @@ fn symbols_of<'a>(file: &File, layout: &'a Layout, kind: u32) -> Result<Option<(
     if table.size.saturating_add(strings.size) > MAX_SYMBOL_BYTES {
         return Err(Unresolved::TooLarge);
     }
-    let mut symbols = layout::read_bytes(file, table.file_offset, table.size).map_err(|_| Unresolved::Malformed)?;
+    let mut symbols = elf::read_bytes(file, table.file_offset, table.size).map_err(|_| Unresolved::Malformed)?;
     codesyms::keep(&mut symbols, &layout.sections);
     Ok(Some((symbols, strings)))
 }
@@ -147,41 +156,10 @@ fn collect_debug(file: &File, layout: &Layout) -> Result<Vec<(&'static str, Vec<
 }
 
 fn read_section(file: &File, section: &Section, limit: u64) -> Result<Vec<u8>, DebugLoss> {
-    if section.kind == SHT_NOBITS {
-        return Ok(Vec::new());
-    }
-    if section.size > limit {
-        return Err(DebugLoss::TooLarge);
-    }
-    let malformed = |_| DebugLoss::Malformed;
-    let stored = layout::read_bytes(file, section.file_offset, section.size).map_err(malformed)?;
-    if section.flags & SHF_COMPRESSED == 0 {
-        return Ok(stored);
-    }
-    inflate(&stored, limit)
-}
-
-/// Elf64_Chdr: `{type u32, reserved u32, size u64, align u64}`, then a zlib (type 1) or zstd (type 2) stream.
-fn inflate(stored: &[u8], limit: u64) -> Result<Vec<u8>, DebugLoss> {
-    let kind = layout::u32_at(stored, 0).ok_or(DebugLoss::Malformed)?;
-    let size = layout::u64_at(stored, 8).ok_or(DebugLoss::Malformed)?;
-    let stream = stored.get(24..).ok_or(DebugLoss::Malformed)?;
-    let plausible = u64::try_from(stream.len()).unwrap_or(0).saturating_mul(MAX_INFLATION);
-    if size > limit {
-        return Err(DebugLoss::TooLarge);
-    }
-    if size > plausible {
-        return Err(DebugLoss::Malformed);
-    }
-    let malformed = |_| DebugLoss::Malformed;
-    let mut bytes = Vec::with_capacity(usize::try_from(size).map_err(|_| DebugLoss::TooLarge)?);
-    let read = match kind {
-        1 => flate2::read::ZlibDecoder::new(stream).take(size).read_to_end(&mut bytes),
-        2 => zstd::Decoder::with_buffer(stream).map_err(malformed)?.take(size).read_to_end(&mut bytes),
-        _ => return Err(DebugLoss::Malformed),
-    };
-    let read = read.map_err(malformed)?;
-    if u64::try_from(read) == Ok(size) { Ok(bytes) } else { Err(DebugLoss::Malformed) }
+    Source::File(file).contents(section, limit).map_err(|error| match error {
+        ContentsError::TooLarge => DebugLoss::TooLarge,
+        ContentsError::Malformed => DebugLoss::Malformed,
+    })
 }
 
 /// Writes an ELF file of sections front to back; the header comes last, when the place of the tables is known.

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::image::Image;
-use super::layout::Layout;
 use super::*;
+use crate::elf::Layout;
 use crate::units::{Avma, FileOffset};
 
 const LOOKUPS: usize = 1000;
@@ -36,7 +36,7 @@ fn resident_kib(what: &str) -> u64 {
 fn time_and_memory_of_a_file() {
     let path = file();
     let opened = fs::File::open(&path).unwrap();
-    let layout = Layout::read(&opened).unwrap();
+    let layout = super::image::layout_of(&opened).unwrap();
     let offsets = offsets(&layout);
     let before = resident_kib("VmRSS");
     let symbolizer = Symbolizer::spawn().unwrap();
@@ -65,7 +65,7 @@ fn time_and_memory_of_a_file() {
 #[ignore = "prints figures; run by hand in a release build"]
 fn time_of_the_copy() {
     let opened = fs::File::open(file()).unwrap();
-    let layout = Layout::read(&opened).unwrap();
+    let layout = super::image::layout_of(&opened).unwrap();
     let info = layout.section(".debug_info").map_or(0, |section| section.size);
     let start = cpu_time();
     let image = Image::copy(&opened, &layout).unwrap();
@@ -157,9 +157,9 @@ fn addr2line(path: &Path, addresses: impl Iterator<Item = u64>) -> Vec<Vec<(Stri
 fn names_agree_with_addr2line() {
     let path = file();
     let opened = fs::File::open(&path).unwrap();
-    let layout = Layout::read(&opened).unwrap();
+    let layout = super::image::layout_of(&opened).unwrap();
     let offsets = offsets(&layout);
-    let theirs = addr2line(&path, offsets.iter().map(|offset| layout.vaddr_of(*offset).unwrap()));
+    let theirs = addr2line(&path, offsets.iter().map(|offset| layout.svma_of(*offset).unwrap()));
     let symbolizer = Symbolizer::spawn().unwrap();
     let id = symbolizer.objects().add(opened, path.to_str().unwrap()).unwrap();
     offsets.iter().for_each(|offset| symbolizer.request(SymbolKey::File(id, FileOffset(*offset))));

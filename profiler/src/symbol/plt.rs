@@ -7,7 +7,7 @@
 use std::fs::File;
 
 use super::demangle;
-use super::layout::{self, Layout, SHT_DYNSYM, Section};
+use crate::elf::{self, Layout, SHT_DYNSYM, Section};
 
 const STUB_BYTES: u64 = 16;
 const HEADER_BYTES: u64 = if cfg!(target_arch = "aarch64") { 32 } else { 16 };
@@ -39,12 +39,12 @@ impl Plt {
         let strings = layout.linked(symbols)?;
         let count = stubs.size.checked_sub(skipped)?.min(MAX_STUBS * STUB_BYTES) / STUB_BYTES;
         let length = relocations.size.min(count.checked_mul(24)?);
-        let relocations = layout::read_bytes(file, relocations.file_offset, length).ok()?;
+        let relocations = elf::read_bytes(file, relocations.file_offset, length).ok()?;
         let names = relocations.chunks_exact(RELOCATION_BYTES).map(|relocation| {
-            let symbol = layout::u64_at(relocation, 8).map_or(0, |info| info >> 32);
+            let symbol = elf::u64_at(relocation, 8).map_or(0, |info| info >> 32);
             name_of(file, symbols, strings, symbol).unwrap_or_default()
         });
-        Some(Self { start: stubs.vaddr.checked_add(skipped)?, names: names.collect() })
+        Some(Self { start: stubs.svma.checked_add(skipped)?, names: names.collect() })
     }
 
     /// `foo@plt` if the address is in the stub for `foo`.
@@ -56,10 +56,10 @@ impl Plt {
 
 fn name_of(file: &File, symbols: &Section, strings: &Section, index: u64) -> Option<String> {
     let inside = index.checked_mul(SYMBOL_BYTES).filter(|inside| *inside < symbols.size)?;
-    let symbol = layout::read_bytes(file, symbols.file_offset.checked_add(inside)?, 4).ok()?;
-    let name_start = u64::from(layout::u32_at(&symbol, 0)?);
+    let symbol = elf::read_bytes(file, symbols.file_offset.checked_add(inside)?, 4).ok()?;
+    let name_start = u64::from(elf::u32_at(&symbol, 0)?);
     let length = strings.size.checked_sub(name_start)?.min(512);
-    let name = layout::read_bytes(file, strings.file_offset.checked_add(name_start)?, length).ok()?;
+    let name = elf::read_bytes(file, strings.file_offset.checked_add(name_start)?, length).ok()?;
     let end = memchr::memchr(0, &name)?;
     let name = std::str::from_utf8(name.get(..end)?).ok().filter(|name| !name.is_empty())?;
     Some(format!("{}@plt", demangle::demangle(name).0))

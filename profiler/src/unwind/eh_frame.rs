@@ -21,10 +21,11 @@ use gimli::{
     BaseAddresses, CommonInformationEntry, EndianSlice, FrameDescriptionEntry, LittleEndian, Section, UnwindOffset,
     UnwindSection,
 };
+use profiler_common::machine::Machine;
 use profiler_common::row::Rule;
 
 use super::builder::RowTableBuilder;
-use super::machine::Machine;
+use super::machine::Registers;
 use super::program::{Evaluation, State, run_fde, run_initial};
 use super::stats::RowStats;
 
@@ -32,10 +33,19 @@ pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Where an entry is and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+pub(super) enum Entry {
     Fde(usize),
     Cie,
     Terminator,
+}
+
+/// The entries of an `.eh_frame` and where they are.
+pub(super) fn entries(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Entry)> {
+    let mut entries = Entries { bytes, at: 0, debug_frame: false, torn: false };
+    std::iter::from_fn(move || {
+        let start = entries.at;
+        entries.next().map(|entry| (start..entries.at, entry))
+    })
 }
 
 /// Walks over entries by their lengths; ends at one that does not fit.
@@ -94,7 +104,7 @@ pub(super) struct Compiler<'a, S> {
     bytes: &'a [u8],
     bases: &'a BaseAddresses,
     debug_frame: bool,
-    machine: Machine,
+    registers: Registers,
     /// `None` for one that makes no sense.
     cies: HashMap<usize, Option<Cie<'a>>>,
     /// Instructions that may still be run.
@@ -103,10 +113,12 @@ pub(super) struct Compiler<'a, S> {
 }
 
 /// Compiles a whole section into `builder`, for functions that begin in one of the ranges of `code` (ascending), cut
-/// to that range. `until_terminator` is for sections whose end is not known.
+/// to that range. The section must know the machine's [`vendor`](super::machine::vendor). `until_terminator` is for
+/// sections whose end is not known.
 pub(super) fn compile<'a, S>(
     section: S,
     bases: &'a BaseAddresses,
+    machine: Machine,
     code: &[Range<u64>],
     until_terminator: bool,
     builder: &mut RowTableBuilder,
@@ -114,7 +126,7 @@ pub(super) fn compile<'a, S>(
 ) where
     S: Section<Bytes<'a>> + UnwindSection<Bytes<'a>>,
 {
-    let mut compiler = Compiler::new(section, bases);
+    let mut compiler = Compiler::new(section, bases, machine);
     let length = u64::try_from(compiler.bytes.len()).unwrap_or(u64::MAX);
     stats.section_bytes = stats.section_bytes.saturating_add(length);
     let mut entries = compiler.entries();
@@ -133,14 +145,14 @@ impl<'a, S> Compiler<'a, S>
 where
     S: Section<Bytes<'a>> + UnwindSection<Bytes<'a>>,
 {
-    pub(super) fn new(section: S, bases: &'a BaseAddresses) -> Self {
+    pub(super) fn new(section: S, bases: &'a BaseAddresses, machine: Machine) -> Self {
         let bytes = section.reader().slice();
         Self {
             section,
             bytes,
             bases,
             debug_frame: S::id() == gimli::SectionId::DebugFrame,
-            machine: Machine::X86_64,
+            registers: Registers::of(machine),
             cies: HashMap::new(),
             budget: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
             rules: Vec::new(),
@@ -163,12 +175,12 @@ where
     pub(super) fn parse(&mut self, at: usize) -> Option<(usize, FrameDescriptionEntry<Bytes<'a>>)> {
         let mut cie_at = 0;
         let (section, bases, cies, budget) = (&self.section, self.bases, &mut self.cies, &mut self.budget);
-        let machine = self.machine;
+        let registers = self.registers;
         let fde = section.fde_from_offset(bases, S::Offset::from(at), |section, bases, offset| {
             cie_at = UnwindOffset::into(offset);
             let known = cies.entry(cie_at).or_insert_with(|| {
                 let entry = section.cie_from_offset(bases, offset).ok()?;
-                let initial = run_initial(section, bases, &entry, machine, budget)?;
+                let initial = run_initial(section, bases, &entry, registers, budget)?;
                 Some(Cie { entry, initial })
             });
             // The caller counts a failure, whatever its reason.
@@ -187,7 +199,7 @@ where
         let cie = self.cies.get(cie_at)?.as_ref()?;
         self.rules.clear();
         let mut evaluation = Evaluation {
-            machine: self.machine,
+            registers: self.registers,
             initial: cie.initial,
             end,
             budget: &mut self.budget,

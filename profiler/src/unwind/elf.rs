@@ -4,13 +4,17 @@ use std::fs::File;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, LittleEndian};
-use profiler_common::row::{CfaKind, Rule};
+use profiler_common::machine::Machine;
 
+use super::augmentation::without_unknown_letters;
 use super::builder::RowTableBuilder;
 use super::eh_frame::compile;
-use super::layout::{Layout, Source};
+use super::linkage::add_linkage_tables;
+use super::machine::vendor;
 use super::rows::RowTable;
 use super::stats::RowStats;
+use super::synth::rows_of_code;
+use crate::elf::{ElfError, Layout, SHF_COMPRESSED, Section, Segment, Source};
 
 /// Most bytes of a section that are read. Node's has 2.7 MB, Chromium's about 30 MB.
 const MAX_SECTION_BYTES: u64 = 128 << 20;
@@ -18,20 +22,16 @@ const MAX_SECTION_BYTES: u64 = 128 << 20;
 /// Bytes of an `.eh_frame_hdr` that say where `.eh_frame` is.
 const HDR_BYTES: u64 = 32;
 
-/// Where a file says that its code is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Segment {
-    /// Offset in the file, in bytes.
-    pub file_offset: u64,
-    /// The address that the file itself gives to the byte at `file_offset`.
-    pub svma: u64,
-    /// Bytes in the file.
-    pub file_size: u64,
-}
+/// Most bytes of an image's symbols that are read; a vDSO has some ten of 24 bytes each.
+const MAX_SYMBOL_BYTES: u64 = 64 << 10;
+const SYMBOL_BYTES: usize = 24;
+const STT_FUNC: u8 = 2;
 
 /// The rows of one file.
 #[derive(Clone, Debug)]
 pub struct ElfRows {
+    /// Whose code it is; the kernel part unwinds that of its own machine only.
+    pub machine: Machine,
     /// Rules by the file's own addresses.
     pub table: RowTable,
     /// Executable `PT_LOAD` segments, ascending by address.
@@ -43,14 +43,11 @@ pub struct ElfRows {
 /// Why a file gives no rows.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
-    /// The file cannot be read.
-    #[error("cannot read the file: {0}")]
-    Read(#[from] std::io::Error),
-    /// Neither a program nor a shared object in 64-bit little-endian ELF.
-    #[error("not a 64-bit little-endian ELF program or library")]
-    NotElf,
-    /// Code of another machine than x86-64.
-    #[error("ELF machine {0} is not supported: rows are made for x86-64 (62)")]
+    /// No ELF program or library that can be read.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Code of another machine.
+    #[error("ELF machine {0} is not supported: rows are made for x86-64 (62) and AArch64 (183)")]
     Machine(u16),
 }
 
@@ -61,7 +58,7 @@ pub enum RowsError {
 /// rules. Reads each section once; libc takes a few milliseconds.
 ///
 /// # Errors
-/// [`RowsError`], if the file cannot be read or holds no x86-64 code.
+/// [`RowsError`], if the file cannot be read or holds code of another machine than x86-64 and AArch64.
 pub fn rows_of_elf(file: &File) -> Result<ElfRows, RowsError> {
     rows_of_source(&Source::File(file))
 }
@@ -74,41 +71,65 @@ pub fn rows_of_elf_bytes(image: &[u8]) -> Result<ElfRows, RowsError> {
     rows_of_source(&Source::Bytes(image))
 }
 
+/// Rows from the code bytes of an image's exported functions: AArch64's vDSO has no call frame information, and its
+/// functions, which keep their return address in the link register, cannot be left by the frame pointer.
+fn add_exported_functions(source: &Source<'_>, layout: &Layout, machine: Machine, builder: &mut RowTableBuilder) {
+    let symbols = layout.section(".dynsym").and_then(|section| source.contents(section, MAX_SYMBOL_BYTES).ok());
+    for symbol in symbols.unwrap_or_default().as_chunks::<SYMBOL_BYTES>().0 {
+        let field = |at: usize| u64::from_le_bytes(*symbol[at..].first_chunk().expect("invariant: fields are inside"));
+        let (is_function, start, size) = (symbol[4] & 15 == STT_FUNC, field(8), field(16));
+        let Some((offset, available)) = layout.loaded_from(start).filter(|_| is_function) else { continue };
+        let rows = source.read(offset, size.min(available)).ok().and_then(|code| rows_of_code(machine, start, &code));
+        if let Some(rows) = rows {
+            builder.add_table(&rows);
+        }
+    }
+}
+
 fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
     let layout = Layout::read(source)?;
-    let code = layout.code_ranges();
+    let machine = Machine::of_elf(layout.machine.into()).ok_or(RowsError::Machine(layout.machine))?;
+    let segments = layout.code();
+    let code: Vec<Range<u64>> = segments.iter().map(Segment::addresses).collect();
     let mut builder = RowTableBuilder::default();
     let mut stats = RowStats::default();
-    let bases = layout.bases();
+    let bases = bases(&layout);
     if let Some((address, bytes, open_ended)) = eh_frame(source, &layout, &mut stats) {
         let bases = bases.clone().set_eh_frame(address);
-        compile(gimli::EhFrame::new(&bytes, LittleEndian), &bases, &code, open_ended, &mut builder, &mut stats);
+        let bytes = without_unknown_letters(&bytes, machine);
+        let mut section = gimli::EhFrame::new(&bytes, LittleEndian);
+        section.set_vendor(vendor(machine));
+        compile(section, &bases, machine, &code, open_ended, &mut builder, &mut stats);
     }
     if let Some(section) = layout.section(".debug_frame")
-        && let Some(bytes) = source.section(section, MAX_SECTION_BYTES)
+        && let Some(bytes) = contents(source, section)
     {
         let mut section = gimli::DebugFrame::new(&bytes, LittleEndian);
         section.set_address_size(8);
-        compile(section, &bases, &code, false, &mut builder, &mut stats);
+        section.set_vendor(vendor(machine));
+        compile(section, &bases, machine, &code, false, &mut builder, &mut stats);
     }
-    add_linkage_tables(source, &layout, &code, &mut builder);
+    if matches!(source, Source::Bytes(_)) && machine == Machine::Aarch64 {
+        add_exported_functions(source, &layout, machine, &mut builder);
+    }
+    add_linkage_tables(source, &layout, machine, &code, &mut builder);
     stats.over_limit = stats.over_limit.saturating_add(builder.overflow());
     let (table, cut) = builder.finish();
     stats.cut |= cut;
     stats.rows = u64::try_from(table.len()).unwrap_or(u64::MAX);
-    Ok(ElfRows { table, segments: layout.code, stats })
+    Ok(ElfRows { machine, table, segments, stats })
 }
 
 /// The address and bytes of `.eh_frame`, and whether they may reach beyond its end.
 fn eh_frame(source: &Source<'_>, layout: &Layout, stats: &mut RowStats) -> Option<(u64, Vec<u8>, bool)> {
     if let Some(section) = layout.section(".eh_frame") {
         stats.cut |= section.size > MAX_SECTION_BYTES;
-        let bytes = source.section(section, MAX_SECTION_BYTES)?;
-        return Some((section.address, bytes, false));
+        let bytes = contents(source, section)?;
+        return Some((section.svma, bytes, false));
     }
-    let hdr_address = layout.eh_frame_hdr?;
+    let hdr_address = layout.eh_frame_hdr()?;
     let (offset, available) = layout.loaded_from(hdr_address)?;
-    let bytes = source.read(offset, available.min(HDR_BYTES))?;
+    let bytes = source.read(offset, available.min(HDR_BYTES)).ok()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(hdr_address);
     // The table is not wanted, so an unknown count is no reason to fail: only the first pointer is decoded.
     let parsed = gimli::EhFrameHdr::new(&bytes, LittleEndian).parse(&bases, 8).ok()?;
@@ -116,31 +137,25 @@ fn eh_frame(source: &Source<'_>, layout: &Layout, stats: &mut RowStats) -> Optio
         return None;
     };
     let (offset, available) = layout.loaded_from(address)?;
-    Some((address, source.read(offset, available.min(MAX_SECTION_BYTES))?, true))
+    Some((address, source.read(offset, available.min(MAX_SECTION_BYTES)).ok()?, true))
 }
 
-/// Slots that no call frame information covers: where it does, its entries came first and win.
-fn add_linkage_tables(source: &Source<'_>, layout: &Layout, code: &[Range<u64>], builder: &mut RowTableBuilder) {
-    for section in &layout.sections {
-        let range = section.address..section.address.saturating_add(section.size);
-        if !code.iter().any(|code| code.start <= range.start && range.end <= code.end) {
-            continue;
-        }
-        match section.name.as_str() {
-            ".plt" if is_classic(source, section.file_offset) => {
-                let entered = |offset| Rule::with_cfa(CfaKind::Sp, offset);
-                let at = |offset| range.start.saturating_add(offset);
-                // The first slot is jumped to from the others, with two words on the stack, and pushes a third.
-                builder.add(range.clone(), [(at(0), entered(16)), (at(6), entered(24)), (at(16), Rule::PLT)]);
-            }
-            ".plt.sec" | ".plt.got" => builder.add(range.clone(), [(range.start, Rule::ENTRY)]),
-            _ => {}
-        }
+/// What is wanted of a section: the front of it, if it is too large; all or nothing if it is compressed.
+fn contents(source: &Source<'_>, section: &Section) -> Option<Vec<u8>> {
+    if section.flags & SHF_COMPRESSED == 0 {
+        return source.read(section.file_offset, section.size.min(MAX_SECTION_BYTES)).ok();
     }
+    source.contents(section, MAX_SECTION_BYTES).ok()
 }
 
-/// Whether the second slot is `jmp *x(%rip); push n; jmp`.
-fn is_classic(source: &Source<'_>, file_offset: u64) -> bool {
-    let slot = file_offset.checked_add(16).and_then(|offset| source.read(offset, 16));
-    slot.is_some_and(|slot| matches!(slot.as_slice(), [0xff, 0x25, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..]))
+/// What pointers other than pc-relative ones are relative to.
+fn bases(layout: &Layout) -> BaseAddresses {
+    let mut bases = BaseAddresses::default();
+    if let Some(text) = layout.section(".text") {
+        bases = bases.set_text(text.svma);
+    }
+    if let Some(got) = layout.section(".got") {
+        bases = bases.set_got(got.svma);
+    }
+    bases
 }

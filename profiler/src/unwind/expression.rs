@@ -5,6 +5,7 @@
 //! | `breg7 8, breg16 0, lit15, and, litN, ge, lit3, shl, plus` | ld and lld for `.plt`, N = 11 (9 and 5 for slots with `endbr64` and `bnd`) | `sp + 8 + 8·(pc & 15 ≥ N)` |
 //! | `bregR n` | gcc for `rbp` in functions that realign their stack | `R + n` |
 //! | `bregR n, deref` | gcc for the CFA in those functions | `*(R + n)` |
+//! | `bregR n, deref, plus_uconst 8` | OpenSSL for the CFA in its ciphers, R = `rsp` | `*(R + n) + 8` |
 
 use gimli::Register;
 
@@ -15,6 +16,8 @@ pub(super) enum Known {
     Sum(Register, i64),
     /// `*(register + offset)`.
     Deref(Register, i64),
+    /// `*(register + offset) + 8`: the place behind a return address.
+    DerefBehind(Register, i64),
     /// A slot of the procedure linkage table whose push ends at this byte of 16.
     Plt(u8),
     /// Anything else.
@@ -22,6 +25,7 @@ pub(super) enum Known {
 }
 
 const DW_OP_DEREF: u8 = gimli::DW_OP_deref.0;
+const DW_OP_PLUS_UCONST: u8 = gimli::DW_OP_plus_uconst.0;
 const DW_OP_BREG0: u8 = gimli::DW_OP_breg0.0;
 const DW_OP_LIT0: u8 = gimli::DW_OP_lit0.0;
 
@@ -42,6 +46,7 @@ pub(super) fn classify(bytes: &[u8]) -> Known {
     match signed_leb128(rest) {
         Some((offset, [])) => Known::Sum(register, offset),
         Some((offset, [DW_OP_DEREF])) => Known::Deref(register, offset),
+        Some((offset, [DW_OP_DEREF, DW_OP_PLUS_UCONST, 8])) => Known::DerefBehind(register, offset),
         _ => Known::Other,
     }
 }
@@ -75,11 +80,21 @@ mod tests {
         assert_eq!(classify(&[0x76, 0x78, 0x06]), Known::Deref(RBP, -8));
         assert_eq!(classify(&[0x76, 0xf8, 0x7e]), Known::Sum(RBP, -136));
         assert_eq!(classify(&[0x77, 0x80, 0x01, 0x06]), Known::Deref(Register(7), 128));
+        assert_eq!(classify(&[0x77, 0xf8, 0x00, 0x06, 0x23, 0x08]), Known::DerefBehind(Register(7), 120));
     }
 
     #[test]
     fn anything_else_is_not() {
-        for other in [&[][..], &[0x06], &[0x76], &[0x76, 0x80], &[0x76, 0, 0x06, 0x06], &[0x70 - 1, 0], &[0x90, 0]] {
+        for other in [
+            &[][..],
+            &[0x06],
+            &[0x76],
+            &[0x76, 0x80],
+            &[0x76, 0, 0x06, 0x06],
+            &[0x70 - 1, 0],
+            &[0x77, 0, 0x06, 0x23, 0x10],
+            &[0x90, 0],
+        ] {
             assert_eq!(classify(other), Known::Other, "{other:02x?}");
         }
         assert_eq!(classify(&PLT[..2]), Known::Sum(Register(7), 8));

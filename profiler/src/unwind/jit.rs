@@ -4,8 +4,12 @@ use std::borrow::Cow;
 
 use gimli::{BaseAddresses, LittleEndian};
 
+use profiler_common::machine::Machine;
+
+use super::augmentation::without_unknown_letters;
 use super::builder::RowTableBuilder;
 use super::eh_frame::Compiler;
+use super::machine::vendor;
 use super::rows::RowTable;
 use super::stats::RowStats;
 use crate::code::EhFrame;
@@ -21,11 +25,14 @@ const MAX_ENTRIES: usize = 64;
 /// V8's code) is a [`Rule::GAP`](profiler_common::row::Rule::GAP), where the frame pointer is used.
 ///
 /// Bounded by the length of the bytes and by 64 entries; about 1 µs for the records seen.
-pub fn rows_of_jit(start: u64, size: u64, eh: &EhFrame) -> Option<RowTable> {
+pub fn rows_of_jit(machine: Machine, start: u64, size: u64, eh: &EhFrame) -> Option<RowTable> {
     let end = start.checked_add(size)?;
     let bases = BaseAddresses::default().set_eh_frame(eh.section_start.0).set_text(start);
     let bytes = without_omitted_lsda(&eh.bytes);
-    let mut compiler = Compiler::new(gimli::EhFrame::new(&bytes, LittleEndian), &bases);
+    let bytes = without_unknown_letters(&bytes, machine);
+    let mut section = gimli::EhFrame::new(&bytes, LittleEndian);
+    section.set_vendor(vendor(machine));
+    let mut compiler = Compiler::new(section, &bases, machine);
     let mut builder = RowTableBuilder::within(start..end);
     let mut stats = RowStats::default();
     let mut found = false;

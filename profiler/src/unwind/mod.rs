@@ -11,16 +11,19 @@
 //! nothing here panics on it, memory and time are bounded by its length and by the limits beside each reader, and
 //! what is left out is counted in [`RowStats`].
 //!
-//! x86-64. What depends on the machine: the registers in `machine`, the instructions in `synth`, and the ELF machine
-//! number in `layout`.
+//! For x86-64 and AArch64. What depends on the machine: the registers in `machine`, linkage tables in `linkage`, the
+//! instructions in `synth`.
 
+mod augmentation;
 mod builder;
+mod coverage;
 mod eh_frame;
 mod elf;
 mod expression;
 mod jit;
+mod jit_history;
 mod jit_space;
-mod layout;
+mod linkage;
 mod machine;
 mod program;
 mod rows;
@@ -32,7 +35,8 @@ mod templates;
 mod tests;
 
 pub use builder::RowTableBuilder;
-pub use elf::{ElfRows, RowsError, Segment, rows_of_elf, rows_of_elf_bytes};
+pub use coverage::{Coverage, KindCount, Stretch, kind_name};
+pub use elf::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 pub use jit::rows_of_jit;
 pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};

@@ -4,11 +4,12 @@ use gimli::{
     BaseAddresses, CallFrameInstruction, CommonInformationEntry, FrameDescriptionEntry, Register, Section,
     UnwindExpression, UnwindSection,
 };
+use profiler_common::machine::Machine;
 use profiler_common::row::{CfaKind, FpKind, Rule};
 
 use super::eh_frame::Bytes;
 use super::expression::{Known, classify};
-use super::machine::Machine;
+use super::machine::Registers;
 use super::stats::Unsupported;
 
 /// States remembered at a time. Compilers nest one deep.
@@ -55,7 +56,7 @@ impl State {
 
 /// What one function's instructions are run with.
 pub(super) struct Evaluation<'e> {
-    pub(super) machine: Machine,
+    pub(super) registers: Registers,
     pub(super) initial: State,
     /// Rules are wanted up to here.
     pub(super) end: u64,
@@ -69,17 +70,17 @@ pub(super) fn run_initial<'a, S>(
     section: &S,
     bases: &BaseAddresses,
     cie: &CommonInformationEntry<Bytes<'a>>,
-    machine: Machine,
+    registers: Registers,
     budget: &mut u64,
 ) -> Option<State>
 where
     S: Section<Bytes<'a>> + UnwindSection<Bytes<'a>>,
 {
-    if cie.return_address_register() != machine.return_address {
+    if cie.return_address_register() != registers.return_address {
         return None;
     }
     let mut steps =
-        Steps { section, machine, data_align: cie.data_alignment_factor(), initial: None, remembered: vec![] };
+        Steps { section, registers, data_align: cie.data_alignment_factor(), initial: None, remembered: vec![] };
     let mut state = State::UNSET;
     let mut instructions = cie.instructions(section, bases);
     while let Some(instruction) = instructions.next().ok()? {
@@ -108,7 +109,7 @@ where
     let mut state = evaluation.initial;
     let mut steps = Steps {
         section,
-        machine: evaluation.machine,
+        registers: evaluation.registers,
         data_align: cie.data_alignment_factor(),
         initial: Some(state),
         remembered: Vec::new(),
@@ -149,7 +150,7 @@ impl Evaluation<'_> {
             self.write_slots(push_end, from, to);
             return;
         }
-        let rule = state.rule(self.machine).unwrap_or_else(|reason| {
+        let rule = state.rule(self.registers).unwrap_or_else(|reason| {
             let count = reason(self.unsupported);
             *count = count.saturating_add(1);
             Rule::UNSUPPORTED
@@ -179,32 +180,41 @@ impl Evaluation<'_> {
 type Reason = fn(&mut Unsupported) -> &mut u64;
 
 impl State {
-    fn rule(&self, machine: Machine) -> Result<Rule, Reason> {
-        match self.return_address {
-            Saved::Undefined => return Ok(Rule::OUTERMOST),
-            Saved::AtCfa(offset) if offset == machine.return_address_at => {}
-            _ => return Err(|counts| &mut counts.return_address),
+    fn rule(&self, registers: Registers) -> Result<Rule, Reason> {
+        if self.return_address == Saved::Undefined {
+            return Ok(Rule::OUTERMOST);
         }
-        let cfa = self.cfa_rule(machine)?;
+        let cfa = self.cfa_rule(registers)?;
         let rule = match self.frame_pointer {
             // A frame pointer without a rule has not been touched; one that is undefined is of no use to any caller.
             Saved::Unset | Saved::Same | Saved::Undefined => cfa,
             Saved::AtCfa(offset) => cfa.with_fp(FpKind::AtCfa, offset),
-            Saved::At(Known::Sum(register, offset)) if register == machine.frame_pointer => {
+            Saved::At(Known::Sum(register, offset)) if register == registers.frame_pointer => {
                 cfa.with_fp(FpKind::AtFp, offset)
             }
             Saved::At(_) | Saved::Other => return Err(|counts| &mut counts.frame_pointer),
         };
+        let rule = match (self.return_address, registers.machine) {
+            // What `call` does.
+            (Saved::AtCfa(-8), Machine::X86_64) => rule,
+            (Saved::AtCfa(offset), Machine::Aarch64) => rule.with_return_address(offset),
+            // A link register without a rule has not been touched.
+            (Saved::Unset | Saved::Same, Machine::Aarch64) => rule.with_link_register(),
+            _ => return Err(|counts| &mut counts.return_address),
+        };
         if rule.cfa == CfaKind::Unsupported { Err(|counts| &mut counts.offset) } else { Ok(rule) }
     }
 
-    fn cfa_rule(&self, machine: Machine) -> Result<Rule, Reason> {
+    fn cfa_rule(&self, registers: Registers) -> Result<Rule, Reason> {
         let (kind, offset) = match self.cfa {
             Cfa::Sum(register, offset) | Cfa::Expression(Known::Sum(register, offset)) => {
-                (sum_kind(register, machine).ok_or::<Reason>(|counts| &mut counts.cfa_register)?, offset)
+                (sum_kind(register, registers).ok_or::<Reason>(|counts| &mut counts.cfa_register)?, offset)
             }
-            Cfa::Expression(Known::Deref(register, offset)) if register == machine.frame_pointer => {
+            Cfa::Expression(Known::Deref(register, offset)) if register == registers.frame_pointer => {
                 (CfaKind::FpDeref, offset)
+            }
+            Cfa::Expression(Known::DerefBehind(register, offset)) if register == registers.stack_pointer => {
+                (CfaKind::SpDeref, offset)
             }
             Cfa::Expression(Known::Plt(PLT_PUSH_END)) => return Ok(Rule::PLT),
             Cfa::Expression(_) => return Err(|counts| &mut counts.cfa_expression),
@@ -215,10 +225,10 @@ impl State {
     }
 }
 
-fn sum_kind(register: Register, machine: Machine) -> Option<CfaKind> {
-    if register == machine.stack_pointer {
+fn sum_kind(register: Register, registers: Registers) -> Option<CfaKind> {
+    if register == registers.stack_pointer {
         Some(CfaKind::Sp)
-    } else if register == machine.frame_pointer {
+    } else if register == registers.frame_pointer {
         Some(CfaKind::Fp)
     } else {
         None
@@ -228,7 +238,7 @@ fn sum_kind(register: Register, machine: Machine) -> Option<CfaKind> {
 /// Applies instructions other than those that advance the address.
 struct Steps<'s, S> {
     section: &'s S,
-    machine: Machine,
+    registers: Registers,
     data_align: i64,
     /// What `restore` goes back to; `None` in a common entry.
     initial: Option<State>,
@@ -282,26 +292,29 @@ where
     }
 
     fn known(&self, expression: &UnwindExpression<usize>) -> Known {
-        expression.get(self.section).map_or(Known::Other, |expression| classify(expression.0.slice()))
+        let known = expression.get(self.section).map_or(Known::Other, |expression| classify(expression.0.slice()));
+        // The slots' form names registers by the numbers of x86-64.
+        let is_foreign = matches!(known, Known::Plt(_)) && self.registers.machine != Machine::X86_64;
+        if is_foreign { Known::Other } else { known }
     }
 
     fn is_kept(&self, register: Register) -> bool {
-        register == self.machine.return_address || register == self.machine.frame_pointer
+        register == self.registers.return_address || register == self.registers.frame_pointer
     }
 
     fn save(&self, state: &mut State, register: Register, saved: Saved) {
-        if register == self.machine.return_address {
+        if register == self.registers.return_address {
             state.return_address = saved;
-        } else if register == self.machine.frame_pointer {
+        } else if register == self.registers.frame_pointer {
             state.frame_pointer = saved;
         }
     }
 
     fn restore(&self, state: &mut State, register: Register) -> Option<()> {
         let initial = self.initial?;
-        if register == self.machine.return_address {
+        if register == self.registers.return_address {
             state.return_address = initial.return_address;
-        } else if register == self.machine.frame_pointer {
+        } else if register == self.registers.frame_pointer {
             state.frame_pointer = initial.frame_pointer;
         }
         Some(())

@@ -220,6 +220,7 @@ fn decode(row: u64) -> Rule {
         4 => CfaKind::Plt,
         5 => CfaKind::Signal,
         6 => CfaKind::Outermost,
+        8 => CfaKind::SpDeref,
         _ => CfaKind::Unsupported,
     };
     let fp = match row.fp_kind() {
@@ -228,5 +229,11 @@ fn decode(row: u64) -> Rule {
         _ => FpKind::AtFp,
     };
     let slots = |bytes: i64| i16::try_from(bytes / 8).unwrap_or_default();
-    Rule { cfa, cfa_offset: slots(row.cfa_offset_bytes()), fp, fp_offset: slots(row.fp_offset_bytes()) }
+    Rule {
+        cfa,
+        cfa_offset: slots(row.cfa_offset_bytes()),
+        fp,
+        fp_offset: slots(row.fp_offset_bytes()),
+        return_address: row.return_address(),
+    }
 }

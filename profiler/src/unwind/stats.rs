@@ -33,7 +33,7 @@ pub struct Unsupported {
     pub cfa_expression: u64,
     /// An offset is no multiple of 8 or beyond 256 KiB.
     pub offset: u64,
-    /// The return address is not at `cfa - 8`.
+    /// The return address is not where rows can say: on x86-64 not at `cfa - 8`, on AArch64 in another register.
     pub return_address: u64,
     /// The caller's frame pointer is in another register or the result of an unknown expression.
     pub frame_pointer: u64,

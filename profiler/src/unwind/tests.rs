@@ -1,5 +1,6 @@
 //! What the tests of this module share: assembled sections, real images, recorded functions.
 
+mod arm;
 mod damage;
 mod elf_files;
 mod images;
@@ -13,6 +14,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, Register, RegisterRule, UnwindTableRow};
+use profiler_common::machine::Machine;
 use profiler_common::row::{CfaKind, FpKind, Rule};
 
 use super::RowStats;
@@ -34,10 +36,15 @@ pub(super) struct Section(pub(super) Vec<u8>);
 impl Section {
     /// Adds a common entry and returns its offset: code alignment 1, data alignment -8, return address in column 16.
     pub(super) fn cie(&mut self, augmentation: &str, instructions: &[u8]) -> usize {
+        self.cie_of(16, augmentation, instructions)
+    }
+
+    /// The same with the return address in another column.
+    pub(super) fn cie_of(&mut self, return_address: u8, augmentation: &str, instructions: &[u8]) -> usize {
         let at = self.0.len();
         let mut body = vec![0, 0, 0, 0, 1];
         body.extend_from_slice(augmentation.as_bytes());
-        body.extend_from_slice(&[0, 1, 0x78, 16]);
+        body.extend_from_slice(&[0, 1, 0x78, return_address]);
         if augmentation.starts_with('z') {
             let pointers = augmentation.contains('R');
             body.push(u8::from(pointers));
@@ -75,12 +82,18 @@ pub(super) const USUAL: [u8; 5] = [0x0c, 7, 8, 0x90, 1];
 
 /// The rows of an `.eh_frame` at an address, for code anywhere.
 pub(super) fn compile(bytes: &[u8], address: u64) -> (RowTable, RowStats) {
+    compile_for(Machine::X86_64, bytes, address)
+}
+
+/// The same for a machine.
+pub(super) fn compile_for(machine: Machine, bytes: &[u8], address: u64) -> (RowTable, RowStats) {
     let bases = BaseAddresses::default().set_eh_frame(address);
-    let section = gimli::EhFrame::new(bytes, LittleEndian);
+    let mut section = gimli::EhFrame::new(bytes, LittleEndian);
+    section.set_vendor(super::machine::vendor(machine));
     let mut builder = RowTableBuilder::default();
     let mut stats = RowStats::default();
     let everywhere = std::slice::from_ref(&(0..u64::MAX));
-    super::eh_frame::compile(section, &bases, everywhere, false, &mut builder, &mut stats);
+    super::eh_frame::compile(section, &bases, machine, everywhere, false, &mut builder, &mut stats);
     stats.over_limit += builder.overflow();
     let (table, cut) = builder.finish();
     stats.cut = cut;
@@ -117,6 +130,9 @@ pub(super) fn rule_by_gimli(row: &UnwindTableRow<usize>, section: &gimli::EhFram
             [Op::RegisterOffset { register: RBP, offset, .. }] => Rule::with_cfa(CfaKind::Fp, *offset),
             [Op::RegisterOffset { register: RBP, offset, .. }, Op::Deref { .. }] => {
                 Rule::with_cfa(CfaKind::FpDeref, *offset)
+            }
+            [Op::RegisterOffset { register: RSP, offset, .. }, Op::Deref { .. }, Op::PlusConstant { value: 8 }] => {
+                Rule::with_cfa(CfaKind::SpDeref, *offset)
             }
             [
                 Op::RegisterOffset { register: RSP, offset: 8, .. },

@@ -13,7 +13,8 @@ use crate::output::Output;
 const MAGIC: u32 = 0x4A69_5444;
 /// What every producer writes and all that perf accepts, although version 2 of the specification exists.
 const VERSION: u32 = 1;
-const EM_X86_64: u32 = 62;
+/// ELF's number of this machine.
+const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// Where xorshift64 begins; anything but zero.
 const NOISE_SEED: u64 = 88_172_645_463_325_252;
@@ -207,7 +208,7 @@ fn oversized() -> Vec<u8> {
 
 fn header(pid: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for field in [MAGIC, VERSION, 40, EM_X86_64, 0, pid] {
+    for field in [MAGIC, VERSION, 40, MACHINE, 0, pid] {
         bytes.extend(field.to_ne_bytes());
     }
     bytes.extend(now_ns().to_ne_bytes());

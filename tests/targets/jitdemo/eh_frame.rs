@@ -27,10 +27,33 @@ mod dwarf {
 
 /// DWARF's number of a register.
 pub(crate) type Register = u8;
-pub(crate) const RBX: Register = 3;
-pub(crate) const RBP: Register = 6;
-pub(crate) const RSP: Register = 7;
-const RETURN_ADDRESS: Register = 16;
+
+#[cfg(target_arch = "x86_64")]
+mod machine {
+    use super::{DW_CFA_DEF_CFA, DW_CFA_OFFSET, Register};
+
+    pub(crate) const RBX: Register = 3;
+    pub(crate) const RBP: Register = 6;
+    pub(crate) const RSP: Register = 7;
+    pub(super) const RETURN_ADDRESS: Register = 16;
+    /// On entry CFA = rsp + 8, and the return address is at CFA - 8.
+    pub(super) const ON_ENTRY: &[u8] = &[DW_CFA_DEF_CFA, RSP, 8, DW_CFA_OFFSET | RETURN_ADDRESS, 1];
+}
+
+#[cfg(target_arch = "aarch64")]
+mod machine {
+    use super::{DW_CFA_DEF_CFA, Register};
+
+    pub(crate) const X19: Register = 19;
+    pub(crate) const X29: Register = 29;
+    pub(crate) const X30: Register = 30;
+    pub(crate) const SP: Register = 31;
+    pub(super) const RETURN_ADDRESS: Register = X30;
+    /// On entry CFA = sp, and the return address is in its register.
+    pub(super) const ON_ENTRY: &[u8] = &[DW_CFA_DEF_CFA, SP, 0];
+}
+
+pub(crate) use machine::*;
 
 /// Size of the `.eh_frame_hdr` with its one entry.
 pub(crate) const HEADER_SIZE: usize = 20;
@@ -46,9 +69,10 @@ pub(crate) struct Unwinding {
 
 impl Unwinding {
     /// CFA = register + offset
-    pub(crate) fn cfa(&mut self, at: usize, register: Register, offset: u8) {
+    pub(crate) fn cfa(&mut self, at: usize, register: Register, offset: u32) {
         self.advance(at);
-        self.instructions.extend([DW_CFA_DEF_CFA, register, offset]);
+        self.instructions.extend([DW_CFA_DEF_CFA, register]);
+        self.unsigned(offset);
     }
 
     /// CFA = register + the offset that holds so far
@@ -58,9 +82,10 @@ impl Unwinding {
     }
 
     /// CFA = the register that holds so far + offset
-    pub(crate) fn cfa_offset(&mut self, at: usize, offset: u8) {
+    pub(crate) fn cfa_offset(&mut self, at: usize, offset: u32) {
         self.advance(at);
-        self.instructions.extend([DW_CFA_DEF_CFA_OFFSET, offset]);
+        self.instructions.push(DW_CFA_DEF_CFA_OFFSET);
+        self.unsigned(offset);
     }
 
     /// The caller's register = *(CFA - below)
@@ -69,9 +94,9 @@ impl Unwinding {
         self.instructions.extend([DW_CFA_OFFSET | register, below / SLOT]);
     }
 
-    /// A push: (CFA, the caller's register) = (rsp + below, *(CFA - below))
+    /// A push: (CFA, the caller's register) = (sp + below, *(CFA - below))
     pub(crate) fn saved(&mut self, at: usize, register: Register, below: u8) {
-        self.cfa_offset(at, below);
+        self.cfa_offset(at, below.into());
         self.saved_only(at, register, below);
     }
 
@@ -79,6 +104,15 @@ impl Unwinding {
     pub(crate) fn restored(&mut self, at: usize, register: Register) {
         self.advance(at);
         self.instructions.push(DW_CFA_RESTORE | register);
+    }
+
+    /// ULEB128
+    fn unsigned(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.instructions.push(value.to_le_bytes()[0] | 0x80);
+            value >>= 7;
+        }
+        self.instructions.push(value.to_le_bytes()[0]);
     }
 
     fn advance(&mut self, at: usize) {
@@ -118,14 +152,14 @@ impl Unwinding {
     }
 }
 
-/// The CIE: on entry CFA = rsp + 8, and the return address is at CFA - 8.
+/// The CIE, which says where things are on entry.
 fn common_information() -> Vec<u8> {
     let mut body = 0_u32.to_le_bytes().to_vec();
     body.push(1); // version
     body.extend(b"zR\0");
     body.extend([1, 0x78, RETURN_ADDRESS]); // code alignment 1, data alignment -8 as SLEB128
     body.extend([1, PCREL_SDATA4]);
-    body.extend([DW_CFA_DEF_CFA, RSP, 8, DW_CFA_OFFSET | RETURN_ADDRESS, 1]);
+    body.extend(ON_ENTRY);
     let mut bytes = Vec::new();
     push_entry(&mut bytes, &body);
     bytes

@@ -1,6 +1,6 @@
 //! A small JIT compiler with a known truth, for the demo and the live tests.
 //!
-//! It generates x86-64 machine code at run time and announces it in a jitdump or a perf map:
+//! It generates machine code at run time, for x86-64 or AArch64, and announces it in a jitdump or a perf map:
 //!
 //! ```text
 //! outer(n) ─┬─▶ middle(n) ──▶ leaf_hot_gK(3n)   75 % of the time
@@ -16,11 +16,13 @@
 
 mod announce;
 mod assembler;
+mod churn;
 mod eh_frame;
 mod functions;
 mod memory;
 mod output;
 mod run;
+mod trace_log;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,7 +51,7 @@ pub(crate) struct Arguments {
     /// Loop iterations of the cold leaf in one call of outer, on average; the hot leaf does three times as many
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
-    /// Use rbp as an ordinary register: only the recorded unwinding information leads to the callers
+    /// Use the frame pointer (rbp, x29) as an ordinary register: only the recorded unwinding information leads to the callers
     #[arg(long)]
     no_frame_pointer: bool,
     /// Announce this many further functions before the loop starts, each called once
@@ -82,6 +84,19 @@ pub(crate) struct Arguments {
     /// Execute this program again after half of the time; its functions' names then begin with `again_`
     #[arg(long)]
     exec_again: bool,
+    /// Emit this many pairs of functions a second, each at the addresses of an older one and with other frame sizes,
+    /// and call them instead of outer
+    #[arg(long, value_name = "PAIRS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    churn: Option<u32>,
+    /// How many pairs live at a time
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    slots: u32,
+    /// Log in HQNplog format what runs when: generations and calls
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fork", "exec_again"])]
+    trace_log: Option<PathBuf>,
+    /// Write the log's integers with the most significant byte first
+    #[arg(long, requires = "trace_log")]
+    trace_big_endian: bool,
     /// What all functions' names begin with
     #[arg(long, default_value = "", value_name = "TEXT")]
     name_prefix: String,
@@ -89,10 +104,6 @@ pub(crate) struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if !cfg!(target_arch = "x86_64") {
-        eprintln!("jitdemo: it generates x86-64 code, and this machine is {}", std::env::consts::ARCH);
-        return ExitCode::from(2);
-    }
     match run::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

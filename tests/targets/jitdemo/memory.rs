@@ -1,4 +1,4 @@
-//! Memory for generated code: writable or executable, never both.
+//! Memory for generated code: writable or executable, and both only where functions are replaced all the time.
 
 use std::ptr::NonNull;
 
@@ -47,7 +47,35 @@ impl Region {
 
     /// Makes the region executable and not writable.
     pub(crate) fn make_executable(&mut self) -> Result<()> {
+        #[cfg(target_arch = "aarch64")]
+        self.synchronise();
         self.protect(libc::PROT_READ | libc::PROT_EXEC)
+    }
+
+    /// Makes the region writable and executable, as JITs have it that replace one function while others run.
+    pub(crate) fn make_writable_and_executable(&mut self) -> Result<()> {
+        self.protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
+    }
+
+    /// Makes the CPUs fetch what has been written: AArch64 keeps instruction and data caches apart.
+    #[cfg(target_arch = "aarch64")]
+    fn synchronise(&self) {
+        let lines = |bytes: usize| (self.address(0)..self.address(self.size)).step_by(bytes);
+        let line_sizes: usize;
+        // SAFETY: reads CTR_EL0, which Linux lets user code read.
+        unsafe { std::arch::asm!("mrs {}, ctr_el0", out(reg) line_sizes, options(nomem, nostack, preserves_flags)) };
+        for line in lines(4 << (line_sizes >> 16 & 15)) {
+            // SAFETY: cleans a data cache line of this region.
+            unsafe { std::arch::asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
+        }
+        // SAFETY: a barrier.
+        unsafe { std::arch::asm!("dsb ish", options(nostack, preserves_flags)) };
+        for line in lines(4 << (line_sizes & 15)) {
+            // SAFETY: invalidates an instruction cache line of this region.
+            unsafe { std::arch::asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
+        }
+        // SAFETY: barriers.
+        unsafe { std::arch::asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
     }
 
     fn protect(&mut self, protection: libc::c_int) -> Result<()> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::Recorder;
 use crate::process::{ProcessId, monotonic_now};
 use crate::record::options::Targets;
-use crate::units::{MonoNs, Pid};
+use crate::record::waiting::RawStack;
+use crate::units::{Avma, MonoNs, Pid};
 
 /// How long the start of a run waits for the rows of the targets' files. Large executables take a second.
 const FIRST_ROWS_LIMIT: Duration = Duration::from_secs(3);
@@ -41,6 +42,20 @@ impl Recorder {
             }
         }
         unwinding.publish(tables, now, &self.processes);
+        let remarks = unwinding.take_remarks();
+        self.remark_all(remarks);
+    }
+
+    /// Rows that a sample waits for are built sooner: those of its innermost frame and of the one it ended at.
+    pub(super) fn note_demand(&mut self, id: ProcessId, user: RawStack, time: MonoNs) {
+        let Some(unwinding) = self.unwinding.as_mut().filter(|unwinding| unwinding.is_wanting(id)) else { return };
+        let Some(process) = self.processes.get(id) else { return };
+        let user = self.stacks.frames(user);
+        for pc in user.iter().take(1).chain(user.last()) {
+            if let Some(mapping) = process.space.lookup(Avma(*pc), time) {
+                unwinding.meet(id, mapping);
+            }
+        }
     }
 
     /// What a process maps has changed.

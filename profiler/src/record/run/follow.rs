@@ -2,7 +2,7 @@
 
 use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive, same_comm};
 use crate::process::discover::is_marker;
-use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
+use crate::process::event::{FileKey, MmapEvent, TaskChange, TaskEvent};
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, monotonic_now};
 use crate::record::options::Targets;
@@ -32,12 +32,17 @@ impl Recorder {
         match &event.change {
             TaskChange::Fork { pid, parent_pid, .. } if pid != parent_pid => {
                 self.inherit(*pid, *parent_pid, event.time);
+                self.borrow_rows(*pid, event.time);
                 self.mappings_changed(*pid, event.time);
             }
             TaskChange::Comm { pid, exec: true, .. } => {
                 let Some(id) = self.processes.at(*pid, event.time).map(|process| process.id) else { return };
                 self.forked.remove(&id);
                 self.copies.end(id);
+                self.settle_heirs(id);
+                if let Some(unwinding) = &mut self.unwinding {
+                    unwinding.exec(id);
+                }
                 self.mappings_changed(*pid, event.time);
                 if let Some(sources) = self.sources.get_mut(&id) {
                     sources.exec(event.time);
@@ -47,6 +52,7 @@ impl Recorder {
             TaskChange::Mmap(mmap) => {
                 self.note_mapping(mmap, event.time);
                 self.mappings_changed(mmap.pid, event.time);
+                self.note_file(mmap, event.time);
             }
             TaskChange::Exit { pid, .. } => self.note_exit(*pid, event.time),
             _ => {}
@@ -72,6 +78,15 @@ impl Recorder {
             }
         }
         self.remark_all(remarks);
+    }
+
+    /// A file that was mapped again may be another one.
+    fn note_file(&mut self, mmap: &MmapEvent, time: MonoNs) {
+        let Some(id) = self.processes.at(mmap.pid, time).map(|process| process.id) else { return };
+        if let (Some(unwinding), FileKey::Inode { device, inode: inode @ 1.., .. }) = (&mut self.unwinding, &mmap.file)
+        {
+            unwinding.map_file(id, *device, *inode);
+        }
     }
 
     /// Remembers what tells the runtime of a process: when advice is given, it may have ended.
@@ -110,6 +125,33 @@ impl Recorder {
         }
     }
 
+    /// Until a child has rows of its own, its parent's are right for the code that it was made with.
+    fn borrow_rows(&mut self, child: Pid, time: MonoNs) {
+        let Some(child) = self.processes.at(child, time).map(|child| child.id) else { return };
+        if let (Some(unwinding), Some((parent, _))) = (&mut self.unwinding, self.forked.get(&child)) {
+            unwinding.share_code(child, *parent);
+        }
+    }
+
+    /// Code of a process is about to go: children that have not been sampled yet get their copy, and its rows, before.
+    fn settle_heirs(&mut self, parent: ProcessId) {
+        let heirs: Vec<ProcessId> =
+            self.forked.iter().filter(|(_, (from, _))| *from == parent).map(|(child, _)| *child).collect();
+        if heirs.is_empty() {
+            return;
+        }
+        let now = monotonic_now();
+        for heir in heirs {
+            self.take_inheritance(heir);
+            if let (Some(unwinding), Some(tables), Some(sources)) =
+                (&mut self.unwinding, self.sampler.tables(), self.sources.get_mut(&heir))
+            {
+                unwinding.publish_code(sources, tables, now);
+            }
+        }
+        self.publish_mappings();
+    }
+
     /// Gives a child its parent's code, if it has not been done.
     pub(super) fn take_inheritance(&mut self, child: ProcessId) {
         let Some((parent, time)) = self.forked.remove(&child) else { return };
@@ -139,6 +181,7 @@ impl Recorder {
         let id = process.id;
         self.sampler.unfollow(pid);
         self.followed.remove(&pid);
+        self.settle_heirs(id);
         self.withdraw_rows(id);
         self.copies.end(id);
         if let Some(sources) = self.sources.get_mut(&id) {

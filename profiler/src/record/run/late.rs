@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use super::Recorder;
 use super::settle::settled_until;
+use crate::kernel::code_mask;
 use crate::process::{ProcessId, Processes};
 use crate::record::files::Files;
 use crate::record::late::{Finished, LateSamples, RowsThen};
@@ -132,6 +133,7 @@ impl<'a> Finisher<'a> {
             unwinding: self.unwinding,
             tables: self.tables,
             time,
+            code_mask: code_mask(),
             loading: Cell::new(false),
             unknown: Cell::new(None),
         })
@@ -146,10 +148,13 @@ impl<'a> Finisher<'a> {
         match self.late.finish(sample, self.stacks.frames(sample.user), rows.as_ref(), last) {
             Finished::NotYet => return,
             Finished::AsWalked => {}
-            Finished::Anew(frames, stop) => {
-                (sample.user, sample.stop) = (self.stacks.intern(&frames).0, stop);
-                if let Some(process) = process {
-                    Resolver::prefetch(process, &frames, sample.time, self.files, self.symbols, self.remarks);
+            Finished::ByRows(index, chain) => {
+                sample.true_from = index;
+                if let Some((frames, stop)) = chain {
+                    (sample.user, sample.stop) = (self.stacks.intern(&frames).0, stop);
+                    if let Some(process) = process {
+                        Resolver::prefetch(process, &frames, sample.time, self.files, self.symbols, self.remarks);
+                    }
                 }
             }
         }

@@ -3,6 +3,8 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use profiler_common::row::{CfaKind, FpKind, Rule};
 
+use super::{Effect, StackState};
+
 /// Bytes that a push takes.
 const SLOT: i64 = 8;
 
@@ -28,24 +30,14 @@ enum Cfa {
     Unknown,
 }
 
-/// What an instruction has shown about the function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    None,
-    /// The frame pointer, pushed before, now points to where it was pushed.
-    FrameSetUp,
-}
+impl StackState for Stack {
+    const ENTRY: Self = Self { cfa: Cfa::Sp(SLOT), fp_below_cfa: None };
 
-impl Stack {
-    /// The first instruction of a function.
-    pub(super) const ENTRY: Self = Self { cfa: Cfa::Sp(SLOT), fp_below_cfa: None };
-
-    /// Whether the CFA can be found, now or later.
-    pub(super) fn is_known(&self) -> bool {
+    fn is_known(&self) -> bool {
         self.cfa != Cfa::Unknown
     }
 
-    pub(super) fn rule(&self) -> Rule {
+    fn rule(&self) -> Rule {
         let rule = match self.cfa {
             Cfa::Sp(offset) => Rule::with_cfa(CfaKind::Sp, offset),
             Cfa::Fp(offset) => Rule::with_cfa(CfaKind::Fp, offset),
@@ -53,7 +45,9 @@ impl Stack {
         };
         self.fp_below_cfa.map_or(rule, |below| rule.with_fp(FpKind::AtCfa, -below))
     }
+}
 
+impl Stack {
     /// The stack behind an instruction.
     pub(super) fn after(self, instruction: &Instruction) -> (Self, Effect) {
         let first = if instruction.op_count() > 0 { instruction.op0_kind() } else { OpKind::NearBranch16 };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use gimli::UnwindSection as _;
 
 use super::*;
+use crate::elf::ElfError;
 use crate::unwind::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 
 /// The files whose code this process maps: this test, libc, ld.so and what else there is; and those named in
@@ -140,12 +141,15 @@ fn without_section_headers_the_program_headers_suffice() {
 #[test]
 fn what_is_no_program_for_this_machine_is_refused_with_its_reason() {
     let image = vdso();
-    assert!(matches!(rows_of_elf_bytes(&[]), Err(RowsError::NotElf)));
-    assert!(matches!(rows_of_elf_bytes(&with(&image, 4, &[1])), Err(RowsError::NotElf)));
-    assert!(matches!(rows_of_elf_bytes(&with(&image, 16, &[1])), Err(RowsError::NotElf)));
-    let arm = rows_of_elf_bytes(&with(&image, 18, &[183]));
-    assert!(matches!(arm, Err(RowsError::Machine(183))));
-    assert_eq!(arm.unwrap_err().to_string(), "ELF machine 183 is not supported: rows are made for x86-64 (62)");
+    assert!(matches!(rows_of_elf_bytes(&[]), Err(RowsError::Elf(ElfError::NotElf))));
+    assert!(matches!(rows_of_elf_bytes(&with(&image, 4, &[1])), Err(RowsError::Elf(ElfError::NotElf))));
+    assert!(matches!(rows_of_elf_bytes(&with(&image, 16, &[1])), Err(RowsError::Elf(ElfError::NotElf))));
+    let other = rows_of_elf_bytes(&with(&image, 18, &[243]));
+    assert!(matches!(other, Err(RowsError::Machine(243))));
+    assert_eq!(
+        other.unwrap_err().to_string(),
+        "ELF machine 243 is not supported: rows are made for x86-64 (62) and AArch64 (183)"
+    );
     let directory = rows_of_elf(&File::open("/").unwrap());
-    assert!(matches!(directory, Err(RowsError::Read(_))));
+    assert!(matches!(directory, Err(RowsError::Elf(ElfError::Read(_)))));
 }

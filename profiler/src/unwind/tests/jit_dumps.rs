@@ -37,7 +37,7 @@ fn recorded_eh_frames_give_the_rows_that_gimli_gives() {
         let mut with_rows = 0;
         for load in &loads {
             let Some(eh) = &load.eh_frame else { continue };
-            let table = rows_of_jit(load.start.0, load.size, eh).expect("rows");
+            let table = rows_of_jit(Machine::X86_64, load.start.0, load.size, eh).expect("rows");
             for address in load.start.0.saturating_sub(1)..=load.start.0 + load.size {
                 let inside = (load.start.0..load.start.0 + load.size).contains(&address);
                 let expected = if inside { by_gimli(load, eh, address) } else { Rule::GAP };
@@ -62,12 +62,12 @@ fn recorded(start: u64, instructions: &[u8]) -> EhFrame {
 fn behind_the_recorded_range_the_frame_pointer_is_used() {
     // push: advance 1, cfa offset 16, rbp at cfa - 16.
     let eh = recorded(0x7000, &[0x41, 0x0e, 16, 0x86, 2]);
-    let table = rows_of_jit(0x7000, 0x40, &eh).unwrap();
+    let table = rows_of_jit(Machine::X86_64, 0x7000, 0x40, &eh).unwrap();
     let pushed = Rule::with_cfa(CfaKind::Sp, 16).with_fp(FpKind::AtCfa, -16);
     let rows: Vec<_> = table.rows().collect();
     assert_eq!(rows, [(0x7000, Rule::ENTRY), (0x7001, pushed), (0x7020, Rule::GAP)]);
     // Shorter code than recorded.
-    let rows: Vec<_> = rows_of_jit(0x7000, 1, &eh).unwrap().rows().collect();
+    let rows: Vec<_> = rows_of_jit(Machine::X86_64, 0x7000, 1, &eh).unwrap().rows().collect();
     assert_eq!(rows, [(0x7000, Rule::ENTRY), (0x7001, Rule::GAP)]);
 }
 
@@ -82,7 +82,8 @@ fn v8s_record_with_omitted_language_specific_data_is_read() {
     let start = 0x7f20_edfc_6900;
     let eh = EhFrame { bytes: Arc::from(RECORD), section_start: Avma(start + 504) };
     let pushed = Rule::with_cfa(CfaKind::Sp, 16).with_fp(FpKind::AtCfa, -16);
-    let rows: Vec<_> = rows_of_jit(start, 504, &eh).unwrap().rows().map(|(at, rule)| (at - start, rule)).collect();
+    let rows: Vec<_> =
+        rows_of_jit(Machine::X86_64, start, 504, &eh).unwrap().rows().map(|(at, rule)| (at - start, rule)).collect();
     assert_eq!(
         rows,
         [
@@ -101,7 +102,7 @@ fn v8s_record_with_omitted_language_specific_data_is_read() {
 fn a_frame_of_another_function_is_not_used() {
     let eh = recorded(0x7000, &[]);
     for (start, size) in [(0x6fff, 0x40), (0x7001, 0x40), (0x8000, 0x40), (0x7000, 0), (u64::MAX, 2)] {
-        assert_eq!(rows_of_jit(start, size, &eh), None, "{start:#x} {size:#x}");
+        assert_eq!(rows_of_jit(Machine::X86_64, start, size, &eh), None, "{start:#x} {size:#x}");
     }
 }
 
@@ -113,7 +114,7 @@ fn only_the_functions_own_entries_of_a_batch_count() {
         section.fde(cie, 0x7000 + function * 0x20..0x7020 + function * 0x20, &[0x41, 0x0e, 16]);
     }
     let eh = EhFrame { bytes: Arc::from(section.0), section_start: Avma(0) };
-    let rows: Vec<_> = rows_of_jit(0x7040, 0x20, &eh).unwrap().rows().collect();
+    let rows: Vec<_> = rows_of_jit(Machine::X86_64, 0x7040, 0x20, &eh).unwrap().rows().collect();
     assert_eq!(rows, [(0x7040, Rule::ENTRY), (0x7041, Rule::with_cfa(CfaKind::Sp, 16)), (0x7060, Rule::GAP)]);
 }
 
@@ -125,7 +126,8 @@ fn a_functions_rows_take_microseconds() {
     let mut rows = 0;
     for _ in 0..rounds {
         for load in &loads {
-            rows += rows_of_jit(load.start.0, load.size, load.eh_frame.as_ref().unwrap()).unwrap().len();
+            rows +=
+                rows_of_jit(Machine::X86_64, load.start.0, load.size, load.eh_frame.as_ref().unwrap()).unwrap().len();
         }
     }
     let each = started.elapsed() / (rounds * u32::try_from(loads.len()).unwrap());

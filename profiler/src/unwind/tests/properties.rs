@@ -5,7 +5,7 @@ use super::*;
 
 /// An instruction of a random program; registers are those that matter and one that does not.
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Advance(u8),
     Advance1(u8),
     Advance2(u16),
@@ -26,11 +26,18 @@ enum Op {
     RestoreExtended(u8),
     Remembered(Vec<Op>),
     ArgsSize(u8),
+    /// `DW_CFA_AARCH64_negate_ra_state`.
+    NegateReturnAddress,
     Nop,
 }
 
-fn register() -> impl Strategy<Value = u8> {
-    prop_oneof![5 => Just(6_u8), 5 => Just(7), 2 => Just(16), 1 => Just(3)]
+/// The frame pointer, the stack pointer, the return address, and one that rows do not speak of.
+type Registers = [u8; 4];
+const X86: Registers = [6, 7, 16, 3];
+pub(super) const ARM: Registers = [29, 31, 30, 3];
+
+fn register([fp, sp, return_address, other]: Registers) -> impl Strategy<Value = u8> {
+    prop_oneof![5 => Just(fp), 5 => Just(sp), 2 => Just(return_address), 1 => Just(other)]
 }
 
 /// Mostly offsets of whole slots, in groups of LEB128's 7 bits.
@@ -38,7 +45,8 @@ fn small() -> impl Strategy<Value = u8> {
     prop_oneof![4 => (0..16_u8).prop_map(|slots| slots * 8), 1 => 0..128_u8]
 }
 
-fn expression() -> impl Strategy<Value = Vec<u8>> {
+fn expression(registers: Registers) -> impl Strategy<Value = Vec<u8>> {
+    let register = move || register(registers);
     let plt = vec![0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     prop_oneof![
         Just(plt),
@@ -48,7 +56,10 @@ fn expression() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+/// An instruction about these registers.
+pub(super) fn op(registers: Registers) -> impl Strategy<Value = Op> {
+    let register = move || register(registers);
+    let expression = move || expression(registers);
     let leaf = prop_oneof![
         4 => (1..64_u8).prop_map(Op::Advance),
         1 => any::<u8>().prop_map(Op::Advance1),
@@ -78,7 +89,7 @@ fn leb(value: u64, bytes: &mut Vec<u8>) {
     gimli::leb128::write::unsigned(bytes, value).unwrap();
 }
 
-fn encode(ops: &[Op], out: &mut Vec<u8>) {
+pub(super) fn encode(ops: &[Op], out: &mut Vec<u8>) {
     let signed = |value: i8| value.cast_unsigned() & 0x7f;
     for op in ops {
         match op {
@@ -120,6 +131,7 @@ fn encode(ops: &[Op], out: &mut Vec<u8>) {
                 out.push(0x2e);
                 leb(u64::from(*size), out);
             }
+            Op::NegateReturnAddress => out.push(0x2d),
             Op::Nop => out.push(0),
         }
     }
@@ -158,8 +170,8 @@ proptest! {
 
     #[test]
     fn random_programs_give_the_rows_that_gimli_gives(
-        initial in proptest::collection::vec(op(), 0..3),
-        ops in proptest::collection::vec(op(), 0..24),
+        initial in proptest::collection::vec(op(X86), 0..3),
+        ops in proptest::collection::vec(op(X86), 0..24),
         length in 1..0x400_u64,
     ) {
         let mut section = Section::default();

@@ -5,7 +5,7 @@ const START: u64 = 0x7f00_0000_1000;
 
 /// Rows by offset.
 fn rows(code: &[u8]) -> Option<Vec<(u64, Rule)>> {
-    let table = rows_of_code(START, code)?;
+    let table = rows_of_code(Machine::X86_64, START, code)?;
     Some(table.rows().map(|(address, rule)| (address - START, rule)).collect())
 }
 
@@ -105,7 +105,7 @@ fn code_that_does_not_add_up_is_left_alone() {
     for (what, code) in cases {
         assert_eq!(rows(code), None, "{what}");
     }
-    assert_eq!(rows_of_code(u64::MAX, &[0xc3, 0xc3]), None);
+    assert_eq!(rows_of_code(Machine::X86_64, u64::MAX, &[0xc3, 0xc3]), None);
     assert_eq!(rows(&vec![0x90; (1 << 20) + 1]), None);
 }
 
@@ -114,11 +114,11 @@ fn a_jump_out_of_a_function_counts_where_all_functions_are_called() {
     // sub rsp, 8; call rax; add rsp, 8; jmp rcx
     let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd0, 0x48, 0x83, 0xc4, 8, 0xff, 0xe1];
     assert_eq!(rows(&code), None);
-    let table = rows_of_called_code(START, &code).unwrap();
+    let table = rows_of_called_code(Machine::X86_64, START, &code).unwrap();
     let rows: Vec<_> = table.rows().map(|(address, rule)| (address - START, rule)).collect();
     assert_eq!(rows, [(0, Rule::ENTRY), (4, sp(16)), (10, Rule::ENTRY), (12, Rule::GAP)]);
     // The same with something left on the stack says nothing.
-    assert_eq!(rows_of_called_code(START, &[0x50, 0xff, 0xe1]), None);
+    assert_eq!(rows_of_called_code(Machine::X86_64, START, &[0x50, 0xff, 0xe1]), None);
 }
 
 #[test]
@@ -127,11 +127,25 @@ fn v8s_baseline_code_gets_its_frame_from_a_builtin() {
     let mut code = vec![0xbb, 0x28, 0, 0, 0, 0x49, 0xbc, 1, 2, 3, 4, 5, 6, 7, 8, 0xe8, 0, 0, 0, 0];
     code.extend([0x50, 0x4c, 0x8b, 0x45, 0xf8, 0x58, 0xff, 0xe1]);
     assert_eq!(rows(&code).unwrap(), [(0, Rule::ENTRY), (15, Rule::GAP)]);
-    let called = rows_of_called_code(START, &code).unwrap();
+    let called = rows_of_called_code(Machine::X86_64, START, &code).unwrap();
     assert_eq!(called.rule_at(START + 20), Rule::GAP);
     // A frame without registers: xor %ebx, %ebx.
     code.splice(..5, [0x33, 0xdb]);
     assert_eq!(rows(&code).unwrap(), [(0, Rule::ENTRY), (12, Rule::GAP)]);
+}
+
+#[test]
+fn the_head_of_an_erlang_function_ends_with_its_entry() {
+    // call func_info; data; jmp +6; call breakpoint
+    let mut code = vec![0xe8, 0x9b, 0xff, 0xff, 0xff, 0x0f, 0x1f, 0];
+    code.extend([
+        0, 0, 0, 0, 0, 0, 0, 0, 0xcb, 0xed, 2, 0, 0, 0, 0, 0, 0xcb, 0x22, 8, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
+    ]);
+    code.extend([0xeb, 6, 0, 0xe8, 0x90, 0xff, 0xff, 0xff]);
+    assert_eq!(rows(&code).unwrap(), [(40, Rule::ENTRY), (48, Rule::GAP)]);
+    // Without the call in front it is something else.
+    code[0] = 0x90;
+    assert_eq!(rows(&code), None);
 }
 
 #[test]
@@ -148,8 +162,8 @@ fn recognised<'a>(loads: impl Iterator<Item = &'a CodeLoad>) -> (usize, usize, u
     for load in loads {
         let Some(code) = load.code.as_deref() else { continue };
         all += 1;
-        found += usize::from(rows_of_code(load.start.0, code).is_some());
-        called += usize::from(rows_of_called_code(load.start.0, code).is_some());
+        found += usize::from(rows_of_code(Machine::X86_64, load.start.0, code).is_some());
+        called += usize::from(rows_of_called_code(Machine::X86_64, load.start.0, code).is_some());
     }
     (all, found, called)
 }
@@ -165,7 +179,7 @@ fn recorded_functions_are_recognised() {
     }
     // PHP's traces are jumped into from within another function's frame.
     for load in fixture("php-tracing").iter().filter(|load| load.name.contains("TRACE-")) {
-        assert_eq!(rows_of_code(load.start.0, load.code.as_deref().unwrap()), None, "{}", load.name);
+        assert_eq!(rows_of_code(Machine::X86_64, load.start.0, load.code.as_deref().unwrap()), None, "{}", load.name);
     }
 }
 
@@ -177,8 +191,8 @@ fn rows_from_bytes_agree_with_recorded_eh_frames() {
         let (mut same, mut other) = (0_u32, Vec::new());
         for load in &loads {
             let (Some(eh), Some(code)) = (&load.eh_frame, &load.code) else { continue };
-            let recorded = rows_of_jit(load.start.0, load.size, eh).unwrap();
-            let Some(made) = rows_of_code(load.start.0, code) else { continue };
+            let recorded = rows_of_jit(Machine::X86_64, load.start.0, load.size, eh).unwrap();
+            let Some(made) = rows_of_code(Machine::X86_64, load.start.0, code) else { continue };
             for address in load.start.0..load.start.0 + load.size {
                 let (recorded, made) = (recorded.rule_at(address), made.rule_at(address));
                 // V8's record is wrong while the return address is in a register; the bytes show that it is not on the stack.
@@ -221,13 +235,13 @@ fn any_change_of_a_recorded_functions_bytes_is_survived() {
     for load in fixture("wasmtime50").iter().take(3) {
         let code = load.code.as_deref().unwrap();
         for length in 0..code.len() {
-            drop(rows_of_code(load.start.0, &code[..length]));
+            drop(rows_of_code(Machine::X86_64, load.start.0, &code[..length]));
         }
         for at in 0..code.len() {
             for flip in [0x01, 0x08, 0x80, 0xff] {
                 let mut changed = code.to_vec();
                 changed[at] ^= flip;
-                if let Some(table) = rows_of_code(load.start.0, &changed) {
+                if let Some(table) = rows_of_code(Machine::X86_64, load.start.0, &changed) {
                     assert!(table.rows().all(|(address, _)| address - load.start.0 <= load.size));
                 }
             }

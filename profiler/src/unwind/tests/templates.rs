@@ -8,7 +8,7 @@ const START: u64 = 0x7000_0000;
 fn templates(codes: &[&[u8]]) -> Templates {
     let mut templates = Templates::default();
     for code in codes {
-        templates.add(START, code, &rows_of_code(START, code).unwrap());
+        templates.add(START, code, &rows_of_code(Machine::X86_64, START, code).unwrap());
     }
     templates
 }
@@ -26,7 +26,7 @@ fn a_copy_is_found_from_any_of_its_bytes_and_has_its_templates_rows() {
         assert_eq!(copy.is_some(), inside, "{offset}");
         if let Some(copy) = copy {
             assert_eq!((copy.start, copy.size), (start, TRAMPOLINE.len()));
-            assert_eq!(copy.rows, rows_of_code(start, &TRAMPOLINE).unwrap());
+            assert_eq!(copy.rows, rows_of_code(Machine::X86_64, start, &TRAMPOLINE).unwrap());
         }
     }
 }
@@ -64,7 +64,7 @@ fn copies_in_recorded_dumps_get_the_rows_that_were_recorded_for_them() {
         let mut copies = 0;
         for (index, load) in loads.iter().enumerate() {
             let (Some(code), Some(eh)) = (&load.code, &load.eh_frame) else { continue };
-            let Some(recorded) = rows_of_jit(load.start.0, load.size, eh) else { continue };
+            let Some(recorded) = rows_of_jit(Machine::X86_64, load.start.0, load.size, eh) else { continue };
             if index % 2 == 0 {
                 templates.add(load.start.0, code, &recorded);
                 continue;

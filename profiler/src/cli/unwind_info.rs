@@ -1,0 +1,106 @@
+//! `jitprof unwind-info`: by which rows stacks are unwound, and where they are not.
+
+mod generated;
+mod image;
+mod names;
+mod process;
+mod rules;
+mod text;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::subcommand::SubcommandError;
+use crate::process::procfs::ProcError;
+use crate::units::Pid;
+use crate::unwind::RowsError;
+
+/// `unwind-info` as typed.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// A program or library, or the pid of a process (a file that is named by a number alone is ./NUMBER)
+    #[arg(value_name = "PATH|PID")]
+    target: String,
+
+    /// Also the rows around an address, and how the step to the caller goes there: an address of the file, or of the
+    /// process; hexadecimal with or without 0x
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    at: Option<u64>,
+
+    /// How many of the largest stretches that no row covers are shown
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    gaps: u16,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnwindInfoError {
+    #[error("cannot open {}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{} is no regular file", path.display())]
+    NotRegular { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    Rows { path: PathBuf, source: RowsError },
+    #[error(transparent)]
+    Process(#[from] ProcError),
+    #[error("process {0} has no user memory: it is a kernel thread, or it has ended and waits for its parent")]
+    NoMemory(Pid),
+    #[error("starting a thread failed: {0}")]
+    Thread(io::Error),
+}
+
+/// What is shown.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Report {
+    File(Box<image::FileReport>),
+    Process(Box<process::ProcessReport>),
+}
+
+/// Shows what was asked for on `out`.
+///
+/// # Errors
+/// The file or process cannot be read, or `out` not be written.
+pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), SubcommandError> {
+    let most = usize::from(arguments.gaps);
+    let report = match arguments.target.parse::<u32>() {
+        Ok(pid) => Report::Process(Box::new(process::report(Pid(pid), arguments.at, most)?)),
+        Err(_) => Report::File(Box::new(image::report(&PathBuf::from(&arguments.target), arguments.at, most)?)),
+    };
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    Ok(())
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    // from_str_radix would take a sign.
+    let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let address = u64::from_str_radix(digits, 16).ok().filter(|_| hex);
+    address.ok_or_else(|| format!("{text} is no hexadecimal address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_hexadecimal_with_or_without_0x() {
+        assert_eq!(address("0x1f"), Ok(0x1f));
+        assert_eq!(address("7f00"), Ok(0x7f00));
+        for text in ["", "0x", "+1", "xyz", "1_0", "fffffffffffffffff"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+}

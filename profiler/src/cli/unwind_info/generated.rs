@@ -1,0 +1,174 @@
+//! A process' generated code, from the dumps that it maps.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use profiler_common::machine::Machine;
+
+use crate::code::{CodeEvent, CodeLoad};
+use crate::jitdump::{DumpTail, ReaderOptions};
+use crate::output::printable;
+use crate::process::discover::{find_dumps, is_jitdump};
+use crate::process::open::open_mapping;
+use crate::process::{Mapping, procfs};
+use crate::units::Pid;
+use crate::unwind::{JitSpace, RowTable, RowTableBuilder, rows_of_code, rows_of_jit};
+
+/// How long a dump is read that keeps growing.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How a function's rows came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Recorded,
+    FromCode,
+    None,
+}
+
+/// Functions of one dump by how their rows came to be.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct DumpReport {
+    /// As the process sees it.
+    pub(super) path: String,
+    /// Functions that are there now: not replaced, and not moved away.
+    pub(super) functions: u64,
+    /// By the EH frame that the runtime recorded.
+    pub(super) recorded: u64,
+    /// By their code bytes.
+    pub(super) from_code: u64,
+    /// Walked by frame pointer.
+    pub(super) without: u64,
+    /// Why it could not be read, or not to its end.
+    pub(super) trouble: Option<String>,
+}
+
+/// What a process' dumps say about its code.
+#[derive(Debug, Default)]
+pub(super) struct Generated {
+    pub(super) dumps: Vec<DumpReport>,
+    /// Rows of all functions.
+    pub(super) table: RowTable,
+    /// Functions by their start: end, and name.
+    functions: BTreeMap<u64, (u64, String)>,
+}
+
+impl Generated {
+    /// Reads every dump that the process maps, up to its present end. What the runtime has not written yet is not in.
+    pub(super) fn read(pid: Pid, mappings: &[Mapping]) -> Self {
+        let mut generated = Self::default();
+        let mut builder = RowTableBuilder::default();
+        for found in find_dumps(mappings) {
+            let mut reading = Reading::default();
+            let trouble = reading.read(pid, &found.mapping).err();
+            let mut report = DumpReport {
+                path: printable(&found.mapping.path).into_owned(),
+                trouble: trouble.or(reading.trouble),
+                ..DumpReport::default()
+            };
+            for (start, end, rows) in reading.space.functions() {
+                // Unloaded code has no name any more.
+                let Some((origin, name)) = reading.known.remove(&start) else { continue };
+                report.functions += 1;
+                let count = match origin {
+                    Origin::Recorded => &mut report.recorded,
+                    Origin::FromCode => &mut report.from_code,
+                    Origin::None => &mut report.without,
+                };
+                *count += 1;
+                if let Some(rows) = rows {
+                    builder.add_table(rows);
+                }
+                generated.functions.insert(start, (end, name));
+            }
+            generated.dumps.push(report);
+        }
+        generated.table = builder.finish().0;
+        generated
+    }
+
+    /// The code in a range of addresses: every function, cut to it; ascending.
+    pub(super) fn code_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let before = self.functions.range(..range.start).next_back();
+        let mut code: Vec<Range<u64>> = Vec::new();
+        for (start, (end, _)) in before.into_iter().chain(self.functions.range(range.clone())) {
+            // Two dumps may claim the same bytes.
+            let after = code.last().map_or(range.start, |last| last.end);
+            let part = (*start).max(after)..(*end).min(range.end);
+            if part.start < part.end {
+                code.push(part);
+            }
+        }
+        code
+    }
+
+    /// The function at an address.
+    pub(super) fn name(&self, address: u64) -> Option<String> {
+        let (_, (end, name)) = self.functions.range(..=address).next_back()?;
+        (address < *end).then(|| printable(name).into_owned())
+    }
+}
+
+/// One dump being read.
+#[derive(Default)]
+struct Reading {
+    space: JitSpace,
+    /// By start: how its rows came to be, and its name.
+    known: HashMap<u64, (Origin, String)>,
+    trouble: Option<String>,
+}
+
+impl Reading {
+    fn read(&mut self, pid: Pid, mapping: &Mapping) -> Result<(), String> {
+        let opened = open_mapping(pid, mapping).map_err(|error| error.to_string())?;
+        if !is_jitdump(&opened.file).unwrap_or(false) {
+            return Err("mapped like a jitdump and is none, or its header is not written yet".to_owned());
+        }
+        let options = ReaderOptions {
+            keep_code: true,
+            namespace_pid: procfs::status(pid).ok().map(|status| status.own_pid()),
+            ..ReaderOptions::default()
+        };
+        let mut tail = DumpTail::new(opened.file, options);
+        let deadline = Instant::now() + LIMIT;
+        while tail.poll(&mut |event| self.apply(&event)).map_err(|error| error.to_string())?.more {
+            if Instant::now() >= deadline {
+                self.trouble = Some("not read to its end: it grows faster than it can be read".to_owned());
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, event: &CodeEvent) {
+        match event {
+            CodeEvent::Load(load) => self.load(load),
+            CodeEvent::Move { time, old_start, new_start, size } => {
+                self.space.relocate(old_start.0, new_start.0, *size, *time);
+                if let Some(known) = self.known.remove(&old_start.0) {
+                    self.known.insert(new_start.0, known);
+                }
+            }
+            CodeEvent::Unload { time, start, size } => {
+                self.space.load(start.0, *size, *time, None);
+                self.known.remove(&start.0);
+            }
+            CodeEvent::Inline(_) | CodeEvent::Close { .. } => {}
+        }
+    }
+
+    fn load(&mut self, load: &CodeLoad) {
+        let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
+        let (origin, rows) = match recorded {
+            Some(rows) => (Origin::Recorded, Some(rows)),
+            None => match load.code.as_deref().and_then(|code| rows_of_code(Machine::NATIVE, load.start.0, code)) {
+                Some(rows) => (Origin::FromCode, Some(rows)),
+                None => (Origin::None, None),
+            },
+        };
+        self.space.load(load.start.0, load.size, load.time, rows);
+        self.known.insert(load.start.0, (origin, load.name.clone()));
+    }
+}

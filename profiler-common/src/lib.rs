@@ -3,6 +3,7 @@
 #![no_std]
 
 pub mod config;
+pub mod late;
 pub mod limits;
 pub mod machine;
 pub mod row;

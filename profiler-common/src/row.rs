@@ -85,6 +85,8 @@ pub struct Rule {
 impl Rule {
     /// No rows cover this code.
     pub const GAP: Self = Self::plain(CfaKind::Gap);
+    /// Announced code without rows: walked as [`Self::GAP`] is, and no rows will come.
+    pub const SETTLED_GAP: Self = Self { cfa_offset: 1, ..Self::GAP };
     /// It has no caller.
     pub const OUTERMOST: Self = Self::plain(CfaKind::Outermost);
     /// It cannot be expressed.
@@ -190,6 +192,12 @@ pub struct Row(pub u64);
 impl Row {
     /// No rows cover the code.
     pub const GAP: Self = Self(0);
+
+    /// Whether nothing has been announced about the code.
+    #[inline(always)]
+    pub fn is_unknown(self) -> bool {
+        self.0 >> 16 == 0
+    }
 
     /// Low 16 bits of the first address that the row holds for.
     #[inline(always)]

@@ -4,10 +4,12 @@
 //! SampleHeader   48 bytes
 //! u64 × kernel_frames   innermost first
 //! u64 × user_frames     innermost first; [0] is the instruction pointer, the others are return addresses
+//! LateHeader and stack bytes, if `late` is set: see `late`
 //! ```
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::late::{LateHeader, MAX_PIECE_BYTES};
 use crate::limits::{COMM_LEN, MAX_FRAMES};
 
 /// The fixed part of a sample. Writer: the sampler in the kernel. Reader: userspace, once, in ring order.
@@ -32,8 +34,10 @@ pub struct SampleHeader {
     pub stop: u8,
     /// 1 when the CPU was in the kernel, else 0.
     pub in_kernel: u8,
+    /// 1 when a [`LateHeader`] and a piece of the stack follow the frames, else 0.
+    pub late: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
     /// The thread's name, NUL-terminated.
     pub comm: [u8; COMM_LEN],
 }
@@ -49,6 +53,8 @@ pub struct SampleBuffer {
     pub header: SampleHeader,
     /// Kernel frames, directly followed by user frames.
     pub frames: [u64; MAX_FRAMES],
+    /// Room for what follows the frames; it begins where they end.
+    pub late: [u8; size_of::<LateHeader>() + MAX_PIECE_BYTES],
 }
 
 // The kernel refuses a per-CPU map value above 32 KiB.
@@ -64,7 +70,9 @@ pub enum Counter {
     RingFull = 1,
     /// Nanoseconds spent on taken samples.
     CostNs = 2,
+    /// Pieces of stacks left out because there were too many, or the ring too full.
+    LateRefused = 3,
 }
 
 /// Entries of the COUNTERS map.
-pub const COUNTERS: u32 = 3;
+pub const COUNTERS: u32 = 4;

@@ -28,11 +28,13 @@ pub enum StopReason {
     BadFrame = 10,
     /// Found by userspace: generated code was unwound before its own rules were in the tables.
     StaleRules = 11,
+    /// Found by userspace: the part of the stack that the sample brought along ends before the stack does.
+    PieceEnd = 12,
 }
 
 impl StopReason {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::EndOfStack,
         Self::NoUserRegisters,
         Self::NotAsked,
@@ -45,6 +47,7 @@ impl StopReason {
         Self::UnsupportedRule,
         Self::BadFrame,
         Self::StaleRules,
+        Self::PieceEnd,
     ];
 
     /// The reason with this code, if there is one.
@@ -66,6 +69,7 @@ impl StopReason {
             Self::NotExecutable => "return address outside executable mappings",
             Self::UnsupportedRule => "unwind rule not supported",
             Self::BadFrame => "unwind rule gives no caller above",
+            Self::PieceEnd => "deeper than the saved piece of the stack",
             Self::StaleRules => "generated code too new for its unwind rules",
         }
     }

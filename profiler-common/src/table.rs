@@ -97,8 +97,14 @@ pub struct Region {
     pub bias: u64,
     /// Which rows; 0 for none.
     pub object: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// [`Region::LATE`] or 0.
+    pub flags: u32,
+}
+
+impl Region {
+    /// Generated code that may get rows later, or a file whose rows are being built: a frame in it without a row is
+    /// worth a piece of the stack.
+    pub const LATE: u32 = 1;
 }
 
 const _: () = assert!(size_of::<Region>() == 32);

@@ -71,7 +71,8 @@ pub fn getstack(ctx: PerfEventContext) -> u32 {
         user_frames: user as u16,
         stop: 0,
         in_kernel: 0,
-        reserved: [0; 2],
+        late: 0,
+        reserved: 0,
         comm,
     };
     let size = (size_of::<SampleHeader>() + (kernel + user) * 8).min(size_of::<SampleBuffer>());

@@ -3,6 +3,7 @@
 #![no_main]
 
 mod chained;
+mod late;
 mod maps;
 mod select;
 mod tables;
@@ -23,7 +24,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use profiler_common::{
     limits::{COMM_LEN, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, WAKE_UP_BYTES},
-    sample::{Counter, SampleHeader},
+    sample::{Counter, SampleBuffer, SampleHeader},
     stop::StopReason,
     unwind::{Frame, step},
 };
@@ -74,10 +75,12 @@ fn begin(
         user_frames: 0,
         stop: StopReason::NotAsked as u8,
         in_kernel: registers.in_kernel as u8,
-        reserved: [0; 2],
+        late: 0,
+        reserved: 0,
         comm,
     };
     walk.user_frames = 0;
+    walk.late.reset();
     walk.stop = StopReason::NotAsked as u8;
     if USER_STACK.load() == 0 {
         return Some((walk, false));
@@ -127,7 +130,9 @@ fn turn() -> bool {
     *frame = walk.frame.registers.pc;
     walk.user_frames += 1;
     let tables = Tables { pid: walk.sample.header.pid };
-    match step(walk.frame, &UserMemory, &tables) {
+    let stepped = step(walk.frame, &UserMemory, &tables);
+    walk.late.note(&walk.frame, walk.user_frames - 1);
+    match stepped {
         Ok(caller) => {
             walk.frame = caller;
             false
@@ -139,6 +144,9 @@ fn turn() -> bool {
     }
 }
 
+/// Where the frames end at most.
+const FRAMES_END: usize = core::mem::offset_of!(SampleBuffer, late);
+
 /// Puts the sample into the ring buffer; userspace is woken only when much is waiting.
 #[inline(always)]
 fn hand_over(walk: &mut Walk) {
@@ -146,12 +154,10 @@ fn hand_over(walk: &mut Walk) {
     let user_frames = (walk.user_frames as usize).min(MAX_USER_FRAMES);
     walk.sample.header.user_frames = user_frames as u16;
     let frames = usize::from(walk.sample.header.kernel_frames & 0x7f) + user_frames;
-    let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(size_of_val(&walk.sample));
-    let wake = if SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA)) >= WAKE_UP_BYTES {
-        BPF_RB_FORCE_WAKEUP
-    } else {
-        BPF_RB_NO_WAKEUP
-    };
+    let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(FRAMES_END);
+    let waiting = SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA));
+    let size = size + late::append(walk, size, waiting);
+    let wake = if waiting >= WAKE_UP_BYTES { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     // SAFETY: a helper without arguments.
     let cost_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(walk.sample.header.time_ns);
     walk.sample.header.cost_ns = cost_ns.min(u64::from(u32::MAX)) as u32;

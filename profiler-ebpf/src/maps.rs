@@ -12,6 +12,7 @@ use profiler_common::{
     unwind::Frame,
 };
 
+use crate::late::Late;
 use crate::tables::Cache;
 
 /// The state of one walk. It lives in a per-CPU map because a BPF stack has 512 bytes.
@@ -24,6 +25,8 @@ pub struct Walk {
     /// Why the walk ended, a `StopReason` code.
     pub stop: u8,
     reserved: [u8; 3],
+    /// Where unknown generated code was met.
+    pub late: Late,
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }

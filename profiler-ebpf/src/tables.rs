@@ -9,6 +9,11 @@ use profiler_common::{
 
 use crate::maps::{CACHE, CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
 
+/// Generated code that nothing is known about yet, or a file whose rows are being built.
+const NEW_CODE: u32 = 1;
+/// An address that nothing is known to be mapped at.
+const NEW_MAPPING: u32 = 2;
+
 /// Where the last look-ups of a walk ended: the next frame is mostly in the same mapping, often in the same page, and
 /// each caller's address is looked up twice, as code and for its row. What it holds stays true for as long as a sample
 /// takes: elements that were replaced are not used again for a second.
@@ -22,6 +27,10 @@ pub struct Cache {
     page_object: u32,
     page: u32,
     page_span: Span,
+    /// The region's.
+    flags: u32,
+    /// What is unknown about the code whose row was looked up last: `NEW_CODE`, `NEW_MAPPING` or 0.
+    unknown: u32,
     reserved: u32,
 }
 
@@ -35,6 +44,8 @@ impl Cache {
         page_object: 0,
         page: 0,
         page_span: Span { first: 0, count: 0 },
+        flags: 0,
+        unknown: 0,
         reserved: 0,
     };
 }
@@ -79,10 +90,17 @@ impl UnwindRules for Tables {
 #[inline(never)]
 extern "C" fn find_row(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return Row::GAP.0 };
-    match region(pid, address, cache) {
-        Some((object, address)) if object != 0 => row_at(object, address, cache).unwrap_or(Row::GAP).0,
-        _ => Row::GAP.0,
+    cache.unknown = 0;
+    let Some((object, address)) = region(pid, address, cache) else {
+        cache.unknown = NEW_MAPPING;
+        return Row::GAP.0;
+    };
+    let row = if object == 0 { None } else { row_at(object, address, cache) };
+    let row = row.unwrap_or(Row::GAP);
+    if row.is_unknown() && cache.flags & Region::LATE != 0 {
+        cache.unknown = NEW_CODE;
     }
+    row.0
 }
 
 /// 1 if code is mapped at an address of a process, else 0. A global function, like `find_row`.
@@ -91,6 +109,17 @@ extern "C" fn find_row(pid: u32, address: u64) -> u64 {
 extern "C" fn find_region(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return 0 };
     u64::from(region(pid, address, cache).is_some())
+}
+
+/// Whether the frame whose row was looked up last is in code whose rows may come later. `sampled`: it is the innermost,
+/// so that there is code in any case, if only in a mapping too new to be known.
+#[inline(always)]
+pub fn is_unknown(sampled: bool) -> bool {
+    match cache().map(|cache| cache.unknown) {
+        Some(NEW_CODE) => true,
+        Some(NEW_MAPPING) => sampled,
+        _ => false,
+    }
 }
 
 /// Forgets what the walk before has looked up.
@@ -135,7 +164,14 @@ fn region(pid: u32, address: u64, cache: &mut Cache) -> Option<(u32, u64)> {
     if low >= span.first.wrapping_add(span.count) || address < region.start || address >= region.end {
         return None;
     }
-    *cache = Cache { start: region.start, end: region.end, bias: region.bias, object: region.object, ..*cache };
+    *cache = Cache {
+        start: region.start,
+        end: region.end,
+        bias: region.bias,
+        object: region.object,
+        flags: region.flags,
+        ..*cache
+    };
     Some((region.object, address.wrapping_sub(region.bias)))
 }
 

@@ -106,7 +106,8 @@ fn jit(dump: &str) -> Result<Value, Failure> {
     let tables: Vec<_> = loads
         .iter()
         .map(|load| {
-            let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
+            let recorded =
+                load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
             recorded.or_else(|| rows_of_code(Machine::NATIVE, load.start.0, load.code.as_deref()?))
         })
         .collect();

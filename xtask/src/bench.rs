@@ -152,7 +152,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let scratch = workspace.target.join("bench");
     std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
     let lengths = Lengths::of(arguments);
-    let bench = Bench { jitprof, ingest, gsym, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
+    let bench =
+        Bench { jitprof, ingest, gsym, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
     let mut report = Report::begin(&workspace.root);
     let outcome = measure(workspace, &bench, arguments, &parts, &mut report);
     std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;

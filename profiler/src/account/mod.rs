@@ -51,6 +51,10 @@ pub struct Account {
     pub unwinding: Option<UnwindingStats>,
     /// Use of the kernel part's unwind tables; absent likewise.
     pub tables: Option<TableStats>,
+    /// Walks that met generated code before its rows had come; absent likewise.
+    pub late: Option<LateStats>,
+    /// Code that nothing has recorded and that was read from memory; absent likewise.
+    pub copies: Option<CopyStats>,
     /// Processes and their mappings.
     pub processes: ProcessStats,
     /// What the profile had no room for.
@@ -193,6 +197,46 @@ pub struct UnwindingStats {
     pub jit_delay_median_ms: u64,
     /// The longest such time, in milliseconds.
     pub jit_delay_longest_ms: u64,
+}
+
+/// Samples that met generated code without rows, and brought along registers and a piece of the stack, so that the walk
+/// could be finished when the rows were there. At the end of a run `pieces` is the sum of those finished and those
+/// refused for memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LateStats {
+    /// Samples with a piece.
+    pub pieces: u64,
+    /// Bytes of stack in them.
+    pub bytes: u64,
+    /// Finished by rows that came later.
+    pub finished_by_rows: u64,
+    /// Of these, walks that led elsewhere than the frame pointers had.
+    pub changed: u64,
+    /// Left as the frame pointers had it: no rows came.
+    pub finished_by_frame_pointer: u64,
+    /// Left likewise because too many pieces waited.
+    pub refused_for_memory: u64,
+    /// Samples that brought no piece along because there were too many, or the ring too full.
+    pub refused_by_rate: u64,
+    /// Processes that send none any more because hardly any was of use.
+    pub processes_given_up: usize,
+}
+
+/// Generated code that walks have met and nothing has recorded, read from the target's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CopyStats {
+    /// Copies of recorded code, which have its rows.
+    pub copies: u64,
+    /// Functions of perf maps whose code gave rows.
+    pub listed_with_rows: u64,
+    /// Functions of perf maps whose code did not.
+    pub listed_without_rows: u64,
+    /// Of all of these, pieces of code that were other code later, and lost their rows.
+    pub changed: u64,
+    /// Bytes of code read, those for comparison included.
+    pub bytes_read: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
 }
 
 /// What the run cost.

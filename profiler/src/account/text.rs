@@ -10,6 +10,7 @@ impl fmt::Display for Account {
         self.fmt_samples(f)?;
         self.fmt_stacks(f)?;
         self.fmt_unwinding(f)?;
+        self.fmt_late(f)?;
         self.fmt_jit(f)?;
         for source in &self.sources {
             fmt_source(source, f)?;
@@ -98,6 +99,15 @@ impl Account {
             "unwinding  by {} rows of {} files and {} functions of generated code",
             tables.rows, unwinding.files, unwinding.jit_functions
         )?;
+        if let Some(copies) = self.copies {
+            for (count, what) in
+                [(copies.copies, "copies of it without a record"), (copies.listed_with_rows, "functions of perf maps")]
+            {
+                if count > 0 {
+                    write!(f, ", {count} {what}")?;
+                }
+            }
+        }
         for (count, what) in [
             (unwinding.files_refused, "files"),
             (unwinding.regions_refused, "mappings"),
@@ -115,6 +125,26 @@ impl Account {
                 "; {} rows of {} files dropped that no process used any more",
                 unwinding.rows_evicted, unwinding.files_evicted
             )?;
+        }
+        writeln!(f)
+    }
+
+    fn fmt_late(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(late) = self.late.filter(|late| late.pieces + late.refused_by_rate > 0) else { return Ok(()) };
+        write!(
+            f,
+            "late rows  {} samples met code before its rows: {} finished by rows, {} by frame pointer",
+            late.pieces + late.refused_by_rate,
+            late.finished_by_rows,
+            late.finished_by_frame_pointer
+        )?;
+        for (count, what) in [
+            (late.refused_by_rate, "without their stacks: too many at once"),
+            (late.refused_for_memory, "without their stacks: too many waited"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
         }
         writeln!(f)
     }

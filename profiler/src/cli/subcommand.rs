@@ -7,8 +7,8 @@ use std::io::{self, Write};
 
 use clap::Subcommand as ClapSubcommand;
 
-use super::trace::{self, TraceError};
 use super::gsym::{self, GsymCommandError};
+use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
 
 /// A subcommand as typed.

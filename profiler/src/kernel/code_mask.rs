@@ -6,7 +6,7 @@
 /// address bits is, and is a no-operation where there is no pointer authentication. Bits 55 and up of a user's code
 /// address are zero, signed or not, but for a tag that branches ignore.
 #[cfg(target_arch = "aarch64")]
-pub(super) fn code_mask() -> u64 {
+pub fn code_mask() -> u64 {
     let mut all_signed: u64 = (1 << 55) - 1;
     // SAFETY: `hint #7` is xpaclri: it changes x30, which is given and taken back, and nothing else.
     unsafe {
@@ -17,6 +17,6 @@ pub(super) fn code_mask() -> u64 {
 
 /// Bits of a return address that are not a signature: all.
 #[cfg(not(target_arch = "aarch64"))]
-pub(super) fn code_mask() -> u64 {
+pub fn code_mask() -> u64 {
     u64::MAX
 }

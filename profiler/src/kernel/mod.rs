@@ -22,10 +22,11 @@ mod wait;
 
 pub use access::{Access, has_capability};
 pub use clock::{TickAnchor, TickClock};
+pub use code_mask::code_mask;
 pub use error::KernelError;
 pub use launch::{CommandOutput, Launch, terminate};
 pub use program::{Variant, Verified};
-pub use sampler::{Event, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
+pub use sampler::{Event, RawPiece, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
 pub use sideband::SideBand;
 pub use tables::{TableStats, Tables};
 pub use wait::wait_readable;

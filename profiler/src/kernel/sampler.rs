@@ -11,6 +11,7 @@ use aya::sys::SyscallError;
 use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
 use profiler_common::config::{self, Select};
+use profiler_common::late::LateHeader;
 use profiler_common::limits::COMM_LEN;
 use profiler_common::sample::{Counter, SampleHeader};
 use profiler_common::stop::StopReason;
@@ -108,6 +109,17 @@ pub struct RawSample<'a> {
     pub user: &'a [u64],
     /// Why the user stack ends.
     pub stop: StopReason,
+    /// What a walk by rows can go on from, if it met code whose rows had not come.
+    pub late: Option<RawPiece<'a>>,
+}
+
+/// A frame in generated code without rows, and a piece of its stack.
+#[derive(Clone, Copy, Debug)]
+pub struct RawPiece<'a> {
+    /// The frame.
+    pub header: &'a LateHeader,
+    /// The stack from the header's `base` on.
+    pub bytes: &'a [u8],
 }
 
 impl<'a> RawSample<'a> {
@@ -115,9 +127,10 @@ impl<'a> RawSample<'a> {
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = SampleHeader::ref_from_prefix(bytes).ok()?;
         let (kernel, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.kernel_frames)).ok()?;
-        let (user, _) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.user_frames)).ok()?;
+        let (user, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.user_frames)).ok()?;
         let stop = StopReason::from_code(header.stop)?;
-        Some(Self { header, kernel, user, stop })
+        let late = if header.late == 0 { None } else { Some(RawPiece::parse(rest)?) };
+        Some(Self { header, kernel, user, stop, late })
     }
 
     /// When it was taken.
@@ -132,6 +145,14 @@ impl<'a> RawSample<'a> {
     }
 }
 
+impl<'a> RawPiece<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (header, rest) = LateHeader::ref_from_prefix(bytes).ok()?;
+        let bytes = rest.get(..usize::try_from(header.bytes).ok()?)?;
+        Some(Self { header, bytes })
+    }
+}
+
 /// Sums over CPUs of what the kernel part counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplerCounts {
@@ -141,6 +162,8 @@ pub struct SamplerCounts {
     pub ring_full: u64,
     /// Nanoseconds that the kernel part spent on taken samples.
     pub cost_ns: u64,
+    /// Pieces of stacks that were left out because there were too many, or the ring too full.
+    pub late_refused: u64,
 }
 
 /// The loaded and attached sampler. Dropping it detaches.
@@ -351,6 +374,7 @@ impl Sampler {
             taken: sum(Counter::Taken)?,
             ring_full: sum(Counter::RingFull)?,
             cost_ns: sum(Counter::CostNs)?,
+            late_refused: sum(Counter::LateRefused)?,
         })
     }
 }
@@ -451,7 +475,8 @@ mod tests {
             user_frames: user.len() as u16,
             stop,
             in_kernel: 0,
-            reserved: [0; 2],
+            late: 0,
+            reserved: 0,
             comm,
         };
         let mut words = vec![0u64; size_of::<SampleHeader>() / 8];
@@ -479,6 +504,22 @@ mod tests {
             assert!(RawSample::parse(&bytes[..length]).is_none(), "length {length}");
         }
         assert!(RawSample::parse(record(&[], &[], 200).as_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_piece_of_the_stack_is_whole_or_the_record_is_refused() {
+        let mut words = record(&[1], &[2, 3], 0);
+        words.as_mut_bytes()[std::mem::offset_of!(SampleHeader, late)] = 1;
+        let header =
+            LateHeader { pc: 3, sp: 0x7008, fp: 9, base: 0x7000, bytes: 16, index: 1, ..LateHeader::default() };
+        words.extend(<[u64; 6]>::read_from_bytes(header.as_bytes()).unwrap());
+        words.extend([10, 11]);
+        let bytes = words.as_bytes();
+        let piece = RawSample::parse(bytes).unwrap().late.unwrap();
+        assert_eq!((*piece.header, piece.bytes), (header, &bytes[bytes.len() - 16..]));
+        for length in 0..bytes.len() {
+            assert!(RawSample::parse(&bytes[..length]).is_none(), "length {length}");
+        }
     }
 
     #[test]

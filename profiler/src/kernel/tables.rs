@@ -10,9 +10,10 @@ use std::os::fd::AsFd;
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData};
-use profiler_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PageKey, Region, Span, pid_check};
+use profiler_common::row::Row;
+use profiler_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, Region, Span, pid_check};
 use serde::Serialize;
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::error::KernelError;
 use super::shared_memory::SharedMemory;
@@ -137,6 +138,22 @@ impl Tables {
         complete
     }
 
+    /// The row that holds at an address of an object, as the kernel part finds it; [`Row::GAP`] without one.
+    pub fn row(&self, object: u32, address: u64) -> Row {
+        let Ok(page) = u32::try_from(address >> PAGE_BITS) else { return Row::GAP };
+        let Some(span) = self.page_spans.get(&PageKey { object, page }) else { return Row::GAP };
+        let (mut low, mut high) = (0, span.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if u64::from(Row(self.rows.read(span.first + middle)).pc_low()) <= address & ((1 << PAGE_BITS) - 1) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        if low == 0 { Row::GAP } else { Row(self.rows.read(span.first + low - 1)) }
+    }
+
     /// Makes room of what was replaced a while ago.
     pub fn reclaim(&mut self, now: MonoNs) {
         self.row_space.reclaim(now);
@@ -196,5 +213,14 @@ impl<T: IntoBytes + Immutable> Mapped<T> {
             let start = self.memory.address().as_ptr().cast::<T>().add(first as usize);
             std::ptr::copy_nonoverlapping(elements.as_ptr(), start, elements.len());
         }
+    }
+}
+
+impl<T: FromBytes + Copy> Mapped<T> {
+    /// One element. An index beyond the array would be a bug of the caller's allocation.
+    fn read(&self, index: u32) -> T {
+        assert!(index < self.capacity, "element {index} of {}", self.capacity);
+        // SAFETY: the index was just checked; any bytes are an element, and they are written through `&mut self` only.
+        unsafe { self.memory.address().as_ptr().cast::<T>().add(index as usize).read() }
     }
 }

@@ -106,6 +106,12 @@ impl Mapping {
         (addr.0 - self.start.0).checked_add(self.file_offset.0).map(FileOffset)
     }
 
+    /// Whether code that the process has generated may lie in it: memory without a file on disk.
+    pub fn may_hold_generated_code(&self) -> bool {
+        use MappingKind::{Anonymous, Heap, NamedMemory, Stack};
+        matches!(self.kind, Anonymous | NamedMemory | Heap | Stack)
+    }
+
     /// The path's last component; the whole of bracketed names.
     pub fn basename(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()

@@ -1,19 +1,26 @@
 //! What one process has announced: names for userspace, and rows for the kernel part.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use profiler_common::machine::Machine;
 
 use crate::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin};
 use crate::record::options::CallGraph;
 use crate::units::MonoNs;
-use crate::unwind::{JitSpace, RowTable, rows_of_code, rows_of_jit};
+use crate::unwind::{JitSpace, RowTable, Templates, rows_of_called_code, rows_of_code, rows_of_jit};
 
 /// The code of one process.
 #[derive(Debug)]
 pub(super) struct Announced {
     pub(super) map: CodeMap,
     rows: Option<JitSpace>,
+    /// Recorded code that there may be copies of.
+    templates: Templates,
     /// Make rows from code bytes where there is no EH frame.
     from_code: bool,
+    /// All code begins with a return address at the stack pointer, also what is jumped to: Erlang's.
+    called: bool,
     /// Since when this program runs: what was announced before is no code of its.
     since: MonoNs,
 }
@@ -24,9 +31,17 @@ impl Announced {
         Self {
             map: CodeMap::new(),
             rows: (call_graph != CallGraph::FramePointers).then(JitSpace::default),
+            templates: Templates::default(),
             from_code: call_graph == CallGraph::Auto,
+            called: false,
             since: MonoNs(0),
         }
+    }
+
+    /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.
+    pub(super) fn is_run_by(&mut self, executable: Option<&Path>) {
+        let name = executable.and_then(Path::file_name).map(OsStr::as_encoded_bytes).unwrap_or_default();
+        self.called = name.starts_with(b"beam.");
     }
 
     /// Whether the code bytes are of use.
@@ -63,14 +78,38 @@ impl Announced {
         self.map.apply(event);
     }
 
-    /// A perf map has neither rules nor code, and repeats what a dump beside it says: its lines change no rows.
+    /// A perf map has neither rules nor code, and repeats what a dump beside it says: its lines only end what was made
+    /// of the code that they named before.
     fn load_rows(&mut self, load: &CodeLoad) {
-        if load.origin == CodeOrigin::PerfMap || load.time < self.since {
+        let Some(space) = &mut self.rows else { return };
+        if load.origin == CodeOrigin::PerfMap {
+            space.forget_unrecorded(load.start.0, load.size);
             return;
         }
-        let Some(space) = &mut self.rows else { return };
-        if !space.knows(load.start.0, load.size, load.time) {
-            space.load(load.start.0, load.size, load.time, rows_of(load, self.from_code));
+        if load.time < self.since || space.knows(load.start.0, load.size, load.time) {
+            return;
+        }
+        let rows = rows_of(load, self.from_code, self.called);
+        if let (Some(rows), Some(code)) = (&rows, load.code.as_deref()) {
+            self.templates.add(load.start.0, code, rows);
+        }
+        space.load(load.start.0, load.size, load.time, rows);
+    }
+
+    /// Recorded code that there may be copies of.
+    pub(super) fn templates(&self) -> &Templates {
+        &self.templates
+    }
+
+    /// Takes up rows for code that nothing has recorded; false if something has.
+    pub(super) fn load_unrecorded(&mut self, start: u64, size: u64, rows: Option<RowTable>) -> bool {
+        self.rows.as_mut().is_some_and(|space| space.load_unrecorded(start, size, rows))
+    }
+
+    /// The code that rows were made for is there no more.
+    pub(super) fn forget_unrecorded(&mut self, start: u64, size: u64) {
+        if let Some(space) = &mut self.rows {
+            space.forget_unrecorded(start, size);
         }
     }
 
@@ -80,23 +119,33 @@ impl Announced {
         if let Some(rows) = &mut rows {
             rows.touch_all();
         }
-        Self { map: self.map.fork(time), rows, from_code: self.from_code, since: self.since }
+        let templates = self.templates.clone();
+        Self {
+            map: self.map.fork(time),
+            rows,
+            templates,
+            from_code: self.from_code,
+            called: self.called,
+            since: self.since,
+        }
     }
 
     /// The process has become another program.
     pub(super) fn end_all(&mut self, time: MonoNs) {
         self.map.end_all(time);
         self.since = time;
+        self.templates = Templates::default();
         if let Some(rows) = &mut self.rows {
             rows.clear();
         }
     }
 }
 
-fn rows_of(load: &CodeLoad, from_code: bool) -> Option<RowTable> {
+fn rows_of(load: &CodeLoad, from_code: bool, called: bool) -> Option<RowTable> {
     let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
     recorded.or_else(|| {
         let code = load.code.as_deref().filter(|_| from_code)?;
-        rows_of_code(Machine::NATIVE, load.start.0, code)
+        let rows = if called { rows_of_called_code } else { rows_of_code };
+        rows(Machine::NATIVE, load.start.0, code)
     })
 }

@@ -10,8 +10,10 @@
 //! ```
 
 mod announced;
+mod copies;
 mod files;
 mod generated;
+mod late;
 mod machine;
 mod options;
 mod resolve;

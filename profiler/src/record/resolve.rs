@@ -221,7 +221,7 @@ impl Resolver {
                     account.jit.leaves_named += u64::from(index == 0);
                     at_entry = false;
                     frames.append(&mut self.chain);
-                    if !was_true(context, pc, index, sample.time) {
+                    if index < sample.true_from && !was_true(context, pc, index, sample.time) {
                         // What the kernel part took for its caller may be anything.
                         stop = StopReason::StaleRules;
                         break;

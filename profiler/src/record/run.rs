@@ -3,6 +3,7 @@
 mod close;
 mod feed;
 mod follow;
+mod late;
 mod settle;
 
 use std::collections::{HashMap, HashSet};
@@ -23,7 +24,9 @@ use crate::process::event::TaskEvent;
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, Processes, monotonic_now};
 use crate::profile::{Profile, ProfileMeta, SampledEvent};
+use crate::record::copies::Copies;
 use crate::record::files::Files;
+use crate::record::late::LateSamples;
 use crate::record::machine::running_pids;
 use crate::record::options::{CallGraph, RecordOptions, Targets};
 use crate::record::resolve::Resolver;
@@ -122,6 +125,8 @@ pub struct Recorder {
     processes: Processes,
     sources: HashMap<ProcessId, Sources>,
     unwinding: Option<Unwinding>,
+    late: LateSamples,
+    copies: Copies,
     symbols: Symbolizer,
     files: Files,
     stacks: Stacks,
@@ -188,6 +193,8 @@ impl Recorder {
             processes: Processes::new(),
             sources: HashMap::new(),
             unwinding,
+            late: LateSamples::default(),
+            copies: Copies::default(),
             symbols,
             files: Files::default(),
             stacks: Stacks::default(),
@@ -295,8 +302,8 @@ impl Recorder {
     /// when the sample is assigned.
     fn gather(&mut self) {
         let mut arrived = std::mem::take(&mut self.arrived);
-        let stacks = &mut self.stacks;
-        let delivered = self.sampler.drain(|sample| arrived.push(waiting_sample(&sample, stacks)));
+        let (stacks, late) = (&mut self.stacks, &mut self.late);
+        let delivered = self.sampler.drain(|sample| arrived.push(waiting_sample(&sample, stacks, late)));
         self.account.samples.delivered += delivered;
         let mut events = std::mem::take(&mut self.events);
         self.side_band.drain(&mut events);
@@ -349,9 +356,12 @@ impl Recorder {
         if slow {
             self.look_for_perf_maps();
             self.settle_forks(now);
+            self.check_copies();
         }
         let more = self.poll_sources(now);
         self.publish_rows(now);
+        self.finish_late(now, false);
+        self.learn_copies(now);
         self.settle(now, false);
         if self.waiting > MAX_WAITING || self.stacks.is_full() {
             self.settle_early();
@@ -411,6 +421,7 @@ impl Recorder {
             }
         }
         self.sources.values_mut().for_each(Sources::finish);
+        self.finish_late(monotonic_now(), true);
         let unanswered = self.symbols.resolve_all(NAMES_LIMIT);
         if unanswered > 0 {
             self.account.remark(format!("{unanswered} addresses were not named in time"));
@@ -492,7 +503,7 @@ fn is_alive(processes: &Processes, id: ProcessId) -> bool {
     processes.get(id).is_some_and(|process| process.exit_time.is_none())
 }
 
-fn waiting_sample(sample: &RawSample<'_>, stacks: &mut Stacks) -> Waiting {
+fn waiting_sample(sample: &RawSample<'_>, stacks: &mut Stacks, late: &mut LateSamples) -> Waiting {
     Waiting {
         time: sample.time(),
         process: ProcessId { pid: Pid(sample.header.pid), start: MonoNs(0) },
@@ -501,6 +512,8 @@ fn waiting_sample(sample: &RawSample<'_>, stacks: &mut Stacks) -> Waiting {
         kernel: stacks.intern(sample.kernel).0,
         user: stacks.intern(sample.user).0,
         stop: sample.stop,
+        true_from: usize::MAX,
+        late: sample.late.as_ref().and_then(|piece| late.keep(piece)),
     }
 }
 

@@ -87,9 +87,11 @@ impl Sources {
     /// For a process that has announced nothing yet.
     pub(super) fn new(id: ProcessId, call_graph: CallGraph) -> Self {
         let status = procfs::status(id.pid).ok();
+        let mut code = Announced::new(call_graph);
+        code.is_run_by(procfs::exe(id.pid).ok().flatten().as_deref());
         Self {
             id,
-            code: Announced::new(call_graph),
+            code,
             own_pid: status.as_ref().map_or(id.pid.0, |status| status.own_pid()),
             uid: status.as_ref().map_or(0, |status| status.effective_uid),
             dumps: Vec::new(),
@@ -111,6 +113,7 @@ impl Sources {
     /// Ends all code: the process has become another program.
     pub(super) fn exec(&mut self, time: MonoNs) {
         self.code.end_all(time);
+        self.code.is_run_by(procfs::exe(self.id.pid).ok().flatten().as_deref());
         self.dumps.clear();
         self.perf_map = None;
     }
@@ -118,6 +121,13 @@ impl Sources {
     /// Whether anything names this process' generated code, or may do so when it is read.
     pub(super) fn any(&self) -> bool {
         !self.dumps.is_empty() || self.perf_map.is_some() || self.code.map.living() + self.code.map.ended() > 0
+    }
+
+    /// Whether code that runs may get rows later: from a dump that is still read, or from the code itself, if that may
+    /// be read from memory.
+    pub(super) fn may_bring_rows(&self, read_code: bool) -> bool {
+        let from_memory = read_code && self.code.wants_code();
+        self.code.rows().is_some() && (from_memory || self.dumps.iter().any(|dump| !dump.failed))
     }
 
     /// Until when every record of every dump is known; samples up to then can be resolved for good. `None` without
@@ -200,18 +210,24 @@ impl Sources {
         });
     }
 
-    /// Looks for a perf map, now and then: it may appear late, and be replaced.
-    pub(super) fn look_for_perf_map(&mut self, remarks: &mut Vec<String>) {
+    /// Looks for a perf map, now and then: it may appear late, and be replaced. Returns whether it is a first one.
+    pub(super) fn look_for_perf_map(&mut self, remarks: &mut Vec<String>) -> bool {
         // Absent is the normal case, and one that belongs to somebody else is not this process'.
-        let Ok(opened) = open_perf_map(self.id.pid, self.own_pid, self.uid) else { return };
+        let Ok(opened) = open_perf_map(self.id.pid, self.own_pid, self.uid) else { return false };
         let Some(tail) = &mut self.perf_map else {
             self.perf_map = Some(PerfMapTail::new(opened.file));
-            return;
+            return true;
         };
         let replaced = opened.file.metadata().and_then(|metadata| tail.is_same(&metadata)).is_ok_and(|same| !same);
         if replaced && let Err(error) = tail.reopen(opened.file) {
             remarks.push(format!("new perf map of {} not read: {error}", self.id.pid));
         }
+        false
+    }
+
+    /// Whether there is a perf map.
+    pub(super) fn has_perf_map(&self) -> bool {
+        self.perf_map.is_some()
     }
 
     /// Reads what is new everywhere.

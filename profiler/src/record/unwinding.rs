@@ -32,6 +32,8 @@ const MAX_ORDERS: usize = 256;
 const MAX_KNOWN: usize = 4096;
 /// Files that samples have met before they were looked up, remembered at most.
 const MAX_MET: usize = 4096;
+/// Ended processes whose files are remembered.
+const MAX_ENDED: usize = 256;
 /// Tables that wait for room at most, and for how long: what is given back can be used again after a second.
 const MAX_HOMELESS: usize = 16;
 const HOMELESS_NS: u64 = 3_000_000_000;
@@ -89,6 +91,10 @@ pub(super) struct Unwinding {
     homeless: VecDeque<Homeless>,
     /// Processes whose regions have to be published again.
     changed: HashSet<ProcessId>,
+    /// Processes whose samples bring along what a walk by late rows needs.
+    late: HashSet<ProcessId>,
+    /// Files of processes that have ended, for samples that wait.
+    ended: VecDeque<(ProcessId, HashMap<KnownFile, u32>)>,
     /// What each process' regions are: a list that has not changed is not written again.
     published: HashMap<ProcessId, Published>,
     /// Device and inode of this program.
@@ -113,6 +119,8 @@ impl Unwinding {
             code: HashMap::new(),
             homeless: VecDeque::new(),
             changed: HashSet::new(),
+            late: HashSet::new(),
+            ended: VecDeque::new(),
             published: HashMap::new(),
             own_file: std::fs::metadata("/proc/self/exe").ok().map(|metadata| (metadata.dev(), metadata.ino())),
             stats: UnwindingStats::default(),
@@ -132,6 +140,31 @@ impl Unwinding {
         if let Some(known) = self.known.get_mut(&process) {
             known.retain(|(known_device, known_inode, ..), _| (*known_device, *known_inode) != (device, inode));
         }
+    }
+
+    /// Whether a process' samples bring along pieces of their stacks where they meet unknown generated code.
+    pub(super) fn set_late(&mut self, process: ProcessId, late: bool) {
+        let changes = if late { self.late.insert(process) } else { self.late.remove(&process) };
+        if changes {
+            self.changed.insert(process);
+        }
+    }
+
+    /// The object of a file's mapping that was looked up before, if its rows are ready, and its bias.
+    pub(super) fn known_object(&self, process: ProcessId, mapping: &Mapping) -> Option<(u32, u64)> {
+        let object = self.known_number(process, mapping)?;
+        self.bias(object, mapping).map(|bias| (object, bias))
+    }
+
+    /// Whether the rows of a mapping's file are being built.
+    pub(super) fn is_loading(&self, process: ProcessId, mapping: &Mapping) -> bool {
+        let state = self.known_number(process, mapping).and_then(|object| self.catalog.state(object));
+        matches!(state, Some(State::Loading))
+    }
+
+    fn known_number(&self, process: ProcessId, mapping: &Mapping) -> Option<u32> {
+        let ended = || self.ended.iter().rev().find(|(ended, _)| *ended == process).map(|(_, known)| known);
+        self.known.get(&process).or_else(ended)?.get(&known_file(mapping)).copied()
     }
 
     /// Whether a process' mappings are in the tables.
@@ -157,7 +190,13 @@ impl Unwinding {
     /// A process has ended: its tables go.
     pub(super) fn end(&mut self, process: ProcessId, tables: &mut Tables, now: MonoNs) {
         self.changed.remove(&process);
-        self.known.remove(&process);
+        self.late.remove(&process);
+        if let Some(known) = self.known.remove(&process) {
+            if self.ended.len() >= MAX_ENDED {
+                self.ended.pop_front();
+            }
+            self.ended.push_back((process, known));
+        }
         if let Some(published) = self.published.remove(&process) {
             tables.set_regions(process.pid, &[], now);
             for object in published.objects {
@@ -340,7 +379,13 @@ impl Unwinding {
             // Mappings without rows are listed, too: that code can be there is known by them.
             let (object, bias) = self.object_of(process, mapping, now).unwrap_or((0, 0));
             let (start, end) = (mapping.start.0, mapping.end.0);
-            regions::push(&mut regions, Region { start, end, bias, object, reserved: 0 });
+            let late = if mapping.may_hold_generated_code() {
+                self.late.contains(&process.id)
+            } else {
+                self.is_loading(process.id, mapping)
+            };
+            let flags = if late { Region::LATE } else { 0 };
+            regions::push(&mut regions, Region { start, end, bias, object, flags });
         }
         regions::fit(regions, MAX_REGIONS as usize)
     }
@@ -372,9 +417,14 @@ impl Unwinding {
                 object
             }
         };
+        self.bias(object, mapping).map(|bias| (object, bias))
+    }
+
+    /// Address in the process minus address in the object.
+    fn bias(&self, object: u32, mapping: &Mapping) -> Option<u64> {
         let offset = if mapping.kind == MappingKind::Vdso { 0 } else { mapping.file_offset.0 };
         let Some(State::Ready { segments, .. }) = self.catalog.state(object) else { return None };
-        Some((object, mapping.start.0.wrapping_sub(svma_of_mapping(segments, offset)?)))
+        Some(mapping.start.0.wrapping_sub(svma_of_mapping(segments, offset)?))
     }
 
     /// Has the rows of a mapping's file built, if they are not already. Returns its number, 0 if it can have none;

@@ -10,6 +10,7 @@ use profiler_common::limits::COMM_LEN;
 use profiler_common::stop::StopReason;
 
 use crate::process::ProcessId;
+use crate::record::late::LateId;
 use crate::units::{MonoNs, Tid};
 
 /// Samples that wait at most; beyond it the oldest is resolved with what is known.
@@ -66,6 +67,10 @@ pub(super) struct Waiting {
     pub(super) kernel: RawStack,
     pub(super) user: RawStack,
     pub(super) stop: StopReason,
+    /// What the walk can be finished from.
+    pub(super) late: Option<LateId>,
+    /// From this user frame on, the rows of the sample's time were used; `usize::MAX` if not.
+    pub(super) true_from: usize,
 }
 
 /// The waiting samples, oldest first as they arrived.

@@ -16,6 +16,10 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 /// Largest function that is kept; a larger size is a broken record, and would dirty thousands of pages.
 const MAX_FUNCTION_BYTES: u64 = 16 << 20;
 
+/// How much later than a sample a function may be announced and still be what ran: runtimes stamp a record when they
+/// write it (see `record::resolve`).
+const MAX_LATENESS_NS: u64 = 10_000_000;
+
 /// A function and its rows.
 #[derive(Clone, Debug)]
 struct Function {
@@ -26,6 +30,13 @@ struct Function {
     published: MonoNs,
     /// None: its code is walked by frame pointer.
     rows: Option<Arc<RowTable>>,
+}
+
+impl Function {
+    fn row(&self, address: u64) -> Row {
+        let rule = self.rows.as_deref().map_or(Rule::GAP, |rows| rows.rule_at(address));
+        Row(settled(rule.encode(low_of(address))))
+    }
 }
 
 /// Rows of generated code. Functions never overlap: the newer one ends those that it covers in part or whole, in
@@ -76,14 +87,24 @@ impl JitSpace {
         self.history = History::default();
     }
 
+    /// The row that held at an address at that time; `None` if no function is known to have been there then, and
+    /// [`Rule::SETTLED_GAP`]'s if it has no rows there.
+    pub fn row_at(&self, address: u64, time: MonoNs) -> Option<Row> {
+        let live = self.functions.range(..=address).next_back().map(|(_, function)| function);
+        let live = live.filter(|function| address < function.end);
+        if let Some(function) = live.filter(|function| function.loaded <= time) {
+            return Some(function.row(address));
+        }
+        if let (Some(rule), _) = self.history.rules_at(address, time)? {
+            return Some(Row(settled(rule.encode(low_of(address)))));
+        }
+        let soon = live.filter(|function| function.loaded.0.saturating_sub(time.0) <= MAX_LATENESS_NS);
+        soon.map(|function| function.row(address))
+    }
+
     /// Marks every page for publication: for a copy of this space in another process.
     pub fn touch_all(&mut self) {
-        let all: Vec<(u64, u64)> = self
-            .functions
-            .iter()
-            .filter(|(_, function)| function.rows.is_some())
-            .map(|(start, function)| (*start, function.end))
-            .collect();
+        let all: Vec<(u64, u64)> = self.functions.iter().map(|(start, function)| (*start, function.end)).collect();
         for (start, end) in all {
             self.touch(start, end);
         }
@@ -101,6 +122,30 @@ impl JitSpace {
     /// Marks one page for publication.
     pub fn touch_page(&mut self, page: u64) {
         self.dirty.insert(page);
+    }
+
+    /// Takes up code that nobody has recorded, if nothing recorded is in its place. Whatever is recorded later, for
+    /// whatever time, takes its place. Returns whether it was taken up.
+    pub fn load_unrecorded(&mut self, start: u64, size: u64, rows: Option<RowTable>) -> bool {
+        let Some(end) = start.checked_add(size).filter(|end| *end > start) else { return false };
+        let occupied = self.functions.range(..end).next_back().is_some_and(|(_, function)| function.end > start);
+        if !occupied {
+            self.load(start, size, MonoNs(0), rows);
+        }
+        !occupied
+    }
+
+    /// Forgets code taken up by [`load_unrecorded`](Self::load_unrecorded) that reaches into a range.
+    pub fn forget_unrecorded(&mut self, start: u64, size: u64) {
+        let overlapping = self.functions.range(..start.saturating_add(size)).rev();
+        let gone: Vec<u64> = overlapping
+            .take_while(|(_, function)| function.end > start)
+            .filter(|(_, function)| function.loaded == MonoNs(0))
+            .map(|(start, _)| *start)
+            .collect();
+        for start in gone {
+            self.remove(start, MonoNs(0));
+        }
     }
 
     /// Functions with rows.
@@ -174,7 +219,7 @@ impl JitSpace {
             .filter(|(_, function)| function.end > page_start)
             .map_or(page_start, |(start, _)| *start);
         for (start, function) in self.functions.range(first..=page_last) {
-            let Some(rows) = function.rows.as_deref().and_then(|rows| rows.page(page)) else { continue };
+            let rows = function.rows.as_deref().and_then(|rows| rows.page(page)).unwrap_or_default();
             let last = low_of((function.end - 1).min(page_last));
             copy_rows(rows, low_of((*start).max(page_start))..=last, out);
             if function.end <= page_last {
@@ -195,10 +240,8 @@ impl JitSpace {
             self.refused += 1;
             return;
         }
-        if rows.is_some() {
-            self.with_rows += 1;
-            self.touch(start, end);
-        }
+        self.with_rows += usize::from(rows.is_some());
+        self.touch(start, end);
         self.unpublished.push(start);
         self.functions.insert(start, Function { end, loaded, published: NEVER, rows });
     }
@@ -222,10 +265,8 @@ impl JitSpace {
 
     fn remove(&mut self, start: u64, time: MonoNs) {
         let Some(Function { end, loaded, published, rows }) = self.functions.remove(&start) else { return };
-        if rows.is_some() {
-            self.with_rows = self.with_rows.saturating_sub(1);
-            self.touch(start, end);
-        }
+        self.with_rows = self.with_rows.saturating_sub(usize::from(rows.is_some()));
+        self.touch(start, end);
         self.history.add(&Gone { start, end, loaded, published, ended: time, withdrawn: NEVER, rows });
     }
 
@@ -239,17 +280,21 @@ fn by_frame_pointer(rule: Rule) -> Rule {
     if rule == Rule::FRAME_POINTER { Rule::GAP } else { rule }
 }
 
-/// Appends the rows of a page that hold in a part of it; the first of them begins with it. A table may say more than
-/// the function is long.
+/// Appends the rows of a page that hold in a function's part of it; the first of them begins with it. A table may say
+/// more than the function is long, and less.
 fn copy_rows(rows: &[u64], part: RangeInclusive<u16>, out: &mut Vec<u64>) {
     let after = rows.partition_point(|row| Row(*row).pc_low() <= *part.start());
     let (before, rest) = rows.split_at(after);
-    if let Some(holding) = before.last() {
-        push(out, holding & !0xffff | u64::from(*part.start()));
-    }
+    let holding = before.last().copied().unwrap_or_default();
+    push(out, settled(holding) & !0xffff | u64::from(*part.start()));
     for row in rest.iter().take_while(|row| Row(**row).pc_low() <= *part.end()) {
-        push(out, *row);
+        push(out, settled(*row));
     }
+}
+
+/// A gap inside of an announced function stays one.
+fn settled(row: u64) -> u64 {
+    if Row(row).is_unknown() { Rule::SETTLED_GAP.encode(Row(row).pc_low()) } else { row }
 }
 
 /// Appends a row; one that begins where the last one does replaces it. The first begins at the start of the page.
@@ -303,8 +348,8 @@ mod tests {
         for address in [0x1fff9, 0x20000, 0x20007] {
             assert_eq!(lookup(&pages, address).0 >> 16, Rule::FRAME_POINTER.encode(0) >> 16, "{address:#x}");
         }
-        assert_eq!(lookup(&pages, 0x20008).cfa_kind(), 0);
-        assert_eq!(lookup(&pages, 0x1fff7).cfa_kind(), 0);
+        assert!(lookup(&pages, 0x20008).is_unknown());
+        assert!(lookup(&pages, 0x1fff7).is_unknown());
     }
 
     #[test]
@@ -316,7 +361,7 @@ mod tests {
         space.flush(|page, rows| {
             pages.insert(page, rows.to_vec());
         });
-        assert_eq!(lookup(&pages, 0x1_0011).cfa_kind(), 0);
+        assert!(lookup(&pages, 0x1_0011).is_unknown());
         assert_eq!(lookup(&pages, 0x5_fff8).0 >> 16, Rule::ENTRY.encode(0) >> 16);
         assert_eq!(lookup(&pages, 0x6_0007).0 >> 16, Rule::FRAME_POINTER.encode(0) >> 16);
         assert_eq!(lookup(&pages, 0x6_0008).cfa_kind(), 0);
@@ -381,6 +426,22 @@ mod tests {
         assert_eq!(withdrawn, [(1, 0)]);
     }
 
+    #[test]
+    fn a_waiting_sample_gets_the_rows_of_its_time() {
+        let mut space = JitSpace::default();
+        let (first, second) = (MonoNs(100_000_000), MonoNs(200_000_000));
+        space.load(0x1_0000, 0x10, first, Some(frame_pointer_rows(0x1_0000)));
+        space.load(0x1_0008, 0x10, second, None);
+        let kind = |address, time| space.row_at(address, MonoNs(time)).map(|row| Row(row.0 & !0xffff));
+        let rule = |rule: Rule| Some(Row(rule.encode(0)));
+        assert_eq!(kind(0x1_0000, 150_000_000), rule(Rule::ENTRY));
+        assert_eq!(kind(0x1_0008, 199_999_999), rule(Rule::FRAME_POINTER));
+        assert_eq!(kind(0x1_0008, 200_000_000), rule(Rule::SETTLED_GAP));
+        assert_eq!(kind(0x1_0000, 200_000_000), None, "it ended when its neighbour took its place");
+        assert_eq!(kind(0x1_0010, 195_000_000), rule(Rule::SETTLED_GAP), "announced a little later");
+        assert_eq!(kind(0x1_0010, 150_000_000), None);
+    }
+
     proptest! {
         #[test]
         fn published_pages_say_what_the_newest_functions_say(
@@ -407,9 +468,10 @@ mod tests {
             }
             prop_assert_eq!(space.with_rows(), alive.iter().filter(|load| load.2).count());
             for probe in probes {
-                let found = alive.iter().find(|(start, size, with_rows, _)| *with_rows && (*start..start + size).contains(&probe));
+                let found = alive.iter().find(|(start, size, ..)| (*start..start + size).contains(&probe));
                 let expected = match found {
                     None => Rule::GAP,
+                    Some((_, _, false, _)) => Rule::SETTLED_GAP,
                     Some((start, ..)) if *start == probe => Rule::ENTRY,
                     Some(_) => Rule::FRAME_POINTER,
                 };

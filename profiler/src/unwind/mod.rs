@@ -29,6 +29,7 @@ mod program;
 mod rows;
 mod stats;
 mod synth;
+mod templates;
 
 #[cfg(test)]
 mod tests;
@@ -41,3 +42,4 @@ pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};
 pub use stats::RowStats;
 pub use synth::{rows_of_called_code, rows_of_code};
+pub use templates::{Copy, TEMPLATE_BYTES, Templates};

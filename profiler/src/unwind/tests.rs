@@ -8,6 +8,7 @@ mod jit_dumps;
 mod properties;
 mod synthesis;
 mod table;
+mod templates;
 
 use std::io::Read;
 use std::ops::Range;

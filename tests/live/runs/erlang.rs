@@ -56,6 +56,20 @@ fn a_jitdump_names_whole_chains() -> Result<()> {
 }
 
 #[test]
+fn code_without_frame_pointers_has_its_callers() -> Result<()> {
+    // OTP 25 keeps frame pointers with `true` only.
+    let recording = record(&["+JPperf", "dump"])?;
+    assert_burns(&recording);
+    // The same chains as with frame pointers, down to the process' first function. Most of these functions never
+    // return, and end with a jump: what begins with a return address at sp can be told although.
+    let from = ["init:do_boot/3", "init:start_em/1", "burn:loop/3", "burn:outer/1"];
+    for (caller, leaf) in [("burn:middle/1", "burn:leaf_hot/2"), ("burn:side_cold/1", "burn:leaf_cold/2")] {
+        assert_at_least("chain", recording.folded.through(&[&from[..], &[caller, leaf]].concat()), 0.99);
+    }
+    Ok(())
+}
+
+#[test]
 fn a_perf_map_is_enough() -> Result<()> {
     let recording = record(&["+JPperf", "map"])?;
     assert_burns(&recording);

@@ -200,6 +200,66 @@ fn a_dump_without_a_name_is_read() -> Result<()> {
 }
 
 #[test]
+fn code_that_runs_before_its_record_has_its_callers_although_it_keeps_no_frame_pointer() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let late = ["--late-ms", "1500", "--generations", "1", "--no-frame-pointer"];
+    let recording = launch(&scratch, &[], &[&["--secs", "4", "--schedule", "schedule"], &late[..]].concat())?;
+    assert_burns(&recording);
+    for (leaf, chain) in
+        [("leaf_hot_g0", ["outer", "middle", "leaf_hot_g0"]), ("leaf_cold_g0", ["outer", "side", "leaf_cold_g0"])]
+    {
+        assert_at_least("chain", recording.folded.through(&chain), 0.995);
+        assert_at_least("complete stacks", recording.folded.complete_with(leaf), 0.995);
+    }
+    // rbp holds a number: no frame pointer has led anywhere.
+    let changed = recording.number("/late/changed");
+    assert!(changed >= 100, "{changed} walks finished by rows that came later");
+    assert_late_adds_up(&recording);
+    Ok(())
+}
+
+#[test]
+fn the_same_is_so_if_the_records_come_with_its_end() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let late = ["--stdio", "--generations", "1", "--no-frame-pointer"];
+    let demo = [&["--secs", "2", "--iterations", "2000", "--schedule", "schedule"], &late[..]].concat();
+    let recording = launch(&scratch, &["--no-peek"], &demo)?;
+    assert_burns(&recording);
+    assert_at_least("chain", recording.folded.through(&["outer", "middle", "leaf_hot_g0"]), 0.995);
+    assert_late_adds_up(&recording);
+    Ok(())
+}
+
+#[test]
+fn copies_of_announced_code_have_its_rows() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target =
+        Target::start(demo(&["--secs", "60", "--copies", "--generations", "1", "--no-frame-pointer"])?, &scratch)?;
+    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    const COPY: &str = "[JIT code without a name]";
+    assert_at_least("complete stacks", recording.complete(), 0.995);
+    let folded = &recording.folded;
+    let through = |caller: &str| folded.count(|stack| stack.has_chain(&["outer", caller, COPY]));
+    let (hot, cold) = (through("middle"), through("side"));
+    assert_share("the hot leaf's copy", Share { part: hot, whole: hot + cold }, 0.75);
+    // A wrong caller would show as a chain that the program does not have.
+    let whole = folded.count(|stack| stack.has(COPY));
+    assert_at_least("chain", Share { part: hot + cold, whole }, 0.995);
+    assert_eq!(recording.number("/copies/copies"), 2);
+    assert_eq!(folded.count(|stack| in_leaf(stack, "hot")), 0, "the announced leaves do not run");
+    Ok(())
+}
+
+/// Every piece of a stack has been of use, or is counted as not.
+#[track_caller]
+fn assert_late_adds_up(recording: &Recording) {
+    let late = |what: &str| recording.number(&format!("/late/{what}"));
+    let finished = late("finished_by_rows") + late("finished_by_frame_pointer") + late("refused_for_memory");
+    assert_eq!(late("pieces"), finished, "each piece is accounted for");
+    assert!(late("bytes") >= late("pieces") * 1024 && late("bytes") <= late("pieces") * 16384);
+}
+
+#[test]
 fn names_in_a_stdio_buffer_are_known_while_it_runs() -> Result<()> {
     let scratch = Scratch::new()?;
     // Enough functions that the buffer was flushed before, which is what it is found by.

@@ -1,14 +1,16 @@
 //! CPython `-X perf_jit`: names that the runtime keeps in its stdio buffer.
 //!
-//! CPython's own code keeps no frame pointers, so that its stacks are cut after the innermost frame and generated code,
-//! which is a few instructions around the interpreter, is hardly ever innermost. What is known of it is checked by
-//! counting: every function that the finished dump has must have been known when the recording ended.
+//! CPython's own code keeps no frame pointers, and its generated code (a trampoline for each function, around the
+//! interpreter) is hardly ever innermost: whole stacks take the rows of the interpreter and of every trampoline.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
-use jitprof_tests::{Jitprof, Load, Recording, Scratch, Target, loads, path_from, target_file};
+use jitprof_tests::{
+    Jitprof, Load, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, loads, path_from,
+    target_file,
+};
 
 /// The dump of a process, which is removed with the value: CPython writes to /tmp, whatever is asked for.
 struct Dump(PathBuf);
@@ -31,6 +33,28 @@ fn python(seconds: &str) -> Result<Command> {
     let mut command = Command::new(path_from("JITPROF_PYTHON")?);
     command.args(["-X", "perf_jit"]).arg(target_file("python/burn.py")?).arg(seconds);
     Ok(command)
+}
+
+/// Every stack complete, every function under its caller, and the shares that burn.py has.
+#[track_caller]
+fn assert_burns(recording: &Recording) {
+    assert_at_least("complete stacks", recording.complete(), 0.995);
+    assert_at_least("named frames", recording.named_frames(), 0.995);
+    let folded = &recording.folded;
+    assert_share("leaf_hot", folded.share("leaf_hot", "leaf_cold"), 0.75);
+    let chain = |caller: &str, leaf: &str| {
+        let whole = folded.count(|stack| stack.has(leaf));
+        let part = folded.count(|stack| in_order(stack, &["_start", "<module>", "main", "outer", caller, leaf]));
+        assert_at_least(leaf, Share { part, whole }, 0.995);
+    };
+    chain("middle", "leaf_hot");
+    chain("side_cold", "leaf_cold");
+}
+
+/// Whether these frames follow each other, with the interpreter's between them.
+fn in_order(stack: &Stack, names: &[&str]) -> bool {
+    let mut frames = stack.frames.iter().map(|frame| frame.trim_start_matches('~'));
+    names.iter().all(|name| frames.any(|frame| frame.split(" (").next() == Some(name)))
 }
 
 /// The functions that burn.py spends its time in.
@@ -95,6 +119,50 @@ fn names_that_are_written_at_exit_are_read_after_exit() -> Result<()> {
     let all = loads(&dump.0)?;
     assert_announced(&all);
     assert_eq!(functions(&recording, target.pid()?), u64::try_from(all.len()).ok(), "all functions are known");
+    Ok(())
+}
+
+#[test]
+fn stacks_are_whole_and_shares_are_true() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(python("60")?, &scratch)?;
+    let dump = Dump::of(&target)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
+    assert_burns(&recording);
+    drop((target, dump));
+    Ok(())
+}
+
+#[test]
+fn what_a_perf_map_names_is_walked_by_rows_of_its_code_in_memory() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.args(["-X", "perf"]).arg(target_file("python/burn.py")?).arg("60");
+    let target = Target::start(command, &scratch)?;
+    let map = Dump(PathBuf::from(format!("/tmp/perf-{}.map", target.pid()?)));
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
+    assert_burns(&recording);
+    assert!(recording.number("/copies/listed_with_rows") >= 5, "one trampoline for each of its functions");
+    assert_eq!(recording.number("/copies/listed_without_rows"), 0);
+    drop((target, map));
+    Ok(())
+}
+
+#[test]
+fn stacks_are_whole_from_the_first_instruction() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let launched = python("4")?;
+    let mut jitprof = Jitprof::recording(&scratch, ["--"])?;
+    jitprof.command().arg(launched.get_program()).args(launched.get_args());
+    let recording = jitprof.record()?;
+    let pid = recording.account["sources"][0]["pid"].as_u64().unwrap_or_default();
+    let dump = Dump(PathBuf::from(format!("/tmp/jit-{pid}.dump")));
+    assert_at_least("named frames", recording.named_frames(), 0.995);
+    // Start-up has the dynamic linker's resolver, whose rule rows cannot express.
+    assert_at_least("complete stacks", recording.complete(), 0.99);
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+    assert!(recording.number("/late/finished_by_rows") > 0, "the interpreter runs before its rows are built");
+    drop(dump);
     Ok(())
 }
 

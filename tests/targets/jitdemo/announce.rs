@@ -1,5 +1,6 @@
 //! Announcing code: jitdump records or perf-map lines.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -48,6 +49,9 @@ pub(crate) struct Announcer {
     pid: u32,
     next_index: u64,
     path: PathBuf,
+    late_ns: u64,
+    /// Records that are not due yet, with the times at which they are.
+    held: VecDeque<(u64, Vec<u8>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +73,17 @@ impl Announcer {
         if format == Format::Jitdump {
             output.map_marker()?;
         }
-        let mut new = Self { output, format, damage, noise: NOISE_SEED, pid, next_index: 0, path };
+        let mut new = Self {
+            output,
+            format,
+            damage,
+            noise: NOISE_SEED,
+            pid,
+            next_index: 0,
+            path,
+            late_ns: 0,
+            held: VecDeque::new(),
+        };
         match (format, damage) {
             (Format::PerfMap, _) => {}
             (Format::Jitdump, Some(Damage::Noise)) => {
@@ -83,6 +97,34 @@ impl Announcer {
             (Format::Jitdump, None | Some(Damage::Gaps)) => new.output.write(&header(pid))?,
         }
         Ok(new)
+    }
+
+    /// Holds every record back for so long.
+    pub(crate) fn hold(&mut self, late_ms: u32) {
+        self.late_ns = u64::from(late_ms) * 1_000_000;
+    }
+
+    /// When the next record held back is due; `u64::MAX` for none.
+    pub(crate) fn next_due_ns(&self) -> u64 {
+        self.held.front().map_or(u64::MAX, |(due_ns, _)| *due_ns)
+    }
+
+    /// Writes what is due by then.
+    pub(crate) fn write_due(&mut self, now_ns: u64) -> Result<()> {
+        while self.next_due_ns() <= now_ns
+            && let Some((_, record)) = self.held.pop_front()
+        {
+            self.output.write(&record)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, record: Vec<u8>) -> Result<()> {
+        if self.late_ns == 0 {
+            return self.output.write(&record);
+        }
+        self.held.push_back((now_ns().saturating_add(self.late_ns), record));
+        Ok(())
     }
 
     /// Bytes that mean nothing, the same in every run.
@@ -109,7 +151,7 @@ impl Announcer {
     /// Announces a function at an address: its lines, its unwinding information, then itself.
     pub(crate) fn announce(&mut self, name: &str, address: usize, function: &Function) -> Result<()> {
         if self.format == Format::PerfMap {
-            return self.output.write(format!("{address:x} {:x} {name}\n", function.code.len()).as_bytes());
+            return self.write(format!("{address:x} {:x} {name}\n", function.code.len()).into_bytes());
         }
         if self.damage == Some(Damage::Noise) {
             return Ok(());
@@ -117,10 +159,10 @@ impl Announcer {
         let address = address as u64;
         let load = self.load(name, address, &function.code);
         for record in [debug_info(address, &function.lines), unwinding_info(function), load] {
-            self.output.write(&record)?;
+            self.write(record)?;
             if self.damage == Some(Damage::Gaps) {
                 let noise = self.noise(GAP_BYTES);
-                self.output.write(&noise)?;
+                self.write(noise)?;
             }
         }
         self.next_index += 1;
@@ -129,6 +171,7 @@ impl Announcer {
 
     /// Says that nothing will follow.
     pub(crate) fn close(mut self) -> Result<()> {
+        self.write_due(u64::MAX)?;
         if self.format == Format::Jitdump {
             self.output.write(&record(CLOSE, &[]))?;
         }

@@ -63,6 +63,12 @@ pub(crate) struct Arguments {
     /// Write through a stdio buffer that is not flushed before the end, as CPython and Node do
     #[arg(long)]
     stdio: bool,
+    /// Write each record so much later than its code can run, under its true time
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    late_ms: u32,
+    /// Run copies of the leaves that nothing announces; the announced ones never run
+    #[arg(long)]
+    copies: bool,
     /// Unlink the file once it is open and mapped
     #[arg(long)]
     delete: bool,

@@ -70,8 +70,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let mark = |type_id, time| log.iter().for_each(|log| log.log(span, type_id, time, 0, generation.number.into()));
         mark(ENTER, now_ns());
         let spans = |calls: u64| if calls % 4 == 3 { INTERPRET } else { RENDER };
-        calls += loop_until(outer, arguments.iterations, end.min(exec_time), log.as_deref(), spans);
-        let now = now_ns();
+        let now = loop {
+            let until = end.min(exec_time);
+            let pause = until.min(demo.announcer.next_due_ns());
+            calls += loop_until(outer, arguments.iterations, pause, log.as_deref(), spans);
+            let now = now_ns();
+            demo.announcer.write_due(now)?;
+            if now >= until {
+                break now;
+            }
+        };
         mark(EXIT, now);
         demo.report(&generation, now)?;
         if now >= exec_time {
@@ -133,7 +141,8 @@ impl<'a> Demo<'a> {
     fn new(arguments: &'a Arguments) -> Result<Self> {
         let (format, default) = if arguments.perf_map { (Format::PerfMap, "/tmp") } else { (Format::Jitdump, ".") };
         let folder = arguments.dir.as_deref().unwrap_or(Path::new(default));
-        let announcer = Announcer::create(folder, format, arguments.stdio, arguments.damage)?;
+        let mut announcer = Announcer::create(folder, format, arguments.stdio, arguments.damage)?;
+        announcer.hold(arguments.late_ms);
         if arguments.delete {
             announcer.unlink()?;
         }
@@ -164,8 +173,12 @@ impl<'a> Demo<'a> {
     /// Emits what calls the leaves: `outer` for this thread, and `worker_outer` with leaves of its own.
     fn emit_callers(&mut self) -> Result<(Compiled, Compiled)> {
         let frames = self.frames;
-        let middle = self.emit("middle", functions::middle(frames, self.leaves.address(HOT)))?;
-        let side = self.emit("side", functions::side(frames, self.leaves.address(COLD)))?;
+        let (mut hot, mut cold) = (self.leaves.address(HOT), self.leaves.address(COLD));
+        if self.arguments.copies {
+            [hot, cold] = [self.place(&hot_leaf(frames, 0, 0))?, self.place(&cold_leaf(frames, 0, 0))?];
+        }
+        let middle = self.emit("middle", functions::middle(frames, hot))?;
+        let side = self.emit("side", functions::side(frames, cold))?;
         let outer = self.emit("outer", functions::outer(frames, middle, side))?;
         let hot = self.emit("worker_leaf_hot", functions::leaf(frames, 40, 3, 0))?;
         let cold = self.emit("worker_leaf_cold", functions::leaf(frames, 50, 5, 0))?;
@@ -191,13 +204,18 @@ impl<'a> Demo<'a> {
         }
     }
 
-    /// Writes a function into the fixed region, announces it and returns its address.
-    fn emit(&mut self, name: &str, function: Function) -> Result<usize> {
-        let image = image(&function);
+    /// Writes a function into the fixed region and returns its address.
+    fn place(&mut self, function: &Function) -> Result<usize> {
+        let image = image(function);
         let offset = self.fixed_used;
         self.fixed.write(offset, &image)?;
         self.fixed_used = (offset + image.len()).next_multiple_of(ALIGNMENT);
-        let address = self.fixed.address(offset);
+        Ok(self.fixed.address(offset))
+    }
+
+    /// Writes a function into the fixed region, announces it and returns its address.
+    fn emit(&mut self, name: &str, function: Function) -> Result<usize> {
+        let address = self.place(&function)?;
         self.announcer.announce(&format!("{}{name}", self.arguments.name_prefix), address, &function)?;
         Ok(address)
     }
@@ -207,8 +225,8 @@ impl<'a> Demo<'a> {
     fn emit_generation(&mut self, number: u32) -> Result<Generation> {
         // Sizes differ from one generation to the next, so that old and new code overlap without being the same range.
         let nops = usize::try_from(number % 4)? * 12;
-        let hot = functions::leaf(self.frames, 40, number | 1, nops);
-        let cold = functions::leaf(self.frames, 50, number | 2, nops);
+        let hot = hot_leaf(self.frames, number, nops);
+        let cold = cold_leaf(self.frames, number, nops);
         self.leaves.make_writable()?;
         self.leaves.write(HOT, &image(&hot))?;
         self.leaves.write(COLD, &image(&cold))?;
@@ -256,6 +274,16 @@ impl<'a> Demo<'a> {
         .context("cannot write the totals")?;
         self.announcer.close()
     }
+}
+
+/// The hot leaf of a generation.
+fn hot_leaf(frames: Frames, number: u32, nops: usize) -> Function {
+    functions::leaf(frames, 40, number | 1, nops)
+}
+
+/// The cold leaf of a generation.
+fn cold_leaf(frames: Frames, number: u32, nops: usize) -> Function {
+    functions::leaf(frames, 50, number | 2, nops)
 }
 
 /// A function as it lies in memory: the code, and its unwinding information where the record says that it is.

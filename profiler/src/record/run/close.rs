@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Clues, RecordError, Recorder};
-use crate::account::AdviceLine;
+use crate::account::{AdviceLine, LateStats};
 use crate::advice;
 use crate::process::ProcessId;
 use crate::record::machine::own_cost;
@@ -33,6 +33,9 @@ impl Recorder {
         let verified = self.sampler.verified().iter();
         account.own.verified_instructions = verified.map(|one| (one.program, one.instructions)).collect();
         account.tables = self.sampler.tables().map(|tables| tables.stats());
+        account.late =
+            self.unwinding.is_some().then(|| LateStats { refused_by_rate: counts.late_refused, ..self.late.stats() });
+        account.copies = self.unwinding.is_some().then(|| self.copies.stats());
         account.unwinding = self.unwinding.as_ref().map(|unwinding| {
             let mut stats = unwinding.stats();
             for rows in self.sources.values().filter_map(|sources| sources.code.rows()) {

@@ -36,6 +36,8 @@ impl Recorder {
         for sources in self.sources.values_mut() {
             let alive = self.processes.get(sources.id).is_some_and(|process| process.exit_time.is_none());
             if alive {
+                unwinding
+                    .set_late(sources.id, sources.may_bring_rows(self.options.peek) && self.late.wants(sources.id));
                 unwinding.publish_code(sources, tables, now);
             }
         }

@@ -38,6 +38,7 @@ impl Recorder {
             TaskChange::Comm { pid, exec: true, .. } => {
                 let Some(id) = self.processes.at(*pid, event.time).map(|process| process.id) else { return };
                 self.forked.remove(&id);
+                self.copies.end(id);
                 self.settle_heirs(id);
                 if let Some(unwinding) = &mut self.unwinding {
                     unwinding.exec(id);
@@ -70,6 +71,11 @@ impl Recorder {
         if let Some(process) = self.processes.get(id) {
             let sources = self.sources.entry(id).or_insert_with(|| Sources::new(id, self.options.call_graph));
             sources.mapped(process, &mapping, context, &mut remarks);
+            self.late.hope_anew(id);
+            if let Some(unwinding) = &mut self.unwinding {
+                // The code that runs next may be older than its record.
+                unwinding.set_late(id, sources.may_bring_rows(self.options.peek) && self.late.wants(id));
+            }
         }
         self.remark_all(remarks);
     }
@@ -177,6 +183,7 @@ impl Recorder {
         self.followed.remove(&pid);
         self.settle_heirs(id);
         self.withdraw_rows(id);
+        self.copies.end(id);
         if let Some(sources) = self.sources.get_mut(&id) {
             let polled = sources.poll(time, false);
             self.take_up(polled);
@@ -208,8 +215,8 @@ impl Recorder {
     pub(super) fn look_for_perf_maps(&mut self) {
         let mut remarks = Vec::new();
         for (id, sources) in &mut self.sources {
-            if is_alive(&self.processes, *id) {
-                sources.look_for_perf_map(&mut remarks);
+            if is_alive(&self.processes, *id) && sources.look_for_perf_map(&mut remarks) {
+                self.late.hope_anew(*id);
             }
         }
         self.remark_all(remarks);

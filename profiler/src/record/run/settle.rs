@@ -13,12 +13,17 @@ const MAX_WAIT_NS: u64 = 30_000_000_000;
 /// Samples with unnamed code that are put aside at most; further ones stay unnamed.
 const MAX_UNNAMED: usize = 64 << 10;
 
+/// Samples from before this time can be resolved: every record up to it is known, or was waited for long enough.
+pub(super) fn settled_until(sources: Option<&Sources>, now: MonoNs) -> MonoNs {
+    let waited_enough = MonoNs(now.0.saturating_sub(MAX_WAIT_NS));
+    sources.and_then(Sources::known_until).map_or(now, |until| until.max(waited_enough))
+}
+
 impl Recorder {
     /// Resolves samples whose every announcement is known; with `last`, all. A sample with unnamed code is put aside:
     /// its name may come as late as the runtime's exit.
     pub(super) fn settle(&mut self, now: MonoNs, last: bool) {
         let mut remarks = Vec::new();
-        let waited_enough = MonoNs(now.0.saturating_sub(MAX_WAIT_NS));
         for (id, queue) in &mut self.queues {
             let context = Context {
                 process: self.processes.get(*id),
@@ -26,14 +31,16 @@ impl Recorder {
                 symbols: &self.symbols,
                 stacks: &self.stacks,
             };
-            let limit = context.sources.and_then(Sources::known_until).map_or(now, |until| until.max(waited_enough));
+            let limit = settled_until(context.sources, now);
             while let Some(sample) = queue.front() {
                 if !last {
-                    if sample.time >= limit {
+                    let in_time = now.0.saturating_sub(sample.time.0) < MAX_WAIT_NS;
+                    if sample.time >= limit || (in_time && self.late.holds(sample)) {
                         break;
                     }
                     match Resolver::readiness(sample, &context, &mut self.files, &mut remarks) {
                         Readiness::NotYet => break,
+                        // A walk that may still be finished goes with it.
                         Readiness::Unnamed if self.unnamed.len() < MAX_UNNAMED => {
                             self.unnamed.extend(queue.pop_front());
                             continue;
@@ -41,6 +48,7 @@ impl Recorder {
                         Readiness::Unnamed | Readiness::Ready => {}
                     }
                 }
+                self.late.give_up(sample);
                 self.resolver.resolve(sample, &context, &mut self.files, &mut self.profile, &mut self.account);
                 queue.pop_front();
                 self.waiting -= 1;
@@ -77,6 +85,7 @@ impl Recorder {
 
     /// Makes room: the oldest samples are resolved with what is known now.
     pub(super) fn settle_early(&mut self) {
+        self.finish_late(MonoNs(u64::MAX), true);
         let mut left = if self.stacks.is_full() { usize::MAX } else { EARLY_BATCH };
         for (id, queue) in &mut self.queues {
             let context = Context {

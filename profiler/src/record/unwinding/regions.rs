@@ -48,7 +48,7 @@ pub(super) fn fit(mut regions: Vec<Region>, limit: usize) -> (Vec<Region>, u64) 
 }
 
 fn is_same(a: &Region, b: &Region) -> bool {
-    (a.object, a.bias) == (b.object, b.bias)
+    (a.object, a.bias, a.flags) == (b.object, b.bias, b.flags)
 }
 
 #[cfg(test)]
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     fn region(start: u64, end: u64, object: u32, bias: u64) -> Region {
-        Region { start, end, bias, object, reserved: 0 }
+        Region { start, end, bias, object, flags: 0 }
     }
 
     #[test]

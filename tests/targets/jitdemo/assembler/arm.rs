@@ -66,7 +66,8 @@ impl Assembler {
 
     /// A function that calls nothing: its argument stays in w0.
     pub(crate) fn leaf(_frames: Frames, first_line: i32) -> Self {
-        let mut new = Self { frames: None, locals: 0, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
+        let mut new =
+            Self { frames: None, locals: 0, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
         new.line(first_line);
         new
     }

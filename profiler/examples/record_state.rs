@@ -221,7 +221,8 @@ fn read_dump(process: &mut Process, dump: &str) -> Result<(), Failure> {
     let code = &mut process.code;
     let mut take = |event| {
         if let CodeEvent::Load(load) = event {
-            let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::X86_64, load.start.0, load.size, eh));
+            let recorded =
+                load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::X86_64, load.start.0, load.size, eh));
             let rows = recorded.or_else(|| rows_of_code(Machine::X86_64, load.start.0, load.code.as_deref()?));
             code.extend(rows.map(|rows| (load, rows)));
         }

@@ -73,12 +73,20 @@ fn unwind_registers(registers: &bpf_user_pt_regs_t) -> Registers {
     Registers { pc: registers.rip, sp: registers.rsp, fp: registers.rbp, lr: 0 }
 }
 
+/// Four of a task's registers: before 6.12 the stacks of the walk's functions add up to the 512 bytes there are, and all
+/// 21 would be too many.
 #[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn read_entered(registers: *const bpf_user_pt_regs_t) -> Option<Registers> {
-    // SAFETY: the helper checks the address and never faults.
-    match unsafe { bpf_probe_read_kernel(registers) } {
-        Ok(entered) if in_user_mode(&entered) => Some(unwind_registers(&entered)),
+    // SAFETY: the fields follow each other (rip, cs, eflags, rsp); the helper checks the addresses and never faults.
+    let (fp, last) = unsafe {
+        (
+            bpf_probe_read_kernel((&raw const (*registers).rbp).cast::<u64>()),
+            bpf_probe_read_kernel((&raw const (*registers).rip).cast::<[u64; 4]>()),
+        )
+    };
+    match (fp, last) {
+        (Ok(fp), Ok([pc, cs, _, sp])) if cs & 3 == 3 => Some(Registers { pc, sp, fp, lr: 0 }),
         _ => None,
     }
 }

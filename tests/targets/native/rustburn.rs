@@ -14,20 +14,21 @@ use std::time::{Duration, Instant};
 const VALUES: [u32; 16] = [5, 3, 9, 1, 7, 15, 2, 8, 4, 12, 6, 11, 0, 14, 10, 13];
 
 macro_rules! leaf {
-    ($name:ident) => {
+    ($name:ident, $increment:expr) => {
         #[inline(never)]
         fn $name(rounds: u32) -> u32 {
             let mut x = 1_u32;
             for i in 0..rounds {
-                x = x.wrapping_mul(1_103_515_245).wrapping_add(12_345).wrapping_add(i);
+                x = x.wrapping_mul(1_103_515_245).wrapping_add($increment).wrapping_add(i);
                 x ^= x >> 7;
             }
             black_box(x)
         }
     };
 }
-leaf!(leaf_hot);
-leaf!(leaf_cold);
+// Two functions with the same instructions would be made one by the compiler.
+leaf!(leaf_hot, 12_345);
+leaf!(leaf_cold, 54_321);
 
 trait Work {
     fn work(&self, rounds: u32) -> u32;

@@ -266,7 +266,9 @@ impl Timeline {
         let ended = self.cells(addr).filter_map(|place| {
             let next = Key { place, from: time.checked_add(1)?, order: 0 };
             let mut later = self.ended.range(next..=last_of(place)).take(TRIES);
-            later.find(|(key, piece)| piece.covers(addr) && piece.end > key.from).map(|(key, piece)| piece.view(key))
+            later
+                .find(|(key, piece)| piece.function.is_some() && piece.covers(addr) && piece.end > key.from)
+                .map(|(key, piece)| piece.view(key))
         });
         ended.chain(alive).filter(|piece| piece.function.is_some()).min_by_key(|piece| piece.from)
     }

@@ -26,11 +26,13 @@ pub enum StopReason {
     UnsupportedRule = 9,
     /// A rule gave a caller's frame that is not above its callee's.
     BadFrame = 10,
+    /// Found by userspace: generated code was unwound before its own rules were in the tables.
+    StaleRules = 11,
 }
 
 impl StopReason {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::EndOfStack,
         Self::NoUserRegisters,
         Self::NotAsked,
@@ -42,6 +44,7 @@ impl StopReason {
         Self::NotExecutable,
         Self::UnsupportedRule,
         Self::BadFrame,
+        Self::StaleRules,
     ];
 
     /// The reason with this code, if there is one.
@@ -63,6 +66,7 @@ impl StopReason {
             Self::NotExecutable => "return address outside executable mappings",
             Self::UnsupportedRule => "unwind rule not supported",
             Self::BadFrame => "unwind rule gives no caller above",
+            Self::StaleRules => "generated code too new for its unwind rules",
         }
     }
 }

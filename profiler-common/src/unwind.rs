@@ -127,6 +127,10 @@ const OUTERMOST: u8 = CfaKind::Outermost as u8;
 const AT_CFA: u8 = FpKind::AtCfa as u8;
 const AT_FP: u8 = FpKind::AtFp as u8;
 
+const BAD_FRAME: u8 = StopReason::BadFrame as u8;
+const BAD_RETURN_ADDRESS: u8 = StopReason::BadReturnAddress as u8;
+const ZERO_RETURN_ADDRESS: u8 = StopReason::ZeroReturnAddress as u8;
+
 /// Offset of `gregs` in the `ucontext` that a signal frame begins with, and the indices of three registers in it
 /// (`arch/x86/include/uapi/asm/sigcontext.h`).
 const X86_SIGNAL_REGISTERS: u64 = 40;
@@ -175,7 +179,8 @@ pub fn step<M: StackMemory, R: UnwindRules>(frame: Frame, memory: &M, rules: &R)
     let by_row = failed.map_or(Ok(caller), Err);
     let believed = match failed {
         None => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
-        Some(reason) => reason as u8 == StopReason::EndOfStack as u8,
+        // A word that cannot be read is no sign of a wrong row: the frame pointer would skip callers in silence.
+        Some(reason) => !matches!(reason as u8, BAD_FRAME | BAD_RETURN_ADDRESS | ZERO_RETURN_ADDRESS),
     };
     if believed || (fp == 0 && walk.machine == Machine::X86_64) {
         return by_row;

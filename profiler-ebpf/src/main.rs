@@ -28,7 +28,7 @@ use profiler_common::{
 };
 
 use crate::maps::{KERNEL_STACK, LOG_RARE, SAMPLES, STATE, USER_STACK, Walk, count};
-use crate::tables::Tables;
+use crate::tables::{Cache, Tables};
 use crate::user::UserMemory;
 
 /// Takes one sample of the current task.
@@ -61,6 +61,7 @@ pub fn sampler(ctx: PerfEventContext) -> u32 {
         comm,
     };
     walk.user_frames = 0;
+    walk.cache = Cache::EMPTY;
     if USER_STACK.load() != 0 {
         match registers.user {
             Some(user) => {
@@ -105,7 +106,7 @@ unsafe extern "C" fn walk_frame(_index: u64, _ctx: *mut c_void) -> i64 {
     let Some(frame) = walk.sample.frames.get_mut(slot) else { return 1 };
     *frame = walk.frame.registers.pc;
     walk.user_frames += 1;
-    let tables = Tables { pid: walk.sample.header.pid };
+    let tables = Tables { pid: walk.sample.header.pid, cache: &raw mut walk.cache };
     match step(walk.frame, &UserMemory, &tables) {
         Ok(caller) => {
             walk.frame = caller;

@@ -12,6 +12,8 @@ use profiler_common::{
     unwind::Frame,
 };
 
+use crate::tables::Cache;
+
 /// The state of one walk. It lives in a per-CPU map because a BPF stack has 512 bytes.
 #[repr(C)]
 pub struct Walk {
@@ -22,6 +24,8 @@ pub struct Walk {
     /// Why the walk ended, a `StopReason` code.
     pub stop: u8,
     reserved: [u8; 3],
+    /// What the walk looked up last.
+    pub cache: Cache,
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }

@@ -9,10 +9,42 @@ use profiler_common::{
 
 use crate::maps::{CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
 
+/// Where the last look-ups of a walk ended: the next frame is mostly in the same mapping, often in the same page, and
+/// each caller's address is looked up twice, as code and for its row. What it holds stays true for as long as a sample
+/// takes: elements that were replaced are not used again for a second.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Cache {
+    start: u64,
+    end: u64,
+    bias: u64,
+    object: u32,
+    page_object: u32,
+    page: u32,
+    page_span: Span,
+    reserved: u32,
+}
+
+impl Cache {
+    /// No mapping, and no page of any object.
+    pub const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        bias: 0,
+        object: 0,
+        page_object: 0,
+        page: 0,
+        page_span: Span { first: 0, count: 0 },
+        reserved: 0,
+    };
+}
+
 /// The tables of one process.
 pub struct Tables {
     /// The process.
     pub pid: u32,
+    /// The walk's own.
+    pub cache: *mut Cache,
 }
 
 impl UnwindRules for Tables {
@@ -21,15 +53,18 @@ impl UnwindRules for Tables {
         if USE_ROWS.load() == 0 {
             return Row::GAP;
         }
-        match region(self.pid, lookup_pc) {
-            Some((object, address)) if object != 0 => row_at(object, address).unwrap_or(Row::GAP),
+        // SAFETY: it is part of the walk in progress on this CPU.
+        let cache = unsafe { &mut *self.cache };
+        match region(self.pid, lookup_pc, cache) {
+            Some((object, address)) if object != 0 => row_at(object, address, cache).unwrap_or(Row::GAP),
             _ => Row::GAP,
         }
     }
 
     #[inline(always)]
     fn is_code(&self, lookup_pc: u64) -> bool {
-        region(self.pid, lookup_pc).is_some()
+        // SAFETY: as in `row`.
+        region(self.pid, lookup_pc, unsafe { &mut *self.cache }).is_some()
     }
 
     #[inline(always)]
@@ -48,7 +83,10 @@ impl UnwindRules for Tables {
 
 /// The object that is mapped at an address, and the address in the object.
 #[inline(always)]
-fn region(pid: u32, address: u64) -> Option<(u32, u64)> {
+fn region(pid: u32, address: u64, cache: &mut Cache) -> Option<(u32, u64)> {
+    if address >= cache.start && address < cache.end {
+        return Some((cache.object, address.wrapping_sub(cache.bias)));
+    }
     // SAFETY: the value is one word; a reused element is told by its check.
     let value = unsafe { PROCESS_REGIONS.get(pid) }?;
     let span = Span::decode(*value, pid_check(pid))?;
@@ -70,16 +108,21 @@ fn region(pid: u32, address: u64) -> Option<(u32, u64)> {
     if low >= span.first.wrapping_add(span.count) || address < region.start || address >= region.end {
         return None;
     }
+    *cache = Cache { start: region.start, end: region.end, bias: region.bias, object: region.object, ..*cache };
     Some((region.object, address.wrapping_sub(region.bias)))
 }
 
 /// The row that holds at an address of an object.
 #[inline(always)]
-fn row_at(object: u32, address: u64) -> Option<Row> {
+fn row_at(object: u32, address: u64, cache: &mut Cache) -> Option<Row> {
     let key = PageKey { object, page: (address >> PAGE_BITS) as u32 };
-    // SAFETY: as in `region`.
-    let value = unsafe { PAGES.get(key) }?;
-    let span = Span::decode(*value, key.check())?;
+    if cache.page_object != object || cache.page != key.page {
+        // SAFETY: as in `region`.
+        let value = unsafe { PAGES.get(key) }?;
+        cache.page_span = Span::decode(*value, key.check())?;
+        (cache.page_object, cache.page) = (object, key.page);
+    }
+    let span = cache.page_span;
     let pc_low = address as u16;
     let (mut low, mut high) = (span.first, span.first.wrapping_add(span.count.min(MAX_PAGE_ROWS)));
     // The first row above the address; the one before it holds.

@@ -10,10 +10,13 @@
 //! perfmap   the perf-PID.map format and its tail                              -> CodeEvent
 //! peek      records that still sit in the target's stdio buffer               -> CodeEvent
 //! elf       headers of ELF files, for rows and for names
+//! gsym      LLVM's symbol files: reading them, and finding them by build id
 //! unwind    .eh_frame, recorded EH frames, code bytes -> rows that the kernel part searches
 //! symbol    (process, address, time) -> named frames                          -> Frame
 //! profile   interned stacks and counts                                        -> Profile
+//! plog      a trace log beside the samples: spans, which go around them         -> Trace, Profile
 //! output    Profile -> SVG, folded, pprof, Firefox JSON
+//! output    Profile -> SVG, folded, pprof, Firefox JSON; code of a moment -> GSYM
 //! account   what was taken, delivered, lost and why
 //! advice    which flag makes a runtime announce its code
 //! record    one run: wires the stages together
@@ -25,11 +28,13 @@ pub mod advice;
 pub mod cli;
 pub mod code;
 pub mod elf;
+pub mod gsym;
 pub mod jitdump;
 pub mod kernel;
 pub mod output;
 pub mod peek;
 pub mod perfmap;
+pub mod plog;
 pub mod process;
 pub mod profile;
 pub mod record;

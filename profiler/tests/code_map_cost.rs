@@ -32,6 +32,7 @@ fn load(index: u64, generation: u64) -> CodeEvent {
         name: format!("JS:*handler_{index} /srv/app/lib/handlers.js:{}:17", index % 5000),
         code_index: index,
         lines: SourceRows::default(),
+        unit: None,
         eh_frame: None,
         code: None,
         origin: CodeOrigin::Jitdump,

@@ -44,7 +44,7 @@ impl Stack {
 }
 
 /// A frame without V8's marks of tiers, and without the place that V8 puts behind the name.
-fn base(frame: &str) -> &str {
+pub(crate) fn base(frame: &str) -> &str {
     let name = frame.trim_start_matches(['*', '~', '^', '+']);
     name.split(" (").next().unwrap_or(name).split(" /").next().unwrap_or(name)
 }

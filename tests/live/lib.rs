@@ -6,6 +6,7 @@
 //! [`Recording`] says them when it is dropped by a panic.
 
 mod clock;
+mod compiled;
 mod dump;
 mod firefox;
 mod folded;
@@ -15,6 +16,7 @@ mod recording;
 mod scratch;
 mod share;
 mod target;
+mod truth;
 mod wait;
 
 use std::path::PathBuf;
@@ -22,6 +24,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 pub use clock::unix_minus_monotonic_ns;
+pub use compiled::compile;
 pub use dump::{Load, loads};
 pub use firefox::{TimedSample, timed_samples};
 pub use folded::{Folded, Stack};
@@ -31,6 +34,7 @@ pub use recording::Recording;
 pub use scratch::Scratch;
 pub use share::{Share, assert_at_least, assert_share};
 pub use target::Target;
+pub use truth::{Agreement, Truth};
 pub use wait::{WAIT_LIMIT, wait_until};
 
 /// The path in an environment variable that `cargo xtask test` sets.

@@ -3,7 +3,12 @@
 //! Nothing here asserts: a benchmark on a shared machine that fails is a benchmark that is switched off. Each figure is
 //! printed with its peer's, the ratio, the goal, and the command that made it.
 
+mod agent;
+mod compare;
+mod gsym;
 mod ingest;
+mod kernel;
+mod plog;
 mod profilers;
 mod recording;
 mod report;
@@ -46,20 +51,44 @@ pub(crate) struct Arguments {
 enum Part {
     /// Reading dumps, and loading 200,000 functions; needs no root
     Ingest,
+    /// A sample in the kernel beside `bpf_get_stack`, and what unwind rows cost
+    Kernel,
+    /// Writing the code of 200,000 functions as GSYM; needs no root
+    Gsym,
+    /// What an announcement through Intel's JIT profiling API costs the runtime; needs no root
+    Agent,
+    /// Reading trace logs; needs no root
+    Plog,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
     Slowdown,
+    /// Stacks beside those of `perf record --call-graph dwarf`
+    Accuracy,
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Ingest, Self::Recording, Self::Slowdown];
+    const ALL: [Self; 8] = [
+        Self::Ingest,
+        Self::Gsym,
+        Self::Plog,
+        Self::Agent,
+        Self::Kernel,
+        Self::Recording,
+        Self::Slowdown,
+        Self::Accuracy,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
+            Self::Kernel => "kernel",
+            Self::Gsym => "gsym",
+            Self::Agent => "agent",
+            Self::Plog => "plog",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
+            Self::Accuracy => "accuracy",
         }
     }
 }
@@ -68,7 +97,11 @@ impl Part {
 struct Bench {
     jitprof: PathBuf,
     ingest: PathBuf,
+    plog: PathBuf,
+    gsym: PathBuf,
     targets: PathBuf,
+    /// Whose unwind rows are made.
+    files: Vec<PathBuf>,
     /// For dumps and recordings; removed at the end.
     scratch: PathBuf,
     lengths: Lengths,
@@ -77,6 +110,7 @@ struct Bench {
 /// How much is measured.
 struct Lengths {
     ingest_rounds: u32,
+    kernel_rounds: u32,
     recording: Duration,
     long_recording: Option<Duration>,
     slowdown_rounds: u32,
@@ -89,10 +123,24 @@ impl Lengths {
         let long_recording = arguments.long.then_some(seconds(60));
         if arguments.quick {
             let (recording, phase) = (seconds(5), seconds(3));
-            Self { ingest_rounds: 3, recording, long_recording, slowdown_rounds: 2, slowdown_phase: phase }
+            Self {
+                ingest_rounds: 3,
+                kernel_rounds: 2,
+                recording,
+                long_recording,
+                slowdown_rounds: 2,
+                slowdown_phase: phase,
+            }
         } else {
             let (recording, phase) = (seconds(20), seconds(5));
-            Self { ingest_rounds: 11, recording, long_recording, slowdown_rounds: 6, slowdown_phase: phase }
+            Self {
+                ingest_rounds: 11,
+                kernel_rounds: 7,
+                recording,
+                long_recording,
+                slowdown_rounds: 6,
+                slowdown_phase: phase,
+            }
         }
     }
 }
@@ -100,11 +148,12 @@ impl Lengths {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let parts: Vec<Part> =
         Part::ALL.into_iter().filter(|p| arguments.only.is_empty() || arguments.only.contains(p)).collect();
-    let (jitprof, ingest) = binaries(workspace, arguments.no_build)?;
+    let [jitprof, ingest, gsym, plog] = binaries(workspace, arguments.no_build)?;
     let scratch = workspace.target.join("bench");
     std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
     let lengths = Lengths::of(arguments);
-    let bench = Bench { jitprof, ingest, targets: workspace.targets(), scratch, lengths };
+    let bench =
+        Bench { jitprof, ingest, gsym, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
     let mut report = Report::begin(&workspace.root);
     let outcome = measure(workspace, &bench, arguments, &parts, &mut report);
     std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;
@@ -122,7 +171,17 @@ fn measure(
     if parts.contains(&Part::Ingest) {
         ingest::run(bench, arguments.dump.as_deref(), report)?;
     }
-    let recorded: Vec<Part> = parts.iter().copied().filter(|part| *part != Part::Ingest).collect();
+    if parts.contains(&Part::Plog) {
+        plog::run(bench, report)?;
+    }
+    if parts.contains(&Part::Gsym) {
+        gsym::run(bench, report)?;
+    }
+    if parts.contains(&Part::Agent) {
+        agent::run(workspace, bench, report)?;
+    }
+    let needs_root = |part: &Part| !matches!(part, Part::Ingest | Part::Gsym | Part::Plog | Part::Agent);
+    let recorded: Vec<Part> = parts.iter().copied().filter(needs_root).collect();
     if recorded.is_empty() {
         return Ok(());
     }
@@ -137,11 +196,21 @@ fn measure(
         }
     }
     let profilers = profilers::find(workspace, report)?;
+    if recorded.contains(&Part::Kernel) {
+        let peers = kernel::Peers {
+            getstack: workspace.target.join("bpf/getstack.bpf.o"),
+            loader: workspace.target.join("release/examples/bench_kernel"),
+        };
+        kernel::run(bench, &peers, report)?;
+    }
     if recorded.contains(&Part::Recording) {
         recording::run(bench, &profilers, report)?;
     }
     if recorded.contains(&Part::Slowdown) {
         slowdown::run(bench, &profilers, report)?;
+    }
+    if recorded.contains(&Part::Accuracy) {
+        compare::run(bench, &profilers, &workspace.target.join("compare"), report)?;
     }
     Ok(())
 }
@@ -161,24 +230,37 @@ fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
     command::run(&mut again)
 }
 
-/// The release binaries: jitprof with its kernel part, and the program that reads dumps.
-fn binaries(workspace: &Workspace, no_build: bool) -> Result<(PathBuf, PathBuf)> {
-    let release = workspace.target.join("release");
-    let (jitprof, ingest) = (release.join("jitprof"), release.join("examples/bench_ingest"));
+/// The release binaries: jitprof with its kernel part, and the programs that measure its library.
+fn binaries(workspace: &Workspace, no_build: bool) -> Result<[PathBuf; 4]> {
+    let binaries = ["jitprof", "examples/bench_ingest", "examples/bench_gsym", "examples/bench_plog"];
+    let binaries = binaries.map(|name| workspace.target.join("release").join(name));
     if !no_build {
         build::jitprof(workspace, Profile::Release)?;
-        command::progress("building the reader's benchmark");
+        build::getstack(workspace)?;
+        build::jitdemo(workspace)?;
+        command::progress("building the benchmarks");
         // The same object as the binary's, or cargo would build the library a second time without it.
         let mut cargo = workspace.cargo();
-        cargo.args(["build", "--release", "--package", "jitprof", "--example", "bench_ingest"]);
+        cargo.args(["build", "--release", "--package", "jitprof", "--examples"]);
         command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))?;
     }
-    for binary in [&jitprof, &ingest] {
+    for binary in &binaries {
         if !binary.is_file() {
             anyhow::bail!("there is no {}; run without --no-build", binary.display());
         }
     }
-    Ok((jitprof, ingest))
+    Ok(binaries)
+}
+
+/// libc, Node and the Python library of this machine, as far as they are there.
+fn large_files() -> Vec<PathBuf> {
+    let libraries = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let mut files = vec![libraries.join("libc.so.6")];
+    files.extend(command::in_path("node"));
+    let pythons = (8..20).map(|minor| libraries.join(format!("libpython3.{minor}.so.1.0")));
+    files.extend(pythons.rev().find(|file| file.is_file()));
+    files.retain(|file| file.is_file());
+    files
 }
 
 /// Runs a command that prints one JSON value.

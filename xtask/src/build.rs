@@ -29,6 +29,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let platform = arguments.target.as_deref().map_or(Ok(Platform::host()), Platform::of_triple)?;
     let binary = jitprof_for(workspace, &platform, profile)?;
     println!("{}", binary.display());
+    // A static program cannot load it, and rustc makes no shared library for musl's default.
+    if !platform.is_static() {
+        println!("{}", agent_for(workspace, &platform, profile)?.display());
+    }
     Ok(())
 }
 
@@ -53,7 +57,19 @@ pub(crate) fn jitprof_for(workspace: &Workspace, platform: &Platform, profile: P
     binary(workspace, cargo, platform, profile, "jitprof")
 }
 
-/// Builds the demo JIT and returns the binary's path.
+/// Builds the library that runtimes load and returns its path.
+pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    agent_for(workspace, &Platform::host(), profile)
+}
+
+fn agent_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
+    command::progress("building the agent");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "profiler-agent", "--lib"]);
+    binary(workspace, cargo, platform, profile, "libjitprof_agent.so")
+}
+
+/// Builds the demo JIT, and the other targets in Rust beside it, and returns the demo's path.
 pub(crate) fn jitdemo(workspace: &Workspace) -> Result<PathBuf> {
     jitdemo_for(workspace, &Platform::host())
 }
@@ -62,7 +78,7 @@ pub(crate) fn jitdemo(workspace: &Workspace) -> Result<PathBuf> {
 pub(crate) fn jitdemo_for(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
     command::progress("building the demo JIT");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package", "jitprof-tests", "--bin", "jitdemo"]);
+    cargo.args(["build", "--package", "jitprof-tests", "--bins"]);
     binary(workspace, cargo, platform, Profile::Release, "jitdemo")
 }
 
@@ -93,16 +109,25 @@ fn binary(
 /// Builds the eBPF object for a platform's kernels and returns its path, `<target>/bpf/jitprof.bpf.o` for this
 /// machine's.
 pub(crate) fn kernel_part(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
+    kernel_object(workspace, platform, BPF_BIN, "jitprof.bpf.o")
+}
+
+/// Builds the sampler that jitprof's is compared with and returns its path, `<target>/bpf/getstack.bpf.o`.
+pub(crate) fn getstack(workspace: &Workspace) -> Result<PathBuf> {
+    kernel_object(workspace, &Platform::host(), "getstack", "getstack.bpf.o")
+}
+
+fn kernel_object(workspace: &Workspace, platform: &Platform, bin: &str, name: &str) -> Result<PathBuf> {
     tools::ensure_component(workspace, "rust-src")?;
     let linker = tools::ensure_bpf_linker(workspace)?;
     command::progress("building the kernel part");
     command::run(
-        kernel_cargo(workspace, &linker, platform)?.args(["build", "--release", "--bin", BPF_BIN]).args(KERNEL_TARGET),
+        kernel_cargo(workspace, &linker, platform)?.args(["build", "--release", "--bin", bin]).args(KERNEL_TARGET),
     )?;
     let folder = kernel_folder(workspace, platform);
-    let (built, object) = (folder.join(BPF_TARGET).join("release").join(BPF_BIN), folder.join("jitprof.bpf.o"));
+    let (built, object) = (folder.join(BPF_TARGET).join("release").join(bin), folder.join(name));
     // Copied under a temporary name: a build that is cut short leaves no half object behind.
-    let unfinished = folder.join("jitprof.bpf.o.tmp");
+    let unfinished = folder.join(format!("{name}.tmp"));
     std::fs::copy(&built, &unfinished)
         .and_then(|_| std::fs::rename(&unfinished, &object))
         .with_context(|| format!("cannot copy {} to {}", built.display(), object.display()))?;

@@ -1,4 +1,4 @@
-//! `dist`: binary, documents and licences in one archive.
+//! `dist`: binary, agent, documents and licences in one archive.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,6 +11,7 @@ use crate::workspace::Workspace;
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let binary = build::jitprof(workspace, Profile::Release)?;
+    let agent = build::agent(workspace, Profile::Release)?;
     command::progress("packing");
     let name = format!("jitprof-{}-{}-linux", workspace.version, std::env::consts::ARCH);
     let dist = workspace.target.join("dist");
@@ -19,7 +20,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
     }
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    copy(&[binary], &folder)?;
+    copy(&[binary, agent], &folder)?;
     copy(&documents(workspace)?, &folder)?;
 
     let archive = format!("{name}.tar.gz");

@@ -28,7 +28,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Builds the kernel part, embeds it, and leaves the `jitprof` binary in the target folder
+    /// Builds the kernel part, embeds it, and leaves the `jitprof` binary and the agent in the target folder
     Build(build::Arguments),
     /// Profiles a small JIT program of our own and writes its flamegraph
     Demo(demo::Arguments),
@@ -40,7 +40,7 @@ enum Verb {
     Prepare(prepare::Arguments),
     /// Runs the fuzz targets of tests/fuzz
     Fuzz(fuzz::Arguments),
-    /// Packs binary, documents and licences into a tar.gz with its checksum
+    /// Packs binary, agent, documents and licences into a tar.gz with its checksum
     Dist,
 }
 

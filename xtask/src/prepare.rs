@@ -12,8 +12,17 @@ use anyhow::{Context, Result, bail};
 use crate::command::{self, Root};
 use crate::workspace::Workspace;
 
+/// LLVM's own reader of GSYM, of two versions.
+pub(crate) const GSYMUTIL: &str = "gsymutil";
+/// Debian 12 has both; together 90 MB to fetch.
+const LLVM_VERSIONS: [u32; 2] = [14, 19];
+
 /// The wheel that the expectations were measured with.
 const WASMTIME_WHEEL: &str = "wasmtime==50.0.1";
+/// LLVM 22 without frame pointers, announced through both of Intel's interfaces. 305 MB with numpy.
+const NUMBA_WHEEL: &str = "numba==0.68.1";
+/// Brings the source of the JIT profiling API's static part.
+const ITTAPI_CRATE: &str = "ittapi-sys = \"=0.5.0\"";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -33,12 +42,19 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 5] = [
+pub(crate) const RUNTIMES: [Runtime; 12] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
     Runtime { name: "erlang", find: erlang },
+    Runtime { name: "native", find: native },
+    Runtime { name: "golang", find: golang },
+    Runtime { name: "llvm", find: llvm },
+    Runtime { name: "numba", find: numba },
+    Runtime { name: "ittapi", find: ittapi },
+    Runtime { name: "linux_perf", find: linux_perf },
+    Runtime { name: GSYMUTIL, find: gsymutil },
 ];
 
 impl Runtime {
@@ -98,6 +114,39 @@ fn erlang(_: &Workspace) -> Result<Variables> {
     Ok(vec![("JITPROF_ERL", erl.into()), ("JITPROF_ERLC", erlc.into())])
 }
 
+/// Compilers of C and C++, which tests call by their usual names.
+fn native(_: &Workspace) -> Result<Variables> {
+    program("CC", "cc", &["gcc", "libc6-dev"])?;
+    program("CXX", "c++", &["g++"])?;
+    Ok(Vec::new())
+}
+
+fn golang(_: &Workspace) -> Result<Variables> {
+    Ok(vec![("JITPROF_GO", program("JITPROF_GO", "go", &["golang-go"])?.into())])
+}
+
+/// LLVM 14: only MCJIT registers the listener that writes jitdumps, and Debian's library has it.
+fn llvm(_: &Workspace) -> Result<Variables> {
+    let clang = program("JITPROF_CLANG", "clang-14", &["clang-14"])?;
+    let lli = program("JITPROF_LLI", "lli-14", &["llvm-14-runtime"])?;
+    Ok(vec![("JITPROF_CLANG", clang.into()), ("JITPROF_LLI", lli.into())])
+}
+
+fn gsymutil(_: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_GSYMUTIL";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let tools = LLVM_VERSIONS.map(|version| PathBuf::from(format!("/usr/lib/llvm-{version}/bin/llvm-gsymutil")));
+    for (version, tool) in LLVM_VERSIONS.iter().zip(&tools) {
+        if !tool.is_file() {
+            apt_install(&[&format!("llvm-{version}")])
+                .with_context(|| format!("there is no {}; set {VARIABLE} to what is there", tool.display()))?;
+        }
+    }
+    Ok(vec![(VARIABLE, tools.map(|tool| tool.display().to_string()).join(":").into())])
+}
+
 fn python(_: &Workspace) -> Result<Variables> {
     Ok(vec![("JITPROF_PYTHON", python_with_perf_jit()?.into())])
 }
@@ -134,35 +183,80 @@ fn pyenv_pythons() -> Vec<PathBuf> {
     pythons
 }
 
-/// A virtual environment with the wheel: Debian's own Python refuses to install outside of one.
 fn wasmtime(workspace: &Workspace) -> Result<Variables> {
-    const VARIABLE: &str = "JITPROF_WASMTIME_PYTHON";
-    let imports = |python: &Path| command::succeeds(Command::new(python).args(["-c", "import wasmtime"]));
-    if let Some(given) = std::env::var_os(VARIABLE) {
+    python_with(workspace, "JITPROF_WASMTIME_PYTHON", "wasmtime", WASMTIME_WHEEL)
+}
+
+fn numba(workspace: &Workspace) -> Result<Variables> {
+    python_with(workspace, "JITPROF_NUMBA_PYTHON", "numba", NUMBA_WHEEL)
+}
+
+/// A virtual environment with the wheel: Debian's own Python refuses to install outside of one.
+fn python_with(workspace: &Workspace, variable: &'static str, module: &str, wheel: &str) -> Result<Variables> {
+    let imports = |python: &Path| command::succeeds(Command::new(python).args(["-c", &format!("import {module}")]));
+    if let Some(given) = std::env::var_os(variable) {
         if !imports(Path::new(&given)) {
-            bail!("{} cannot import wasmtime; unset {VARIABLE} or correct it", given.to_string_lossy());
+            bail!("{} cannot import {module}; unset {variable} or correct it", given.to_string_lossy());
         }
-        return Ok(vec![(VARIABLE, given)]);
+        return Ok(vec![(variable, given)]);
     }
     let venv = workspace.target.join("venv");
     let python = venv.join("bin/python");
     if !imports(&python) {
         let advice = || {
             format!(
-                "install Python's venv module (Debian: python3-venv), or set {VARIABLE} to a Python with the wasmtime wheel"
+                "install Python's venv module (Debian: python3-venv), or set {variable} to a Python with the \
+                 {module} wheel"
             )
         };
-        let base = program("PY", "python3", &["python3"])?;
-        command::progress("installing the wasmtime wheel");
-        if !command::succeeds(Command::new(&base).args(["-c", "import venv, ensurepip"])) {
-            apt_install(&["python3-venv"]).with_context(advice)?;
+        if !command::succeeds(Command::new(&python).args(["-m", "pip", "--version"])) {
+            let base = program("PY", "python3", &["python3"])?;
+            if !command::succeeds(Command::new(&base).args(["-c", "import venv, ensurepip"])) {
+                apt_install(&["python3-venv"]).with_context(advice)?;
+            }
+            command::run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&venv)).with_context(advice)?;
         }
-        command::run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&venv)).with_context(advice)?;
+        command::progress(&format!("installing the {module} wheel"));
         let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", WASMTIME_WHEEL]);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]);
         command::run(&mut pip).with_context(advice)?;
     }
-    Ok(vec![(VARIABLE, python.into())])
+    Ok(vec![(variable, python.into())])
+}
+
+/// A C program that announces code, linked with the API's own static part.
+fn ittapi(workspace: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_JIT_API";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let folder = workspace.target.join("ittapi");
+    let library = folder.join("vendor/ittapi-sys/c-library");
+    if !library.join("include/jitprofiling.h").is_file() {
+        // A package of its own, whose only purpose is to be vendored: the crate's source is what is wanted.
+        let manifest = format!(
+            "[package]\nname = \"sources\"\nversion = \"0.0.0\"\nedition = \"2021\"\n[lib]\npath = \"lib.rs\"\n\
+             [dependencies]\n{ITTAPI_CRATE}\n[workspace]\n"
+        );
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(folder.join("lib.rs"), ""))
+            .and_then(|()| std::fs::write(folder.join("Cargo.toml"), manifest))
+            .with_context(|| format!("cannot write to {}", folder.display()))?;
+        let mut cargo = workspace.cargo();
+        command::run(cargo.current_dir(&folder).args(["vendor", "--quiet", "vendor"]))
+            .with_context(|| format!("the crate ittapi-sys cannot be fetched; set {VARIABLE} to a built exercise.c"))?;
+    }
+    let compiler = program("CC", "cc", &["gcc", "libc6-dev"])?;
+    let (source, binary) = (library.join("src/ittnotify"), folder.join("exercise"));
+    let mut build = Command::new(compiler);
+    build.args(["-O1", "-g", "-fno-omit-frame-pointer", "-I"]).arg(library.join("include")).arg("-I").arg(&source);
+    build.arg(workspace.targets().join("jit_api/exercise.c")).arg(source.join("jitprofiling.c"));
+    command::run(build.arg("-o").arg(&binary).args(["-ldl", "-lpthread"]))?;
+    Ok(vec![(VARIABLE, binary.into())])
+}
+
+fn linux_perf(_: &Workspace) -> Result<Variables> {
+    Ok(vec![("JITPROF_PERF", program("JITPROF_PERF", "perf", &["linux-perf"])?.into())])
 }
 
 /// The program that `variable` names, or the one in `PATH`, or the one that Debian's packages bring.

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::build::{self, Profile};
 use crate::command::{self, Root};
-use crate::prepare::{RUNTIMES, Variables};
+use crate::prepare::{GSYMUTIL, RUNTIMES, Variables};
 use crate::tools;
 use crate::workspace::Workspace;
 use summary::Summary;
@@ -113,6 +113,7 @@ fn unit(workspace: &Workspace) -> Result<String> {
 fn build_all(workspace: &Workspace) -> Result<String> {
     build::jitprof(workspace, Profile::Release)?;
     build::jitdemo(workspace)?;
+    build::agent(workspace, Profile::Release)?;
     Ok(String::new())
 }
 
@@ -120,6 +121,7 @@ fn build_all(workspace: &Workspace) -> Result<String> {
 fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
     let mut variables = vec![
         ("JITPROF_BIN", workspace.target.join("release/jitprof").into()),
+        ("JITPROF_AGENT", workspace.target.join("release/libjitprof_agent.so").into()),
         ("JITPROF_DEMO", workspace.target.join("release/jitdemo").into()),
         ("JITPROF_TARGETS", workspace.targets().into()),
     ];
@@ -135,6 +137,9 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
             });
         }
     }
+    if summary.passed(GSYMUTIL) {
+        summary.run("gsymutil-unit", || unit_with_gsymutil(workspace, &variables));
+    }
     let tests = match list(workspace) {
         Ok(tests) => tests,
         Err(error) => return summary.run(LIVE, || Err(error)),
@@ -149,6 +154,14 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
     }
     let wanted = tests.iter().filter(|test| !skips.iter().any(|skip| test.contains(&skip.name))).count();
     summary.run(LIVE, || run_live(workspace, skips, variables, wanted));
+}
+
+/// The unit tests that need LLVM's own GSYM tool.
+fn unit_with_gsymutil(workspace: &Workspace, variables: &Variables) -> Result<String> {
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--package", "jitprof", "--lib", "--", "--ignored", "llvm"]);
+    command::run(cargo.envs(variables.iter().map(|(name, value)| (name, value))))?;
+    Ok(String::new())
 }
 
 /// The paths of all live tests.

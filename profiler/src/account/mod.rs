@@ -187,6 +187,12 @@ pub struct UnwindingStats {
     pub jit_refused: u64,
     /// Pages of generated code published, each time that one changed.
     pub jit_pages: u64,
+    /// Functions of generated code that were announced during the recording and put into the tables.
+    pub jit_delays: u64,
+    /// The median time from the announcement of one of them to its rows' being in the tables, in milliseconds.
+    pub jit_delay_median_ms: u64,
+    /// The longest such time, in milliseconds.
+    pub jit_delay_longest_ms: u64,
 }
 
 /// What the run cost.

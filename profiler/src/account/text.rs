@@ -164,6 +164,7 @@ fn fmt_source(source: &SourceAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result
             (skipped.bad_record, "bad records skipped"),
             (records.corrupt_bytes, "corrupt bytes skipped"),
             (records.restarts, "restarts"),
+            (records.records.lost, "announcements that the agent could not take up"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;

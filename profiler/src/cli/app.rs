@@ -14,8 +14,10 @@ use crate::account::Account;
 use crate::cli::args::Args;
 use crate::cli::config::{Config, default_output};
 use crate::cli::status::StatusLine;
+use crate::cli::trace_log::{TraceLogError, Watch, add_spans};
 use crate::kernel::{CommandOutput, Launch};
 use crate::output::{Destination, Format, OutputError, check_writable, write_file, write_to};
+use crate::plog::ThreadMap;
 use crate::record::{RecordError, Recorded, Recorder, Targets};
 
 /// Something failed while running.
@@ -32,6 +34,8 @@ enum AppError {
     Record(#[from] RecordError),
     #[error(transparent)]
     Output(#[from] OutputError),
+    #[error("{0}; the outputs are written without its spans")]
+    Trace(#[from] TraceLogError),
     #[error("cannot start {command}: {source}")]
     Launch { command: String, source: io::Error },
     #[error("{what}: {source}")]
@@ -115,8 +119,14 @@ fn profile(mut config: Config) -> Result<(), AppError> {
     let child = launch
         .map(|launch| launch.release().map_err(|source| AppError::Launch { command: command_text(&config), source }))
         .transpose()?;
-    let recorded = record(recorder, &config, child)?;
-    report(&config, &recorded)
+    let (mut recorded, threads) = record(recorder, &config, child)?;
+    let traced = config.trace.as_ref().map(|log| add_spans(&mut recorded.profile, log, threads.as_ref(), 0));
+    report(&config, &recorded)?;
+    let lines = traced.transpose()?;
+    if !config.quiet {
+        lines.into_iter().flatten().for_each(|line| eprintln!("{line}"));
+    }
+    Ok(())
 }
 
 /// The command must not run when nobody profiles it.
@@ -145,8 +155,13 @@ fn command_text(config: &Config) -> String {
     config.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Lets the recorder run on a thread of its own until it ends, the time is up, or a signal comes.
-fn record(recorder: Recorder, config: &Config, child: Option<Child>) -> Result<Recorded, AppError> {
+/// Lets the recorder run on a thread of its own until it ends, the time is up, or a signal comes. Returns also which
+/// kernel threads those of a trace log are, as far as that could be seen meanwhile.
+fn record(
+    recorder: Recorder,
+    config: &Config,
+    child: Option<Child>,
+) -> Result<(Recorded, Option<ThreadMap>), AppError> {
     let (wake_reader, wake_writer) =
         io::pipe().map_err(|source| AppError::System { what: "cannot make a pipe", source })?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -155,9 +170,14 @@ fn record(recorder: Recorder, config: &Config, child: Option<Child>) -> Result<R
         .name("record".into())
         .spawn({
             let (stop, quiet) = (Arc::clone(&stop), config.quiet);
+            let mut watch = config.trace.as_ref().map(|log| Watch::new(log, &config.record.targets));
             move || {
                 let mut status = StatusLine::new(quiet);
-                let result = recorder.run(&stop, &wake_reader, |progress| status.update(progress));
+                let result = recorder.run(&stop, &wake_reader, |progress| {
+                    status.update(progress);
+                    watch.iter_mut().for_each(Watch::tick);
+                });
+                let result = result.map(|recorded| (recorded, watch.map(Watch::finish)));
                 status.clear();
                 if done_sender.send(()).is_err() {
                     tracing::debug!("nobody waits for the recording any more");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, ValueEnum};
 
 use super::subcommand::Subcommand;
+use super::trace_log::LogOptions;
 
 /// What the user typed; see [`Config`](super::config::Config) for what it means.
 #[derive(Debug, Parser)]
@@ -91,6 +92,19 @@ pub struct Args {
     /// Do not read names from the target's memory that its runtime has not written yet
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
+
+    /// GSYM files, or directories to search for *.gsym, that name programs without debug information by their build
+    /// id; repeatable
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Recording")]
+    pub gsym: Vec<PathBuf>,
+
+    /// An HQNplog trace log that the target writes: its spans stand around the samples of the same thread and time
+    #[arg(long, value_name = "FILE", help_heading = "Trace log")]
+    pub trace: Option<PathBuf>,
+
+    /// How the log is meant.
+    #[command(flatten)]
+    pub trace_options: LogOptions,
 
     /// Where to write; repeatable; the extension picks the format (.svg .folded .pb.gz .json); - is standard output
     /// [default: jitprof-<comm>-<pid>.svg]

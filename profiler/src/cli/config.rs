@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::args::{Args, CallGraphArg, EventArg};
+use crate::cli::trace_log::TraceLog;
 use crate::kernel::Event;
 use crate::output::{ColorScheme, Destination, Format, OutputError, OutputOptions};
 use crate::process::procfs;
@@ -49,6 +50,8 @@ pub struct Config {
     pub output_options: OutputOptions,
     /// Where the account goes as JSON.
     pub account: Option<Destination>,
+    /// A log whose spans stand around the samples.
+    pub trace: Option<TraceLog>,
     /// Neither status line nor account.
     pub quiet: bool,
 }
@@ -67,6 +70,8 @@ impl Config {
         }
         let targets = targets(&args)?;
         let timed = outputs.iter().any(|(_, format)| *format == Format::Firefox);
+        let bucket = if timed { TIMED_BUCKET } else { Duration::MAX };
+        let trace = args.trace.map(|path| TraceLog { path, options: args.trace_options, bucket });
         let record = RecordOptions {
             inherit: !args.no_inherit,
             frequency_hz: args.freq,
@@ -84,8 +89,10 @@ impl Config {
             },
             unwind_mib: args.unwind_memory,
             peek: !args.no_peek,
+            gsym: args.gsym,
             title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
-            bucket: if timed { TIMED_BUCKET } else { Duration::MAX },
+            // Spans are looked up by the time of each sample.
+            bucket: if trace.is_some() { Duration::ZERO } else { bucket },
             log_kernel: args.verbose > 1,
             targets,
         };
@@ -107,6 +114,7 @@ impl Config {
                 per_process: several || args.per_process,
             },
             account,
+            trace,
             quiet: args.quiet,
             record,
         })

@@ -3,11 +3,15 @@
 mod app;
 mod args;
 mod config;
+mod gsym;
 mod status;
 mod subcommand;
+mod trace;
+mod trace_log;
 mod unwind_info;
 
 pub use app::run;
 pub use args::{Args, EventArg};
 pub use config::{Config, UsageError};
 pub use subcommand::Subcommand;
+pub use trace_log::{LogOptions, TraceLog};

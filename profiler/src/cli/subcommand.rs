@@ -7,6 +7,8 @@ use std::io::{self, Write};
 
 use clap::Subcommand as ClapSubcommand;
 
+use super::gsym::{self, GsymCommandError};
+use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
 
 /// A subcommand as typed.
@@ -14,6 +16,10 @@ use super::unwind_info::{self, UnwindInfoError};
 pub enum Subcommand {
     /// Shows by which rows stacks are unwound in a program, a library or a process, and where they are not
     UnwindInfo(unwind_info::Arguments),
+    /// Shows what is in an HQNplog trace log, draws its spans, or puts them around the samples of a saved recording
+    Trace(trace::Arguments),
+    /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
+    Gsym(gsym::Arguments),
 }
 
 /// Why a subcommand failed.
@@ -22,6 +28,12 @@ pub(super) enum SubcommandError {
     /// `unwind-info`.
     #[error(transparent)]
     UnwindInfo(#[from] UnwindInfoError),
+    /// `trace`.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// `gsym`.
+    #[error(transparent)]
+    Gsym(#[from] GsymCommandError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -30,7 +42,11 @@ pub(super) enum SubcommandError {
 impl SubcommandError {
     /// Whether the reader of standard output has seen enough.
     pub(super) fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Self::Trace(error) => error.is_broken_pipe(),
+            Self::UnwindInfo(_) | Self::Gsym(_) => false,
+        }
     }
 }
 
@@ -43,6 +59,8 @@ impl Subcommand {
         let mut out = io::BufWriter::new(io::stdout().lock());
         match self {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
+            Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
+            Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
         }
         Ok(out.flush()?)
     }

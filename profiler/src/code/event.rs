@@ -21,6 +21,17 @@ pub enum CodeEvent {
         /// Its length in bytes.
         size: u64,
     },
+    /// The code in this range is gone, wholly where a part of it lies in the range.
+    Unload {
+        /// Since when.
+        time: MonoNs,
+        /// First byte.
+        start: Avma,
+        /// Length in bytes.
+        size: u64,
+    },
+    /// A part of the code that lies there was inlined from another method.
+    Inline(CodeInline),
     /// The producer closed its file in order.
     Close {
         /// When it did so.
@@ -43,12 +54,44 @@ pub struct CodeLoad {
     pub code_index: u64,
     /// Source rows; may be empty.
     pub lines: SourceRows,
+    /// Source file and module, from producers that say them apart from the lines.
+    pub unit: Option<Arc<CodeUnit>>,
     /// Recorded unwinding data, if there is more than a header.
     pub eh_frame: Option<EhFrame>,
     /// The code bytes, when the reader was asked to keep them.
     pub code: Option<Box<[u8]>>,
     /// Where the announcement came from.
     pub origin: CodeOrigin,
+}
+
+/// Where generated code comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodeUnit {
+    /// The source file.
+    pub source: Option<Arc<str>>,
+    /// The module, or the engine.
+    pub module: Option<Arc<str>>,
+}
+
+/// A part of a code object that was inlined from another method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeInline {
+    /// A time at which the object is there. The part belongs to the object for all of its life.
+    pub time: MonoNs,
+    /// First byte.
+    pub start: Avma,
+    /// Length in bytes.
+    pub size: u64,
+    /// The inlined method's number.
+    pub method: u32,
+    /// The number of the method around it, which may be inlined itself. Tells the outer of two equal parts.
+    pub parent: u32,
+    /// The inlined method's name, lossily decoded, unsanitized, possibly empty.
+    pub name: String,
+    /// Its source file, if that is known.
+    pub source: Option<Arc<str>>,
+    /// Source rows of the part, by offset from its start; may be empty.
+    pub lines: SourceRows,
 }
 
 /// From this offset on, the code belongs to this source line.

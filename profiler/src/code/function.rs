@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::event::CodeOrigin;
+use super::event::{CodeOrigin, CodeUnit};
+use super::inlines::{InlinedCode, Inlines};
 use super::lines::SourceRows;
 use super::timeline::PieceRef;
 use crate::units::{Avma, MonoNs};
@@ -19,6 +20,8 @@ pub(super) struct Function {
     pub(super) loaded: u64,
     pub(super) name: Box<str>,
     pub(super) lines: Option<Arc<SourceRows>>,
+    pub(super) inlines: Option<Arc<Inlines>>,
+    pub(super) unit: Option<Arc<CodeUnit>>,
     pub(super) origin: CodeOrigin,
 }
 
@@ -32,7 +35,8 @@ impl Function {
             (size + 8).next_multiple_of(16)
         }
         let lines = self.lines.as_ref().map_or(0, |lines| block(ARC) + lines.bytes());
-        block(ARC + size_of::<Self>()) + block(self.name.len()) + lines
+        let inlines = self.inlines.as_ref().map_or(0, |inlines| block(ARC) + inlines.bytes());
+        block(ARC + size_of::<Self>()) + block(self.name.len()) + lines + inlines
     }
 }
 
@@ -103,6 +107,32 @@ impl<'a> CodeHit<'a> {
     /// For a return address look up the byte before it: pass an offset one less. Costs a binary search.
     pub fn line(&self, offset: u64) -> Option<(&'a Arc<str>, u32)> {
         self.function.lines.as_deref()?.at(offset)
+    }
+
+    /// All source rows, if the runtime recorded any.
+    pub fn rows(&self) -> Option<&'a SourceRows> {
+        self.function.lines.as_deref()
+    }
+
+    /// The inlined methods that the byte at `offset` belongs to, outermost first: each was inlined into the one before
+    /// it, the first into this object. Costs a look at each inlined part of the object.
+    pub fn inlined(&self, offset: u64) -> impl Iterator<Item = &'a InlinedCode> {
+        self.function.inlines.as_deref().into_iter().flat_map(move |inlines| inlines.at(offset))
+    }
+
+    /// All inlined methods: each behind those around it, by start, the longer first, of equal ones the parent first.
+    pub fn inlines(&self) -> impl Iterator<Item = &'a InlinedCode> {
+        self.function.inlines.as_deref().into_iter().flat_map(|inlines| inlines.iter())
+    }
+
+    /// The source file, if the runtime said it apart from the lines.
+    pub fn source(&self) -> Option<&'a Arc<str>> {
+        self.function.unit.as_deref()?.source.as_ref()
+    }
+
+    /// The module or engine, if the runtime said it.
+    pub fn module(&self) -> Option<&'a Arc<str>> {
+        self.function.unit.as_deref()?.module.as_ref()
     }
 
     /// Whether any source rows are known.

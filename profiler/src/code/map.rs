@@ -9,6 +9,7 @@ use super::outcome::{Applied, CodeMapStats, DropReason};
 use super::timeline::{MAX_ADDRESS, NEVER, NewPiece, PieceRef, Timeline};
 use crate::units::{Avma, MonoNs};
 
+mod inlining;
 mod moves;
 
 use moves::Moved;
@@ -100,6 +101,8 @@ impl CodeMap {
         match event {
             CodeEvent::Load(load) => self.load(load),
             CodeEvent::Move { time, old_start, new_start, size } => self.relocate(time, old_start, new_start, size),
+            CodeEvent::Unload { time, start, size } => self.unload(time, start, size),
+            CodeEvent::Inline(inline) => self.inline(inline),
             CodeEvent::Close { .. } => {
                 self.stats.closes += 1;
                 Applied::Closed
@@ -144,6 +147,8 @@ impl CodeMap {
             loaded: from,
             name: load.name.into_boxed_str(),
             lines: load.lines.kept(),
+            inlines: None,
+            unit: load.unit,
             origin: load.origin,
         });
         let piece = self.piece(load.start.0, size, from, Some(function));
@@ -161,6 +166,31 @@ impl CodeMap {
         }
         self.version += 1;
         Applied::Loaded(id)
+    }
+
+    /// Ends what lies in the range, by a piece without a function over it.
+    fn unload(&mut self, time: MonoNs, start: Avma, size: u64) -> Applied {
+        let size = match plausible_size(start, size) {
+            Ok(size) => size,
+            Err(reason) => return self.drop_event(reason),
+        };
+        let from = time.0.min(NEVER - 1);
+        // The same again, from a dump that is read anew.
+        if self.announced.same(start.0, size, from).any(|piece| piece.function.is_none()) {
+            self.stats.duplicates += 1;
+            return Applied::Unloaded;
+        }
+        if !self.has_room() {
+            return self.drop_event(DropReason::Full);
+        }
+        let piece = self.piece(start.0, size, from, None);
+        if self.announced.insert(piece).is_err() {
+            return self.drop_event(DropReason::Crowded);
+        }
+        self.note_time(from);
+        self.version += 1;
+        self.stats.unloads += 1;
+        Applied::Unloaded
     }
 
     /// Since when a line of a perf map holds: always, unless something lies there already; then since the line was
@@ -361,6 +391,7 @@ impl CodeMap {
             DropReason::Implausible => &mut self.stats.dropped_implausible,
             DropReason::Full => &mut self.stats.dropped_full,
             DropReason::Crowded => &mut self.stats.dropped_crowded,
+            DropReason::Homeless => &mut self.stats.dropped_homeless,
         };
         *counter += 1;
         Applied::Dropped(reason)

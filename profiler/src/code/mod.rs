@@ -2,13 +2,15 @@
 
 mod event;
 mod function;
+mod inlines;
 mod lines;
 mod map;
 mod outcome;
 mod timeline;
 
-pub use event::{CodeEvent, CodeLoad, CodeOrigin, EhFrame, LineRow};
+pub use event::{CodeEvent, CodeInline, CodeLoad, CodeOrigin, CodeUnit, EhFrame, LineRow};
 pub use function::{CodeHit, CodeId};
+pub use inlines::{InlinedCode, MAX_INLINES};
 pub use lines::SourceRows;
 pub use map::{CodeMap, MAX_CODE_BYTES, MAX_LINE_ROWS, MAX_NAME_BYTES, Nearest};
 pub use outcome::{Applied, CodeMapStats, DropReason};

@@ -19,6 +19,10 @@ pub enum Applied {
     },
     /// The object that moved, if it is known by now; it may become known by a late announcement.
     Moved(Option<CodeId>),
+    /// The code in a range is gone.
+    Unloaded,
+    /// An inlined part of this object; false if it was known.
+    Inlined(CodeId, bool),
     /// The producer closed its file. The code stays: a CLOSE says nothing about memory.
     Closed,
     /// Nothing was changed.
@@ -36,6 +40,8 @@ pub enum DropReason {
     Full,
     /// It came late and overlaps thousands of younger objects.
     Crowded,
+    /// An inlined part without a known object around it, or one too many of it.
+    Homeless,
 }
 
 /// What the map has taken up and dropped so far.
@@ -50,6 +56,10 @@ pub struct CodeMapStats {
     pub moves: u64,
     /// Moves whose object was unknown when they came.
     pub moves_of_unknown: u64,
+    /// Ranges whose code is gone.
+    pub unloads: u64,
+    /// Inlined parts taken up.
+    pub inlines: u64,
     /// Files closed in order.
     pub closes: u64,
     /// Events older than one applied before them.
@@ -66,6 +76,8 @@ pub struct CodeMapStats {
     pub dropped_full: u64,
     /// Events dropped as [`DropReason::Crowded`].
     pub dropped_crowded: u64,
+    /// Events dropped as [`DropReason::Homeless`].
+    pub dropped_homeless: u64,
     /// Ended objects forgotten because no pending sample is as old.
     pub pruned: u64,
     /// Ended objects forgotten to make room, before their time.

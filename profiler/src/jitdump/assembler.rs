@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::code::{CodeEvent, CodeLoad, EhFrame, SourceRows};
+use crate::code::{CodeEvent, CodeInline, CodeLoad, CodeUnit, EhFrame, LineRow, SourceRows};
 use crate::units::{Avma, MonoNs};
 
 use super::bias::Bias;
@@ -11,7 +11,8 @@ use super::byte_order::ByteOrder;
 use super::clock::{Clock, TimeVerdict};
 use super::debug_info::DebugInfo;
 use super::eh_frame::{Batch, EhData, Placed, place_single, take_apart};
-use super::header::{FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
+use super::extension::{Inline, Method};
+use super::header::{AGENT_PAD1, FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
 use super::options::ReaderOptions;
 use super::parser::{Field, Step};
 use super::record::{Body, Load, Move, Record, UnwindingInfo};
@@ -32,6 +33,7 @@ pub struct Assembler {
     options: ReaderOptions,
     order: ByteOrder,
     of_v8: bool,
+    of_agent: bool,
     clock: Clock,
     bias: Bias,
     files: FileNames,
@@ -40,6 +42,9 @@ pub struct Assembler {
     /// Older ones, by code address.
     older_debug: HashMap<u64, PendingRows>,
     older_rows: usize,
+    /// The last METHOD: always the next LOAD's.
+    unit: Option<(u64, Arc<CodeUnit>)>,
+    last_unit: Option<Arc<CodeUnit>>,
     unwinding: PendingUnwinding,
     /// Where the sequence of records was lost.
     lost: Option<(crate::units::FileOffset, Field)>,
@@ -64,10 +69,13 @@ impl Assembler {
             options,
             order: ByteOrder::NATIVE,
             of_v8: false,
+            of_agent: false,
             files: FileNames::default(),
             debug: None,
             older_debug: HashMap::new(),
             older_rows: 0,
+            unit: None,
+            last_unit: None,
             unwinding: PendingUnwinding::None,
             lost: None,
             stats: DumpStats::default(),
@@ -81,12 +89,15 @@ impl Assembler {
             options,
             order: self.order,
             of_v8: self.of_v8,
+            of_agent: self.of_agent,
             clock: self.clock.clone(),
             bias: self.bias.clone(),
             files: FileNames::default(),
             debug: self.debug.clone(),
             older_debug: self.older_debug.clone(),
             older_rows: self.older_rows,
+            unit: self.unit.clone(),
+            last_unit: None,
             unwinding: self.unwinding.clone(),
             lost: self.lost,
             stats: DumpStats { watermark: self.stats.watermark, ..DumpStats::default() },
@@ -148,11 +159,13 @@ impl Assembler {
         }
         self.order = header.order;
         self.of_v8 = header.pad1 == V8_PAD1;
+        self.of_agent = header.pad1 == AGENT_PAD1;
         self.clock.restart(header.flags & FLAG_ARCH_TIMESTAMP != 0);
         self.bias.restart(header);
         self.stats.bias = self.bias.value();
         self.drop_unwinding();
         self.drop_debug();
+        self.unit = None;
     }
 
     fn record(&mut self, record: &Record<'_>, out: &mut impl FnMut(CodeEvent)) {
@@ -164,7 +177,12 @@ impl Assembler {
             (Body::UnwindingInfo(info), Some(_)) => self.unwinding_info(info),
             (Body::Move(moved), Some(time)) => self.moved(moved, time, out),
             (Body::Close, Some(time)) => out(CodeEvent::Close { time }),
-            (Body::Unknown { .. }, _) | (_, None) => {}
+            (Body::Unload(gone), Some(time)) => {
+                out(CodeEvent::Unload { time, start: Avma(gone.code_addr), size: gone.code_size });
+            }
+            (Body::Inline(inline), Some(time)) => self.inline(inline, time, out),
+            (Body::Method(method), Some(_)) => self.method(method),
+            (Body::Lost(_) | Body::Unknown { .. }, _) | (_, None) => {}
         }
     }
 
@@ -176,6 +194,10 @@ impl Assembler {
             Body::DebugInfo(_) => &mut records.debug_info,
             Body::Close => &mut records.close,
             Body::UnwindingInfo(_) => &mut records.unwinding_info,
+            Body::Unload(_) => &mut records.unload,
+            Body::Inline(_) => &mut records.inline,
+            Body::Method(_) => &mut records.method,
+            Body::Lost(_) => &mut records.lost,
             Body::Unknown { .. } => &mut records.unknown,
         };
         *counter += 1;
@@ -211,6 +233,7 @@ impl Assembler {
     fn load(&mut self, load: &Load<'_>, time: Option<MonoNs>, out: &mut impl FnMut(CodeEvent)) {
         // A dropped function takes along what was announced for it.
         let debug = self.take_debug(load.code_addr);
+        let unit = self.unit.take_if(|(code_addr, _)| *code_addr == load.code_addr).map(|(_, unit)| unit);
         let foreign = time.is_some() && self.is_foreign(load.pid);
         let eh_frame = self.take_unwinding(load);
         let Some(time) = time.filter(|_| !foreign) else {
@@ -226,6 +249,7 @@ impl Assembler {
             name: text_of(load.name),
             code_index: load.code_index,
             lines,
+            unit,
             eh_frame,
             code: load.code.map(Box::from),
             origin: self.options.origin,
@@ -244,6 +268,30 @@ impl Assembler {
         });
     }
 
+    fn inline(&mut self, inline: &Inline<'_>, time: MonoNs, out: &mut impl FnMut(CodeEvent)) {
+        let source = (!inline.source.is_empty()).then(|| self.files.intern(inline.source));
+        let row = |(offset, line)| Some(LineRow { offset, line, file: Arc::clone(source.as_ref()?) });
+        out(CodeEvent::Inline(CodeInline {
+            time,
+            start: Avma(inline.start),
+            size: u64::from(inline.size),
+            method: inline.method,
+            parent: inline.parent,
+            name: text_of(inline.name),
+            lines: inline.rows().filter_map(row).collect(),
+            source,
+        }));
+    }
+
+    fn method(&mut self, method: &Method<'_>) {
+        let mut text = |bytes: &[u8]| (!bytes.is_empty()).then(|| self.files.intern(bytes));
+        let unit = CodeUnit { source: text(method.source), module: text(method.module) };
+        // Mostly the one before it: kept once then.
+        let known = self.last_unit.take().filter(|known| **known == unit).unwrap_or_else(|| Arc::new(unit));
+        self.unit = Some((method.code_addr, Arc::clone(&known)));
+        self.last_unit = Some(known);
+    }
+
     fn finish_rows(&mut self, rows: PendingRows, code_size: u64) -> SourceRows {
         let Some((lowest, highest)) = rows.span() else {
             return SourceRows::default();
@@ -257,7 +305,7 @@ impl Assembler {
     }
 
     fn debug_info(&mut self, info: &DebugInfo<'_>) {
-        let rows = PendingRows::read(info, self.of_v8, &mut self.files);
+        let rows = PendingRows::read(info, self.of_v8, self.of_agent, &mut self.files);
         self.stats.debug_repaired += u64::from(rows.repair == Repair::Repaired);
         self.stats.debug_cut += u64::from(rows.repair == Repair::Cut);
         self.stats.rows_dropped += rows.lineless;

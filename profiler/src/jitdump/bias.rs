@@ -4,7 +4,7 @@
 //! old perf subtracted it. The JVM agent, SpiderMonkey and Erlang do not. Nothing in the file says so: it is inferred
 //! once for a dump.
 
-use super::header::{FileHeader, V8_PAD1};
+use super::header::{AGENT_PAD1, FileHeader, V8_PAD1};
 
 /// The size of a 64-bit ELF header.
 const BIAS_64: u64 = 0x40;
@@ -28,13 +28,14 @@ impl Bias {
         Self { told, known: told, inferred: None, exact_starts: 0 }
     }
 
-    /// A header begins a new judgement: V8's own tells at once.
+    /// A header begins a new judgement: V8's and the agent's own tell at once.
     pub(super) fn restart(&mut self, header: &FileHeader) {
         let of_v8 = (header.pad1 == V8_PAD1).then_some(match header.elf_mach {
             3 | 8 | 40 => BIAS_32,
             _ => BIAS_64,
         });
-        *self = Self { known: self.told.or(of_v8), ..Self::new(self.told) };
+        let of_agent = (header.pad1 == AGENT_PAD1).then_some(0);
+        *self = Self { known: self.told.or(of_v8).or(of_agent), ..Self::new(self.told) };
     }
 
     /// The bias so far; `None` until a function tells.

@@ -4,6 +4,7 @@ use memchr::memchr;
 
 use super::byte_order::ByteOrder;
 use super::debug_info::{DebugInfo, ENTRY_MIN};
+use super::extension;
 use super::parser::{Field, ParserOptions};
 use super::record::{Body, Load, Move, RecordId, UnwindingInfo};
 
@@ -62,6 +63,9 @@ impl<'a> RawRecord<'a> {
             RecordId::Move => (self.moved(), Field::TotalSize),
             RecordId::DebugInfo => (self.debug_info(), Field::NrEntry),
             RecordId::UnwindingInfo => (self.unwinding(), Field::UnwindSize),
+            RecordId::Unload | RecordId::Inline | RecordId::Method | RecordId::Lost => {
+                (Some(extension::body(id, self.order, self.window, self.total)), Field::TotalSize)
+            }
         };
         match parsed.unwrap_or(Parsed::Bad(field)) {
             Parsed::Body(_) if id != RecordId::Load && self.is_torn() => Parsed::NeedMore(self.total),

@@ -12,6 +12,10 @@ pub const FLAG_ARCH_TIMESTAMP: u64 = 1;
 /// What V8 writes into `pad1`. Nobody else does, so it tells V8's dumps.
 pub const V8_PAD1: u32 = 0xdead_beef;
 
+/// What jitprof's agent writes into `pad1`: `jpag`. Its debug addresses have no bias, its rows of line 0 count, and each
+/// of its records reaches the file as soon as it exists.
+pub const AGENT_PAD1: u32 = u32::from_le_bytes(*b"jpag");
+
 /// The magic as an integer in the producer's byte order: a little-endian file begins with the bytes `DTiJ`.
 pub(super) const MAGIC: u32 = 0x4a69_5444;
 
@@ -30,7 +34,7 @@ pub struct FileHeader {
     pub total_size: u32,
     /// The ELF machine; Erlang always writes 62, CPython 0.
     pub elf_mach: u32,
-    /// 0, or [`V8_PAD1`].
+    /// 0, [`V8_PAD1`] or [`AGENT_PAD1`].
     pub pad1: u32,
     /// The producer's pid in its own pid namespace.
     pub pid: u32,

@@ -10,6 +10,7 @@
 //!   2 DEBUG_INFO      code_addr nr_entry | nr_entry x { addr u64, line, discrim i32, name NUL }  32 fixed
 //!   3 CLOSE           nothing                                                           16
 //!   4 UNWINDING_INFO  unwind_data_size eh_frame_hdr_size mapped_size | data             40 fixed
+//! 240 to 243          what jitprof's agent adds, see `extension.rs`
 //! ```
 //!
 //! Three layers, each usable alone:
@@ -30,6 +31,7 @@ mod byte_order;
 mod clock;
 mod debug_info;
 mod eh_frame;
+mod extension;
 mod header;
 mod options;
 mod parser;
@@ -49,7 +51,8 @@ pub use body::{MAX_KEPT_CODE, MAX_NAME};
 pub use byte_order::ByteOrder;
 pub use clock::{ClockContext, ClockKind, TscConversion};
 pub use debug_info::{DebugEntries, DebugEntry, DebugInfo};
-pub use header::{FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
+pub use extension::{Inline, Lost, Method, Unload};
+pub use header::{AGENT_PAD1, FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
 pub use options::ReaderOptions;
 pub use parser::{Field, MAX_BUFFERED_RECORD, MAX_LOAD, Parser, ParserOptions, Step};
 pub use reader::DumpReader;

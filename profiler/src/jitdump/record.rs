@@ -3,11 +3,12 @@
 use crate::units::FileOffset;
 
 use super::debug_info::DebugInfo;
+use super::extension::{Inline, Lost, Method, Unload};
 
 /// The bytes of the prefix that every record begins with.
 pub(super) const PREFIX_SIZE: usize = 16;
 
-/// The five known record types.
+/// The five types of the format, and those of jitprof's agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordId {
     /// New code.
@@ -20,6 +21,14 @@ pub enum RecordId {
     Close,
     /// Unwinding data of code that is about to be loaded.
     UnwindingInfo,
+    /// The agent: code is gone.
+    Unload,
+    /// The agent: a part of a function was inlined.
+    Inline,
+    /// The agent: where the next function comes from.
+    Method,
+    /// The agent: an announcement could not be written.
+    Lost,
 }
 
 impl RecordId {
@@ -31,6 +40,10 @@ impl RecordId {
             2 => Self::DebugInfo,
             3 => Self::Close,
             4 => Self::UnwindingInfo,
+            240 => Self::Unload,
+            241 => Self::Inline,
+            242 => Self::Method,
+            243 => Self::Lost,
             _ => return None,
         })
     }
@@ -43,6 +56,10 @@ impl RecordId {
             Self::DebugInfo => 2,
             Self::Close => 3,
             Self::UnwindingInfo => 4,
+            Self::Unload => 240,
+            Self::Inline => 241,
+            Self::Method => 242,
+            Self::Lost => 243,
         }
     }
 
@@ -53,7 +70,9 @@ impl RecordId {
             Self::Move => 64,
             Self::DebugInfo => 32,
             Self::Close => 16,
-            Self::UnwindingInfo => 40,
+            Self::UnwindingInfo | Self::Inline => 40,
+            Self::Unload | Self::Method => 32,
+            Self::Lost => 24,
         }
     }
 }
@@ -84,6 +103,14 @@ pub enum Body<'a> {
     Close,
     /// Unwinding data.
     UnwindingInfo(UnwindingInfo<'a>),
+    /// Code is gone.
+    Unload(Unload),
+    /// Inlined code.
+    Inline(Inline<'a>),
+    /// Where the next function comes from.
+    Method(Method<'a>),
+    /// An announcement was lost.
+    Lost(Lost),
     /// A type this reader does not know, skipped by its size.
     Unknown {
         /// Its number.

@@ -92,7 +92,7 @@ fn prefix(window: &[u8], at: usize, order: ByteOrder, times: &TimeTrack, max_siz
     let total = order.u32(window, at + 4)?;
     let size = usize::try_from(total).ok()?;
     let size_fits = match id {
-        RecordId::Close | RecordId::Move => size == id.fixed_size(),
+        RecordId::Close | RecordId::Move | RecordId::Unload | RecordId::Lost => size == id.fixed_size(),
         _ => size >= id.fixed_size() && total <= max_size,
     };
     (size_fits && times.is_near(order.u64(window, at + 8)?)).then_some((id, size))

@@ -24,7 +24,7 @@ pub(super) struct FileNames {
 }
 
 impl FileNames {
-    fn intern(&mut self, bytes: &[u8]) -> Arc<str> {
+    pub(super) fn intern(&mut self, bytes: &[u8]) -> Arc<str> {
         let bytes = bytes.get(..MAX_FILE_NAME).unwrap_or(bytes);
         if let Some(last) = &self.last
             && last.as_bytes() == bytes
@@ -70,6 +70,7 @@ pub(super) struct PendingRows {
     pub(super) repair: Repair,
     /// Entries without a line.
     pub(super) lineless: u64,
+    lineless_rows: bool,
 }
 
 /// How well the record could be read.
@@ -85,7 +86,10 @@ pub(super) enum Repair {
 
 impl PendingRows {
     /// Reads a record's entries. `of_v8` allows for V8's overwritten names.
-    pub(super) fn read(info: &DebugInfo<'_>, of_v8: bool, files: &mut FileNames) -> Self {
+    ///
+    /// A row without a line is dropped: most producers mark a function's end by it. With `lineless_rows` it says that
+    /// the code from there on has no line.
+    pub(super) fn read(info: &DebugInfo<'_>, of_v8: bool, lineless_rows: bool, files: &mut FileNames) -> Self {
         let mut pending = Self {
             code_addr: info.code_addr,
             // The record's size bounds the number.
@@ -94,6 +98,7 @@ impl PendingRows {
             span: None,
             repair: Repair::Sound,
             lineless: 0,
+            lineless_rows,
         };
         let sound = pending.fill(info.entries(), of_v8, of_v8, files);
         if sound {
@@ -127,7 +132,7 @@ impl PendingRows {
                 return false;
             }
             last = entry.addr;
-            let Some(line) = u32::try_from(entry.line).ok().filter(|line| *line > 0) else {
+            let Some(line) = u32::try_from(entry.line).ok().filter(|line| *line > 0 || self.lineless_rows) else {
                 self.lineless += 1;
                 continue;
             };

@@ -74,6 +74,14 @@ pub struct RecordCounts {
     pub close: u64,
     /// UNWINDING_INFO.
     pub unwinding_info: u64,
+    /// UNLOAD, of jitprof's agent.
+    pub unload: u64,
+    /// INLINE, of jitprof's agent.
+    pub inline: u64,
+    /// METHOD, of jitprof's agent.
+    pub method: u64,
+    /// LOST, of jitprof's agent: announcements that it could not write.
+    pub lost: u64,
     /// Types that this reader does not know.
     pub unknown: u64,
 }

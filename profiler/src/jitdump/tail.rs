@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::code::{CodeEvent, CodeOrigin};
 use crate::units::{FileOffset, MonoNs};
 
-use super::header::HEADER_SIZE;
+use super::header::{AGENT_PAD1, HEADER_SIZE};
 use super::options::ReaderOptions;
 use super::reader::DumpReader;
 use super::stats::DumpStats;
@@ -124,6 +124,13 @@ impl DumpTail {
             }
             progress.bytes_read = progress.bytes_read.saturating_add(got as u64);
         }
+    }
+
+    /// Whether everything that was announced before the last poll began has been read, because the producer is jitprof's
+    /// agent: it keeps nothing back.
+    pub fn is_complete(&self) -> bool {
+        let of_agent = self.reader.parser().header().is_some_and(|header| header.pad1 == AGENT_PAD1);
+        of_agent && !self.reader.parser().is_lost() && self.torn_tail().bytes.is_empty()
     }
 
     /// The incomplete record at the end, after a poll.

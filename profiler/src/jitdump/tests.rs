@@ -12,6 +12,7 @@ use super::{DumpReader, DumpStats, ReaderOptions};
 mod clocks;
 mod damage;
 mod differential;
+mod extension;
 mod producers;
 mod properties;
 mod synthetic;

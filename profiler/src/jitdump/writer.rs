@@ -67,6 +67,25 @@ pub struct EntryFields<'a> {
     pub name: &'a [u8],
 }
 
+/// An INLINE record of jitprof's agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InlineFields<'a> {
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub size: u32,
+    /// The inlined method.
+    pub method: u32,
+    /// The method around it.
+    pub parent: u32,
+    /// Without its NUL.
+    pub name: &'a [u8],
+    /// Without its NUL.
+    pub source: &'a [u8],
+    /// Offsets and lines.
+    pub rows: &'a [(u32, u32)],
+}
+
 impl DumpWriter {
     /// A little-endian dump of version 1 with its header.
     pub fn new(pid: u32) -> Self {
@@ -136,6 +155,40 @@ impl DumpWriter {
     /// Appends a CLOSE record.
     pub fn close(&mut self, time: u64) -> &mut Self {
         self.prefix(RecordId::Close.number(), RecordId::Close.fixed_size(), time)
+    }
+
+    /// Appends an UNLOAD record of jitprof's agent.
+    pub fn unload(&mut self, time: u64, code_addr: u64, code_size: u64) -> &mut Self {
+        self.prefix(RecordId::Unload.number(), RecordId::Unload.fixed_size(), time);
+        self.u64(code_addr).u64(code_size)
+    }
+
+    /// Appends an INLINE record of jitprof's agent.
+    pub fn inline(&mut self, time: u64, inline: &InlineFields<'_>) -> &mut Self {
+        let texts = inline.name.len() + inline.source.len() + 2;
+        let size = RecordId::Inline.fixed_size() + texts + 8 * inline.rows.len();
+        self.prefix(RecordId::Inline.number(), size, time);
+        self.u64(inline.start).u32(inline.size).u32(inline.method).u32(inline.parent);
+        self.u32(u32::try_from(inline.rows.len()).unwrap_or(u32::MAX));
+        self.raw(inline.name).raw(&[0]).raw(inline.source).raw(&[0]);
+        for (offset, line) in inline.rows {
+            self.u32(*offset).u32(*line);
+        }
+        self
+    }
+
+    /// Appends a METHOD record of jitprof's agent.
+    pub fn method(&mut self, time: u64, code_addr: u64, method: u32, source: &[u8], module: &[u8]) -> &mut Self {
+        let size = RecordId::Method.fixed_size() + source.len() + module.len() + 2;
+        self.prefix(RecordId::Method.number(), size, time);
+        self.u64(code_addr).u32(method).u32(0);
+        self.raw(source).raw(&[0]).raw(module).raw(&[0])
+    }
+
+    /// Appends a LOST record of jitprof's agent.
+    pub fn lost(&mut self, time: u64, event: u32, reason: u32) -> &mut Self {
+        self.prefix(RecordId::Lost.number(), RecordId::Lost.fixed_size(), time);
+        self.u32(event).u32(reason)
     }
 
     /// Appends a record of any type.

@@ -28,6 +28,8 @@ pub(super) enum Class {
     Interpreted,
     /// Code that the runtime generated for itself.
     Builtin,
+    /// A span of a trace log.
+    Span,
     /// A word of jitprof's own.
     Note,
 }
@@ -37,7 +39,7 @@ struct Hsl(f64, f64, f64);
 
 impl Class {
     /// In the order of the legend.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Task,
         Self::Kernel,
         Self::Native,
@@ -48,6 +50,7 @@ impl Class {
         Self::Baseline,
         Self::Interpreted,
         Self::Builtin,
+        Self::Span,
         Self::Note,
     ];
 
@@ -59,6 +62,7 @@ impl Class {
             (FrameKind::Kernel, _) => Self::Kernel,
             (FrameKind::Native, _) => Self::Native,
             (FrameKind::Builtin, _) => Self::Builtin,
+            (FrameKind::Span, _) => Self::Span,
             (FrameKind::Interpreter, _) | (FrameKind::Jit, Some(Tier::Interpreted)) => Self::Interpreted,
             (FrameKind::Jit, Some(Tier::Baseline)) => Self::Baseline,
             (FrameKind::Jit, Some(Tier::Mid)) => Self::Mid,
@@ -80,6 +84,7 @@ impl Class {
             Self::Baseline => "JIT baseline ^",
             Self::Interpreted => "interpreted ~",
             Self::Builtin => "builtin",
+            Self::Span => "span",
             Self::Note => "note",
         }
     }
@@ -98,6 +103,7 @@ impl Class {
             Self::Baseline => Hsl(188.0, 62.0, 66.0),
             Self::Interpreted => Hsl(215.0, 78.0, 76.0),
             Self::Builtin => Hsl(268.0, 60.0, 80.0),
+            Self::Span => Hsl(66.0, 90.0, 86.0),
             Self::Note => Hsl(0.0, 0.0, 68.0),
         }
     }

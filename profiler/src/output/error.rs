@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::format::Format;
+use crate::plog::PlogError;
 
 /// An output that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,9 @@ pub enum OutputError {
         /// The operating system's answer.
         source: io::Error,
     },
+    /// The trace log that the output is made from.
+    #[error(transparent)]
+    Trace(#[from] PlogError),
     /// A writer that has no path failed.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),

@@ -182,7 +182,11 @@ impl<'a> Conversion<'a> {
         let meta = self.profile.meta();
         let text = format!("{} samples at {} Hz ({})", self.profile.total(), meta.frequency_hz, meta.event.name());
         let end = Timestamp::from_nanos_since_reference(nanos(meta.duration));
-        let marker = RecordingMarker { name: self.out.intern_string("Recording"), text: self.out.intern_string(&text) };
+        let marker = RecordingMarker {
+            name: self.out.intern_string(RECORDING),
+            text: self.out.intern_string(&text),
+            start_ns: self.out.intern_string(&meta.start.0.to_string()),
+        };
         self.out.add_marker(thread, MarkerTiming::Interval(start(), end), marker);
     }
 }
@@ -200,7 +204,7 @@ fn flags(class: Class) -> FrameFlags {
     match class {
         Class::Jit | Class::Optimized | Class::Mid | Class::Baseline | Class::Interpreted => FrameFlags::IS_JS,
         Class::Builtin => FrameFlags::IS_RELEVANT_FOR_JS,
-        Class::Task | Class::Kernel | Class::Native | Class::Inlined | Class::Note => FrameFlags::empty(),
+        Class::Task | Class::Kernel | Class::Native | Class::Inlined | Class::Span | Class::Note => FrameFlags::empty(),
     }
 }
 
@@ -216,25 +220,39 @@ fn category_color(class: Class) -> CategoryColor {
         Class::Baseline => CategoryColor::LightBlue,
         Class::Interpreted => CategoryColor::Blue,
         Class::Builtin => CategoryColor::Purple,
+        Class::Span => CategoryColor::LightRed,
         Class::Note => CategoryColor::Gray,
     }
 }
 
+/// Name and type of the marker.
+pub(super) const RECORDING: &str = "Recording";
+
 struct RecordingMarker {
     name: StringHandle,
     text: StringHandle,
+    /// On CLOCK_MONOTONIC, the clock of trace logs; text, because JavaScript's numbers are too short.
+    start_ns: StringHandle,
 }
 
 impl StaticSchemaMarker for RecordingMarker {
-    const UNIQUE_MARKER_TYPE_NAME: &'static str = "Recording";
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = RECORDING;
     const TOOLTIP_LABEL: Option<&'static str> = Some("{marker.data.how}");
     const TABLE_LABEL: Option<&'static str> = Some("{marker.data.how}");
-    const FIELDS: &'static [StaticSchemaMarkerField] = &[StaticSchemaMarkerField {
-        key: "how",
-        label: "How",
-        format: MarkerFieldFormat::String,
-        flags: MarkerFieldFlags::SEARCHABLE,
-    }];
+    const FIELDS: &'static [StaticSchemaMarkerField] = &[
+        StaticSchemaMarkerField {
+            key: "how",
+            label: "How",
+            format: MarkerFieldFormat::String,
+            flags: MarkerFieldFlags::SEARCHABLE,
+        },
+        StaticSchemaMarkerField {
+            key: "startNs",
+            label: "Start on CLOCK_MONOTONIC (ns)",
+            format: MarkerFieldFormat::String,
+            flags: MarkerFieldFlags::empty(),
+        },
+    ];
 
     fn name(&self, _profile: &mut fx::Profile) -> StringHandle {
         self.name
@@ -244,8 +262,8 @@ impl StaticSchemaMarker for RecordingMarker {
         CategoryHandle::OTHER
     }
 
-    fn string_field_value(&self, _field_index: u32) -> StringHandle {
-        self.text
+    fn string_field_value(&self, field_index: u32) -> StringHandle {
+        if field_index == 0 { self.text } else { self.start_ns }
     }
 
     fn number_field_value(&self, _field_index: u32) -> f64 {

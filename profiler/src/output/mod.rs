@@ -4,15 +4,19 @@
 //! they were added. Names come from the target and are hostile until they went through `text`. Nothing is written
 //! without samples ([`OutputError::NoSamples`]). Each format is described for users in `docs/outputs.md`.
 
+mod chrome;
 mod color;
 mod error;
 mod file;
 mod firefox;
+mod firefox_spans;
 mod folded;
 mod format;
+pub mod gsym;
 mod options;
 mod pprof;
 mod proto;
+mod saved;
 mod svg;
 #[cfg(test)]
 mod tests;
@@ -21,10 +25,13 @@ mod tree;
 
 use std::io::Write;
 
+pub use chrome::write_chrome;
 pub use error::OutputError;
 pub use file::{Destination, check_writable, write_to};
+pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
+pub use saved::{SavedError, read_saved};
 pub(crate) use text::printable;
 
 use crate::profile::Profile;

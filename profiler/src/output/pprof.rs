@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use super::options::OutputOptions;
 use super::proto::{Function, Label, Line, Location, Mapping, Profile as ProtoProfile, SAMPLE_TAG, Sample, ValueType};
 use super::text;
-use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, Row, TaskId};
+use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, Row, SampledEvent, TaskId};
 use crate::symbol::FrameKind;
 
 /// zlib's default compromise of speed and size.
@@ -84,8 +84,14 @@ impl<'a> Tables<'a> {
         let mut location_id: Vec<_> =
             physical_frames(self.profile, frames).map(|group| self.location(group, row.count)).collect();
         location_id.reverse();
-        let time = row.count.saturating_mul(self.profile.meta().period_ns());
-        Sample { location_id, value: vec![signed(row.count), signed(time)], label: self.labels(row.task) }
+        let time = signed(row.count.saturating_mul(self.profile.meta().period_ns()));
+        let value = if self.is_span_time() { vec![time] } else { vec![signed(row.count), time] };
+        Sample { location_id, value, label: self.labels(row.task) }
+    }
+
+    /// Whether there are no samples, but nanoseconds only.
+    fn is_span_time(&self) -> bool {
+        self.profile.meta().event == SampledEvent::SpanTime
     }
 
     fn labels(&mut self, task: TaskId) -> Vec<Label> {
@@ -157,25 +163,30 @@ impl<'a> Tables<'a> {
         let location = location.collect();
         let mapping = self.mappings(&mapping_ids);
         let (samples, count) = (self.string("samples"), self.string("count"));
-        let (cpu, nanoseconds) = (self.string("cpu"), self.string("nanoseconds"));
-        let cpu_time = ValueType { r#type: cpu, unit: nanoseconds };
+        let is_span_time = self.is_span_time();
+        let (time, nanoseconds) = (self.string(if is_span_time { "span" } else { "cpu" }), self.string("nanoseconds"));
+        let time_value = ValueType { r#type: time, unit: nanoseconds };
+        let counted = (!is_span_time).then_some(ValueType { r#type: samples, unit: count });
         let comment = vec![self.string(&text::printable(&meta.title)), {
-            let event = format!("event: {}, {} Hz", meta.event.name(), meta.frequency_hz);
+            let event = match meta.event {
+                SampledEvent::SpanTime => "time in the spans of a trace log".to_owned(),
+                event => format!("event: {}, {} Hz", event.name(), meta.frequency_hz),
+            };
             self.string(&event)
         }];
         let since_1970 = meta.start_time.duration_since(UNIX_EPOCH).unwrap_or_default();
         ProtoProfile {
-            sample_type: vec![ValueType { r#type: samples, unit: count }, cpu_time.clone()],
+            sample_type: counted.into_iter().chain([time_value.clone()]).collect(),
             mapping,
             location,
             function: self.function_table(),
             string_table: self.strings.into_keys().collect(),
             time_nanos: signed(since_1970.as_nanos()),
             duration_nanos: signed(meta.duration.as_nanos()),
-            period_type: Some(cpu_time),
+            period_type: Some(time_value),
             period: signed(meta.period_ns()),
             comment,
-            default_sample_type: cpu,
+            default_sample_type: time,
         }
     }
 

@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
+use std::time::Duration;
 
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
 use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
@@ -17,7 +18,7 @@ use super::error::OutputError;
 use super::options::{ColorScheme, OutputOptions};
 use super::text;
 use super::tree::{Look, Node, Tree};
-use crate::profile::{Profile, shorten};
+use crate::profile::{Profile, SampledEvent, shorten};
 
 mod marks;
 
@@ -53,6 +54,9 @@ pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Wri
     settings.deterministic = true;
     // Narrow frames are already left out.
     settings.min_width = 0.0;
+    if profile.meta().event == SampledEvent::SpanTime {
+        settings.count_name = "ns".to_owned();
+    }
     match options.colors {
         ColorScheme::ByKind => settings.palette_map = Some(&mut palette),
         ColorScheme::Palette(colors) => settings.colors = colors,
@@ -81,13 +85,15 @@ fn subtitle(profile: &Profile, options: &OutputOptions, raised_percent: Option<f
     if let Some(subtitle) = &options.subtitle {
         parts.push(shorten(&text::printable(subtitle), 160).into_owned());
     }
-    parts.push(format!(
-        "{} samples at {} Hz ({}) in {:.1} s",
-        profile.total(),
-        meta.frequency_hz,
-        meta.event.name(),
-        meta.duration.as_secs_f64()
-    ));
+    let seconds = meta.duration.as_secs_f64();
+    parts.push(match meta.event {
+        SampledEvent::SpanTime => {
+            format!("{:.3} s in spans in {seconds:.1} s", Duration::from_nanos(profile.total()).as_secs_f64())
+        }
+        event => {
+            format!("{} samples at {} Hz ({}) in {seconds:.1} s", profile.total(), meta.frequency_hz, event.name())
+        }
+    });
     if options.reverse {
         parts.push("merged from the leaf".to_owned());
     }

@@ -46,6 +46,15 @@ const MAX_REFUSALS: u32 = 64;
 /// Code bytes that are compared for one record; producers' functions are smaller by far.
 const MAX_CODE_COMPARED: usize = 64 << 10;
 
+/// Reads what is mapped of `into.len()` bytes at an address of a running process, and says how much that was. Needs
+/// CAP_SYS_PTRACE or the same user; does not stop the process.
+///
+/// # Errors
+/// The process is gone, its memory may not be read, or nothing is mapped there.
+pub fn read_memory(pid: Pid, addr: Avma, into: &mut [u8]) -> io::Result<usize> {
+    Remote(pid).read(addr, into)
+}
+
 /// What was searched, found and refused. Serialises into the account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeekStats {

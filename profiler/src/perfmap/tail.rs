@@ -224,6 +224,7 @@ impl PerfMapTail {
             name: String::from_utf8_lossy(entry.name).into_owned(),
             code_index: 0,
             lines: SourceRows::default(),
+            unit: None,
             eh_frame: None,
             code: None,
             origin: CodeOrigin::PerfMap,

@@ -13,6 +13,8 @@ pub enum SampledEvent {
     CpuClock,
     /// Hardware cycles, with the period adjusted by the kernel to reach the frequency.
     Cycles,
+    /// No timer: counts are nanoseconds spent in the spans of a trace log.
+    SpanTime,
 }
 
 impl SampledEvent {
@@ -21,6 +23,7 @@ impl SampledEvent {
         match self {
             Self::CpuClock => "cpu-clock",
             Self::Cycles => "cycles",
+            Self::SpanTime => "span time",
         }
     }
 }

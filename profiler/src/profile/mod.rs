@@ -14,6 +14,7 @@
 mod limits;
 mod meta;
 mod order;
+mod restack;
 mod table;
 #[cfg(test)]
 mod tests;

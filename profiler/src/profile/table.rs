@@ -251,6 +251,13 @@ impl Profile {
         self.total = self.total.saturating_add(count);
     }
 
+    /// Forgets all counts but no stack, frame or task.
+    pub(super) fn start_counting_anew(&mut self, bucket_ns: u64) {
+        self.bucket_ns = bucket_ns.max(1);
+        self.counts.clear();
+        self.total = 0;
+    }
+
     /// All samples counted.
     pub fn total(&self) -> u64 {
         self.total

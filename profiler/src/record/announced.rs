@@ -53,7 +53,12 @@ impl Announced {
                     rows.relocate(old_start.0, new_start.0, *size, *time);
                 }
             }
-            CodeEvent::Move { .. } | CodeEvent::Close { .. } => {}
+            CodeEvent::Unload { time, start, size } if *time >= self.since => {
+                if let Some(rows) = &mut self.rows {
+                    rows.load(start.0, *size, *time, None);
+                }
+            }
+            CodeEvent::Move { .. } | CodeEvent::Unload { .. } | CodeEvent::Inline(_) | CodeEvent::Close { .. } => {}
         }
         self.map.apply(event);
     }

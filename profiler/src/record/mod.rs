@@ -11,6 +11,7 @@
 
 mod announced;
 mod files;
+mod generated;
 mod machine;
 mod options;
 mod resolve;
@@ -19,5 +20,6 @@ mod sources;
 mod unwinding;
 mod waiting;
 
+pub use generated::{GeneratedCode, generated_code};
 pub use options::{CallGraph, RecordOptions, Targets};
 pub use run::{Progress, RecordError, Recorded, Recorder};

@@ -1,5 +1,6 @@
 //! What to record.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::kernel::Event;
@@ -51,6 +52,8 @@ pub struct RecordOptions {
     pub unwind_mib: Option<u32>,
     /// Read names from the target's memory that its runtime has not written yet.
     pub peek: bool,
+    /// GSYM files, and directories of such, that name programs without debug information by their build id.
+    pub gsym: Vec<PathBuf>,
     /// Title of the profile.
     pub title: String,
     /// Width of the profile's time buckets; [`Duration::MAX`] for one.

@@ -23,8 +23,9 @@ use crate::units::{Avma, MonoNs};
 const MAX_LATENESS_NS: u64 = 10_000_000;
 
 /// Functions at which a thread or a process begins: a stack that reaches one of them is complete. glibc's and musl's
-/// names, then those of runtimes that start threads without libc.
-const ENTRY_POINTS: [&str; 14] = [
+/// names, then those of Go, which starts threads without libc, and whose scheduler has a stack of its own in each thread
+/// that begins with `mcall`.
+const ENTRY_POINTS: [&str; 17] = [
     "_start",
     "__libc_start_main",
     "__libc_start_main_impl",
@@ -39,6 +40,9 @@ const ENTRY_POINTS: [&str; 14] = [
     "start",
     "runtime.goexit",
     "runtime.mstart",
+    "runtime.clone",
+    "runtime.rt0_go",
+    "runtime.mcall",
 ];
 
 /// Why a frame of generated code has no name.
@@ -60,14 +64,23 @@ pub(super) enum Readiness {
 
 /// What a resolved address is.
 enum Resolved {
-    /// Generated code with a name.
-    Jit(FrameId),
+    /// Generated code with a name: its frames, innermost first, are in [`Resolver::chain`].
+    Jit,
     /// Generated code without one.
     UnnamedJit(FrameId),
     /// Native code: innermost first, inlined functions included.
     Native(Arc<[FrameId]>, bool),
     /// Memory that nothing is known to be mapped at.
     Unmapped(FrameId),
+}
+
+/// One frame's part of a place in generated code.
+struct JitPlace<'a> {
+    name: &'a str,
+    line: Option<(&'a Arc<str>, u32)>,
+    source: Option<&'a Arc<str>>,
+    /// Start and method of an inlined part.
+    inlined: Option<(u32, u32)>,
 }
 
 /// Everything that a resolution reads.
@@ -78,14 +91,19 @@ pub(super) struct Context<'a> {
     pub(super) stacks: &'a Stacks,
 }
 
+/// An object, the start and method of an inlined part (`None` for the object itself), and a line.
+type JitKey = (ProcessId, CodeId, Option<(u32, u32)>, u32);
+
 /// Names samples and adds them to the profile; remembers frames that it has made.
 #[derive(Default)]
 pub(super) struct Resolver {
     native: FxHashMap<SymbolKey, (Arc<[FrameId]>, bool)>,
-    jit: FxHashMap<(ProcessId, CodeId, u32), FrameId>,
+    jit: FxHashMap<JitKey, FrameId>,
+    chain: Vec<FrameId>,
     plain: HashMap<(FrameKind, Arc<str>), FrameId>,
     comms: HashMap<[u8; profiler_common::limits::COMM_LEN], Arc<str>>,
-    jit_module: Option<Arc<Module>>,
+    /// Modules of generated code by the name that its runtime gave; empty for none.
+    jit_modules: HashMap<Arc<str>, Arc<Module>>,
     /// Unnamed frames of generated code, by process.
     pub(super) unnamed_by_process: HashMap<ProcessId, u64>,
     frames: Vec<FrameId>,
@@ -199,10 +217,15 @@ impl Resolver {
         let mut at_entry = false;
         for (index, &pc) in user.iter().enumerate() {
             match self.user_frame(pc, index, sample, context, files, profile, account) {
-                Resolved::Jit(frame) => {
+                Resolved::Jit => {
                     account.jit.leaves_named += u64::from(index == 0);
                     at_entry = false;
-                    frames.push(frame);
+                    frames.append(&mut self.chain);
+                    if !was_true(context, pc, index, sample.time) {
+                        // What the kernel part took for its caller may be anything.
+                        stop = StopReason::StaleRules;
+                        break;
+                    }
                 }
                 Resolved::UnnamedJit(frame) => {
                     account.jit.leaves_unnamed += u64::from(index == 0);
@@ -255,7 +278,8 @@ impl Resolver {
         {
             account.jit.named_late += u64::from(nearest.later_by_ns > 0);
             account.jit.count_named(nearest.hit.origin());
-            return Resolved::Jit(self.jit(sample.process, &nearest.hit, profile));
+            self.jit_chain(sample.process, &nearest.hit, profile);
+            return Resolved::Jit;
         }
         let Some(process) = context.process else {
             return Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", profile));
@@ -313,27 +337,53 @@ impl Resolver {
         (frames, entry)
     }
 
-    fn jit(&mut self, process: ProcessId, hit: &CodeHit<'_>, profile: &mut Profile) -> FrameId {
-        let line = hit.line(hit.offset);
-        let key = (process, hit.id, line.map_or(0, |(_, line)| line));
+    /// The frames of a place in generated code: the inlined methods around it, then the object itself.
+    fn jit_chain(&mut self, process: ProcessId, hit: &CodeHit<'_>, profile: &mut Profile) {
+        self.chain.clear();
+        let own = JitPlace { name: hit.name(), line: hit.line(hit.offset), source: hit.source(), inlined: None };
+        let frame = self.jit(process, hit, &own, profile);
+        self.chain.push(frame);
+        for inlined in hit.inlined(hit.offset) {
+            let place = JitPlace {
+                name: inlined.name(),
+                line: inlined.line(hit.offset),
+                source: inlined.source(),
+                inlined: Some((inlined.start(), inlined.method())),
+            };
+            let frame = self.jit(process, hit, &place, profile);
+            self.chain.push(frame);
+        }
+        self.chain.reverse();
+    }
+
+    fn jit(&mut self, process: ProcessId, hit: &CodeHit<'_>, place: &JitPlace<'_>, profile: &mut Profile) -> FrameId {
+        let key = (process, hit.id, place.inlined, place.line.map_or(0, |(_, line)| line));
         if let Some(frame) = self.jit.get(&key) {
             return *frame;
         }
-        let name = classify(hit.name(), hit.origin());
-        let source = line.map(|(file, line)| SourceLine { file: Arc::clone(file), line }).or(name.source);
-        let module =
-            self.jit_module.get_or_insert_with(|| Arc::new(Module { path: Arc::from("[jit]"), build_id: None }));
+        let name = classify(place.name, hit.origin());
+        let line = place.line.map(|(file, line)| SourceLine { file: Arc::clone(file), line });
+        let file = || place.source.map(|file| SourceLine { file: Arc::clone(file), line: 0 });
         let frame = profile.intern_frame(&Frame {
             name: Arc::from(name.display),
             kind: name.kind,
             tier: name.tier,
-            inlined: false,
-            module: Some(Arc::clone(module)),
-            source,
+            inlined: place.inlined.is_some(),
+            module: Some(self.jit_module(hit.module())),
+            source: line.or(name.source).or_else(file),
             address: hit.start().0,
         });
         self.jit.insert(key, frame);
         frame
+    }
+
+    fn jit_module(&mut self, name: Option<&Arc<str>>) -> Arc<Module> {
+        let name = name.map_or_else(Arc::default, Arc::clone);
+        let module = self.jit_modules.entry(name).or_insert_with_key(|name| {
+            let path = if name.is_empty() { "[jit]".into() } else { format!("[jit:{name}]").into() };
+            Arc::new(Module { path, build_id: None })
+        });
+        Arc::clone(module)
     }
 
     fn plain(&mut self, kind: FrameKind, name: &str, profile: &mut Profile) -> FrameId {
@@ -350,6 +400,12 @@ impl Resolver {
             })
         })
     }
+}
+
+/// Whether the kernel part had the right rules for generated code when it took the sample.
+fn was_true(context: &Context<'_>, pc: u64, index: usize, time: MonoNs) -> bool {
+    let rows = context.sources.and_then(|sources| sources.code.rows());
+    rows.is_none_or(|rows| rows.was_true(lookup_pc(pc, pc_kind(index)), time))
 }
 
 fn is_file(mapping: &Mapping) -> bool {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::account::Account;
+use crate::gsym::{GsymStore, StoreError};
 use crate::jitdump::TscConversion;
 use crate::kernel::{
     Event, KernelError, RawSample, Sampler, SamplerOptions, Selection, SideBand, TickClock, wait_readable,
@@ -68,6 +69,9 @@ pub enum RecordError {
         /// The tid.
         tid: Tid,
     },
+    /// A GSYM file that was named.
+    #[error("--gsym: {0}")]
+    Gsym(#[from] StoreError),
     /// The system refuses a thread, a pipe or poll.
     #[error("{what} failed: {source}")]
     System {
@@ -171,8 +175,8 @@ impl Recorder {
         let sampler = Sampler::load(&sampler_options)?;
         // Before the targets are read from /proc, so that nothing falls between the two.
         let side_band = SideBand::open(sampler.cpus())?;
-        let symbols =
-            Symbolizer::spawn().map_err(|source| RecordError::System { what: "starting a thread", source })?;
+        let symbols = Symbolizer::spawn_with_gsym(gsym_of(&options)?)
+            .map_err(|source| RecordError::System { what: "starting a thread", source })?;
         let unwinding = if sampler_options.rows { Some(Unwinding::spawn()) } else { None };
         let unwinding =
             unwinding.transpose().map_err(|source| RecordError::System { what: "starting a thread", source })?;
@@ -385,6 +389,9 @@ impl Recorder {
         for (id, sources) in &mut self.sources {
             let oldest = self.queues.get(id).and_then(Queue::front).map_or(recent, |sample| sample.time.min(recent));
             sources.code.map.prune_before(oldest);
+            if let Some(rows) = sources.code.rows_mut() {
+                rows.forget_before(oldest);
+            }
         }
     }
 
@@ -467,6 +474,18 @@ fn awaited_pids(targets: &Targets) -> Result<Vec<Pid>, RecordError> {
 fn process_of(tid: Tid) -> Result<Pid, RecordError> {
     // /proc has a directory for each thread, unlisted, whose status names the process.
     procfs::status(Pid(tid.0)).map(|status| status.tgid).map_err(|_| RecordError::NoSuchThread { tid })
+}
+
+/// Finds the GSYM files, and says which of them are of no use.
+fn gsym_of(options: &RecordOptions) -> Result<GsymStore, RecordError> {
+    let store = GsymStore::find(&options.gsym)?;
+    for skipped in store.skipped() {
+        tracing::warn!("--gsym: {skipped}");
+    }
+    if store.is_empty() && !options.gsym.is_empty() {
+        tracing::warn!("--gsym: no GSYM file with a uuid was found");
+    }
+    Ok(store)
 }
 
 fn is_alive(processes: &Processes, id: ProcessId) -> bool {

@@ -292,7 +292,9 @@ impl Dump {
         if until.is_some_and(|until| self.known_until >= until) {
             self.known_until = MonoNs(u64::MAX);
         }
-        if !progress.more
+        if !progress.more && self.tail.is_complete() {
+            self.known_until = self.known_until.max(now);
+        } else if !progress.more
             && alive
             && let Some(peek) = &mut self.peek
         {
@@ -320,7 +322,8 @@ impl Dump {
 fn event_time(event: &CodeEvent) -> MonoNs {
     match event {
         CodeEvent::Load(load) => load.time,
-        CodeEvent::Move { time, .. } | CodeEvent::Close { time } => *time,
+        CodeEvent::Inline(inline) => inline.time,
+        CodeEvent::Move { time, .. } | CodeEvent::Unload { time, .. } | CodeEvent::Close { time } => *time,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod builders;
 mod catalog;
+mod delays;
 mod regions;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -15,11 +16,12 @@ use profiler_common::table::{MAX_REGIONS, PageKey, Region};
 
 use self::builders::{Builders, Built, Image};
 use self::catalog::{Catalog, Found, State};
+use self::delays::Delays;
 use crate::account::UnwindingStats;
 use crate::elf::svma_of_mapping;
 use crate::kernel::Tables;
 use crate::process::open::{TargetFile, open_mapping};
-use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, procfs};
+use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, monotonic_now, procfs};
 use crate::record::sources::Sources;
 use crate::units::{Avma, MonoNs, Pid};
 use crate::unwind::ElfRows;
@@ -93,6 +95,8 @@ pub(super) struct Unwinding {
     own_file: Option<(u64, u64)>,
     stats: UnwindingStats,
     remarks: Vec<String>,
+    started: MonoNs,
+    delays: Delays,
 }
 
 impl Unwinding {
@@ -113,6 +117,8 @@ impl Unwinding {
             own_file: std::fs::metadata("/proc/self/exe").ok().map(|metadata| (metadata.dev(), metadata.ino())),
             stats: UnwindingStats::default(),
             remarks: Vec::new(),
+            started: monotonic_now(),
+            delays: Delays::new(),
         })
     }
 
@@ -440,11 +446,24 @@ impl Unwinding {
             // There will be room when the grace is over.
             refused.into_iter().for_each(|page| rows.touch_page(page));
         }
+        let (started, delays) = (self.started, &mut self.delays);
+        // What was announced before the recording waited for its beginning, not for the tables.
+        let done = monotonic_now();
+        rows.settle(done, |loaded| {
+            if loaded >= started {
+                delays.add(done.0.saturating_sub(loaded.0));
+            }
+        });
     }
 
     /// What the tables were built from.
     pub(super) fn stats(&self) -> UnwindingStats {
-        self.stats
+        UnwindingStats {
+            jit_delays: self.delays.count(),
+            jit_delay_median_ms: self.delays.median_ms(),
+            jit_delay_longest_ms: self.delays.longest_ns / 1_000_000,
+            ..self.stats
+        }
     }
 
     /// What found no room, in words, since the last call.

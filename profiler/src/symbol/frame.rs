@@ -15,6 +15,8 @@ pub enum FrameKind {
     Interpreter,
     /// Code that a runtime generated for itself: builtins, stubs, bytecode handlers.
     Builtin,
+    /// No code: a span of a trace log, within which the frames further in ran.
+    Span,
     /// No frame of the program: a word of jitprof's own, such as why the stack ends here.
     Note,
 }

@@ -107,7 +107,7 @@ impl Loaded {
             return Ok(());
         }
         let origin = shared.objects.origin(id)?;
-        let native = Native::load(&origin, stats);
+        let native = Native::load(&origin, &shared.gsym, stats);
         stats.loads = stats.loads.saturating_add(1);
         let file = File { native, last_used: self.clock };
         self.bytes = self.bytes.saturating_add(file.bytes());

@@ -8,6 +8,7 @@ mod debugfile;
 mod demangle;
 mod elf;
 mod frame;
+mod gsym;
 mod image;
 mod kernel;
 mod loaded;

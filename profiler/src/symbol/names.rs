@@ -12,12 +12,14 @@
 //! | wasmtime | `leaf_hot`, `wasm[0]::function[3]::f`, `signatures[0]::wasm_to_array_trampoline` | 50.0 |
 //! | JVM | `LT;fib(I)I`, `Interpreter` | OpenJDK 17 with perf's agent |
 //! | .NET | `int32 [app] Program::Fib(int32)[OptimizedTier1]` | 8 |
+//! | numba | `_ZN8__main__8leaf_hotB2v2B54c8tJTC..Ex`, `cfunc._ZN..`, `_ZN7cpython..` | 0.68, LLVM 22 |
 //! | LuaJIT | `TRACE_42::main.lua:123` | 2.1, built with `LUAJIT_USE_PERFTOOLS` |
 //! | Ruby | `[JIT] Integer#times@<internal:numeric>:231` | 3.3 `--yjit-perf` |
 
 mod managed;
 mod v8;
 
+use super::demangle::demangle;
 use super::frame::{FrameKind, SourceLine, Tier};
 use crate::code::CodeOrigin;
 
@@ -50,12 +52,35 @@ pub fn classify(name: &str, origin: CodeOrigin) -> JitName {
         .or_else(|| ruby(name))
         .or_else(|| managed::jvm(name))
         .or_else(|| managed::dotnet(name))
-        .or_else(|| erlang(name, origin));
+        .or_else(|| erlang(name, origin))
+        .or_else(|| mangled(name));
     let mut known = known.unwrap_or_else(|| function(name));
     if known.display.trim().is_empty() {
         known.display = UNNAMED.to_owned();
     }
     known
+}
+
+/// A C++ name, which LLVM's users give too. numba's has the types and options of its specialisation as ABI tags, and
+/// wrappers for calls from Python and C besides (`cpython::`, `cfunc.`).
+fn mangled(name: &str) -> Option<JitName> {
+    let (wrapper, symbol) = name.strip_prefix("cfunc.").map_or(("", name), |symbol| ("cfunc.", symbol));
+    if !symbol.starts_with("_Z") {
+        return None;
+    }
+    let (text, _) = demangle(symbol);
+    if text == symbol {
+        return None;
+    }
+    let mut display = String::from(wrapper);
+    let mut rest = text.as_str();
+    while let Some((before, tag)) = rest.split_once("[abi:") {
+        display.push_str(before);
+        rest = tag.split_once(']').map_or("", |(_, behind)| behind);
+    }
+    display.push_str(rest);
+    let own = wrapper.is_empty() && !display.starts_with("cpython::");
+    Some(if own { function(display) } else { builtin(display) })
 }
 
 fn function(display: impl Into<String>) -> JitName {

@@ -1,5 +1,6 @@
-//! Frames of one ELF file: its own copy, its separate debug file's copy, and blazesym on top of each.
+//! Frames of one ELF file: its GSYM file; its own copy and its separate debug file's, and blazesym on top of each.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,10 +13,12 @@ use super::debugfile;
 use super::demangle;
 use super::elf::Origin;
 use super::frame::{Frame, FrameKind, Module, SourceLine};
+use super::gsym::GsymTable;
 use super::image::{Image, layout_of};
 use super::plt::Plt;
 use super::stats::{DebugLoss, SymbolStats, Unresolved};
 use crate::elf::Layout;
+use crate::gsym::{GsymStore, Place};
 use crate::units::FileOffset;
 
 /// Functions inlined into one address that are shown; the outermost ones beyond it are left out.
@@ -44,6 +47,8 @@ pub(super) struct Native {
     layout: Layout,
     module: Arc<Module>,
     plt: Plt,
+    /// Asked first.
+    gsym: Option<GsymTable>,
     /// In order of preference: the separate debug file, the file itself.
     tables: Vec<Table>,
     /// Memory that the copies take.
@@ -62,21 +67,24 @@ struct Table {
 }
 
 impl Native {
-    /// Copies the symbol tables and parses headers; blazesym parses on the first look-up.
-    pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Result<Self, Unresolved> {
+    /// Copies the symbol tables and parses headers; blazesym parses on the first look-up. A file without debug
+    /// information gets it from its GSYM file, else from a separate debug file.
+    pub(super) fn load(origin: &Origin, known: &GsymStore, stats: &mut SymbolStats) -> Result<Self, Unresolved> {
         let layout = layout_of(&origin.file)?;
         let image = Image::copy(&origin.file, &layout)?;
         if let Some(loss) = image.debug_loss {
             stats.count_debug(loss);
         }
-        let separate = (!image.has_debug).then(|| debugfile::load(origin, stats)).flatten();
+        let gsym = (!image.has_debug).then(|| GsymTable::open(origin, known, stats)).flatten();
+        let separate = (!image.has_debug && gsym.is_none()).then(|| debugfile::load(origin, stats)).flatten();
         let images = separate.into_iter().chain([image]);
         let images: Vec<Image> = images.filter(|image| image.has_debug || image.has_symbols).collect();
         let bytes = images.iter().fold(0u64, |sum, image| sum.saturating_add(image.bytes));
         stats.bytes_copied = stats.bytes_copied.saturating_add(bytes);
+        let bytes = bytes.saturating_add(gsym.as_ref().map_or(0, GsymTable::bytes));
         let plt = Plt::read(&origin.file, &layout);
         let tables = images.into_iter().map(Table::new).collect();
-        Ok(Self { layout, module: Arc::clone(&origin.module), plt, tables, bytes })
+        Ok(Self { layout, module: Arc::clone(&origin.module), plt, gsym, tables, bytes })
     }
 
     /// The frames at a file offset, innermost first.
@@ -94,6 +102,9 @@ impl Native {
         // First, because `_init` has no size and would be taken to reach over the stubs behind it.
         if let Some(name) = self.plt.name_at(vaddr) {
             return Ok(vec![frames.frame(name, None, false)]);
+        }
+        if let Some(found) = self.gsym.as_ref().and_then(|gsym| gsym.resolve(vaddr, &mut frames)) {
+            return Ok(found);
         }
         let mut reason = Unresolved::NoSymbols;
         for table in &self.tables {
@@ -190,10 +201,10 @@ struct Found {
     is_mangled: bool,
 }
 
-/// Turns blazesym's answer into frames.
-struct FrameBuilder<'a> {
+/// Turns an answer into frames.
+pub(super) struct FrameBuilder<'a> {
     names: &'a mut Names,
-    stats: &'a mut SymbolStats,
+    pub(super) stats: &'a mut SymbolStats,
     module: &'a Arc<Module>,
     address: u64,
 }
@@ -214,13 +225,25 @@ impl FrameBuilder<'_> {
                 return Err(Unresolved::Panicked);
             };
             let name = self.cut(name);
-            let name = if name.is_empty() { "[inlined]" } else { &name };
-            frames.push(self.frame(name, inlined.code_info.as_ref(), true));
+            frames.push(self.frame(&name, inlined.code_info.as_ref().map(source_of), true));
         }
         let name = self.cut(outer);
         let is_mangled = *name != *symbol.name;
-        frames.push(self.frame(&name, symbol.code_info.as_deref(), false));
+        frames.push(self.frame(&name, symbol.code_info.as_deref().map(source_of), false));
         Ok(Found { frames, is_mangled })
+    }
+
+    /// The same of a GSYM file, which lists them from the inside out and has mangled names.
+    pub(super) fn frames_of_places(&mut self, places: &[Place]) -> Option<Vec<Frame>> {
+        let (outer, inlined) = places.split_last()?;
+        let mut frames = Vec::new();
+        for place in inlined.iter().take(MAX_INLINED).chain([outer]) {
+            let name = catch_unwind(AssertUnwindSafe(|| demangle::demangle(&place.name))).ok()?;
+            let name = self.cut(name);
+            let source = place.file.as_deref().map(|file| (file.into(), place.line));
+            frames.push(self.frame(&name, source, place.inlined));
+        }
+        Some(frames)
     }
 
     fn cut(&mut self, (text, was_cut): (String, bool)) -> String {
@@ -228,11 +251,12 @@ impl FrameBuilder<'_> {
         text
     }
 
-    fn frame(&mut self, name: &str, place: Option<&CodeInfo<'_>>, inlined: bool) -> Frame {
-        let source = place.map(|place| {
-            let file = demangle::cut(&place.to_path().to_string_lossy());
+    fn frame(&mut self, name: &str, source: Option<(Cow<'_, str>, u32)>, inlined: bool) -> Frame {
+        let name = if inlined && name.is_empty() { "[inlined]" } else { name };
+        let source = source.map(|(file, line)| {
+            let file = demangle::cut(&file);
             let file = self.cut(file);
-            SourceLine { file: self.names.intern(&file), line: place.line.unwrap_or(0) }
+            SourceLine { file: self.names.intern(&file), line }
         });
         Frame {
             name: self.names.intern(name),
@@ -244,6 +268,10 @@ impl FrameBuilder<'_> {
             address: self.address,
         }
     }
+}
+
+fn source_of<'a>(place: &CodeInfo<'_>) -> (Cow<'a, str>, u32) {
+    (place.to_path().to_string_lossy().into_owned().into(), place.line.unwrap_or(0))
 }
 
 /// V8 embeds its builtins and bytecode handlers into the binary's text under names of its own.

@@ -84,6 +84,8 @@ pub struct SymbolStats {
     pub bytes_copied: u64,
     /// Separate debug files used.
     pub debug_files: u64,
+    /// GSYM files used, again if they had been evicted.
+    pub gsym_files: u64,
     /// Files whose debug information was not used, by reason.
     pub debug_losses: BTreeMap<DebugLoss, u64>,
     /// Names or paths cut at [`super::MAX_NAME_BYTES`].

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::worker::Limits;
 use super::*;
 use crate::elf;
+use crate::gsym::GsymStore;
 use crate::units::{Avma, FileOffset};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -422,7 +423,9 @@ fn more_requests_than_the_queue_holds_are_all_answered() {
 #[test]
 fn a_file_that_holds_the_worker_is_given_up_and_the_others_are_named() {
     // Any look-up that takes longer than this is taken for a stall; loading this test's own binary is one.
-    let symbolizer = Symbolizer::spawn_with(Limits { stall: Duration::from_millis(40), idle: WAIT }).unwrap();
+    let symbolizer =
+        Symbolizer::spawn_within(Limits { stall: Duration::from_millis(40), idle: WAIT }, GsymStore::default())
+            .unwrap();
     let own = std::env::current_exe().unwrap();
     let slow = add(&symbolizer, &own);
     let quick = add(&symbolizer, &BUILT.1);
@@ -450,7 +453,8 @@ fn the_account_is_json_with_reasons_as_words() {
 
 #[test]
 fn a_quiet_worker_drops_its_files_and_loads_them_again() {
-    let symbolizer = Symbolizer::spawn_with(Limits { stall: WAIT, idle: Duration::ZERO }).unwrap();
+    let symbolizer =
+        Symbolizer::spawn_within(Limits { stall: WAIT, idle: Duration::ZERO }, GsymStore::default()).unwrap();
     let id = add(&symbolizer, &BUILT.1);
     let (start, size) = offset_of(&BUILT.1, "outer");
     let began = Instant::now();
@@ -488,4 +492,125 @@ fn a_stub_that_calls_another_file_is_named_after_what_it_calls() {
     let called: Vec<String> =
         calls.map(|at| resolved(&symbolizer, SymbolKey::File(id, FileOffset(at)))[0].name.to_string()).collect();
     assert_eq!(called, ["first@plt", "puts@plt"]);
+}
+
+/// Two levels of inlining, a loop, a function in a part of its own, and a static one.
+const C_INLINES: &str = r#"
+#include <stdint.h>
+static volatile uint64_t sink;
+static inline __attribute__((always_inline)) uint64_t square(uint64_t x) {
+    sink = x;
+    return x * x;
+}
+static inline __attribute__((always_inline)) uint64_t cube(uint64_t x) {
+    uint64_t y = square(x) + 3;
+    return y * x;
+}
+static __attribute__((noinline)) uint64_t work(uint64_t n) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        sum += cube(i);
+        if (sum & 1)
+            sum ^= square(sum);
+    }
+    return sum;
+}
+__attribute__((noinline, cold)) int seldom(int code) {
+    sink = square((uint64_t)code);
+    return code + 1;
+}
+int main(int argc, char **argv) {
+    (void)argv;
+    if (argc > 40)
+        return seldom(argc);
+    return (int)work((uint64_t)argc * 1000);
+}
+"#;
+
+/// Compiles the C program and strips a copy; both have the same build id.
+fn c_program(directory: &Path) -> (PathBuf, PathBuf) {
+    let (source, whole, stripped) =
+        (directory.join("inlines.c"), directory.join("inlines"), directory.join("stripped"));
+    fs::write(&source, C_INLINES).unwrap();
+    let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
+    run(Command::new("cc").args(["-O2", "-g", "-Wl,--build-id=sha1", "-o"]).args([&whole, &source]));
+    run(Command::new("strip").arg("--strip-all").arg("-o").args([&stripped, &whole]));
+    (whole, stripped)
+}
+
+/// Name, whether it is inlined, and place.
+type Shown = (String, bool, Option<SourceLine>);
+
+/// The frames at every byte of `.text`, without what belongs to the file and not to the symbols.
+fn all_frames(path: &Path, gsym: GsymStore) -> (Vec<Vec<Shown>>, SymbolStats) {
+    let layout = image::layout_of(&File::open(path).unwrap()).unwrap();
+    let text = layout.section(".text").unwrap();
+    let symbolizer = Symbolizer::spawn_with_gsym(gsym).unwrap();
+    let id = add(&symbolizer, path);
+    let frames = frames_of(&symbolizer, id, (text.file_offset, text.size));
+    let shown = |frame: &Frame| {
+        // Where there is no name, the file's own is shown.
+        let name = if frame.name.starts_with('[') { "none" } else { &frame.name };
+        (name.to_owned(), frame.inlined, frame.source.clone())
+    };
+    (frames.iter().map(|frames| frames.iter().map(shown).collect()).collect(), symbolizer.stats())
+}
+
+/// `convert` makes the GSYM file of the whole program.
+fn assert_equal_at_every_address(whole: &Path, stripped: &Path, gsym: &Path) {
+    let (expected, _) = all_frames(whole, GsymStore::default());
+    let (without, _) = all_frames(stripped, GsymStore::default());
+    let (found, stats) = all_frames(stripped, GsymStore::find(&[gsym.to_owned()]).unwrap());
+    assert_eq!(stats.gsym_files, 1);
+    assert_eq!(stats.debug_losses, std::collections::BTreeMap::new());
+    let differ: Vec<_> =
+        expected.iter().zip(&found).enumerate().filter(|(_, (expected, found))| expected != found).collect();
+    assert!(differ.is_empty(), "{} of {} differ: {:#?}", differ.len(), expected.len(), &differ[..differ.len().min(5)]);
+    let named = |all: &[Vec<Shown>]| all.iter().filter(|frames| frames[0].2.is_some()).count();
+    assert_eq!(named(&without), 0, "the stripped program says nothing by itself");
+    assert!(named(&expected) > 0);
+    let deepest = expected.iter().map(Vec::len).max();
+    println!("{} addresses equal, {} with lines, up to {deepest:?} frames", expected.len(), named(&expected));
+    assert!(deepest >= Some(3), "inlined functions are among them");
+}
+
+#[test]
+fn a_stripped_program_with_a_gsym_file_has_the_frames_of_the_whole_one_at_every_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, stripped) = c_program(directory.path());
+    let gsym = directory.path().join("inlines.gsym");
+    let report = gsym_rs::convert::ElfConverter::default().convert_path(&whole).unwrap();
+    fs::write(&gsym, report.builder.to_bytes().unwrap()).unwrap();
+    assert_equal_at_every_address(&whole, &stripped, &gsym);
+}
+
+/// As above, with LLVM's converter: `JITPROF_GSYMUTIL=/usr/lib/llvm-14/bin/llvm-gsymutil`, several with `:` between.
+#[test]
+#[ignore = "needs llvm-gsymutil; run by `cargo xtask test`, which installs it"]
+fn a_stripped_program_with_llvms_gsym_file_has_the_frames_of_the_whole_one_at_every_address() {
+    let tools = std::env::var("JITPROF_GSYMUTIL").expect("JITPROF_GSYMUTIL names llvm-gsymutil");
+    for tool in tools.split(':') {
+        let directory = tempfile::tempdir().unwrap();
+        let (whole, stripped) = c_program(directory.path());
+        let gsym = directory.path().join("inlines.gsym");
+        let output = Command::new(tool)
+            .arg(format!("--convert={}", whole.display()))
+            .arg(format!("--out-file={}", gsym.display()))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(gsym.is_file(), "{tool} exits with 0 whatever happens; it said {said}");
+        assert_equal_at_every_address(&whole, &stripped, &gsym);
+    }
+}
+
+#[test]
+fn a_program_with_debug_information_of_its_own_does_not_ask_its_gsym_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, _) = c_program(directory.path());
+    let gsym = directory.path().join("inlines.gsym");
+    let report = gsym_rs::convert::ElfConverter::default().convert_path(&whole).unwrap();
+    fs::write(&gsym, report.builder.to_bytes().unwrap()).unwrap();
+    let (_, stats) = all_frames(&whole, GsymStore::find(&[gsym]).unwrap());
+    assert_eq!(stats.gsym_files, 0);
 }

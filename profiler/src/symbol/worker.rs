@@ -22,6 +22,7 @@ use super::kernel::Kernel;
 use super::loaded::Loaded;
 use super::native::{self, Names};
 use super::stats::{SymbolStats, Unresolved};
+use crate::gsym::GsymStore;
 use crate::units::{Avma, FileOffset};
 
 /// Distinct addresses of a run that get frames of their own; each takes some 200 bytes.
@@ -81,6 +82,7 @@ pub(super) struct Shared {
     done: Condvar,
     limits: Limits,
     pub(super) objects: Objects,
+    pub(super) gsym: GsymStore,
 }
 
 /// Names addresses of files and of the kernel. Frames are shared, and stay the same for the run.
@@ -94,16 +96,25 @@ impl Symbolizer {
     /// # Errors
     /// If the system refuses a thread.
     pub fn spawn() -> io::Result<Self> {
-        Self::spawn_with(Limits { stall: STALL_LIMIT, idle: IDLE_LIMIT })
+        Self::spawn_with_gsym(GsymStore::default())
     }
 
-    pub(super) fn spawn_with(limits: Limits) -> io::Result<Self> {
+    /// Starts the worker; files without debug information get it from these GSYM files.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn spawn_with_gsym(gsym: GsymStore) -> io::Result<Self> {
+        Self::spawn_within(Limits { stall: STALL_LIMIT, idle: IDLE_LIMIT }, gsym)
+    }
+
+    pub(super) fn spawn_within(limits: Limits, gsym: GsymStore) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
             limits,
             objects: Objects::default(),
+            gsym,
         });
         start_worker(&shared, 0)?;
         Ok(Self { shared })
@@ -345,6 +356,7 @@ fn absorb(total: &mut SymbolStats, part: SymbolStats) {
         (&mut total.evictions, part.evictions),
         (&mut total.bytes_copied, part.bytes_copied),
         (&mut total.debug_files, part.debug_files),
+        (&mut total.gsym_files, part.gsym_files),
         (&mut total.names_cut, part.names_cut),
         (&mut total.panics, part.panics),
     ];

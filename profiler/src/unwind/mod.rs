@@ -21,6 +21,7 @@ mod eh_frame;
 mod elf;
 mod expression;
 mod jit;
+mod jit_history;
 mod jit_space;
 mod linkage;
 mod machine;

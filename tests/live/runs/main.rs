@@ -2,13 +2,18 @@
 //!
 //! The split of every target is known: its hot leaf takes 75 % of the time.
 
+mod churn;
 mod cli;
 mod containers;
 mod erlang;
+mod frames;
+mod gsym;
 mod hostile;
+mod jit_api;
 mod jitdemo;
 mod node;
 mod php;
 mod python;
+mod trace;
 mod unwind_info;
 mod wasmtime;

@@ -69,9 +69,10 @@ pub(crate) struct Unwinding {
 
 impl Unwinding {
     /// CFA = register + offset
-    pub(crate) fn cfa(&mut self, at: usize, register: Register, offset: u8) {
+    pub(crate) fn cfa(&mut self, at: usize, register: Register, offset: u32) {
         self.advance(at);
-        self.instructions.extend([DW_CFA_DEF_CFA, register, offset]);
+        self.instructions.extend([DW_CFA_DEF_CFA, register]);
+        self.unsigned(offset);
     }
 
     /// CFA = register + the offset that holds so far
@@ -81,9 +82,10 @@ impl Unwinding {
     }
 
     /// CFA = the register that holds so far + offset
-    pub(crate) fn cfa_offset(&mut self, at: usize, offset: u8) {
+    pub(crate) fn cfa_offset(&mut self, at: usize, offset: u32) {
         self.advance(at);
-        self.instructions.extend([DW_CFA_DEF_CFA_OFFSET, offset]);
+        self.instructions.push(DW_CFA_DEF_CFA_OFFSET);
+        self.unsigned(offset);
     }
 
     /// The caller's register = *(CFA - below)
@@ -94,7 +96,7 @@ impl Unwinding {
 
     /// A push: (CFA, the caller's register) = (sp + below, *(CFA - below))
     pub(crate) fn saved(&mut self, at: usize, register: Register, below: u8) {
-        self.cfa_offset(at, below);
+        self.cfa_offset(at, below.into());
         self.saved_only(at, register, below);
     }
 
@@ -102,6 +104,15 @@ impl Unwinding {
     pub(crate) fn restored(&mut self, at: usize, register: Register) {
         self.advance(at);
         self.instructions.push(DW_CFA_RESTORE | register);
+    }
+
+    /// ULEB128
+    fn unsigned(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.instructions.push(value.to_le_bytes()[0] | 0x80);
+            value >>= 7;
+        }
+        self.instructions.push(value.to_le_bytes()[0]);
     }
 
     fn advance(&mut self, at: usize) {

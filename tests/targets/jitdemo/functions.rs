@@ -40,6 +40,25 @@ pub(crate) fn leaf(frames: Frames, first_line: i32, seed: u32, nops: usize) -> F
     assembler.finish(first_line + 2)
 }
 
+/// `fn churned_outer(n) { inner(n); n rounds of xorshift32 }` with so many bytes of locals.
+pub(crate) fn churned_outer(frames: Frames, inner: usize, room: u32) -> Function {
+    let mut assembler = Assembler::with_room(frames, 70, room);
+    assembler.line(71);
+    assembler.call(inner);
+    assembler.line(72);
+    assembler.argument_again();
+    assembler.xorshift_loop(room | 1);
+    assembler.finish(73)
+}
+
+/// `n` rounds of xorshift32 with so many bytes of locals.
+pub(crate) fn churned_inner(frames: Frames, room: u32) -> Function {
+    let mut assembler = Assembler::with_room(frames, 80, room);
+    assembler.line(81);
+    assembler.xorshift_loop(room | 1);
+    assembler.finish(82)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,7 +80,10 @@ mod tests {
             let mut region = Region::new(4096).unwrap();
             let at = |index: usize| index * 512;
             let (hot, cold, mid, sid, top) = (at(0), at(1), at(2), at(3), at(4));
+            let (inner, churned) = (at(5), at(6));
             let functions = [
+                (inner, churned_inner(frames, 1000)),
+                (churned, churned_outer(frames, region.address(inner), 264)),
                 (hot, leaf(frames, 40, 7, 12)),
                 (cold, leaf(frames, 50, 9, 0)),
                 (mid, middle(frames, region.address(hot))),
@@ -80,6 +102,7 @@ mod tests {
             assert_eq!(call(hot, 100), xorshift(7, 100));
             assert_eq!(call(mid, 100), xorshift(7, 300), "middle triples");
             assert_eq!(call(top, 100), xorshift(9, 100), "outer returns what side does");
+            assert_eq!(call(churned, 100), xorshift(265, 100), "it runs its own loop behind its call");
         }
     }
 

@@ -16,11 +16,13 @@
 
 mod announce;
 mod assembler;
+mod churn;
 mod eh_frame;
 mod functions;
 mod memory;
 mod output;
 mod run;
+mod trace_log;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,6 +78,19 @@ pub(crate) struct Arguments {
     /// Execute this program again after half of the time; its functions' names then begin with `again_`
     #[arg(long)]
     exec_again: bool,
+    /// Emit this many pairs of functions a second, each at the addresses of an older one and with other frame sizes,
+    /// and call them instead of outer
+    #[arg(long, value_name = "PAIRS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    churn: Option<u32>,
+    /// How many pairs live at a time
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    slots: u32,
+    /// Log in HQNplog format what runs when: generations and calls
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fork", "exec_again"])]
+    trace_log: Option<PathBuf>,
+    /// Write the log's integers with the most significant byte first
+    #[arg(long, requires = "trace_log")]
+    trace_big_endian: bool,
     /// What all functions' names begin with
     #[arg(long, default_value = "", value_name = "TEXT")]
     name_prefix: String,

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use anyhow::{Context, Result, bail};
 use crate::Arguments;
 use crate::announce::{Announcer, Format, cpu_ns, now_ns};
 use crate::assembler::{Frames, Function};
+use crate::churn::Churn;
 use crate::functions;
 use crate::memory::Region;
+use crate::trace_log::{ENTER, EXIT, GENERATION_EVEN, GENERATION_ODD, INTERPRET, RENDER, TraceLog, WORKER};
 
 /// Offsets of the two leaves in their region, the same for every generation.
 const HOT: usize = 0;
@@ -27,7 +30,7 @@ const FUNCTION_ROOM: usize = 256;
 const FLOOD_ROUNDS: u32 = 8;
 
 /// Generated code with this signature.
-type Compiled = extern "C" fn(u32) -> u32;
+pub(crate) type Compiled = extern "C" fn(u32) -> u32;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let length_ns = nanoseconds(arguments.secs)?;
@@ -38,12 +41,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     demo.call_flood();
     let mut generation = demo.emit_generation(0)?;
 
+    let big_endian = arguments.trace_big_endian;
+    let log = arguments.trace_log.as_deref().map(|path| TraceLog::create(path, big_endian)).transpose()?;
+    let log = log.map(Arc::new);
     let start = Totals { calls: 0, wall_ns: now_ns(), cpu_ns: cpu_ns() };
     let deadline = start.wall_ns.saturating_add(length_ns);
     let child = if arguments.fork { Some(fork(outer, arguments.iterations, deadline)?) } else { None };
     for _ in 0..arguments.threads {
-        let iterations = arguments.iterations;
-        thread::Builder::new().spawn(move || loop_until(worker_outer, iterations, deadline))?;
+        let (iterations, log) = (arguments.iterations, log.clone());
+        let spans = move |_| WORKER;
+        thread::Builder::new().spawn(move || loop_until(worker_outer, iterations, deadline, log.as_deref(), spans))?;
+    }
+    if let Some(pairs) = arguments.churn {
+        let mut churn = Churn::new(arguments.slots, demo.frames, &mut demo.announcer)?;
+        demo.announce_ready(child)?;
+        let calls = churn.run(pairs, deadline, &mut demo.announcer)?;
+        return demo.finish(0, &Totals { calls, wall_ns: now_ns() - start.wall_ns, cpu_ns: cpu_ns() - start.cpu_ns });
     }
     demo.announce_ready(child)?;
 
@@ -53,8 +66,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let last = generation.number + 1 >= arguments.generations;
         let length = Duration::from_millis(arguments.generation_ms.into());
         let end = if last { deadline } else { deadline.min(generation.start_ns + length.as_nanos() as u64) };
-        calls += loop_until(outer, arguments.iterations, end.min(exec_time));
+        let span = if generation.number.is_multiple_of(2) { GENERATION_EVEN } else { GENERATION_ODD };
+        let mark = |type_id, time| log.iter().for_each(|log| log.log(span, type_id, time, 0, generation.number.into()));
+        mark(ENTER, now_ns());
+        let spans = |calls: u64| if calls % 4 == 3 { INTERPRET } else { RENDER };
+        calls += loop_until(outer, arguments.iterations, end.min(exec_time), log.as_deref(), spans);
         let now = now_ns();
+        mark(EXIT, now);
         demo.report(&generation, now)?;
         if now >= exec_time {
             return exec_again(deadline.saturating_sub(now));
@@ -241,21 +259,28 @@ impl<'a> Demo<'a> {
 }
 
 /// A function as it lies in memory: the code, and its unwinding information where the record says that it is.
-fn image(function: &Function) -> Vec<u8> {
+pub(crate) fn image(function: &Function) -> Vec<u8> {
     let mut image = function.code.clone();
     image.resize(image.len().next_multiple_of(8), 0xcc);
     image.extend(function.unwinding.section(function.code.len()));
     image
 }
 
-fn compiled(address: usize) -> Compiled {
+pub(crate) fn compiled(address: usize) -> Compiled {
     // SAFETY: callers pass the address of a function that was emitted with this signature, and call it only after its
     // region was made executable; regions are never unmapped.
     unsafe { std::mem::transmute::<usize, Compiled>(address) }
 }
 
-/// Calls the function until the time has come, and says how often.
-fn loop_until(function: Compiled, iterations: u32, deadline_ns: u64) -> u64 {
+/// Calls the function until the time has come, and says how often. Each call goes into the log under the name that `span`
+/// gives for its number.
+fn loop_until(
+    function: Compiled,
+    iterations: u32,
+    deadline_ns: u64,
+    log: Option<&TraceLog>,
+    span: impl Fn(u64) -> u32,
+) -> u64 {
     let mut calls = 0_u64;
     // Begins somewhere else each time, so that short generations do not repeat each other.
     let mut noise = now_ns();
@@ -264,7 +289,11 @@ fn loop_until(function: Compiled, iterations: u32, deadline_ns: u64) -> u64 {
         // profiler's clock, and the shares that it sees are far off.
         noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let varied = u64::from(iterations / 10) + (noise >> 33) % (u64::from(iterations) * 9 / 5 + 1);
-        std::hint::black_box(function(u32::try_from(varied).map_or(iterations, |varied| varied.max(1))));
+        let varied = u32::try_from(varied).map_or(iterations, |varied| varied.max(1));
+        std::hint::black_box(match log {
+            Some(log) => log.timed(span(calls), calls, || function(varied)),
+            None => function(varied),
+        });
         calls += 1;
     }
     calls
@@ -276,7 +305,7 @@ fn fork(outer: Compiled, iterations: u32, deadline_ns: u64) -> Result<libc::pid_
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()).context("cannot fork"),
         0 => {
-            loop_until(outer, iterations, deadline_ns);
+            loop_until(outer, iterations, deadline_ns, None, |_| 0);
             // SAFETY: ends the child without running destructors, which would flush the parent's buffer twice.
             unsafe { libc::_exit(0) }
         }

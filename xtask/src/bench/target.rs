@@ -62,7 +62,8 @@ impl Target {
         for line in BufReader::new(stdout).lines() {
             let line = line.context("cannot read what the target prints")?;
             if let Some(pid) = line.strip_prefix("ready pid=") {
-                target.pid = pid.trim().to_owned();
+                // Some say more behind it.
+                target.pid = pid.split_whitespace().next().unwrap_or_default().to_owned();
                 return Ok(target);
             }
         }

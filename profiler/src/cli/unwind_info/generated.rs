@@ -69,7 +69,8 @@ impl Generated {
                 ..DumpReport::default()
             };
             for (start, end, rows) in reading.space.functions() {
-                let (origin, name) = reading.known.remove(&start).unwrap_or((Origin::None, String::new()));
+                // Unloaded code has no name any more.
+                let Some((origin, name)) = reading.known.remove(&start) else { continue };
                 report.functions += 1;
                 let count = match origin {
                     Origin::Recorded => &mut report.recorded,
@@ -150,7 +151,11 @@ impl Reading {
                     self.known.insert(new_start.0, known);
                 }
             }
-            CodeEvent::Close { .. } => {}
+            CodeEvent::Unload { time, start, size } => {
+                self.space.load(start.0, *size, *time, None);
+                self.known.remove(&start.0);
+            }
+            CodeEvent::Inline(_) | CodeEvent::Close { .. } => {}
         }
     }
 

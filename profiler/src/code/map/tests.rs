@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::code::{LineRow, SourceRows};
+use crate::code::{CodeInline, LineRow, SourceRows};
 
 const SPAN: u64 = 96;
 const LAST_TIME: u64 = 60;
@@ -18,6 +18,7 @@ fn load(time: u64, start: u64, size: u64, name: &str) -> CodeLoad {
         name: name.to_owned(),
         code_index: 0,
         lines: SourceRows::default(),
+        unit: None,
         eh_frame: None,
         code: None,
         origin: CodeOrigin::Jitdump,
@@ -53,7 +54,10 @@ impl Step {
     fn time(&self) -> u64 {
         match self {
             Step::Event(CodeEvent::Load(load)) => load.time.0,
-            Step::Event(CodeEvent::Move { time, .. } | CodeEvent::Close { time }) => time.0,
+            Step::Event(CodeEvent::Inline(inline)) => inline.time.0,
+            Step::Event(CodeEvent::Move { time, .. } | CodeEvent::Unload { time, .. } | CodeEvent::Close { time }) => {
+                time.0
+            }
             Step::EndAll(time) => *time,
         }
     }
@@ -116,7 +120,12 @@ impl Model {
                     model.announced.push(piece(old_start.0, order, Content::Left));
                     model.announced.push(piece(new_start.0, order + 1, Content::From(old_start.0)));
                 }
-                Step::Event(CodeEvent::Close { .. }) => {}
+                Step::Event(CodeEvent::Unload { time, start, size }) => {
+                    let (order, content) = (model.announced.len(), Content::Left);
+                    model.announced.push(ModelPiece { start: start.0, size: *size, from: time.0, order, content });
+                }
+                // Neither says what lies where.
+                Step::Event(CodeEvent::Inline(_) | CodeEvent::Close { .. }) => {}
             }
         }
         model
@@ -242,10 +251,16 @@ fn any_line() -> impl Strategy<Value = Step> {
     })
 }
 
+fn any_unload() -> impl Strategy<Value = Step> {
+    (0..LAST_TIME, 0..SPAN, 1..34_u64)
+        .prop_map(|(time, start, size)| Step::Event(CodeEvent::Unload { time: MonoNs(time), start: Avma(start), size }))
+}
+
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => any_load(0..LAST_TIME),
         3 => any_line(),
+        1 => any_unload(),
         1 => (1..LAST_TIME).prop_map(Step::EndAll),
     ];
     prop::collection::vec(step, 0..60)
@@ -253,7 +268,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Loads, and moves of what some load put somewhere (or of nothing), all at different times.
 fn any_steps_with_moves() -> impl Strategy<Value = Vec<Step>> {
-    let step = (0..4_u32, 0..12_u64, 0..12_u64, 1..10_u64);
+    let step = (0..5_u32, 0..12_u64, 0..12_u64, 1..10_u64);
     let steps = prop::collection::vec(step, 1..50).prop_map(|steps| {
         let timed = steps.into_iter().zip(1_u64..);
         let steps = timed.map(|((what, slot, other, size), time)| match what {
@@ -263,6 +278,7 @@ fn any_steps_with_moves() -> impl Strategy<Value = Vec<Step>> {
                 new_start: Avma(other * 8),
                 size,
             }),
+            1 => Step::Event(CodeEvent::Unload { time: MonoNs(time), start: Avma(slot * 8), size }),
             _ => Step::Event(CodeEvent::Load(load(time, slot * 8, size, &format!("f{time}")))),
         });
         steps.collect::<Vec<_>>()
@@ -580,4 +596,68 @@ fn pruned_memory_is_given_back_in_the_estimate() {
     assert_eq!((map.ended(), name_at(&map, 0x1000, 50).as_deref()), (49, Some("again")));
     map.prune_before(MonoNs(1000));
     assert_eq!((map.bytes(), map.living(), map.stats().pruned), (one, 1, 99));
+}
+
+fn inline(start: u64, size: u64, method: u32, parent: u32, name: &str) -> CodeEvent {
+    CodeEvent::Inline(CodeInline {
+        time: MonoNs(10),
+        start: Avma(start),
+        size,
+        method,
+        parent,
+        name: name.to_owned(),
+        source: None,
+        lines: SourceRows::default(),
+    })
+}
+
+fn chain(map: &CodeMap, addr: u64, time: u64) -> Vec<String> {
+    let hit = map.lookup(Avma(addr), MonoNs(time));
+    hit.into_iter()
+        .flat_map(|hit| hit.inlined(hit.offset).map(|part| part.name().to_owned()).collect::<Vec<_>>())
+        .collect()
+}
+
+#[test]
+fn inlined_parts_nest_by_range_and_equal_ones_by_parent() {
+    let parts = [
+        inline(0x1010, 0x30, 2, 1, "outer"),
+        inline(0x1010, 0x30, 3, 2, "same"),
+        inline(0x1018, 8, 4, 3, "inner"),
+        inline(0x1050, 8, 5, 1, "other"),
+    ];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1], [1, 3, 0, 2]] {
+        let mut map = CodeMap::new();
+        map.apply(CodeEvent::Load(load(10, 0x1000, 0x100, "f")));
+        for index in order {
+            map.apply(parts[index].clone());
+        }
+        assert_eq!(chain(&map, 0x1018, 20), ["outer", "same", "inner"]);
+        assert_eq!(chain(&map, 0x1057, 20), ["other"]);
+        assert_eq!(chain(&map, 0x1058, 20), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn inlined_parts_end_with_their_object_and_stay_with_its_past() {
+    let mut map = CodeMap::new();
+    map.apply(CodeEvent::Load(load(10, 0x1000, 0x100, "f")));
+    map.apply(inline(0x1010, 8, 2, 1, "part"));
+    let child = map.fork(MonoNs(15));
+    map.apply(CodeEvent::Load(load(20, 0x1000, 0x100, "f")));
+    map.apply(CodeEvent::Unload { time: MonoNs(30), start: Avma(0x1000), size: 0x100 });
+    assert_eq!(chain(&map, 0x1010, 19), ["part"]);
+    assert_eq!(chain(&map, 0x1010, 20), Vec::<String>::new());
+    assert_eq!((name_at(&map, 0x1010, 29), name_at(&map, 0x1010, 30)), (Some("f".into()), None));
+    assert_eq!(chain(&child, 0x1010, 40), ["part"]);
+}
+
+#[test]
+fn a_part_that_lies_in_no_object_is_counted() {
+    let mut map = CodeMap::new();
+    map.apply(CodeEvent::Load(load(10, 0x1000, 0x100, "f")));
+    for part in [inline(0x10f8, 9, 2, 1, "over"), inline(0x2000, 8, 2, 1, "none"), inline(0x1000, 0, 2, 1, "empty")] {
+        assert_eq!(map.apply(part), Applied::Dropped(DropReason::Homeless));
+    }
+    assert_eq!(map.stats().dropped_homeless, 3);
 }

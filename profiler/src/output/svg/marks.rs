@@ -5,7 +5,7 @@
 //!
 //! | bytes | meaning | in the SVG |
 //! |---|---|---|
-//! | 01-08, 0e-10 | ends a name and says its class | nothing |
+//! | 01-08, 0e-10, 15 | ends a name and says its class | nothing |
 //! | 11 | begins a line: nothing is trimmed, and no line is a comment | nothing |
 //! | 12 | a `;` in a name | `;` |
 //! | 13 | before the subtitle | markup |
@@ -35,6 +35,7 @@ fn mark_of(class: Class) -> char {
         Class::Baseline => '\x08',
         Class::Interpreted => '\x0e',
         Class::Builtin => '\x0f',
+        Class::Span => '\x15',
         Class::Note => '\x10',
     }
 }
@@ -54,7 +55,7 @@ pub(super) fn marked(line: &mut String, look: &Look, by_kind: bool) {
             Class::Kernel => "_[k]",
             Class::Inlined => "_[i]",
             Class::Jit | Class::Optimized | Class::Mid | Class::Baseline => "_[j]",
-            Class::Task | Class::Native | Class::Interpreted | Class::Builtin | Class::Note => "",
+            Class::Task | Class::Native | Class::Interpreted | Class::Builtin | Class::Span | Class::Note => "",
         });
     }
 }

@@ -209,10 +209,25 @@ fn luajit_and_ruby_names_show_where_they_come_from() {
 
 #[test]
 fn names_of_no_known_shape_stay_as_they_are() {
-    let cases =
-        ["main", "std::vector<int>::push_back(int const&)", "_ZN3foo3barEv", "a:b", "ratio:1/2 x", "L;", "JS::x"];
+    let cases = ["main", "std::vector<int>::push_back(int const&)", "_Zebra", "a:b", "ratio:1/2 x", "L;", "JS::x"];
     for name in cases {
         assert_eq!(classify(name, CodeOrigin::Jitdump), function(name), "{name:?}");
+    }
+}
+
+#[test]
+fn mangled_names_are_shown_as_they_were_written() {
+    let cases = [
+        ("_ZN3foo3barEv", function("foo::bar")),
+        (
+            "_ZN8__main__8leaf_hotB2v2B54c8tJTC_2fWwGaMLSgd6CjA4xXKR0tsqKIYSQsqDQwVMEsTAA_3d_3dEx",
+            function("__main__::leaf_hot"),
+        ),
+        ("_ZN7cpython8__main__5outerB2v1B3c8tEx", builtin("cpython::__main__::outer")),
+        ("cfunc._ZN8__main__5outerB2v1B3c8tEx", builtin("cfunc.__main__::outer")),
+    ];
+    for (name, expected) in cases {
+        assert_eq!(classify(name, CodeOrigin::Jitdump), expected, "{name:?}");
     }
 }
 

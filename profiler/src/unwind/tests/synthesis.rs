@@ -135,6 +135,20 @@ fn v8s_baseline_code_gets_its_frame_from_a_builtin() {
 }
 
 #[test]
+fn the_head_of_an_erlang_function_ends_with_its_entry() {
+    // call func_info; data; jmp +6; call breakpoint
+    let mut code = vec![0xe8, 0x9b, 0xff, 0xff, 0xff, 0x0f, 0x1f, 0];
+    code.extend([
+        0, 0, 0, 0, 0, 0, 0, 0, 0xcb, 0xed, 2, 0, 0, 0, 0, 0, 0xcb, 0x22, 8, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
+    ]);
+    code.extend([0xeb, 6, 0, 0xe8, 0x90, 0xff, 0xff, 0xff]);
+    assert_eq!(rows(&code).unwrap(), [(40, Rule::ENTRY), (48, Rule::GAP)]);
+    // Without the call in front it is something else.
+    code[0] = 0x90;
+    assert_eq!(rows(&code), None);
+}
+
+#[test]
 fn a_popped_return_address_ends_what_is_known() {
     // push rbp; mov rbp, rsp; leave; pop r10; lea rsp, [rsp + rcx*8]; push r10; ret: V8, arguments by number
     let code = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];

@@ -18,6 +18,8 @@ const NOP: u32 = 0xd503_201f;
 pub(crate) struct Assembler {
     /// `None` in a leaf.
     frames: Option<Frames>,
+    /// Bytes of locals below the saved registers, a multiple of 16.
+    room: u32,
     code: Vec<u8>,
     unwinding: Unwinding,
     lines: Vec<(usize, i32)>,
@@ -26,7 +28,14 @@ pub(crate) struct Assembler {
 impl Assembler {
     /// Starts with a prologue that keeps the argument in w19; line 1 of the function is `first_line`.
     pub(crate) fn new(frames: Frames, first_line: i32) -> Self {
-        let mut new = Self { frames: Some(frames), ..Self::leaf(frames, first_line) };
+        Self::with_room(frames, first_line, 0)
+    }
+
+    /// The same with at least so many bytes of locals, 4080 at most.
+    pub(crate) fn with_room(frames: Frames, first_line: i32, room: u32) -> Self {
+        let room = room.next_multiple_of(16);
+        assert!(room < 1 << 12, "one instruction makes room");
+        let mut new = Self { frames: Some(frames), room, ..Self::leaf(frames, first_line) };
         match frames {
             Frames::Pointer => {
                 new.emit(0xa9be_7bfd); // stp x29, x30, [sp, #-32]!
@@ -48,13 +57,20 @@ impl Assembler {
                 new.emit(0x2a00_03fd); // mov w29, w0: x29 is no frame pointer from here on
             }
         }
+        if room > 0 {
+            new.emit(0xd100_03ff | room << 10); // sub sp, sp, room
+            if frames == Frames::CfiOnly {
+                new.unwinding.cfa_offset(new.code.len(), 48 + room);
+            }
+        }
         new.emit(0x2a00_03f3); // mov w19, w0
         new
     }
 
     /// A function that calls nothing: its argument stays in w0.
     pub(crate) fn leaf(_frames: Frames, first_line: i32) -> Self {
-        let mut new = Self { frames: None, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
+        let mut new =
+            Self { frames: None, room: 0, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
         new.line(first_line);
         new
     }
@@ -68,6 +84,11 @@ impl Assembler {
     pub(crate) fn call(&mut self, callee: usize) {
         self.emit(0x2a13_03e0); // mov w0, w19
         self.call_w0(callee);
+    }
+
+    /// Puts the argument back to where a loop expects it.
+    pub(crate) fn argument_again(&mut self) {
+        self.emit(0x2a13_03e0); // mov w0, w19
     }
 
     /// `callee(3 * argument)`
@@ -106,6 +127,12 @@ impl Assembler {
     /// Ends with the epilogue.
     pub(crate) fn finish(mut self, last_line: i32) -> Function {
         self.line(last_line);
+        if self.room > 0 {
+            self.emit(0x9100_03ff | self.room << 10); // add sp, sp, room
+            if self.frames == Some(Frames::CfiOnly) {
+                self.unwinding.cfa_offset(self.code.len(), 48);
+            }
+        }
         match self.frames {
             None => {}
             Some(Frames::Pointer) => {

@@ -6,6 +6,8 @@ use crate::eh_frame::{RBP, RBX, RSP, Unwinding};
 /// Assembles one function, `extern "C" fn(u32) -> u32`.
 pub(crate) struct Assembler {
     frames: Frames,
+    /// Bytes below the saved registers: 8 more than a multiple of 16, so that rsp is aligned to 16 at calls.
+    room: u32,
     code: Vec<u8>,
     unwinding: Unwinding,
     lines: Vec<(usize, i32)>,
@@ -14,7 +16,13 @@ pub(crate) struct Assembler {
 impl Assembler {
     /// Starts with a prologue that keeps the argument in ebx; line 1 of the function is `first_line`.
     pub(crate) fn new(frames: Frames, first_line: i32) -> Self {
-        let mut new = Self { frames, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
+        Self::with_room(frames, first_line, 8)
+    }
+
+    /// The same with so many bytes of locals: 8 more than a multiple of 16.
+    pub(crate) fn with_room(frames: Frames, first_line: i32, room: u32) -> Self {
+        assert_eq!(room % 16, 8, "calls need an aligned stack");
+        let mut new = Self { frames, room, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
         new.line(first_line);
         new.emit(&[0x55]); // push rbp
         new.unwinding.saved(new.code.len(), RBP, 16);
@@ -27,9 +35,10 @@ impl Assembler {
             Frames::Pointer => new.unwinding.saved_only(new.code.len(), RBX, 24),
             Frames::CfiOnly => new.unwinding.saved(new.code.len(), RBX, 24),
         }
-        new.emit(&[0x48, 0x83, 0xec, 0x08]); // sub rsp, 8: keeps rsp aligned to 16 at calls
+        new.emit(&[0x48, 0x81, 0xec]); // sub rsp, room
+        new.emit(&room.to_le_bytes());
         if frames == Frames::CfiOnly {
-            new.unwinding.cfa_offset(new.code.len(), 32);
+            new.unwinding.cfa_offset(new.code.len(), 24 + room);
             new.emit(&[0x89, 0xfd]); // mov ebp, edi: rbp is no frame pointer from here on
         }
         new.emit(&[0x89, 0xfb]); // mov ebx, edi
@@ -50,6 +59,11 @@ impl Assembler {
     pub(crate) fn call(&mut self, callee: usize) {
         self.emit(&[0x89, 0xdf]); // mov edi, ebx
         self.call_edi(callee);
+    }
+
+    /// Puts the argument back to where a loop expects it.
+    pub(crate) fn argument_again(&mut self) {
+        self.emit(&[0x89, 0xdf]); // mov edi, ebx
     }
 
     /// `callee(3 * argument)`
@@ -87,7 +101,8 @@ impl Assembler {
     /// Ends with the epilogue.
     pub(crate) fn finish(mut self, last_line: i32) -> Function {
         self.line(last_line);
-        self.emit(&[0x48, 0x83, 0xc4, 0x08]); // add rsp, 8
+        self.emit(&[0x48, 0x81, 0xc4]); // add rsp, room
+        self.emit(&self.room.to_le_bytes());
         if self.frames == Frames::CfiOnly {
             self.unwinding.cfa_offset(self.code.len(), 24);
         }

@@ -1,0 +1,71 @@
+//! `jitprof gsym`: generated code out, and a look into GSYM files.
+
+mod export;
+mod report;
+mod show;
+mod text;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::subcommand::SubcommandError;
+use crate::gsym::GsymError;
+use crate::output::OutputError;
+use crate::output::gsym::WriteError;
+use crate::process::procfs::ProcError;
+use crate::units::Pid;
+
+/// `gsym` as typed.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Writes the generated code of a process, a jitdump or a perf map at a moment
+    Export(export::Arguments),
+    /// Shows what a GSYM file says: everything, or what lies at addresses
+    Show(show::Arguments),
+}
+
+/// Why there is nothing to show or to write.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GsymCommandError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is no regular file", path.display())]
+    NotRegular { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    Damaged { path: PathBuf, source: GsymError },
+    #[error("{}: {count} functions cannot be read; they are marked", path.display())]
+    Functions { path: PathBuf, count: usize },
+    #[error("{} is neither a jitdump nor a perf map", path.display())]
+    NothingKnown { path: PathBuf },
+    #[error(
+        "process {0} announces no generated code: it maps no jitdump and has no perf map; jitprof --pid {0} says how to make it do so"
+    )]
+    NoCode(Pid),
+    #[error("--at: a perf map has no times")]
+    Timeless,
+    #[error("{what}: {source}")]
+    Write { what: String, source: WriteError },
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error(transparent)]
+    Process(#[from] ProcError),
+}
+
+/// Does what was asked for.
+///
+/// # Errors
+/// The input cannot be read, or the output not be written.
+pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), SubcommandError> {
+    match &arguments.command {
+        Command::Export(arguments) => Ok(export::run(arguments)?),
+        Command::Show(arguments) => show::run(arguments, out),
+    }
+}

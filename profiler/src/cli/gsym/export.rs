@@ -1,0 +1,249 @@
+//! `jitprof gsym export`.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::GsymCommandError;
+use crate::code::{CodeEvent, CodeMap};
+use crate::jitdump::{DumpTail, HEADER_SIZE, ReaderOptions};
+use crate::output::gsym::{Snapshot, Uuid, WriteError, write};
+use crate::output::{Destination, OutputError, check_writable, write_to};
+use crate::perfmap::PerfMapTail;
+use crate::process::discover::is_jitdump;
+use crate::record::generated_code;
+use crate::units::{MonoNs, Pid};
+
+/// LLVM's listener adds the ELF header's size to every debug address.
+const LLVM_DEBUG_BIAS: u64 = 0x40;
+
+/// `gsym export` as typed.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// A running process: what it has announced up to now
+    #[arg(short, long, value_name = "PID", conflicts_with = "file", required_unless_present = "file")]
+    pid: Option<u32>,
+
+    /// A jitdump or a perf map
+    #[arg(value_name = "DUMP|PERFMAP")]
+    file: Option<PathBuf>,
+
+    /// Where to write; - is standard output
+    #[arg(short, long, value_name = "OUT.gsym")]
+    output: PathBuf,
+
+    /// The code of this moment instead of the last one: +DURATION after the first announcement (+1.5s, +2m), or
+    /// CLOCK_MONOTONIC as the dump has it, in nanoseconds (81234567890) or in seconds (81.234567890)
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    at: Option<Moment>,
+}
+
+/// `--at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    AfterFirst(Duration),
+    At(MonoNs),
+}
+
+/// What is exported.
+struct Input {
+    /// For the user.
+    what: String,
+    map: CodeMap,
+    timed: bool,
+    /// What makes it different from every other, but for the code of a perf map.
+    identity: Vec<Vec<u8>>,
+    remarks: Vec<String>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), GsymCommandError> {
+    let destination = Destination::from_argument(&arguments.output);
+    check_writable(&destination)?;
+    let input = match (&arguments.file, arguments.pid) {
+        (Some(path), _) => of_file(path)?,
+        (None, pid) => of_process(Pid(pid.unwrap_or_default()))?,
+    };
+    let at = match arguments.at {
+        None => MonoNs(u64::MAX - 1),
+        Some(_) if !input.timed => return Err(GsymCommandError::Timeless),
+        Some(Moment::At(time)) => time,
+        Some(Moment::AfterFirst(after)) => {
+            let first = input.map.functions().map(|function| function.loaded()).min().unwrap_or_default();
+            MonoNs(first.0.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)))
+        }
+    };
+    let snapshot = Snapshot::of(&input.map, at);
+    let uuid = uuid_of(&input, &snapshot);
+    let mut failed = None;
+    let written = write_to(&destination, |out| {
+        write(&snapshot, uuid, out).map_err(|error| match error {
+            WriteError::Io(error) => OutputError::Write(error),
+            other => {
+                failed = Some(other);
+                OutputError::NoSamples
+            }
+        })
+    });
+    if let Some(source) = failed {
+        return Err(GsymCommandError::Write { what: input.what, source });
+    }
+    written?;
+    eprint!("{}", account(&input, &snapshot));
+    Ok(())
+}
+
+fn of_process(pid: Pid) -> Result<Input, GsymCommandError> {
+    let code = generated_code(pid)?;
+    if !code.announced {
+        return Err(GsymCommandError::NoCode(pid));
+    }
+    // The start counts from the boot.
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let start = code.process.start.0.to_le_bytes().to_vec();
+    Ok(Input {
+        what: format!("process {pid}"),
+        map: code.map,
+        timed: true,
+        identity: vec![b"process".to_vec(), boot, pid.0.to_le_bytes().to_vec(), start],
+        remarks: code.remarks,
+    })
+}
+
+fn of_file(path: &Path) -> Result<Input, GsymCommandError> {
+    let read = |source| GsymCommandError::Read { path: path.to_owned(), source };
+    // A FIFO does not block, and a device is not read from.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
+    if !file.metadata().map_err(read)?.is_file() {
+        return Err(GsymCommandError::NotRegular { path: path.to_owned() });
+    }
+    if is_jitdump(&file).map_err(read)? { of_dump(path, file) } else { of_perf_map(path, file) }
+}
+
+fn of_dump(path: &Path, file: File) -> Result<Input, GsymCommandError> {
+    let read = |source| GsymCommandError::Read { path: path.to_owned(), source };
+    let mut head = [0; HEADER_SIZE];
+    let length = file.read_at(&mut head, 0).map_err(read)?;
+    let debug_bias = path.to_string_lossy().contains("llvm-IR-jit-").then_some(LLVM_DEBUG_BIAS);
+    let mut tail = DumpTail::new(file, ReaderOptions { debug_bias, ..ReaderOptions::default() });
+    let mut map = CodeMap::new();
+    let mut apply = |event: CodeEvent| {
+        map.apply(event);
+    };
+    while tail.poll(&mut apply).map_err(read)?.more {}
+    let damage = tail.stats_so_far().corrupt_bytes;
+    let mut remarks = Vec::new();
+    if damage > 0 {
+        remarks.push(format!("{damage} bytes of the dump are damaged; what they announced is missing"));
+    }
+    // The header has the pid and the time at which the dump was begun.
+    let identity = vec![b"jitdump".to_vec(), head.get(..length).unwrap_or_default().to_vec()];
+    Ok(Input { what: path.display().to_string(), map, timed: true, identity, remarks })
+}
+
+fn of_perf_map(path: &Path, file: File) -> Result<Input, GsymCommandError> {
+    let read = |source| GsymCommandError::Read { path: path.to_owned(), source };
+    let mut tail = PerfMapTail::new(file);
+    let (mut map, mut lines) = (CodeMap::new(), Vec::new());
+    // Each poll is later than the one before: a later line over the same code replaces the earlier one.
+    for poll in 1.. {
+        let more = tail.poll(MonoNs(poll), &mut lines).map_err(read)?.more;
+        if !more {
+            tail.finish(&mut lines);
+        }
+        for line in lines.drain(..) {
+            map.apply(line);
+        }
+        if !more {
+            break;
+        }
+    }
+    let stats = *tail.stats();
+    if stats.lines == 0 {
+        return Err(GsymCommandError::NothingKnown { path: path.to_owned() });
+    }
+    let mut remarks = Vec::new();
+    if stats.bad_lines > 0 {
+        remarks.push(format!("{} lines of the perf map are none", stats.bad_lines));
+    }
+    Ok(Input { what: path.display().to_string(), map, timed: false, identity: vec![b"perf map".to_vec()], remarks })
+}
+
+/// A process or a dump is told by its start; a perf map by nothing but its code.
+fn uuid_of(input: &Input, snapshot: &Snapshot<'_>) -> Uuid {
+    let mut parts: Vec<&[u8]> = input.identity.iter().map(Vec::as_slice).collect();
+    let numbers: Vec<[u8; 8]> = snapshot.parts.iter().map(|part| part.start.to_le_bytes()).collect();
+    if !input.timed {
+        for (part, number) in snapshot.parts.iter().zip(&numbers) {
+            parts.extend([number.as_slice(), part.function.name().as_bytes()]);
+        }
+    }
+    Uuid::of(&parts)
+}
+
+/// What was written and what was not, for stderr.
+fn account(input: &Input, snapshot: &Snapshot<'_>) -> String {
+    let parts = &snapshot.parts;
+    let with_lines = parts.iter().filter(|part| part.function.has_lines()).count();
+    let mut text = format!("jitprof: {} functions of {}, {with_lines} with source rows\n", parts.len(), input.what);
+    let stats = snapshot.stats;
+    let map = input.map.stats();
+    let left_out = [
+        (stats.other_times, "were there at other times only"),
+        (stats.empty.saturating_add(map.dropped_empty), "have no code"),
+        (stats.covered, "of the perf map are replaced by the dump's"),
+        (stats.cut, "of the perf map are cut where the dump has others"),
+        (map.dropped_full, "are missing: the code map is full"),
+    ];
+    for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
+        // Writing into a String does not fail.
+        writeln!(text, "         {count} {why}").expect("invariant: memory is written to");
+    }
+    for remark in &input.remarks {
+        writeln!(text, "         {remark}").expect("invariant: memory is written to");
+    }
+    text
+}
+
+fn moment(text: &str) -> Result<Moment, String> {
+    if let Some(after) = text.strip_prefix('+') {
+        let after = humantime::parse_duration(after).or_else(|error| seconds(after).ok_or(error));
+        return after.map(Moment::AfterFirst).map_err(|error| format!("{error}; write it as +1500ms or +2m"));
+    }
+    let time = if text.contains('.') {
+        seconds(text.strip_suffix('s').unwrap_or(text)).and_then(|time| u64::try_from(time.as_nanos()).ok())
+    } else {
+        text.parse().ok()
+    };
+    time.map(|time| Moment::At(MonoNs(time))).ok_or_else(|| format!("{text} is neither +DURATION nor a time"))
+}
+
+/// Decimal seconds, exactly: `81.234567890`, with or without an `s`.
+fn seconds(text: &str) -> Option<Duration> {
+    let (whole, part) = text.strip_suffix('s').unwrap_or(text).split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 9 {
+        return None;
+    }
+    Some(Duration::new(whole.parse().ok()?, format!("{part:0<9}").parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_durations_after_the_first_or_times_of_the_clock() {
+        assert_eq!(moment("+2s"), Ok(Moment::AfterFirst(Duration::from_secs(2))));
+        assert_eq!(moment("+1.5s"), Ok(Moment::AfterFirst(Duration::from_millis(1500))));
+        assert_eq!(moment("81234567890"), Ok(Moment::At(MonoNs(81_234_567_890))));
+        assert_eq!(moment("81.234567890"), Ok(Moment::At(MonoNs(81_234_567_890))));
+        assert_eq!(moment("81.5s"), Ok(Moment::At(MonoNs(81_500_000_000))));
+        for text in ["", "+", "-1", "1.", ".5", "1.2.3", "+x", "99999999999999999999"] {
+            assert!(moment(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The generated code of a moment as a GSYM file, for other tools to name addresses with.
+
+mod inlines;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use snapshot::{Part, Snapshot, SnapshotStats};
+pub use write::{Uuid, WriteError, write};

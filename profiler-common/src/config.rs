@@ -19,6 +19,12 @@ pub const USE_ROWS: &str = "USE_ROWS";
 pub const CODE_MASK: &str = "CODE_MASK";
 /// Name of the `u32` global that is 1 when rare events are logged.
 pub const LOG_RARE: &str = "LOG_RARE";
+/// Name of the `u64` global with the offset of `stack` in the kernel's `task_struct`, in bytes. Only for kernels
+/// without `bpf_task_pt_regs`.
+pub const TASK_STACK: &str = "TASK_STACK";
+/// Name of the `u64` global with the offset of a task's user registers from the start of its kernel stack, in bytes; 0
+/// if it is not known. Likewise.
+pub const ENTRY_REGISTERS: &str = "ENTRY_REGISTERS";
 
 /// Which tasks are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

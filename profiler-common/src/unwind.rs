@@ -130,6 +130,7 @@ const AT_FP: u8 = FpKind::AtFp as u8;
 const BAD_FRAME: u8 = StopReason::BadFrame as u8;
 const BAD_RETURN_ADDRESS: u8 = StopReason::BadReturnAddress as u8;
 const ZERO_RETURN_ADDRESS: u8 = StopReason::ZeroReturnAddress as u8;
+const UNSUPPORTED: u8 = StopReason::UnsupportedRule as u8;
 
 /// Offset of `gregs` in the `ucontext` that a signal frame begins with, and the indices of three registers in it
 /// (`arch/x86/include/uapi/asm/sigcontext.h`).
@@ -180,7 +181,12 @@ pub fn step<M: StackMemory, R: UnwindRules>(frame: Frame, memory: &M, rules: &R)
     let believed = match failed {
         None => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
         // A word that cannot be read is no sign of a wrong row: the frame pointer would skip callers in silence.
-        Some(reason) => !matches!(reason as u8, BAD_FRAME | BAD_RETURN_ADDRESS | ZERO_RETURN_ADDRESS),
+        // On AArch64 an unsupported rule mostly is one that names the link register in a caller.
+        Some(reason) => match reason as u8 {
+            BAD_FRAME | BAD_RETURN_ADDRESS | ZERO_RETURN_ADDRESS => false,
+            UNSUPPORTED => walk.machine == Machine::X86_64,
+            _ => true,
+        },
     };
     if believed || (fp == 0 && walk.machine == Machine::X86_64) {
         return by_row;

@@ -14,7 +14,7 @@ use std::path::Path;
 use profiler_common::machine::Machine;
 use profiler_common::row::Row;
 use profiler_common::stop::StopReason;
-use profiler_common::unwind::{Frame, PcKind, ReadFault, Registers, StackMemory, UnwindRules, step};
+use profiler_common::unwind::{Frame, ReadFault, Registers, StackMemory, UnwindRules, step};
 
 /// A state, and which of its reads is to fail.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 #![no_std]
 #![no_main]
 
+mod chained;
 mod maps;
 mod select;
 mod tables;
@@ -28,32 +29,48 @@ use profiler_common::{
 };
 
 use crate::maps::{KERNEL_STACK, LOG_RARE, SAMPLES, STATE, USER_STACK, Walk, count};
-use crate::tables::{Cache, Tables};
-use crate::user::UserMemory;
+use crate::tables::Tables;
+use crate::user::{SampledRegisters, UserMemory};
 
-/// Takes one sample of the current task.
+/// Takes one sample of the current task. Needs `bpf_loop` (5.17) and `bpf_task_pt_regs` (5.15); `chained` has the
+/// programs for older kernels.
 #[perf_event]
 pub fn sampler(ctx: PerfEventContext) -> u32 {
+    let Some((walk, has_user_stack)) = begin(&ctx, user::registers) else { return 0 };
+    if has_user_stack {
+        // SAFETY: the callback keeps to the signature that bpf_loop calls.
+        unsafe { bpf_loop(MAX_USER_FRAMES as u32, walk_frame as *mut c_void, core::ptr::null_mut(), 0) };
+    }
+    hand_over(walk);
+    0
+}
+
+/// Begins a sample: filter, header, kernel stack, and the registers that the walk starts with. `None` if nobody asked
+/// for it; false if there is no user stack to walk.
+#[inline(always)]
+fn begin(
+    ctx: &PerfEventContext,
+    registers: impl FnOnce(&PerfEventContext) -> SampledRegisters,
+) -> Option<(&'static mut Walk, bool)> {
     let started_ns = unsafe { bpf_ktime_get_ns() };
     let ids = bpf_get_current_pid_tgid();
     let (pid, tid) = ((ids >> 32) as u32, ids as u32);
     let comm = bpf_get_current_comm().unwrap_or([0; COMM_LEN]);
     if !select::wanted(pid, tid, &comm) {
-        return 0;
+        return None;
     }
     count(Counter::Taken, 1);
-    let Some(walk) = STATE.get_ptr_mut(0) else { return 0 };
     // SAFETY: the per-CPU entry is this program's alone: perf events do not nest on a CPU.
-    let walk = unsafe { &mut *walk };
+    let walk = unsafe { &mut *STATE.get_ptr_mut(0)? };
 
-    let registers = user::registers(&ctx);
+    let registers = registers(ctx);
     walk.sample.header = SampleHeader {
         time_ns: started_ns,
         pid,
         tid,
         cpu: unsafe { bpf_get_smp_processor_id() },
         cost_ns: 0,
-        kernel_frames: kernel_stack(&ctx, walk),
+        kernel_frames: kernel_stack(ctx, walk),
         user_frames: 0,
         stop: StopReason::NotAsked as u8,
         in_kernel: registers.in_kernel as u8,
@@ -61,26 +78,22 @@ pub fn sampler(ctx: PerfEventContext) -> u32 {
         comm,
     };
     walk.user_frames = 0;
-    walk.cache = Cache::EMPTY;
-    if USER_STACK.load() != 0 {
-        match registers.user {
-            Some(user) => {
-                walk.frame = Frame::sampled(user);
-                walk.stop = StopReason::DepthLimit as u8;
-                // SAFETY: the callback keeps to the signature that bpf_loop calls.
-                unsafe { bpf_loop(MAX_USER_FRAMES as u32, walk_frame as *mut c_void, core::ptr::null_mut(), 0) };
-            }
-            None => {
-                walk.stop = StopReason::NoUserRegisters as u8;
-                if LOG_RARE.load() != 0 {
-                    debug!(&ctx, "task {} of {} has no user registers", tid, pid);
-                }
-            }
-        }
-        walk.sample.header.stop = walk.stop;
+    walk.stop = StopReason::NotAsked as u8;
+    if USER_STACK.load() == 0 {
+        return Some((walk, false));
     }
-    hand_over(walk, started_ns);
-    0
+    let Some(user) = registers.user else {
+        walk.stop = StopReason::NoUserRegisters as u8;
+        if LOG_RARE.load() != 0 {
+            debug!(ctx, "task {} of {} has no user registers", tid, pid);
+        }
+        return Some((walk, false));
+    };
+    tables::begin();
+    walk.frame = Frame::sampled(user);
+    // What holds unless a step says otherwise.
+    walk.stop = StopReason::DepthLimit as u8;
+    Some((walk, true))
 }
 
 /// Writes the kernel stack, innermost first, to the front of the frames; returns how many there are.
@@ -96,32 +109,40 @@ fn kernel_stack(ctx: &PerfEventContext, walk: &mut Walk) -> u16 {
     if bytes <= 0 { 0 } else { ((bytes as u64 >> 3) & 0x7f) as u16 }
 }
 
-/// One turn of the walk: notes the frame at hand and steps to its caller. Returns 1 to end the loop.
+/// A turn as `bpf_loop` calls it. Not by way of a global function, of whose result the verifier would know nothing.
 unsafe extern "C" fn walk_frame(_index: u64, _ctx: *mut c_void) -> i64 {
-    // A pointer kept across bpf_loop's border would be unknown to the verifier: the state is fetched again.
-    let Some(walk) = STATE.get_ptr_mut(0) else { return 1 };
-    // SAFETY: as in `sampler`.
+    i64::from(turn())
+}
+
+/// One turn of the walk: notes the frame at hand and steps to its caller. Returns whether the walk has ended.
+#[inline(always)]
+fn turn() -> bool {
+    // A pointer kept across the border of bpf_loop or of a tail call would be unknown to the verifier: the state is
+    // fetched again.
+    let Some(walk) = STATE.get_ptr_mut(0) else { return true };
+    // SAFETY: as in `begin`.
     let walk = unsafe { &mut *walk };
     let slot = usize::from(walk.sample.header.kernel_frames & 0x7f) + walk.user_frames as usize;
-    let Some(frame) = walk.sample.frames.get_mut(slot) else { return 1 };
+    let Some(frame) = walk.sample.frames.get_mut(slot) else { return true };
     *frame = walk.frame.registers.pc;
     walk.user_frames += 1;
-    let tables = Tables { pid: walk.sample.header.pid, cache: &raw mut walk.cache };
+    let tables = Tables { pid: walk.sample.header.pid };
     match step(walk.frame, &UserMemory, &tables) {
         Ok(caller) => {
             walk.frame = caller;
-            0
+            false
         }
         Err(reason) => {
             walk.stop = reason as u8;
-            1
+            true
         }
     }
 }
 
 /// Puts the sample into the ring buffer; userspace is woken only when much is waiting.
 #[inline(always)]
-fn hand_over(walk: &mut Walk, started_ns: u64) {
+fn hand_over(walk: &mut Walk) {
+    walk.sample.header.stop = walk.stop;
     let user_frames = (walk.user_frames as usize).min(MAX_USER_FRAMES);
     walk.sample.header.user_frames = user_frames as u16;
     let frames = usize::from(walk.sample.header.kernel_frames & 0x7f) + user_frames;
@@ -132,7 +153,7 @@ fn hand_over(walk: &mut Walk, started_ns: u64) {
         BPF_RB_NO_WAKEUP
     };
     // SAFETY: a helper without arguments.
-    let cost_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(started_ns);
+    let cost_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(walk.sample.header.time_ns);
     walk.sample.header.cost_ns = cost_ns.min(u64::from(u32::MAX)) as u32;
     count(Counter::CostNs, cost_ns);
     // SAFETY: `size` is at most the size of the sample that the pointer leads to.

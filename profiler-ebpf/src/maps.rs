@@ -24,11 +24,13 @@ pub struct Walk {
     /// Why the walk ended, a `StopReason` code.
     pub stop: u8,
     reserved: [u8; 3],
-    /// What the walk looked up last.
-    pub cache: Cache,
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }
+
+/// What the walk in progress on a CPU has looked up last.
+#[map]
+pub static CACHE: PerCpuArray<Cache> = PerCpuArray::with_max_entries(1, 0);
 
 /// Samples for userspace. The loader sets the size.
 #[map]
@@ -85,6 +87,10 @@ pub static USE_ROWS: Global<u32> = Global::new(0);
 pub static CODE_MASK: Global<u64> = Global::new(u64::MAX);
 #[unsafe(no_mangle)]
 pub static LOG_RARE: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_STACK: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
 
 /// Adds to a counter of this CPU.
 #[inline(always)]

@@ -7,7 +7,7 @@ use profiler_common::{
     unwind::UnwindRules,
 };
 
-use crate::maps::{CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
+use crate::maps::{CACHE, CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
 
 /// Where the last look-ups of a walk ended: the next frame is mostly in the same mapping, often in the same page, and
 /// each caller's address is looked up twice, as code and for its row. What it holds stays true for as long as a sample
@@ -43,8 +43,6 @@ impl Cache {
 pub struct Tables {
     /// The process.
     pub pid: u32,
-    /// The walk's own.
-    pub cache: *mut Cache,
 }
 
 impl UnwindRules for Tables {
@@ -53,18 +51,12 @@ impl UnwindRules for Tables {
         if USE_ROWS.load() == 0 {
             return Row::GAP;
         }
-        // SAFETY: it is part of the walk in progress on this CPU.
-        let cache = unsafe { &mut *self.cache };
-        match region(self.pid, lookup_pc, cache) {
-            Some((object, address)) if object != 0 => row_at(object, address, cache).unwrap_or(Row::GAP),
-            _ => Row::GAP,
-        }
+        Row(find_row(self.pid, lookup_pc))
     }
 
     #[inline(always)]
     fn is_code(&self, lookup_pc: u64) -> bool {
-        // SAFETY: as in `row`.
-        region(self.pid, lookup_pc, unsafe { &mut *self.cache }).is_some()
+        find_region(self.pid, lookup_pc) != 0
     }
 
     #[inline(always)]
@@ -79,6 +71,41 @@ impl UnwindRules for Tables {
             Machine::Aarch64 => CODE_MASK.load(),
         }
     }
+}
+
+/// The encoded row that holds at an address of a process. Exported, and so a global function for the verifier, who
+/// walks through it once and not at every call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_row(pid: u32, address: u64) -> u64 {
+    let Some(cache) = cache() else { return Row::GAP.0 };
+    match region(pid, address, cache) {
+        Some((object, address)) if object != 0 => row_at(object, address, cache).unwrap_or(Row::GAP).0,
+        _ => Row::GAP.0,
+    }
+}
+
+/// 1 if code is mapped at an address of a process, else 0. A global function, like `find_row`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_region(pid: u32, address: u64) -> u64 {
+    let Some(cache) = cache() else { return 0 };
+    u64::from(region(pid, address, cache).is_some())
+}
+
+/// Forgets what the walk before has looked up.
+#[inline(always)]
+pub fn begin() {
+    if let Some(cache) = cache() {
+        *cache = Cache::EMPTY;
+    }
+}
+
+/// The cache of the walk in progress on this CPU.
+#[inline(always)]
+fn cache() -> Option<&'static mut Cache> {
+    // SAFETY: the entry of this CPU is the walk's alone, and no caller keeps it across another call.
+    Some(unsafe { &mut *CACHE.get_ptr_mut(0)? })
 }
 
 /// The object that is mapped at an address, and the address in the object.

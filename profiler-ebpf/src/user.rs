@@ -3,10 +3,15 @@
 use aya_ebpf::{
     EbpfContext,
     bindings::{bpf_perf_event_data, bpf_user_pt_regs_t},
-    helpers::{bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_probe_read_user, generated::bpf_task_pt_regs},
+    helpers::{
+        bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_probe_read_user,
+        generated::{bpf_get_current_task, bpf_task_pt_regs},
+    },
     programs::PerfEventContext,
 };
 use profiler_common::unwind::{ReadFault, Registers, StackMemory};
+
+use crate::maps::{ENTRY_REGISTERS, TASK_STACK};
 
 /// What the sample's registers say.
 pub struct SampledRegisters {
@@ -19,17 +24,40 @@ pub struct SampledRegisters {
 /// User registers: the interrupted ones, or those that the task entered the kernel with. A kernel thread has none.
 #[inline(always)]
 pub fn registers(ctx: &PerfEventContext) -> SampledRegisters {
+    registers_or(ctx, || {
+        // SAFETY: both helpers take no pointer of ours; the result is read by bpf_probe_read_kernel.
+        unsafe {
+            let task = bpf_get_current_task_btf();
+            read_entered(bpf_task_pt_regs(task) as *const bpf_user_pt_regs_t)
+        }
+    })
+}
+
+/// [`registers`] without `bpf_task_pt_regs`: what the task entered the kernel with lies at a fixed distance from the
+/// start of its kernel stack. The loader knows the distance for this kernel.
+#[inline(always)]
+pub fn registers_from_stack(ctx: &PerfEventContext) -> SampledRegisters {
+    registers_or(ctx, || {
+        if ENTRY_REGISTERS.load() == 0 {
+            return None;
+        }
+        // SAFETY: both addresses are only read by bpf_probe_read_kernel, which checks them and never faults.
+        unsafe {
+            let task = bpf_get_current_task();
+            let stack = bpf_probe_read_kernel(task.wrapping_add(TASK_STACK.load()) as *const u64).ok()?;
+            read_entered(stack.wrapping_add(ENTRY_REGISTERS.load()) as *const bpf_user_pt_regs_t)
+        }
+    })
+}
+
+#[inline(always)]
+fn registers_or(ctx: &PerfEventContext, entered: impl FnOnce() -> Option<Registers>) -> SampledRegisters {
     // SAFETY: the context of a perf_event program is a bpf_perf_event_data.
     let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
     if in_user_mode(interrupted) {
         return SampledRegisters { in_kernel: false, user: Some(unwind_registers(interrupted)) };
     }
-    // SAFETY: both helpers take no pointer of ours; the result is read by bpf_probe_read_kernel.
-    let entered = unsafe {
-        let task = bpf_get_current_task_btf();
-        read_entered(bpf_task_pt_regs(task) as *const bpf_user_pt_regs_t)
-    };
-    SampledRegisters { in_kernel: true, user: entered }
+    SampledRegisters { in_kernel: true, user: entered() }
 }
 
 #[cfg(bpf_target_arch = "x86_64")]

@@ -19,7 +19,7 @@ use jitprof::jitdump::{DumpTail, ReaderOptions};
 use jitprof::unwind::{ElfRows, RowTable, rows_of_code, rows_of_elf, rows_of_elf_bytes, rows_of_jit};
 use profiler_common::machine::Machine;
 use profiler_common::row::Row;
-use profiler_common::unwind::{Frame, PcKind, ReadFault, Registers, StackMemory, UnwindRules, lookup_pc, step};
+use profiler_common::unwind::{Frame, ReadFault, Registers, StackMemory, UnwindRules, lookup_pc, step};
 
 type Failure = Box<dyn Error>;
 
@@ -74,7 +74,7 @@ impl UnwindRules for Process {
     }
 
     fn machine(&self) -> Machine {
-        Machine::NATIVE
+        Machine::X86_64
     }
 
     fn code_mask(&self) -> u64 {
@@ -119,7 +119,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
     }
     let registers = process.registers.ok_or("no line `state`")?;
     println!("registers {:x} {:x} {:x}", registers.pc, registers.sp, registers.fp);
-    let mut frame = Frame { registers, kind: PcKind::Instruction };
+    let mut frame = Frame::sampled(registers);
     let mut chain = vec![frame];
     let stop = loop {
         match step(frame, &process, &process) {
@@ -222,8 +222,8 @@ fn read_dump(process: &mut Process, dump: &str) -> Result<(), Failure> {
     let mut take = |event| {
         if let CodeEvent::Load(load) = event {
             let recorded =
-                load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
-            let rows = recorded.or_else(|| rows_of_code(Machine::NATIVE, load.start.0, load.code.as_deref()?));
+                load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::X86_64, load.start.0, load.size, eh));
+            let rows = recorded.or_else(|| rows_of_code(Machine::X86_64, load.start.0, load.code.as_deref()?));
             code.extend(rows.map(|rows| (load, rows)));
         }
     };

@@ -17,6 +17,7 @@ mod scratch;
 mod share;
 mod target;
 mod truth;
+mod verified;
 mod wait;
 
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ pub use scratch::Scratch;
 pub use share::{Share, assert_at_least, assert_share};
 pub use target::Target;
 pub use truth::{Agreement, Truth};
+pub use verified::{VerifiedProgram, verified_programs};
 pub use wait::{WAIT_LIMIT, wait_until};
 
 /// The path in an environment variable that `cargo xtask test` sets.

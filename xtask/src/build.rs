@@ -82,6 +82,14 @@ pub(crate) fn jitdemo_for(workspace: &Workspace, platform: &Platform) -> Result<
     binary(workspace, cargo, platform, Profile::Release, "jitdemo")
 }
 
+/// Builds the init of the virtual machines in which other kernels are tried, and returns its path.
+pub(crate) fn kernel_guest(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
+    command::progress("building the virtual machines' init");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--package", "jitprof-tests", "--bin", "kernel-guest"]);
+    binary(workspace, cargo, platform, Profile::Release, "kernel-guest")
+}
+
 fn binary(
     workspace: &Workspace,
     mut cargo: Command,

@@ -6,6 +6,7 @@ mod command;
 mod demo;
 mod dist;
 mod fuzz;
+mod matrix;
 mod platform;
 mod prepare;
 mod test;

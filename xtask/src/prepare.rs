@@ -259,6 +259,23 @@ fn linux_perf(_: &Workspace) -> Result<Variables> {
     Ok(vec![("JITPROF_PERF", program("JITPROF_PERF", "perf", &["linux-perf"])?.into())])
 }
 
+/// An emulator in `PATH`, or the one that Debian's package brings.
+///
+/// # Errors
+/// It is not there and cannot be installed, or only in place of something else: Debian's emulators of one release
+/// displace tools (qemu-utils) of another.
+pub(crate) fn qemu(name: &str, package: &str) -> Result<()> {
+    if command::in_path(name).is_some() {
+        return Ok(());
+    }
+    apt_install(&["--no-remove", package]).with_context(|| {
+        format!(
+            "there is no `{name}`; see what `apt-get install --simulate --no-install-recommends {package}` would remove, \
+             and install it, or leave the virtual machines out with --skip kernels=REASON"
+        )
+    })
+}
+
 /// The program that `variable` names, or the one in `PATH`, or the one that Debian's packages bring.
 fn program(variable: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os(variable) {

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::build::{self, Profile};
 use crate::command::{self, Root};
+use crate::matrix;
 use crate::prepare::{GSYMUTIL, RUNTIMES, Variables};
 use crate::tools;
 use crate::workspace::Workspace;
@@ -21,6 +22,10 @@ pub(crate) struct Arguments {
     /// Leave out a step, a runtime, or the live tests with NAME in their path; the summary repeats the reason
     #[arg(long, value_name = "NAME=REASON", value_parser = parse_skip)]
     skip: Vec<Skip>,
+    /// Build, then try these kernels in virtual machines and nothing else: names such as 5.10, 6.1, arm64-6.12, or the
+    /// groups short (which is part of every run), all, arm64
+    #[arg(long, value_name = "KERNEL", value_delimiter = ',')]
+    kernel: Vec<String>,
 }
 
 /// Something that is left out on purpose.
@@ -49,15 +54,33 @@ const STATIC_STEPS: [(&str, Step); 5] =
     [("fmt", fmt), ("clippy", clippy), ("clippy-kernel", clippy_kernel), ("unit", unit), ("build", build_all)];
 /// The step that runs the live tests.
 const LIVE: &str = "live";
+/// The step that tries other kernels in virtual machines.
+const KERNELS: &str = "kernels";
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let mut summary = Summary::default();
+    if !arguments.kernel.is_empty() {
+        let kernels = matrix::select(&arguments.kernel)?;
+        summary.run("build", || build_all(workspace));
+        if summary.passed("build") {
+            try_kernels(workspace, &kernels, &mut summary);
+        }
+        return verdict(&summary);
+    }
     let mut skips = arguments.skip.clone();
     for (name, step) in STATIC_STEPS {
         match take(&mut skips, name) {
             Some(skip) => summary.skip(name, &skip.reason),
             None => summary.run(name, || step(workspace)),
         }
+    }
+    match take(&mut skips, KERNELS) {
+        Some(skip) => summary.skip(KERNELS, &skip.reason),
+        None if arguments.no_live => summary.skip(KERNELS, "--no-live"),
+        None if !summary.passed("build") => {
+            summary.run(KERNELS, || bail!("there is no binary to try, because `build` did not pass"));
+        }
+        None => try_kernels(workspace, &matrix::select(&["short".to_owned()])?, &mut summary),
     }
     if arguments.no_live {
         summary.skip(LIVE, "--no-live");
@@ -72,6 +95,21 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     for skip in &skips {
         summary.run(&skip.name, || bail!("--skip names no step of this run"));
     }
+    verdict(&summary)
+}
+
+/// Tries kernels in virtual machines: a row for what they need, and one for each.
+fn try_kernels(workspace: &Workspace, kernels: &[&'static matrix::Kernel], summary: &mut Summary) {
+    summary.run(KERNELS, || matrix::prepare(workspace, kernels));
+    if summary.passed(KERNELS) {
+        for tried in matrix::run(workspace, kernels) {
+            summary.add(&format!("kernel {}", tried.kernel), tried.took, tried.verdict);
+        }
+    }
+}
+
+/// Shows the table; an error if a step failed.
+fn verdict(summary: &Summary) -> Result<()> {
     eprint!("\n{summary}");
     match summary.failures() {
         0 => Ok(()),

@@ -196,7 +196,7 @@ pub struct UnwindingStats {
 }
 
 /// What the run cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OwnCost {
     /// CPU seconds of this process so far.
     pub cpu_s: f64,
@@ -204,8 +204,10 @@ pub struct OwnCost {
     pub max_rss_bytes: u64,
     /// Mean nanoseconds of one sample in the kernel.
     pub kernel_ns_per_sample: u64,
-    /// Instructions that the verifier walked through.
-    pub verified_instructions: Option<u32>,
+    /// How the kernel part walked stacks.
+    pub walk: &'static str,
+    /// Instructions that the verifier walked through, by program; none where the kernel does not tell.
+    pub verified_instructions: BTreeMap<&'static str, Option<u32>>,
 }
 
 impl Account {

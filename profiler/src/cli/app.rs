@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::account::Account;
 use crate::cli::args::Args;
+use crate::cli::check;
 use crate::cli::config::{Config, default_output};
 use crate::cli::status::StatusLine;
 use crate::cli::trace_log::{TraceLogError, Watch, add_spans};
@@ -55,6 +56,12 @@ pub fn run() -> ExitCode {
         return match subcommand.run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+            Err(error) => complain(&error.to_string(), FAILED),
+        };
+    }
+    if args.check {
+        return match check::print() {
+            Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&error.to_string(), FAILED),
         };
     }

@@ -151,6 +151,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub account: Option<PathBuf>,
 
+    /// Say how this kernel can be used, and the verified size of each program of the kernel part; records nothing
+    #[arg(long, conflicts_with_all = ["pid", "all", "tid", "comm", "command"], help_heading = "What to profile")]
+    pub check: bool,
+
     /// Neither status line nor account
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]
     pub quiet: bool,

@@ -59,6 +59,13 @@ pub(super) enum GsymCommandError {
     Process(#[from] ProcError),
 }
 
+impl GsymCommandError {
+    /// Whether the reader of standard output has seen enough.
+    pub(super) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.is_broken_pipe())
+    }
+}
+
 /// Does what was asked for.
 ///
 /// # Errors

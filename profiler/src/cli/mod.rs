@@ -2,6 +2,7 @@
 
 mod app;
 mod args;
+mod check;
 mod config;
 mod gsym;
 mod status;

@@ -45,7 +45,8 @@ impl SubcommandError {
         match self {
             Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
             Self::Trace(error) => error.is_broken_pipe(),
-            Self::UnwindInfo(_) | Self::Gsym(_) => false,
+            Self::Gsym(error) => error.is_broken_pipe(),
+            Self::UnwindInfo(_) => false,
         }
     }
 }

@@ -131,8 +131,7 @@ impl GsymStore {
     fn search(&mut self, root: &Path) -> Result<(), StoreError> {
         let mut directories = vec![(root.to_owned(), 0)];
         while let Some((directory, depth)) = directories.pop() {
-            let io_error = |source| StoreError::Io { path: directory.clone(), source };
-            let found = match fs::read_dir(&directory).map_err(io_error) {
+            let (entries, mut full) = match self.entries_of(&directory) {
                 Ok(found) => found,
                 // The one that was named has to be readable.
                 Err(error) if depth == 0 => return Err(error),
@@ -141,19 +140,15 @@ impl GsymStore {
                     continue;
                 }
             };
-            let room = usize::try_from(MAX_ENTRIES.saturating_sub(self.entries)).unwrap_or(usize::MAX);
-            let mut entries: Vec<fs::DirEntry> = found.filter_map(Result::ok).take(room.saturating_add(1)).collect();
-            let too_many = entries.len() > room;
-            self.entries = self.entries.saturating_add(u32::try_from(entries.len()).unwrap_or(u32::MAX));
-            entries.sort_by_key(fs::DirEntry::file_name);
             let mut below = Vec::new();
             for entry in entries {
-                let (path, kind) = (entry.path(), entry.file_type());
-                if kind.is_ok_and(|kind| kind.is_dir()) {
+                let path = entry.path();
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     below.push((path, depth + 1));
                 } else if path.extension().is_some_and(|extension| extension == "gsym") && path.is_file() {
                     self.files = self.files.saturating_add(1);
                     if self.files > MAX_FILES {
+                        full = true;
                         break;
                     }
                     let added = self.add(&path);
@@ -161,20 +156,30 @@ impl GsymStore {
                 }
             }
             let too_deep = depth >= MAX_DEPTH && !below.is_empty();
-            let full = too_many || self.files > MAX_FILES;
             if too_deep || full {
-                self.skipped.push(StoreError::TooMany { path: directory.clone() });
+                self.skipped.push(StoreError::TooMany { path: directory });
             }
             if full {
                 return Ok(());
             }
-            if too_deep {
-                continue;
+            if !too_deep {
+                // Taken from the end: the first by name comes next.
+                directories.extend(below.into_iter().rev());
             }
-            // Taken from the end: the first by name comes next.
-            directories.extend(below.into_iter().rev());
         }
         Ok(())
+    }
+
+    /// A directory's entries by name, and whether there were more of them than are still looked at.
+    fn entries_of(&mut self, directory: &Path) -> Result<(Vec<fs::DirEntry>, bool), StoreError> {
+        let found = fs::read_dir(directory).map_err(|source| StoreError::Io { path: directory.to_owned(), source })?;
+        let room = usize::try_from(MAX_ENTRIES.saturating_sub(self.entries)).unwrap_or(usize::MAX);
+        let mut entries: Vec<fs::DirEntry> = found.filter_map(Result::ok).take(room.saturating_add(1)).collect();
+        let more = entries.len() > room;
+        entries.truncate(room);
+        self.entries = self.entries.saturating_add(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+        entries.sort_by_key(fs::DirEntry::file_name);
+        Ok((entries, more))
     }
 }
 

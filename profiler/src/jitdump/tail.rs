@@ -105,9 +105,11 @@ impl DumpTail {
     ///
     /// The file cannot be read any more. What was given out before stays true.
     pub fn poll(&mut self, out: &mut impl FnMut(CodeEvent)) -> io::Result<Progress> {
-        self.advance_now();
         let mut progress = Progress { restarted: self.check_identity()?, ..Progress::default() };
         loop {
+            // After each read: with a busy machine much time may pass between two of these lines, and a record from
+            // the future has no time that counts.
+            self.advance_now();
             self.read_records(out);
             let position = self.read_position();
             if position >= self.file_len {

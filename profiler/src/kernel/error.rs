@@ -30,7 +30,7 @@ pub enum KernelError {
     )]
     NoPerfEvents,
     /// The kernel is older than the program needs.
-    #[error("this kernel is {release}; jitprof needs 5.17 or later")]
+    #[error("this kernel is {release}; jitprof needs 5.10 or later")]
     KernelTooOld {
         /// As uname says.
         release: String,
@@ -57,7 +57,20 @@ pub enum KernelError {
     /// bpf(2) refused the object.
     #[error("the kernel refused the BPF object: {0}")]
     Load(#[from] EbpfError),
-    /// The verifier refused the program, or it cannot be attached.
+    /// The verifier refused a program.
+    #[error(
+        "this kernel's verifier refused the program {program} ({source}): {reason}; please report this line with the \
+         kernel's version (uname -r), `jitprof -v` shows the verifier's whole log"
+    )]
+    Refused {
+        /// The program.
+        program: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// The line of the verifier's log that says why.
+        reason: String,
+    },
+    /// A program cannot be used or attached.
     #[error("the kernel refused the BPF program: {0}")]
     Program(#[from] ProgramError),
     /// A map operation failed.

@@ -1,15 +1,17 @@
 //! The border to the kernel: loads the eBPF sampler, opens perf events, reads the ring buffer and the side band.
 //!
-//! Minimum kernel: 5.17 (`bpf_loop`), with BTF. Needs CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN on kernels whose
-//! `kernel.perf_event_paranoid` is above 2. This is the only module of the library with `unsafe` code that talks to
-//! perf and BPF.
+//! Minimum kernel: 5.10, with BTF; [`Variant`] says what differs below 5.17. Needs CAP_BPF and CAP_PERFMON, or
+//! CAP_SYS_ADMIN on kernels whose `kernel.perf_event_paranoid` is above 2. This is the only module of the library with
+//! `unsafe` code that talks to perf and BPF.
 
 mod access;
+mod btf;
 mod clock;
 mod code_mask;
 mod error;
 mod launch;
 mod perf_ring;
+mod program;
 mod sampler;
 mod shared_memory;
 mod sideband;
@@ -22,6 +24,7 @@ pub use access::{Access, has_capability};
 pub use clock::{TickAnchor, TickClock};
 pub use error::KernelError;
 pub use launch::{CommandOutput, Launch, terminate};
+pub use program::{Variant, Verified};
 pub use sampler::{Event, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
 pub use sideband::SideBand;
 pub use tables::{TableStats, Tables};

@@ -6,9 +6,7 @@ use std::path::Path;
 
 use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::ProgramError;
-use aya::programs::perf_event::{
-    HardwareEvent, PerfEvent, PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent,
-};
+use aya::programs::perf_event::{HardwareEvent, PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::sys::SyscallError;
 use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
@@ -21,6 +19,7 @@ use zerocopy::FromBytes;
 use super::access::Access;
 use super::code_mask::code_mask;
 use super::error::KernelError;
+use super::program::{self, KERNEL_BTF, Variant, Verified};
 use super::tables::Tables;
 use crate::units::{MonoNs, Pid, Tid};
 
@@ -31,6 +30,8 @@ static OBJECT: Option<&[u8]> = None;
 
 /// Followed processes that the kernel's filter holds; the size of the PROCESSES map.
 const MAX_PROCESSES: usize = 16384;
+/// The oldest kernel that is tried. 5.8 brought the ring buffer and CAP_BPF; nobody has tested 5.8 and 5.9.
+const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 10, 0);
 /// Ring bytes that one sample takes at most in practice: 100 frames and a header.
 const TYPICAL_SAMPLE_BYTES: u64 = 1024;
 /// Smallest and largest ring. The smallest holds some 1000 samples, ten seconds of one busy CPU at 99 Hz.
@@ -154,7 +155,8 @@ pub struct Sampler {
     cpus: Vec<u32>,
     followed: usize,
     malformed: u64,
-    verified_instructions: Option<u32>,
+    variant: Variant,
+    verified: Vec<Verified>,
 }
 
 impl Sampler {
@@ -175,7 +177,11 @@ impl Sampler {
         let (select, self_pid) = (select as u32, std::process::id());
         let flags = [options.kernel_stack, options.user_stack, options.log, options.rows].map(u32::from);
         let (rows, regions) = table_sizes(options);
-        let mut ebpf = EbpfLoader::new()
+        let variant = Variant::of_this_kernel()?;
+        let entry_registers = program::entry_registers(variant);
+        let mut loader = EbpfLoader::new();
+        program::set_entry_registers(&mut loader, &entry_registers);
+        let mut ebpf = loader
             .override_global(config::SELECT, &select, true)
             .override_global(config::SELECT_COMM, &comm, true)
             .override_global(config::KERNEL_STACK, &flags[0], true)
@@ -193,9 +199,7 @@ impl Sampler {
         {
             tracing::warn!("events of the kernel part will not be logged: {error}");
         }
-        let program = program(&mut ebpf)?;
-        program.load()?;
-        let verified_instructions = program.info().ok().and_then(|info| info.verified_instruction_count());
+        let verified = program::load(&mut ebpf, variant)?;
         if let Selection::Threads(tids) = &options.selection {
             let mut threads: HashMap<_, u32, u32> =
                 HashMap::try_from(ebpf.take_map("THREADS").ok_or(KernelError::Mismatch { name: "THREADS" })?)?;
@@ -214,7 +218,8 @@ impl Sampler {
             cpus,
             followed: 0,
             malformed: 0,
-            verified_instructions,
+            variant,
+            verified,
         })
     }
 
@@ -225,7 +230,7 @@ impl Sampler {
     pub fn start(&mut self, options: &SamplerOptions) -> Result<(), KernelError> {
         let policy = SamplePolicy::Frequency(options.frequency_hz.into());
         let mut event = options.event.unwrap_or(Event::Cycles);
-        let program = program(&mut self.ebpf)?;
+        let program = program::program(&mut self.ebpf, self.variant.entry())?;
         for &cpu in &self.cpus {
             let scope = PerfEventScope::AllProcessesOneCpu { cpu };
             let mut attached = program.attach(event.config(), scope, policy, false);
@@ -250,8 +255,7 @@ impl Sampler {
     /// # Errors
     /// The kernel refused to detach a link.
     pub fn stop(&mut self) -> Result<(), KernelError> {
-        let program = program(&mut self.ebpf)?;
-        program.unload()?;
+        program::program(&mut self.ebpf, self.variant.entry())?.unload()?;
         Ok(())
     }
 
@@ -270,9 +274,24 @@ impl Sampler {
         &self.cpus
     }
 
-    /// Instructions that the verifier walked through to accept the program, where the kernel tells (5.16).
-    pub fn verified_instructions(&self) -> Option<u32> {
-        self.verified_instructions
+    /// Which of the kernel part's programs run.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// The loaded programs.
+    pub fn verified(&self) -> &[Verified] {
+        &self.verified
+    }
+
+    /// Loads the programs that this run does not need as well, and returns all that are loaded. For a look at the
+    /// kernel; a recording has no use for it.
+    ///
+    /// # Errors
+    /// The verifier refuses one that this kernel should take.
+    pub fn verify_all(&mut self) -> Result<&[Verified], KernelError> {
+        program::load_others(&mut self.ebpf, &mut self.verified)?;
+        Ok(&self.verified)
     }
 
     /// Samples this process from now on.
@@ -336,10 +355,6 @@ impl Sampler {
     }
 }
 
-fn program(ebpf: &mut Ebpf) -> Result<&mut PerfEvent, KernelError> {
-    Ok(ebpf.program_mut("sampler").ok_or(KernelError::Mismatch { name: "sampler" })?.try_into()?)
-}
-
 /// Turns what would be a bare errno later into a sentence now.
 fn check_machine() -> Result<(), KernelError> {
     let access = Access::of_this_process();
@@ -353,11 +368,11 @@ fn check_machine() -> Result<(), KernelError> {
     if access.perf_event_paranoid.is_none() {
         return Err(KernelError::NoPerfEvents);
     }
-    if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(5, 17, 0)) {
+    if KernelVersion::current().is_ok_and(|version| version < OLDEST_KERNEL) {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         return Err(KernelError::KernelTooOld { release: release.trim().to_owned() });
     }
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+    if !Path::new(KERNEL_BTF).exists() {
         return Err(KernelError::NoBtf);
     }
     Ok(())

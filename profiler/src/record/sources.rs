@@ -10,7 +10,7 @@ use crate::peek::Peek;
 use crate::perfmap::PerfMapTail;
 use crate::process::discover::{DumpMapping, find_dumps, is_jitdump};
 use crate::process::open::{FileIdentity, TargetFile, open_mapping, open_perf_map};
-use crate::process::{Mapping, Process, ProcessId, procfs};
+use crate::process::{Mapping, Process, ProcessId, monotonic_now, procfs};
 use crate::record::announced::Announced;
 use crate::record::options::CallGraph;
 use crate::units::MonoNs;
@@ -177,7 +177,8 @@ impl Sources {
             namespace_pid: Some(inherited_from.unwrap_or(self.own_pid)),
             clock: Some(ClockContext {
                 process_start: if inherited_from.is_some() { MonoNs(0) } else { process.id.start },
-                now: context.now,
+                // Not the tick's: the tail counts on from here, and what it lags behind makes records look like the future's.
+                now: monotonic_now(),
                 tsc: context.tsc,
             }),
             keep_code: self.code.wants_code(),

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use jitprof_tests::{Finished, Folded, Jitprof, Scratch, Stack, Target, path_from};
+use jitprof_tests::{Finished, Folded, Jitprof, Scratch, Stack, Target, path_from, verified_programs};
 
 /// Status of a run that failed, of a wrong command line, and of a run without samples.
 const FAILED: Option<i32> = Some(1);
@@ -267,5 +267,19 @@ fn kernel_only_has_no_user_frames() -> Result<()> {
     assert!(recording.folded.count(in_kernel) > 50);
     assert_eq!(recording.number("/stacks/without_user_part"), recording.number("/samples/delivered"));
     assert_eq!(recording.number("/stacks/complete"), 0);
+    Ok(())
+}
+
+#[test]
+fn every_program_is_verified_within_its_committed_ceiling() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let check = Jitprof::new(&scratch, ["--check"])?.run()?;
+    assert!(check.status.success(), "{}", check.stderr);
+    let programs = verified_programs(&check.stdout)?;
+    for name in ["sampler", "sampler_chained", "sampler_oldest", "walker"] {
+        let program = programs.iter().find(|program| program.name == name);
+        // Every kernel that live tests run on tells (5.16).
+        assert!(program.is_some_and(|program| program.instructions.is_some()), "{name} in {}", check.stdout);
+    }
     Ok(())
 }

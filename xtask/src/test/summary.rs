@@ -32,7 +32,11 @@ impl Summary {
         command::progress(name);
         let start = Instant::now();
         let result = step();
-        let took = start.elapsed();
+        self.add(name, start.elapsed(), result);
+    }
+
+    /// Records what a step that ran beside others came to.
+    pub(crate) fn add(&mut self, name: &str, took: Duration, result: Result<String>) {
         let (outcome, note) = match result {
             Ok(note) => (Outcome::Passed(took), note),
             Err(error) => {

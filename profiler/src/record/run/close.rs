@@ -29,7 +29,9 @@ impl Recorder {
         account.profile_overflow = self.profile.overflow();
         account.own = own_cost();
         account.own.kernel_ns_per_sample = counts.cost_ns.checked_div(counts.taken).unwrap_or(0);
-        account.own.verified_instructions = self.sampler.verified_instructions();
+        account.own.walk = self.sampler.variant().describe();
+        let verified = self.sampler.verified().iter();
+        account.own.verified_instructions = verified.map(|one| (one.program, one.instructions)).collect();
         account.tables = self.sampler.tables().map(|tables| tables.stats());
         account.unwinding = self.unwinding.as_ref().map(|unwinding| {
             let mut stats = unwinding.stats();

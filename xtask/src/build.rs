@@ -29,7 +29,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let platform = arguments.target.as_deref().map_or(Ok(Platform::host()), Platform::of_triple)?;
     let binary = jitprof_for(workspace, &platform, profile)?;
     println!("{}", binary.display());
-    println!("{}", agent(workspace, profile)?.display());
+    // A static program cannot load it, and rustc makes no shared library for musl's default.
+    if !platform.is_static() {
+        println!("{}", agent_for(workspace, &platform, profile)?.display());
+    }
     Ok(())
 }
 
@@ -56,10 +59,14 @@ pub(crate) fn jitprof_for(workspace: &Workspace, platform: &Platform, profile: P
 
 /// Builds the library that runtimes load and returns its path.
 pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    agent_for(workspace, &Platform::host(), profile)
+}
+
+fn agent_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
     command::progress("building the agent");
     let mut cargo = workspace.cargo();
     cargo.args(["build", "--package", "profiler-agent", "--lib"]);
-    binary(workspace, cargo, &Platform::host(), profile, "libjitprof_agent.so")
+    binary(workspace, cargo, platform, profile, "libjitprof_agent.so")
 }
 
 /// Builds the demo JIT, and the other targets in Rust beside it, and returns the demo's path.

@@ -39,6 +39,11 @@ impl Platform {
         self.arch
     }
 
+    /// Whether its programs are static.
+    pub(crate) fn is_static(&self) -> bool {
+        self.triple.as_ref().is_some_and(|triple| triple.ends_with("musl"))
+    }
+
     /// Where cargo puts what it builds for it, inside of its target folder.
     pub(crate) fn folder(&self, target: &Path) -> PathBuf {
         self.triple.as_ref().map_or_else(|| target.to_owned(), |triple| target.join(triple))
@@ -49,7 +54,6 @@ impl Platform {
         let Some(triple) = &self.triple else { return Ok(()) };
         ensure_std(workspace, triple)?;
         cargo.args(["--target", triple]);
-        let is_musl = triple.ends_with("musl");
         let gcc = format!("{}-linux-gnu-gcc", self.arch);
         let key = triple.replace('-', "_");
         let linker = format!("CARGO_TARGET_{}_LINKER", key.to_uppercase());
@@ -64,7 +68,7 @@ impl Platform {
             cargo.env(&compiler, &gcc);
         }
         if !is_set(&linker) {
-            cargo.env(&linker, if is_musl { "rust-lld" } else { &gcc });
+            cargo.env(&linker, if self.is_static() { "rust-lld" } else { &gcc });
         }
         Ok(())
     }

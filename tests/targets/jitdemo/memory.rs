@@ -37,6 +37,8 @@ impl Region {
         // SAFETY: the range lies in this region, by the check above; `&mut self` and the callers' order (writable,
         // write, executable, call) mean that nobody else uses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(offset), bytes.len()) };
+        #[cfg(target_arch = "aarch64")]
+        self.synchronise(offset, bytes.len());
         Ok(())
     }
 
@@ -47,8 +49,6 @@ impl Region {
 
     /// Makes the region executable and not writable.
     pub(crate) fn make_executable(&mut self) -> Result<()> {
-        #[cfg(target_arch = "aarch64")]
-        self.synchronise();
         self.protect(libc::PROT_READ | libc::PROT_EXEC)
     }
 
@@ -59,8 +59,10 @@ impl Region {
 
     /// Makes the CPUs fetch what has been written: AArch64 keeps instruction and data caches apart.
     #[cfg(target_arch = "aarch64")]
-    fn synchronise(&self) {
-        let lines = |bytes: usize| (self.address(0)..self.address(self.size)).step_by(bytes);
+    fn synchronise(&self, offset: usize, length: usize) {
+        let (start, end) = (self.address(offset), self.address(offset + length));
+        // Line sizes are powers of two.
+        let lines = |bytes: usize| (start & !(bytes - 1)..end).step_by(bytes);
         let line_sizes: usize;
         // SAFETY: reads CTR_EL0, which Linux lets user code read.
         unsafe { std::arch::asm!("mrs {}, ctr_el0", out(reg) line_sizes, options(nomem, nostack, preserves_flags)) };

@@ -72,6 +72,8 @@ impl TraceLog {
     pub(crate) fn log(&self, trace_id: u32, type_id: u32, begin_ns: u64, duration_ns: u64, designator: u64) {
         // SAFETY: pthread_self takes and changes nothing.
         let thread = unsafe { libc::pthread_self() };
+        // A number in glibc, a pointer in musl.
+        let thread = thread as usize as u64;
         let mut entry = Vec::with_capacity(40);
         for field in [begin_ns - self.start_ns, duration_ns, thread] {
             entry.extend(in_order(field, self.big_endian));

@@ -18,8 +18,8 @@ const NOP: u32 = 0xd503_201f;
 pub(crate) struct Assembler {
     /// `None` in a leaf.
     frames: Option<Frames>,
-    /// Bytes of locals below what is saved, a multiple of 16.
-    locals: u32,
+    /// Bytes of locals below the saved registers, a multiple of 16.
+    room: u32,
     code: Vec<u8>,
     unwinding: Unwinding,
     lines: Vec<(usize, i32)>,
@@ -28,13 +28,14 @@ pub(crate) struct Assembler {
 impl Assembler {
     /// Starts with a prologue that keeps the argument in w19; line 1 of the function is `first_line`.
     pub(crate) fn new(frames: Frames, first_line: i32) -> Self {
-        Self::with_room(frames, first_line, 8)
+        Self::with_room(frames, first_line, 0)
     }
 
-    /// The same with so many bytes of locals: 8 more than a multiple of 16, and less than 4096.
+    /// The same with at least so many bytes of locals, 4080 at most.
     pub(crate) fn with_room(frames: Frames, first_line: i32, room: u32) -> Self {
-        assert!(room % 16 == 8 && room < 4096, "the stack pointer is aligned, and one instruction moves it");
-        let mut new = Self { frames: Some(frames), locals: room - 8, ..Self::leaf(frames, first_line) };
+        let room = room.next_multiple_of(16);
+        assert!(room < 1 << 12, "one instruction makes room");
+        let mut new = Self { frames: Some(frames), room, ..Self::leaf(frames, first_line) };
         match frames {
             Frames::Pointer => {
                 new.emit(0xa9be_7bfd); // stp x29, x30, [sp, #-32]!
@@ -56,9 +57,11 @@ impl Assembler {
                 new.emit(0x2a00_03fd); // mov w29, w0: x29 is no frame pointer from here on
             }
         }
-        new.emit(0xd100_03ff | new.locals << 10); // sub sp, sp, locals
-        if frames == Frames::CfiOnly {
-            new.unwinding.cfa_offset(new.code.len(), 48 + new.locals);
+        if room > 0 {
+            new.emit(0xd100_03ff | room << 10); // sub sp, sp, room
+            if frames == Frames::CfiOnly {
+                new.unwinding.cfa_offset(new.code.len(), 48 + room);
+            }
         }
         new.emit(0x2a00_03f3); // mov w19, w0
         new
@@ -67,7 +70,7 @@ impl Assembler {
     /// A function that calls nothing: its argument stays in w0.
     pub(crate) fn leaf(_frames: Frames, first_line: i32) -> Self {
         let mut new =
-            Self { frames: None, locals: 0, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
+            Self { frames: None, room: 0, code: Vec::new(), unwinding: Unwinding::default(), lines: Vec::new() };
         new.line(first_line);
         new
     }
@@ -124,11 +127,11 @@ impl Assembler {
     /// Ends with the epilogue.
     pub(crate) fn finish(mut self, last_line: i32) -> Function {
         self.line(last_line);
-        if self.frames.is_some() {
-            self.emit(0x9100_03ff | self.locals << 10); // add sp, sp, locals
-        }
-        if self.frames == Some(Frames::CfiOnly) {
-            self.unwinding.cfa_offset(self.code.len(), 48);
+        if self.room > 0 {
+            self.emit(0x9100_03ff | self.room << 10); // add sp, sp, room
+            if self.frames == Some(Frames::CfiOnly) {
+                self.unwinding.cfa_offset(self.code.len(), 48);
+            }
         }
         match self.frames {
             None => {}

@@ -15,16 +15,18 @@
 //! symbol    (process, address, time) -> named frames                          -> Frame
 //! profile   interned stacks and counts                                        -> Profile
 //! plog      a trace log beside the samples: spans, which go around them         -> Trace, Profile
-//! output    Profile -> SVG, folded, pprof, Firefox JSON
 //! output    Profile -> SVG, folded, pprof, Firefox JSON; code of a moment -> GSYM
 //! account   what was taken, delivered, lost and why
 //! advice    which flag makes a runtime announce its code
-//! record    one run: wires the stages together
+//! record    one run, or a recording without end in windows: wires the stages together
+//! archive   windows of the last hours, in memory and on disk                   -> Profile
+//! serve     the service: HTTP, push, metrics, its own limits
 //! cli       arguments, status line, exit codes
 //! ```
 
 pub mod account;
 pub mod advice;
+pub mod archive;
 pub mod cli;
 pub mod code;
 pub mod elf;
@@ -38,6 +40,7 @@ pub mod plog;
 pub mod process;
 pub mod profile;
 pub mod record;
+pub mod serve;
 pub mod symbol;
 pub mod units;
 pub mod unwind;

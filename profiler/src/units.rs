@@ -1,6 +1,7 @@
 //! Numbers that must not be mixed up: process and thread ids, addresses, file offsets, times.
 
 use std::fmt;
+use std::time::Duration;
 
 /// A process id (the kernel's tgid) in the initial pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,6 +22,13 @@ pub struct FileOffset(pub u64);
 /// Nanoseconds on CLOCK_MONOTONIC: the clock of samples, side-band events and jitdump records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct MonoNs(pub u64);
+
+impl MonoNs {
+    /// The moment this much later.
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
 
 impl fmt::Display for Pid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

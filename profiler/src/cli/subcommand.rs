@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use clap::Subcommand as ClapSubcommand;
 
 use super::gsym::{self, GsymCommandError};
+use super::serve::{self, ServeError};
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
 
@@ -20,6 +21,8 @@ pub enum Subcommand {
     Trace(trace::Arguments),
     /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
     Gsym(gsym::Arguments),
+    /// Profiles all the time at low cost, keeps the last hours, and answers in a browser
+    Serve(serve::Arguments),
 }
 
 /// Why a subcommand failed.
@@ -34,6 +37,9 @@ pub(super) enum SubcommandError {
     /// `gsym`.
     #[error(transparent)]
     Gsym(#[from] GsymCommandError),
+    /// `serve`.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -46,7 +52,7 @@ impl SubcommandError {
             Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
             Self::Trace(error) => error.is_broken_pipe(),
             Self::Gsym(error) => error.is_broken_pipe(),
-            Self::UnwindInfo(_) => false,
+            Self::UnwindInfo(_) | Self::Serve(_) => false,
         }
     }
 }
@@ -62,6 +68,7 @@ impl Subcommand {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
+            Self::Serve(arguments) => serve::run(&arguments)?,
         }
         Ok(out.flush()?)
     }

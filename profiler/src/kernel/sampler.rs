@@ -6,7 +6,9 @@ use std::path::Path;
 
 use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::ProgramError;
-use aya::programs::perf_event::{HardwareEvent, PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
+use aya::programs::perf_event::{
+    HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
+};
 use aya::sys::SyscallError;
 use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
@@ -180,6 +182,8 @@ pub struct Sampler {
     malformed: u64,
     variant: Variant,
     verified: Vec<Verified>,
+    /// One on each CPU while samples are taken.
+    events: Vec<PerfEventLinkId>,
 }
 
 impl Sampler {
@@ -243,6 +247,7 @@ impl Sampler {
             malformed: 0,
             variant,
             verified,
+            events: Vec::new(),
         })
     }
 
@@ -265,11 +270,31 @@ impl Sampler {
                 event = Event::CpuClock;
                 attached = program.attach(event.config(), scope, policy, false);
             }
-            if let Err(error) = attached {
-                return Err(attach_error(error, options.frequency_hz));
+            match attached {
+                Ok(link) => self.events.push(link),
+                Err(error) => return Err(attach_error(error, options.frequency_hz)),
             }
         }
         self.event = event;
+        Ok(())
+    }
+
+    /// Goes on at another frequency. On each CPU there is a moment without samples, some ten microseconds.
+    ///
+    /// # Errors
+    /// `perf_event_open` was refused.
+    pub fn set_frequency(&mut self, frequency_hz: u32) -> Result<(), KernelError> {
+        let policy = SamplePolicy::Frequency(frequency_hz.into());
+        let program = program::program(&mut self.ebpf, self.variant.entry())?;
+        let ended = std::mem::take(&mut self.events);
+        for (&cpu, link) in self.cpus.iter().zip(ended) {
+            program.detach(link)?;
+            let scope = PerfEventScope::AllProcessesOneCpu { cpu };
+            let link = program
+                .attach(self.event.config(), scope, policy, false)
+                .map_err(|error| attach_error(error, frequency_hz))?;
+            self.events.push(link);
+        }
         Ok(())
     }
 

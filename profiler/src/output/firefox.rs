@@ -83,7 +83,7 @@ impl<'a> Conversion<'a> {
         let thread = self.thread(row.task);
         let stack = self.stack(thread, row.stack);
         let time = Timestamp::from_nanos_since_reference(row.time.0.saturating_sub(self.profile.meta().start.0));
-        let cpu = CpuDelta::from_nanos(row.count.saturating_mul(self.profile.meta().period_ns()));
+        let cpu = CpuDelta::from_nanos(row.cpu_ns);
         // A weight is 32 bits: a month of one CPU at 800 Hz in one row.
         let weight = i32::try_from(row.count).unwrap_or(i32::MAX);
         self.out.add_sample(thread, time, stack, cpu, weight);

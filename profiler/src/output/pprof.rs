@@ -84,7 +84,7 @@ impl<'a> Tables<'a> {
         let mut location_id: Vec<_> =
             physical_frames(self.profile, frames).map(|group| self.location(group, row.count)).collect();
         location_id.reverse();
-        let time = signed(row.count.saturating_mul(self.profile.meta().period_ns()));
+        let time = signed(row.cpu_ns);
         let value = if self.is_span_time() { vec![time] } else { vec![signed(row.count), time] };
         Sample { location_id, value, label: self.labels(row.task) }
     }
@@ -101,24 +101,27 @@ impl<'a> Tables<'a> {
         let task_value = self.profile.task_of(task);
         let comm = text::printable(&task_value.comm);
         let (pid, tid) = (task_value.pid.0, task_value.tid.0);
-        let text = |tables: &mut Self, key, value: &str| Label {
+        let text = |tables: &mut Self, key: &str, value: &str| Label {
             key: tables.string(key),
             str: tables.string(value),
             num: 0,
             num_unit: 0,
         };
-        let number = |tables: &mut Self, key, num: u32| Label {
+        let number = |tables: &mut Self, key: &str, num: u32| Label {
             key: tables.string(key),
             str: 0,
             num: i64::from(num),
             num_unit: 0,
         };
-        let labels = vec![
-            number(self, "pid", pid),
-            number(self, "tid", tid),
-            text(self, "comm", &comm),
-            text(self, "thread", &format!("{comm}-{tid}")),
-        ];
+        let mut labels = vec![number(self, "pid", pid), number(self, "tid", tid)];
+        // The process' name if it is known, else the thread's.
+        if task_value.labels.get("comm").is_none() {
+            labels.push(text(self, "comm", &comm));
+        }
+        labels.push(text(self, "thread", &format!("{comm}-{tid}")));
+        for (name, value) in task_value.labels.iter() {
+            labels.push(text(self, &text::printable(name), &text::printable(value)));
+        }
         self.labels.insert(task, labels.clone());
         labels
     }

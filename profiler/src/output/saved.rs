@@ -209,6 +209,7 @@ fn read_thread(
         process_start: 0,
         tid: Tid(number(&thread.tid).unwrap_or(0)),
         comm: Arc::from(thread.name.as_str()),
+        labels: Arc::default(),
     });
     let columns = thread.samples.time_deltas.iter().zip(&thread.samples.stack).zip(&thread.samples.weight);
     let mut at_ms = 0.0;

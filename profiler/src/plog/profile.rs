@@ -67,7 +67,7 @@ fn task(trace: &Trace, map: &ThreadMap, index: usize) -> Task {
     let id = trace.threads.get(index).map_or(0, |thread| thread.id);
     let number = u32::try_from(index).map_or(u32::MAX, |index| index.saturating_add(1));
     let tid = map.get(id).first().map_or(Tid(number), |(tid, _)| *tid);
-    Task { pid: Pid(0), process_start: 0, tid, comm: Arc::from(thread_name(id)) }
+    Task { pid: Pid(0), process_start: 0, tid, comm: Arc::from(thread_name(id)), labels: Arc::default() }
 }
 
 /// How a thread of a log is shown.

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::labels::Labels;
 use crate::units::{MonoNs, Pid, Tid};
 
 /// What the sampling timer counted.
@@ -64,4 +65,6 @@ pub struct Task {
     pub tid: Tid,
     /// The thread's name, unsanitized.
     pub comm: Arc<str>,
+    /// What else is known about the process.
+    pub labels: Arc<Labels>,
 }

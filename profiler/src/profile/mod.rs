@@ -11,14 +11,19 @@
 //! in the speed test of the outputs (20,000 frames, 134,000 stack prefixes). What no longer fits is counted under a note frame that says
 //! so, and in [`Overflow`]; the total stays true.
 
+mod filter;
+mod labels;
 mod limits;
 mod meta;
 mod order;
 mod restack;
+mod select;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use filter::{Filter, label_of};
+pub use labels::Labels;
 pub(crate) use limits::fnv1a;
 pub use limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
 pub use meta::{ProfileMeta, SampledEvent, Task};

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::table::{Profile, StackId, TaskId};
+use super::table::{Count, Profile, StackId, TaskId};
 use crate::units::MonoNs;
 
 /// Samples of one stack of one task in one time bucket.
@@ -16,6 +16,14 @@ pub struct Row {
     pub stack: StackId,
     /// Samples, at least 1.
     pub count: u64,
+    /// The CPU time that they stand for, in nanoseconds.
+    pub cpu_ns: u64,
+}
+
+impl Row {
+    pub(super) fn new(time: MonoNs, task: TaskId, stack: StackId, count: Count) -> Self {
+        Self { time, task, stack, count: count.samples, cpu_ns: count.cpu_ns }
+    }
 }
 
 impl Profile {
@@ -28,7 +36,7 @@ impl Profile {
         let mut rows: Vec<_> = self
             .counts
             .iter()
-            .map(|(key, &count)| Row { time: self.bucket_start(key.bucket), task: key.task, stack: key.stack, count })
+            .map(|(key, &count)| Row::new(self.bucket_start(key.bucket), key.task, key.stack, count))
             .collect();
         self.sort(&mut rows);
         rows
@@ -36,14 +44,15 @@ impl Profile {
 
     /// The same with all time buckets summed up.
     pub fn rows_without_time(&self) -> Vec<Row> {
-        let mut sums: FxHashMap<(StackId, TaskId), u64> = FxHashMap::default();
+        let mut sums: FxHashMap<(StackId, TaskId), Count> = FxHashMap::default();
         for (key, &count) in &self.counts {
-            let sum = sums.entry((key.stack, key.task)).or_insert(0);
-            *sum = sum.saturating_add(count);
+            let sum = sums.entry((key.stack, key.task)).or_default();
+            sum.samples = sum.samples.saturating_add(count.samples);
+            sum.cpu_ns = sum.cpu_ns.saturating_add(count.cpu_ns);
         }
         let time = self.meta().start;
         let mut rows: Vec<_> =
-            sums.into_iter().map(|((stack, task), count)| Row { time, task, stack, count }).collect();
+            sums.into_iter().map(|((stack, task), count)| Row::new(time, task, stack, count)).collect();
         self.sort(&mut rows);
         rows
     }

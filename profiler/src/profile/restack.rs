@@ -10,7 +10,7 @@ impl Profile {
         self.start_counting_anew(bucket_ns);
         for (index, row) in rows.iter().enumerate() {
             let stack = stack(self, index);
-            self.add(row.time, stack, row.task, row.count);
+            self.add_weighted(row.time, stack, row.task, row.count, row.cpu_ns);
         }
     }
 }

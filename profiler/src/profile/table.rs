@@ -1,6 +1,7 @@
 //! The tables of a profile and their handles.
 
 use std::hash::BuildHasherDefault;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use rustc_hash::FxHasher;
 
 use super::limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
 use super::meta::{ProfileMeta, Task};
-use crate::symbol::{Frame, FrameKind, Module, Tier};
+use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
 use crate::units::{MonoNs, Pid, Tid};
 
 /// Hashes of our own small ids. Text and addresses, which the target chooses, go to the default hasher.
@@ -89,6 +90,13 @@ pub(super) struct RowKey {
     pub(super) task: TaskId,
 }
 
+/// How often a row was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) samples: u64,
+    pub(super) cpu_ns: u64,
+}
+
 /// The file that a frame's code was loaded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleRef<'a> {
@@ -130,8 +138,10 @@ pub struct Profile {
     frames: IndexSet<FrameKey>,
     stacks: IndexSet<StackNode, IdHash>,
     tasks: IndexSet<Task>,
-    pub(super) counts: IndexMap<RowKey, u64, IdHash>,
+    pub(super) counts: IndexMap<RowKey, Count, IdHash>,
     total: u64,
+    /// The CPU time that one sample stands for from each of these times on, ascending; `meta` says it for earlier ones.
+    periods: Vec<(MonoNs, u64)>,
 }
 
 impl Profile {
@@ -162,7 +172,18 @@ impl Profile {
             tasks: IndexSet::default(),
             counts: IndexMap::default(),
             total: 0,
+            periods: Vec::new(),
         }
+    }
+
+    /// An empty profile of the same run, with its own start.
+    pub(super) fn empty_like(&self, start: MonoNs) -> Self {
+        let since = Duration::from_nanos(start.0.saturating_sub(self.meta.start.0));
+        let start_time = self.meta.start_time.checked_add(since).unwrap_or(self.meta.start_time);
+        let mut empty =
+            Self::with_limits(ProfileMeta { start, start_time, ..self.meta.clone() }, self.bucket_ns, self.limits);
+        empty.periods.clone_from(&self.periods);
+        empty
     }
 
     /// What the profile says about the run.
@@ -173,6 +194,24 @@ impl Profile {
     /// Sets how long the recording took, which is known only at its end.
     pub fn set_duration(&mut self, duration: Duration) {
         self.meta.duration = duration;
+    }
+
+    /// From `from` on, samples are taken at another frequency. Times must ascend.
+    pub fn set_frequency(&mut self, from: MonoNs, frequency_hz: NonZeroU32) {
+        self.periods.push((from, 1_000_000_000 / u64::from(frequency_hz.get())));
+    }
+
+    /// The CPU time that one sample taken at `time` stands for, in nanoseconds.
+    pub fn period_at(&self, time: MonoNs) -> u64 {
+        let known = self.periods.iter().rev().find(|(from, _)| *from <= time);
+        known.map_or_else(|| self.meta.period_ns(), |(_, period)| *period)
+    }
+
+    /// Forgets everything but what it says about the run; all handles become void.
+    pub fn clear(&mut self) {
+        let mut empty = self.empty_like(self.meta.start);
+        empty.overflow = self.overflow;
+        *self = empty;
     }
 
     /// What did not fit.
@@ -237,6 +276,11 @@ impl Profile {
 
     /// Counts `count` samples of a stack. Times before the start belong to the first bucket.
     pub fn add(&mut self, time: MonoNs, stack: StackId, task: TaskId, count: u64) {
+        self.add_weighted(time, stack, task, count, count.saturating_mul(self.period_at(time)));
+    }
+
+    /// The same for samples that stand for `cpu_ns` nanoseconds together.
+    pub fn add_weighted(&mut self, time: MonoNs, stack: StackId, task: TaskId, count: u64, cpu_ns: u64) {
         if count == 0 {
             return;
         }
@@ -246,8 +290,9 @@ impl Profile {
             self.overflow.rows += 1;
             key = RowKey { bucket: 0, stack: self.full_stack(), task: self.full_task() };
         }
-        let row = self.counts.entry(key).or_insert(0);
-        *row = row.saturating_add(count);
+        let row = self.counts.entry(key).or_default();
+        row.samples = row.samples.saturating_add(count);
+        row.cpu_ns = row.cpu_ns.saturating_add(cpu_ns);
         self.total = self.total.saturating_add(count);
     }
 
@@ -256,6 +301,30 @@ impl Profile {
         self.bucket_ns = bucket_ns.max(1);
         self.counts.clear();
         self.total = 0;
+    }
+
+    /// Takes samples off the total whose row was taken away.
+    pub(super) fn uncount(&mut self, samples: u64) {
+        self.total = self.total.saturating_sub(samples);
+    }
+
+    /// The handle here of another profile's frame.
+    pub(super) fn copy_frame(&mut self, other: &Self, frame: FrameId) -> FrameId {
+        let key = other.frames[frame.index()];
+        let text = |id: StrId| Arc::clone(&other.strings[id.index()]);
+        let module = key.module.map(|id| {
+            let module = &other.modules[id.index()];
+            Arc::new(Module { path: text(module.path), build_id: module.build_id.map(text) })
+        });
+        self.intern_frame(&Frame {
+            name: text(key.name),
+            kind: key.kind,
+            tier: key.tier,
+            inlined: key.inlined,
+            module,
+            source: key.source.map(|(file, line)| SourceLine { file: text(file), line }),
+            address: key.address,
+        })
     }
 
     /// All samples counted.
@@ -388,7 +457,8 @@ impl Profile {
     }
 
     fn full_task(&mut self) -> TaskId {
-        let task = Task { pid: Pid(0), process_start: 0, tid: Tid(0), comm: Arc::from(PROFILE_FULL) };
+        let task =
+            Task { pid: Pid(0), process_start: 0, tid: Tid(0), comm: Arc::from(PROFILE_FULL), labels: Arc::default() };
         TaskId::new(self.tasks.insert_full(task).0)
     }
 }

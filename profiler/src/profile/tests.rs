@@ -32,7 +32,7 @@ fn frame(name: &str, address: u64) -> Frame {
 }
 
 fn task(tid: u32) -> Task {
-    Task { pid: Pid(7), process_start: 1, tid: Tid(tid), comm: Arc::from("x") }
+    Task { pid: Pid(7), process_start: 1, tid: Tid(tid), comm: Arc::from("x"), labels: Arc::default() }
 }
 
 fn push_all(profile: &mut Profile, names: &[&str]) -> StackId {

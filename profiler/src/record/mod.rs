@@ -21,7 +21,9 @@ mod run;
 mod sources;
 mod unwinding;
 mod waiting;
+mod window;
 
 pub use generated::{GeneratedCode, generated_code};
 pub use options::{CallGraph, RecordOptions, Targets};
 pub use run::{Progress, RecordError, Recorded, Recorder};
+pub use window::{Command, Health, Window, WindowOptions};

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::account::Account;
 use crate::code::{CodeHit, CodeId};
 use crate::process::{Mapping, MappingKind, Process, ProcessId};
-use crate::profile::{FrameId, Profile, Task};
+use crate::profile::{FrameId, Labels, Profile, Task};
 use crate::record::files::Files;
 use crate::record::sources::Sources;
 use crate::record::waiting::{Stacks, Waiting};
@@ -89,6 +89,7 @@ pub(super) struct Context<'a> {
     pub(super) sources: Option<&'a Sources>,
     pub(super) symbols: &'a Symbolizer,
     pub(super) stacks: &'a Stacks,
+    pub(super) labels: &'a Arc<Labels>,
 }
 
 /// An object, the start and method of an inlined part (`None` for the object itself), and a line.
@@ -167,6 +168,15 @@ impl Resolver {
         readiness
     }
 
+    /// Forgets the frames that it has made: the profile has been emptied.
+    pub(super) fn forget_frames(&mut self) {
+        self.native.clear();
+        self.jit.clear();
+        self.plain.clear();
+        self.comms.clear();
+        self.jit_modules.clear();
+    }
+
     /// Adds the sample to the profile.
     pub(super) fn resolve(
         &mut self,
@@ -193,6 +203,7 @@ impl Resolver {
             process_start: sample.process.start.0,
             tid: sample.tid,
             comm,
+            labels: Arc::clone(context.labels),
         });
         profile.add(sample.time, stack, task, 1);
         self.frames = frames;

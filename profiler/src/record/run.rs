@@ -4,6 +4,7 @@ mod close;
 mod feed;
 mod follow;
 mod late;
+mod serve;
 mod settle;
 
 use std::collections::{HashMap, HashSet};
@@ -11,6 +12,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,7 +25,7 @@ use crate::kernel::{
 use crate::process::event::TaskEvent;
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, Processes, monotonic_now};
-use crate::profile::{Profile, ProfileMeta, SampledEvent};
+use crate::profile::{Labels, Profile, ProfileMeta, SampledEvent};
 use crate::record::copies::Copies;
 use crate::record::files::Files;
 use crate::record::late::LateSamples;
@@ -149,6 +151,9 @@ pub struct Recorder {
     forked: HashMap<ProcessId, (ProcessId, MonoNs)>,
     /// What tells each process' runtime, read while it is there.
     clues: HashMap<ProcessId, Clues>,
+    /// What else is known about each process, if that is wanted.
+    labels: HashMap<ProcessId, Arc<Labels>>,
+    no_labels: Arc<Labels>,
     events: Vec<TaskEvent>,
     arrived: Vec<Waiting>,
     started: Instant,
@@ -209,6 +214,8 @@ impl Recorder {
             gone: HashSet::new(),
             forked: HashMap::new(),
             clues: HashMap::new(),
+            labels: HashMap::new(),
+            no_labels: Arc::default(),
             events: Vec::new(),
             arrived: Vec::new(),
             started: Instant::now(),
@@ -406,8 +413,16 @@ impl Recorder {
     }
 
     fn finish(mut self) -> Result<Recorded, RecordError> {
-        self.sampler.stop()?;
         let duration = self.started.elapsed();
+        self.drain()?;
+        self.profile.set_duration(duration);
+        self.close_account(duration)?;
+        Ok(Recorded { profile: self.profile, account: self.account })
+    }
+
+    /// Takes no more samples, and names all that there are.
+    fn drain(&mut self) -> Result<(), RecordError> {
+        self.sampler.stop()?;
         self.gather();
         let deadline = Instant::now() + LAST_READ_LIMIT;
         loop {
@@ -427,9 +442,19 @@ impl Recorder {
             self.account.remark(format!("{unanswered} addresses were not named in time"));
         }
         self.settle(monotonic_now(), true);
-        self.profile.set_duration(duration);
-        self.close_account(duration)?;
-        Ok(Recorded { profile: self.profile, account: self.account })
+        Ok(())
+    }
+
+    /// Samples at another frequency from now on.
+    fn set_frequency(&mut self, frequency_hz: NonZeroU32) -> Result<(), RecordError> {
+        if frequency_hz.get() == self.options.frequency_hz {
+            return Ok(());
+        }
+        self.sampler.set_frequency(frequency_hz.get())?;
+        self.options.frequency_hz = frequency_hz.get();
+        self.sampler_options.frequency_hz = frequency_hz.get();
+        self.profile.set_frequency(monotonic_now(), frequency_hz);
+        Ok(())
     }
 
     fn progress(&self) -> Result<Progress, RecordError> {

@@ -60,7 +60,7 @@ pub(super) fn string(profile: &Profile, format: Format, options: &OutputOptions)
 }
 
 pub(super) fn task(tid: u32, comm: &str) -> Task {
-    Task { pid: Pid(4242), process_start: 77, tid: Tid(tid), comm: Arc::from(comm) }
+    Task { pid: Pid(4242), process_start: 77, tid: Tid(tid), comm: Arc::from(comm), labels: Arc::default() }
 }
 
 pub(super) fn native(name: &str, path: &str, offset: u64) -> Frame {

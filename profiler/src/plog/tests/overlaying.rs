@@ -26,7 +26,13 @@ fn recorded(samples: &[(u64, u32)]) -> Profile {
     let frame = profile.intern_frame(&work);
     for &(time, tid) in samples {
         let stack = profile.push(profile.stack_root(), frame);
-        let task = profile.task(Task { pid: Pid(1), process_start: 0, tid: Tid(tid), comm: Arc::from("t") });
+        let task = profile.task(Task {
+            pid: Pid(1),
+            process_start: 0,
+            tid: Tid(tid),
+            comm: Arc::from("t"),
+            labels: Arc::default(),
+        });
         profile.add(MonoNs(time), stack, task, 1);
     }
     profile

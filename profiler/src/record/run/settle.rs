@@ -3,6 +3,7 @@
 use super::Recorder;
 use crate::record::resolve::{Context, Readiness, Resolver};
 use crate::record::sources::Sources;
+use crate::record::waiting::{Queue, Waiting};
 use crate::units::MonoNs;
 
 /// Samples resolved with what is known when too many wait.
@@ -30,6 +31,7 @@ impl Recorder {
                 sources: self.sources.get(id),
                 symbols: &self.symbols,
                 stacks: &self.stacks,
+                labels: self.labels.get(id).unwrap_or(&self.no_labels),
             };
             let limit = settled_until(context.sources, now);
             while let Some(sample) = queue.front() {
@@ -70,10 +72,42 @@ impl Recorder {
                 sources: self.sources.get(&sample.process),
                 symbols: &self.symbols,
                 stacks: &self.stacks,
+                labels: self.labels.get(&sample.process).unwrap_or(&self.no_labels),
             };
             self.resolver.resolve(&sample, &context, &mut self.files, &mut self.profile, &mut self.account);
             self.waiting -= 1;
         }
+    }
+
+    /// Whether every sample taken before `time` is in the profile.
+    pub(super) fn is_settled_before(&self, time: MonoNs) -> bool {
+        let mut waiting = self.queues.values().flatten().chain(&self.unnamed);
+        waiting.all(|sample| sample.time >= time)
+    }
+
+    /// Resolves all samples taken before `time` with what is known now.
+    pub(super) fn settle_before(&mut self, time: MonoNs) {
+        let queued = self.queues.values_mut().flat_map(|queue| {
+            let (due, rest) = queue.drain(..).partition::<Queue, _>(|sample| sample.time < time);
+            *queue = rest;
+            due
+        });
+        let mut due: Vec<Waiting> = queued.collect();
+        due.extend(self.unnamed.extract_if(.., |sample| sample.time < time));
+        for sample in due {
+            let context = Context {
+                process: self.processes.get(sample.process),
+                sources: self.sources.get(&sample.process),
+                symbols: &self.symbols,
+                stacks: &self.stacks,
+                labels: self.labels.get(&sample.process).unwrap_or(&self.no_labels),
+            };
+            self.late.give_up(&sample);
+            self.resolver.resolve(&sample, &context, &mut self.files, &mut self.profile, &mut self.account);
+            self.waiting -= 1;
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        self.forget_stacks();
     }
 
     /// Raw stacks are needed as long as a sample waits.
@@ -93,6 +127,7 @@ impl Recorder {
                 sources: self.sources.get(id),
                 symbols: &self.symbols,
                 stacks: &self.stacks,
+                labels: self.labels.get(id).unwrap_or(&self.no_labels),
             };
             while left > 0
                 && let Some(sample) = queue.pop_front()

@@ -1,0 +1,171 @@
+//! The data loop of a recording without end.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use super::{PACE, RecordError, Recorder, TICK};
+use crate::account::Account;
+use crate::kernel::wait_readable;
+use crate::process::monotonic_now;
+use crate::profile::Profile;
+use crate::record::window::{Command, Health, Window, WindowOptions};
+use crate::units::MonoNs;
+
+/// Interned frames and stacks from which on the profile is emptied after a window: what ended long ago goes with it.
+const MAX_KEPT_STACKS: usize = 64 << 10;
+/// Snapshots that wait at most; further ones are answered at once, with what there is.
+const MAX_SNAPSHOTS: usize = 64;
+
+/// A copy that somebody waits for.
+struct Snapshot {
+    from: MonoNs,
+    to: MonoNs,
+    reply: Box<dyn FnOnce(Profile) + Send>,
+}
+
+/// Where the windows stand.
+struct Cutter {
+    options: WindowOptions,
+    /// Where the open window begins.
+    begin: MonoNs,
+    snapshots: Vec<Snapshot>,
+}
+
+impl Cutter {
+    fn end(&self) -> MonoNs {
+        self.begin.after(self.options.length)
+    }
+}
+
+impl Recorder {
+    /// Records until `stop` is set, and hands every window to `sink`, which is called on this thread and must not wait.
+    /// Readable `wake` makes it look at `stop` and `commands`.
+    ///
+    /// # Errors
+    /// The kernel refuses what it allowed before.
+    pub fn serve(
+        mut self,
+        options: WindowOptions,
+        stop: &AtomicBool,
+        wake: &impl AsRawFd,
+        commands: &Receiver<Command>,
+        mut sink: impl FnMut(Window),
+    ) -> Result<Account, RecordError> {
+        let fds: Vec<RawFd> = self.side_band.fds().chain([self.sampler.fd(), wake.as_raw_fd()]).collect();
+        let mut cutter = Cutter { options, begin: self.profile.meta().start, snapshots: Vec::new() };
+        let mut next_tick = Instant::now() + TICK;
+        while !stop.load(Ordering::Acquire) {
+            let left = next_tick.saturating_duration_since(Instant::now());
+            let early = wait_readable(&fds, left).map_err(|source| RecordError::System { what: "poll", source })?;
+            self.gather();
+            self.obey(commands, &mut cutter, &mut sink)?;
+            if Instant::now() >= next_tick {
+                let more = self.tick()?;
+                next_tick = Instant::now() + if more { Duration::ZERO } else { TICK };
+                self.cut_due(&mut cutter, &mut sink)?;
+            } else if early && !stop.load(Ordering::Acquire) {
+                std::thread::sleep(PACE);
+            }
+        }
+        let duration = self.started.elapsed();
+        self.drain()?;
+        let end = monotonic_now();
+        for snapshot in std::mem::take(&mut cutter.snapshots) {
+            self.answer(snapshot);
+        }
+        self.cut(&mut cutter, end, &mut sink)?;
+        self.close_account(duration)?;
+        Ok(self.account)
+    }
+
+    fn obey(
+        &mut self,
+        commands: &Receiver<Command>,
+        cutter: &mut Cutter,
+        sink: &mut impl FnMut(Window),
+    ) -> Result<(), RecordError> {
+        loop {
+            match commands.try_recv() {
+                Ok(Command::Snapshot { from, to, reply }) => {
+                    let snapshot = Snapshot { from, to, reply };
+                    if cutter.snapshots.len() < MAX_SNAPSHOTS {
+                        cutter.snapshots.push(snapshot);
+                    } else {
+                        self.answer(snapshot);
+                    }
+                }
+                Ok(Command::Frequency(frequency_hz)) => self.set_frequency(frequency_hz)?,
+                Ok(Command::Cut) => {
+                    let now = monotonic_now();
+                    self.settle_before(now);
+                    self.cut(cutter, now, sink)?;
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    /// Answers snapshots and closes windows whose time has come.
+    fn cut_due(&mut self, cutter: &mut Cutter, sink: &mut impl FnMut(Window)) -> Result<(), RecordError> {
+        let now = monotonic_now();
+        let grace = cutter.options.grace;
+        let mut open = Vec::new();
+        for snapshot in std::mem::take(&mut cutter.snapshots) {
+            let is_due = now >= snapshot.to && (now >= snapshot.to.after(grace) || self.is_settled_before(snapshot.to));
+            if is_due {
+                self.answer(snapshot);
+            } else {
+                open.push(snapshot);
+            }
+        }
+        cutter.snapshots = open;
+        if now >= cutter.end().after(grace) {
+            let end = cutter.end();
+            self.settle_before(end);
+            self.cut(cutter, end, sink)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, snapshot: Snapshot) {
+        self.settle_before(snapshot.to);
+        let mut copy = self.profile.select(snapshot.from, |row| row.time >= snapshot.from && row.time < snapshot.to);
+        copy.set_duration(Duration::from_nanos(snapshot.to.0.saturating_sub(snapshot.from.0)));
+        (snapshot.reply)(copy);
+    }
+
+    fn cut(&mut self, cutter: &mut Cutter, end: MonoNs, sink: &mut impl FnMut(Window)) -> Result<(), RecordError> {
+        let mut profile = self.profile.take_before(cutter.begin, end);
+        profile.set_duration(Duration::from_nanos(end.0.saturating_sub(cutter.begin.0)));
+        cutter.begin = end;
+        let health = self.health()?;
+        if self.profile.stack_count() > MAX_KEPT_STACKS && self.profile.total() == 0 {
+            self.profile.clear();
+            self.resolver.forget_frames();
+        }
+        sink(Window { profile, end, health });
+        Ok(())
+    }
+
+    fn health(&self) -> Result<Health, RecordError> {
+        let counts = self.sampler.counts()?;
+        let overflow = self.profile.overflow();
+        Ok(Health {
+            taken: counts.taken,
+            delivered: self.account.samples.delivered,
+            lost: counts.ring_full.saturating_add(self.sampler.malformed()),
+            kernel_ns: counts.cost_ns,
+            waiting: self.waiting,
+            complete_stacks: self.account.stacks.complete,
+            cut_stacks: self.account.stacks.cut.values().sum(),
+            named_jit_frames: self.account.jit.named_total(),
+            unnamed_jit_frames: self.account.jit.unnamed_total(),
+            processes: self.processes.live().count(),
+            functions: self.sources.values().map(|sources| sources.code.map.living()).sum(),
+            frequency_hz: self.options.frequency_hz,
+            overflowed: overflow.frames.saturating_add(overflow.stacks).saturating_add(overflow.rows),
+        })
+    }
+}

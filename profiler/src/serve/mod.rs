@@ -1,0 +1,12 @@
+//! The service: a recording without end, its archive, and those who ask for it.
+//!
+//! ```text
+//! record thread   Recorder::serve -> Window -> bounded queue                 never waits for anything below
+//! archive thread  queue -> Archive, push
+//! tokio           HTTP, signals, timers -> Command -> record thread
+//! ```
+
+pub mod http;
+mod recording;
+
+pub use recording::{Handle, Recording, RecordingError};

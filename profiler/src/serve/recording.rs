@@ -1,0 +1,160 @@
+//! The recording on its own thread, and the handle by which the rest of the service talks to it.
+
+use std::io::{self, PipeWriter, Write};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::oneshot;
+
+use crate::account::Account;
+use crate::profile::Profile;
+use crate::record::{Command, Health, RecordError, RecordOptions, Recorder, Window, WindowOptions};
+use crate::units::MonoNs;
+
+/// Commands that wait at most.
+const MAX_COMMANDS: usize = 256;
+
+/// Why the recording could not begin, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// The recorder.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The system refuses a thread or a pipe.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A fault of jitprof.
+    #[error("the recording thread panicked; please report this with the lines above")]
+    Panicked,
+}
+
+/// What the handles share with the recording's thread.
+struct Shared {
+    stop: AtomicBool,
+    commands: SyncSender<Command>,
+    wake: Mutex<PipeWriter>,
+    health: Mutex<Health>,
+    windows_dropped: AtomicU64,
+}
+
+/// Talks to the recording. Cheap to clone; no method waits for the recording.
+#[derive(Clone)]
+pub struct Handle(Arc<Shared>);
+
+/// A recording on its thread.
+pub struct Recording {
+    handle: Handle,
+    thread: JoinHandle<Result<Account, RecordError>>,
+}
+
+impl Recording {
+    /// Attaches and starts. Windows go into `windows`; one for which there is no room is dropped and counted, so that a
+    /// slow taker never holds up the samples. `ended` is told when the thread ends.
+    ///
+    /// # Errors
+    /// [`RecordingError`].
+    pub fn start(
+        options: RecordOptions,
+        window: WindowOptions,
+        windows: SyncSender<Window>,
+        ended: oneshot::Sender<()>,
+    ) -> Result<Self, RecordingError> {
+        let system = |what| move |source| RecordingError::System { what, source };
+        let recorder = Recorder::start(options)?;
+        let (wake_reader, wake) = io::pipe().map_err(system("cannot make a pipe"))?;
+        let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
+        let handle = Handle(Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            commands,
+            wake: Mutex::new(wake),
+            health: Mutex::default(),
+            windows_dropped: AtomicU64::new(0),
+        }));
+        let shared = handle.clone();
+        let run = move || {
+            let result = recorder.serve(window, &shared.0.stop, &wake_reader, &orders, |window| {
+                *shared.0.health.lock().unwrap_or_else(PoisonError::into_inner) = window.health;
+                if let Err(TrySendError::Full(_)) = windows.try_send(window) {
+                    shared.0.windows_dropped.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            if ended.send(()).is_err() {
+                tracing::debug!("nobody waits for the recording any more");
+            }
+            result
+        };
+        let thread =
+            std::thread::Builder::new().name("record".into()).spawn(run).map_err(system("cannot start a thread"))?;
+        Ok(Self { handle, thread })
+    }
+
+    /// A way to talk to it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Ends it; its last window is handed out before this returns.
+    ///
+    /// # Errors
+    /// [`RecordingError`], also if it ended earlier.
+    pub fn stop(self) -> Result<Account, RecordingError> {
+        self.handle.0.stop.store(true, Ordering::Release);
+        self.handle.wake();
+        Ok(self.thread.join().map_err(|_| RecordingError::Panicked)??)
+    }
+}
+
+impl Handle {
+    /// What was sampled in `from..to`, as soon as it is named; `None` if the recording ended or has too much to do.
+    pub async fn snapshot(&self, from: MonoNs, to: MonoNs) -> Option<Profile> {
+        let (sender, receiver) = oneshot::channel();
+        let reply = Box::new(move |profile| {
+            if sender.send(profile).is_err() {
+                tracing::debug!("nobody waits for the snapshot any more");
+            }
+        });
+        self.command(Command::Snapshot { from, to, reply }).then_some(())?;
+        receiver.await.ok()
+    }
+
+    /// Samples at another frequency from now on. Returns whether the recording will hear of it.
+    pub fn set_frequency(&self, frequency_hz: NonZeroU32) -> bool {
+        self.command(Command::Frequency(frequency_hz))
+    }
+
+    /// Closes the open window now. Returns whether the recording will hear of it.
+    pub fn cut(&self) -> bool {
+        self.command(Command::Cut)
+    }
+
+    /// How the recording stood when it last closed a window.
+    pub fn health(&self) -> Health {
+        *self.0.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Windows that nobody took in time.
+    pub fn windows_dropped(&self) -> u64 {
+        self.0.windows_dropped.load(Ordering::Relaxed)
+    }
+
+    fn command(&self, command: Command) -> bool {
+        let sent = self.0.commands.try_send(command).is_ok();
+        self.wake();
+        sent
+    }
+
+    fn wake(&self) {
+        let mut wake = self.0.wake.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = wake.write_all(&[1]) {
+            tracing::debug!("the recording has ended: {error}");
+        }
+    }
+}

@@ -55,6 +55,16 @@ pub trait StackMemory {
     /// # Errors
     /// The address is not mapped, not readable or, in the kernel, not resident.
     fn read_u64(&self, address: u64) -> Result<u64, ReadFault>;
+
+    /// Reads the two words at `address`: a saved frame pointer mostly lies below the return address, and one read costs
+    /// the kernel part half of two.
+    ///
+    /// # Errors
+    /// As [`StackMemory::read_u64`], for either.
+    #[inline(always)]
+    fn read_pair(&self, address: u64) -> Result<(u64, u64), ReadFault> {
+        Ok((self.read_u64(address)?, self.read_u64(address.wrapping_add(8))?))
+    }
 }
 
 /// Where rules come from.
@@ -229,6 +239,10 @@ impl<M: StackMemory> Walk<'_, M> {
                 if cfa <= sp {
                     return Err(StopReason::BadFrame);
                 }
+                if row.fp_kind() == AT_CFA && row.fp_offset_bytes() == -16 {
+                    let (caller_fp, return_address) = self.read_pair(cfa.wrapping_sub(16))?;
+                    return self.caller(return_address, cfa, caller_fp);
+                }
                 let caller_fp = self.caller_fp(row, cfa, fp)?;
                 self.caller(self.read(cfa.wrapping_sub(8))?, cfa, caller_fp)
             }
@@ -301,8 +315,8 @@ impl<M: StackMemory> Walk<'_, M> {
         if fp < sp || fp.wrapping_sub(sp) >= MAX_FRAME_BYTES || fp & 7 != 0 {
             return Err(StopReason::NoFramePointer);
         }
-        let saved = self.read(fp)?;
-        self.caller(self.read(fp.wrapping_add(8))?, fp.wrapping_add(16), saved)
+        let (saved, return_address) = self.read_pair(fp)?;
+        self.caller(return_address, fp.wrapping_add(16), saved)
     }
 
     /// The frame that a signal interrupted, from the registers that the kernel has left at the stack pointer.
@@ -340,6 +354,11 @@ impl<M: StackMemory> Walk<'_, M> {
     #[inline(always)]
     fn read(&self, address: u64) -> Result<u64, StopReason> {
         self.memory.read_u64(address).map_err(|ReadFault| StopReason::ReadFault)
+    }
+
+    #[inline(always)]
+    fn read_pair(&self, address: u64) -> Result<(u64, u64), StopReason> {
+        self.memory.read_pair(address).map_err(|ReadFault| StopReason::ReadFault)
     }
 }
 

@@ -130,4 +130,11 @@ impl StackMemory for UserMemory {
         // SAFETY: the helper checks the address and never faults.
         unsafe { bpf_probe_read_user(address as *const u64) }.map_err(|_| ReadFault)
     }
+
+    #[inline(always)]
+    fn read_pair(&self, address: u64) -> Result<(u64, u64), ReadFault> {
+        // SAFETY: the helper checks the address and never faults.
+        let [first, second] = unsafe { bpf_probe_read_user(address as *const [u64; 2]) }.map_err(|_| ReadFault)?;
+        Ok((first, second))
+    }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 12] = [
+pub(crate) const RUNTIMES: [Runtime; 13] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
@@ -53,6 +53,7 @@ pub(crate) const RUNTIMES: [Runtime; 12] = [
     Runtime { name: "llvm", find: llvm },
     Runtime { name: "numba", find: numba },
     Runtime { name: "ittapi", find: ittapi },
+    Runtime { name: "onednn", find: onednn },
     Runtime { name: "linux_perf", find: linux_perf },
     Runtime { name: GSYMUTIL, find: gsymutil },
 ];
@@ -252,6 +253,24 @@ fn ittapi(workspace: &Workspace) -> Result<Variables> {
     build.args(["-O1", "-g", "-fno-omit-frame-pointer", "-I"]).arg(library.join("include")).arg("-I").arg(&source);
     build.arg(workspace.targets().join("jit_api/exercise.c")).arg(source.join("jitprofiling.c"));
     command::run(build.arg("-o").arg(&binary).args(["-ldl", "-lpthread"]))?;
+    Ok(vec![(VARIABLE, binary.into())])
+}
+
+/// A program with oneDNN's kernels; Debian's package is version 2.
+fn onednn(workspace: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_ONEDNN";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let compiler = program("CXX", "c++", &["g++"])?;
+    if !Path::new("/usr/include/dnnl.hpp").is_file() {
+        apt_install(&["libdnnl-dev"])
+            .with_context(|| format!("there is no oneDNN; install it, or set {VARIABLE} to a built onednn/burn.cpp"))?;
+    }
+    let binary = workspace.target.join("onednn-burn");
+    let mut build = Command::new(compiler);
+    build.args(["-O1", "-g"]).arg(workspace.targets().join("onednn/burn.cpp")).arg("-o").arg(&binary).arg("-ldnnl");
+    command::run(&mut build)?;
     Ok(vec![(VARIABLE, binary.into())])
 }
 

@@ -73,8 +73,9 @@ fn a_flipped_byte_costs_its_record_only() {
 
 #[test]
 fn a_damaged_time_of_the_first_record_costs_that_record_only() {
-    let rows: Vec<EntryFields<'_>> =
-        (0..3).map(|row| EntryFields { addr: 0x1040 + row, line: 1, name: b"file", ..EntryFields::default() }).collect();
+    let rows: Vec<EntryFields<'_>> = (0..3)
+        .map(|row| EntryFields { addr: 0x1040 + row, line: 1, name: b"file", ..EntryFields::default() })
+        .collect();
     let mut dump = DumpWriter::new(1);
     // The first one's own announcement, whose time is what is damaged.
     dump.debug_info(5_000_000_000, 0x1000, &rows, 0).unwinding_info(5_000_000_000, &[0; 24], 8, 0);

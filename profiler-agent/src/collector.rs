@@ -7,7 +7,7 @@ use crate::event::{self, Code, Event};
 use crate::inlines::Inlines;
 use crate::memory;
 use crate::methods::{Methods, Unit};
-use crate::module::{self, Object};
+use crate::module::{self, Inlined, Object};
 use crate::record::{Group, Loss, Range};
 use crate::regions::Region;
 use crate::report::Failure;
@@ -23,6 +23,9 @@ const MAX_CODE: u32 = 16 << 20;
 /// Buffers are kept for the next event up to this size.
 const MAX_KEPT_ROOM: usize = 256 << 10;
 
+/// Numbers of inlined parts that have none of the runtime's are above.
+const OWN_NUMBERS: u32 = 1 << 31;
+
 /// wasmtime (all versions so far) gives its own name as every function's class.
 const CLASSES_THAT_ARE_MODULES: [&[u8]; 1] = [b"wasmtime"];
 /// wasmtime's source of modules without debug information is `<unknown wasm filename>`.
@@ -36,6 +39,8 @@ pub(crate) struct Collector {
     methods: Methods,
     inlines: Inlines,
     next_index: u64,
+    /// The number given to an inlined part last; they count down.
+    last_number: u32,
     room: Vec<u8>,
     code: Vec<u8>,
 }
@@ -63,6 +68,8 @@ struct New<'a> {
     rows: &'a [(Row, &'a [u8])],
     /// `.eh_frame` and its header, and how long the header is.
     unwinding: Option<&'a (Vec<u8>, usize)>,
+    /// What its debug information says was inlined.
+    inlined: &'a [Inlined<'a>],
     /// The event, if a part of it could not be read.
     incomplete: Option<u32>,
 }
@@ -76,6 +83,7 @@ impl Collector {
             methods: Methods::default(),
             inlines: Inlines::default(),
             next_index: 0,
+            last_number: u32::MAX,
             room: Vec::new(),
             code: Vec::new(),
         }
@@ -179,6 +187,7 @@ impl Collector {
             unit: Arc::clone(&unit),
             rows: &rows,
             unwinding: None,
+            inlined: &[],
             incomplete: (!complete).then_some(number),
         })
     }
@@ -195,7 +204,7 @@ impl Collector {
         let size = u32::try_from(end - start).ok().filter(|size| (1..=MAX_CODE).contains(size));
         let size = size.ok_or(Trouble::Lost(Loss::TooLarge))?;
         let region = Region { start, size, method };
-        self.announce(New { region, name: &name, unit, rows: &[], unwinding: None, incomplete: None })
+        self.announce(New { region, name: &name, unit, rows: &[], unwinding: None, inlined: &[], incomplete: None })
     }
 
     fn inline(&mut self, code: &Code, parent: u32) -> Result<(), Trouble> {
@@ -225,15 +234,20 @@ impl Collector {
     fn object_functions(&mut self, object: &Object) -> Result<(), Trouble> {
         let functions = module::functions(object).ok_or(Trouble::Lost(Loss::Damaged))?;
         let unit = self.methods.unit(Unit { source: Box::default(), module: object.name.as_slice().into() });
-        let mut outcome = Ok(());
+        let too_many = || Err(Trouble::Lost(Loss::TooLarge));
+        let mut outcome = if functions.cut { too_many() } else { Ok(()) };
         for function in &functions.list {
-            let rows: Vec<(Row, &[u8])> = functions.rows_of(function).collect();
+            let (rows, inlined, complete) = functions.levels(function);
+            if !complete {
+                outcome = too_many();
+            }
             let new = New {
                 region: Region { start: function.start, size: function.size, method: 0 },
                 name: &function.name,
                 unit: Arc::clone(&unit),
                 rows: &rows,
                 unwinding: function.unwinding.as_ref(),
+                inlined: &inlined,
                 incomplete: None,
             };
             match self.announce(new) {
@@ -280,10 +294,24 @@ impl Collector {
         for inline in self.inlines.take(region.start, region.end(), region.method) {
             group.again(&inline);
         }
+        self.inlined(&mut group, region.method, new.inlined);
         self.next_index += 1;
         self.code = kept(code);
         self.write(group)?;
         if self.methods.add(region, new.name, new.unit) { Ok(()) } else { Err(Trouble::Lost(Loss::Memory)) }
+    }
+
+    /// The parts that an object's debug information knows. It gives them no numbers: those used are ones that no runtime
+    /// has counted up to.
+    fn inlined(&mut self, group: &mut Group, method: u32, inlined: &[Inlined<'_>]) {
+        let mut numbers: Vec<u32> = Vec::with_capacity(inlined.len());
+        for part in inlined {
+            let parent = part.parent.and_then(|parent| numbers.get(parent).copied()).unwrap_or(method);
+            self.last_number =
+                self.last_number.checked_sub(1).filter(|number| *number > OWN_NUMBERS).unwrap_or(u32::MAX);
+            numbers.push(self.last_number);
+            group.inline(part.range, (self.last_number, parent), part.name, part.source, &part.rows);
+        }
     }
 
     fn unloaded(&mut self, gone: &[Region]) -> Result<(), Trouble> {

@@ -1,10 +1,13 @@
-//! What an object in memory says: functions where they were loaded, their lines, and their unwinding data.
+//! What an object in memory says: functions where they were loaded, their lines, what was inlined into them, and their
+//! unwinding data.
 //!
 //! LLVM hands over the relocatable object as it was compiled, and where its sections lie. It does so before it applies
 //! relocations (MCJIT of LLVM 22: `notifyObjectLoaded`, then `resolveRelocations`), so `.eh_frame` in memory does not
 //! know its functions yet, and the code's operands are not final. Relocations are applied here, to copies.
 
-use gimli::{EndianSlice, NativeEndian, SectionId};
+mod debug;
+mod levels;
+
 use object::read::elf::ElfFile64;
 use object::{
     Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationKind, RelocationTarget,
@@ -12,18 +15,16 @@ use object::{
 };
 
 use crate::record::Range;
-use crate::rows::Row;
 use crate::unwinding::Frames;
+
+pub(crate) use levels::Inlined;
 
 /// Functions taken from one object.
 const MAX_FUNCTIONS: usize = 1 << 18;
-/// Source rows read of one object.
-const MAX_ROWS: usize = 1 << 20;
 /// The largest `.eh_frame` that is copied.
 const MAX_FRAMES: u64 = 16 << 20;
 
 type File<'a> = ElfFile64<'a, object::NativeEndian>;
-type Bytes<'a> = EndianSlice<'a, NativeEndian>;
 
 /// An object that a runtime has loaded.
 #[derive(Clone, Debug, Default)]
@@ -67,35 +68,38 @@ pub(crate) struct Function {
     pub(crate) unwinding: Option<(Vec<u8>, usize)>,
 }
 
-/// The functions of an object, and the source rows of all of them.
+/// The functions of an object, and what its debug information says about all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
     pub(crate) list: Vec<Function>,
     /// By address.
     lines: Vec<Line>,
-    files: Vec<Vec<u8>>,
+    /// By start, the longer first, of equal ones the outer first.
+    parts: Vec<Part>,
+    /// Names of files and of inlined functions.
+    texts: Vec<Vec<u8>>,
+    /// Whether inlined functions were left out because there are too many.
+    pub(crate) cut: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Line {
     address: u64,
     line: u32,
-    /// In `files`.
+    /// In `texts`.
     file: usize,
 }
 
-impl Functions {
-    /// The rows of one function with their files.
-    pub(crate) fn rows_of(&self, function: &Function) -> impl Iterator<Item = (Row, &[u8])> + Clone {
-        let (start, end) = (function.start, function.start.saturating_add(u64::from(function.size)));
-        let first = self.lines.partition_point(|line| line.address < start);
-        let after = self.lines.partition_point(|line| line.address < end);
-        let lines = self.lines.get(first..after).unwrap_or_default();
-        lines.iter().filter_map(move |line| {
-            let offset = u32::try_from(line.address.checked_sub(start)?).ok()?;
-            Some((Row { offset, line: line.line }, self.files.get(line.file)?.as_slice()))
-        })
-    }
+/// Code that was inlined.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    start: u64,
+    end: u64,
+    /// The function that it comes from, in `texts`.
+    name: usize,
+    /// Where it was called: in `texts`, and a line.
+    call_file: usize,
+    call_line: u32,
 }
 
 /// Everything that the object says about code; `None` if it is no ELF file of 64 bits.
@@ -110,9 +114,8 @@ pub(crate) fn functions(object: &Object) -> Option<Functions> {
             function.unwinding = frames.of(function.start, function.size);
         }
     }
-    // Damaged debug information costs the lines from there on.
-    read_lines(object, &file, &mut functions);
-    functions.lines.sort_by_key(|line| line.address);
+    // Damaged debug information costs what it would say from there on.
+    debug::read(object, &file, &mut functions);
     Some(functions)
 }
 
@@ -199,74 +202,6 @@ fn meaning(relocation: &object::Relocation) -> Option<(bool, usize)> {
         RelocationKind::Relative => Some((true, length)),
         _ => None,
     }
-}
-
-fn read_lines(object: &Object, file: &File<'_>, functions: &mut Functions) -> Option<()> {
-    const SECTIONS: [SectionId; 7] = [
-        SectionId::DebugAbbrev,
-        SectionId::DebugInfo,
-        SectionId::DebugLine,
-        SectionId::DebugLineStr,
-        SectionId::DebugStr,
-        SectionId::DebugStrOffsets,
-        SectionId::DebugAddr,
-    ];
-    let sections = SECTIONS.map(|id| (id, relocated(object, file, id.name())));
-    let bytes = |id: SectionId| {
-        let found = sections.iter().find(|(known, _)| *known == id);
-        Ok::<_, gimli::Error>(EndianSlice::new(found.map_or(&[][..], |(_, bytes)| bytes), NativeEndian))
-    };
-    let dwarf = gimli::Dwarf::load(bytes).ok()?;
-    let mut units = dwarf.units();
-    while let Some(header) = units.next().ok()? {
-        let unit = dwarf.unit(header).ok()?;
-        unit_lines(&dwarf, &unit, functions)?;
-    }
-    Some(())
-}
-
-fn unit_lines<'a>(
-    dwarf: &gimli::Dwarf<Bytes<'a>>,
-    unit: &gimli::Unit<Bytes<'a>>,
-    functions: &mut Functions,
-) -> Option<()> {
-    let Some(program) = unit.line_program.clone() else { return Some(()) };
-    let mut known: Option<(u64, usize)> = None;
-    let mut rows = program.rows();
-    while let Some((header, row)) = rows.next_row().ok()? {
-        if functions.lines.len() >= MAX_ROWS {
-            return None;
-        }
-        let index = row.file_index();
-        let file = match known {
-            Some((last, file)) if last == index => file,
-            _ => {
-                functions.files.push(file_name(dwarf, unit, header, row).unwrap_or_default());
-                functions.files.len() - 1
-            }
-        };
-        known = Some((index, file));
-        let line = row.line().filter(|_| !row.end_sequence()).map_or(0, std::num::NonZero::get);
-        functions.lines.push(Line { address: row.address(), line: u32::try_from(line).unwrap_or(0), file });
-    }
-    Some(())
-}
-
-/// Directory and name of a row's file, as far as the line program says them.
-fn file_name<'a>(
-    dwarf: &gimli::Dwarf<Bytes<'a>>,
-    unit: &gimli::Unit<Bytes<'a>>,
-    header: &gimli::LineProgramHeader<Bytes<'a>>,
-    row: &gimli::LineRow,
-) -> Option<Vec<u8>> {
-    let file = row.file(header)?;
-    let text = |value| dwarf.attr_string(unit, value).ok().map(|text| text.slice().to_vec());
-    let name = text(file.path_name())?;
-    let directory = file.directory(header).and_then(text).unwrap_or_default();
-    if name.starts_with(b"/") || directory.is_empty() {
-        return Some(name);
-    }
-    Some([&directory, &b"/"[..], &name].concat())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! bits 24..26  fp kind     an `FpKind` code
 //! bits 26..32  return      a `ReturnAddress` code: 0 at `cfa - 8`, 1 in the link register, n at
 //!                          `cfa + fp offset + 8 * (n - 33)`
-//! bits 32..48  cfa offset  in units of 8 bytes, signed
+//! bits 32..48  cfa offset  in units of 8 bytes, signed; of a saved stack pointer two of 8 bits, unsigned
 //! bits 48..64  fp offset   in units of 8 bytes, signed; without a saved frame pointer, what the return address is near
 //! ```
 //!
@@ -41,6 +41,9 @@ pub enum CfaKind {
     Unsupported = 7,
     /// `cfa = *(sp + offset) + 8`: hand-written code that keeps the caller's stack pointer on its own stack (OpenSSL).
     SpDeref = 8,
+    /// `cfa = *(sp + a) + b`: generated code that has moved to another stack, or aligned its own, and keeps the stack
+    /// pointer that it came with where it is now. The offset is both: see [`Row::saved_sp_bytes`].
+    SpSaved = 9,
 }
 
 /// Where the caller's frame pointer is.
@@ -112,6 +115,17 @@ impl Rule {
         match scaled(offset_bytes) {
             Some(cfa_offset) => Self { cfa_offset, ..Self::plain(cfa) },
             None => Self::UNSUPPORTED,
+        }
+    }
+
+    /// A CFA of a stack pointer that was saved `slot_bytes` from the present one, and how far the CFA is from it.
+    pub fn with_saved_sp(slot_bytes: i64, beyond_bytes: i64) -> Self {
+        let low = |bytes| scaled(bytes).and_then(|words| u8::try_from(words).ok());
+        match (low(slot_bytes), low(beyond_bytes)) {
+            (Some(slot), Some(beyond)) => {
+                Self { cfa_offset: i16::from_be_bytes([beyond, slot]), ..Self::plain(CfaKind::SpSaved) }
+            }
+            _ => Self::UNSUPPORTED,
         }
     }
 
@@ -245,6 +259,12 @@ impl Row {
         i64::from((self.0 >> 32) as u16 as i16) * 8
     }
 
+    /// For [`CfaKind::SpSaved`]: the saved stack pointer's offset from the present one, and the CFA's from what was saved.
+    #[inline(always)]
+    pub fn saved_sp_bytes(self) -> (u64, u64) {
+        (u64::from((self.0 >> 32) as u8) * 8, u64::from((self.0 >> 40) as u8) * 8)
+    }
+
     /// The saved frame pointer's offset in bytes.
     #[inline(always)]
     pub fn fp_offset_bytes(self) -> i64 {
@@ -278,6 +298,16 @@ mod tests {
             assert_eq!(row.cfa_offset_bytes(), i64::from(rule.cfa_offset) * 8);
             assert_eq!(row.fp_offset_bytes(), i64::from(rule.fp_offset) * 8);
             assert_eq!(row.return_address(), rule.return_address);
+        }
+    }
+
+    #[test]
+    fn a_saved_stack_pointer_has_two_offsets() {
+        let rule = Rule::with_saved_sp(0x98, 2040).with_fp(FpKind::AtCfa, -24);
+        let row = Row(rule.encode(7));
+        assert_eq!((row.cfa_kind(), row.saved_sp_bytes(), row.fp_offset_bytes()), (9, (0x98, 2040), -24));
+        for (slot, beyond) in [(-8, 8), (8, -8), (2048, 8), (8, 2048), (4, 8), (8, 12)] {
+            assert_eq!(Rule::with_saved_sp(slot, beyond), Rule::UNSUPPORTED);
         }
     }
 

@@ -131,6 +131,7 @@ const SP: u8 = CfaKind::Sp as u8;
 const FP: u8 = CfaKind::Fp as u8;
 const FP_DEREF: u8 = CfaKind::FpDeref as u8;
 const SP_DEREF: u8 = CfaKind::SpDeref as u8;
+const SP_SAVED: u8 = CfaKind::SpSaved as u8;
 const PLT: u8 = CfaKind::Plt as u8;
 const SIGNAL: u8 = CfaKind::Signal as u8;
 const OUTERMOST: u8 = CfaKind::Outermost as u8;
@@ -163,9 +164,10 @@ const ARM_SIGRETURN: u64 = 0xd400_0001_d280_1168;
 
 /// The caller's frame, or why there is none.
 ///
-/// Every accepted step but one over a signal frame, and one from AArch64 code that has no stack frame yet to what its
-/// link register holds, moves up the stack. The link register is known in the frames that such a step can start from
-/// only, so that a walk cannot run in a circle; the limit on frames ends one over forged signal frames.
+/// Every accepted step but one over a signal frame, one back to the stack that code has left, and one from AArch64 code
+/// that has no stack frame yet to what its link register holds, moves up the stack. The link register is known in the
+/// frames that such a step can start from only, so that a walk cannot run in a circle; the limit on frames ends one over
+/// forged signal frames and saved stack pointers.
 ///
 /// Where there is no row, the frame pointer is believed only if `sp <= fp`, `fp - sp < MAX_FRAME_BYTES` and it is
 /// 8-byte aligned. The same is tried where a row leads to no code: generated code that has just been replaced still
@@ -228,6 +230,10 @@ impl<M: StackMemory> Walk<'_, M> {
             FP => fp.wrapping_add_signed(row.cfa_offset_bytes()),
             FP_DEREF => self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
             SP_DEREF => self.read(sp.wrapping_add_signed(row.cfa_offset_bytes()))?.wrapping_add(8),
+            SP_SAVED => {
+                let (slot, beyond) = row.saved_sp_bytes();
+                self.read(sp.wrapping_add(slot))?.wrapping_add(beyond)
+            }
             // Behind the slot's push the return address is one word further up.
             PLT => sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 }),
             SIGNAL => return self.over_signal(sp),
@@ -236,7 +242,8 @@ impl<M: StackMemory> Walk<'_, M> {
         };
         match self.machine {
             Machine::X86_64 => {
-                if cfa <= sp {
+                // A stack that code has moved to may lie anywhere.
+                if cfa <= sp && row.cfa_kind() != SP_SAVED {
                     return Err(StopReason::BadFrame);
                 }
                 if row.fp_kind() == AT_CFA && row.fp_offset_bytes() == -16 {

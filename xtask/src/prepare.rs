@@ -42,7 +42,7 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 12] = [
+pub(crate) const RUNTIMES: [Runtime; 13] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
@@ -53,6 +53,7 @@ pub(crate) const RUNTIMES: [Runtime; 12] = [
     Runtime { name: "llvm", find: llvm },
     Runtime { name: "numba", find: numba },
     Runtime { name: "ittapi", find: ittapi },
+    Runtime { name: "onednn", find: onednn },
     Runtime { name: "linux_perf", find: linux_perf },
     Runtime { name: GSYMUTIL, find: gsymutil },
 ];
@@ -224,13 +225,30 @@ fn python_with(workspace: &Workspace, variable: &'static str, module: &str, whee
     Ok(vec![(variable, python.into())])
 }
 
-/// A C program that announces code, linked with the API's own static part.
+/// C programs that announce code, linked with the API's own static parts.
 fn ittapi(workspace: &Workspace) -> Result<Variables> {
-    const VARIABLE: &str = "JITPROF_JIT_API";
-    if let Some(given) = std::env::var_os(VARIABLE) {
-        return Ok(vec![(VARIABLE, given)]);
-    }
+    const METHODS: &str = "JITPROF_JIT_API";
+    const MODULES: &str = "JITPROF_ITT_MODULE";
     let folder = workspace.target.join("ittapi");
+    let built = |variable: &'static str, source: &str, part: &str| -> Result<(&'static str, OsString)> {
+        if let Some(given) = std::env::var_os(variable) {
+            return Ok((variable, given));
+        }
+        let library = ittapi_sources(workspace, &folder)
+            .with_context(|| format!("the crate ittapi-sys cannot be fetched; set {variable} to a built {source}.c"))?;
+        let compiler = program("CC", "cc", &["gcc", "libc6-dev"])?;
+        let (parts, binary) = (library.join("src/ittnotify"), folder.join(source));
+        let mut build = Command::new(compiler);
+        build.args(["-O1", "-g", "-fno-omit-frame-pointer", "-I"]).arg(library.join("include")).arg("-I").arg(&parts);
+        build.arg(workspace.targets().join("jit_api").join(source).with_extension("c")).arg(parts.join(part));
+        command::run(build.arg("-o").arg(&binary).args(["-ldl", "-lpthread"]))?;
+        Ok((variable, binary.into()))
+    };
+    Ok(vec![built(METHODS, "exercise", "jitprofiling.c")?, built(MODULES, "module", "ittnotify_static.c")?])
+}
+
+/// The API's own sources, from the crate that brings them.
+fn ittapi_sources(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let library = folder.join("vendor/ittapi-sys/c-library");
     if !library.join("include/jitprofiling.h").is_file() {
         // A package of its own, whose only purpose is to be vendored: the crate's source is what is wanted.
@@ -238,20 +256,31 @@ fn ittapi(workspace: &Workspace) -> Result<Variables> {
             "[package]\nname = \"sources\"\nversion = \"0.0.0\"\nedition = \"2021\"\n[lib]\npath = \"lib.rs\"\n\
              [dependencies]\n{ITTAPI_CRATE}\n[workspace]\n"
         );
-        std::fs::create_dir_all(&folder)
+        std::fs::create_dir_all(folder)
             .and_then(|()| std::fs::write(folder.join("lib.rs"), ""))
             .and_then(|()| std::fs::write(folder.join("Cargo.toml"), manifest))
             .with_context(|| format!("cannot write to {}", folder.display()))?;
         let mut cargo = workspace.cargo();
-        command::run(cargo.current_dir(&folder).args(["vendor", "--quiet", "vendor"]))
-            .with_context(|| format!("the crate ittapi-sys cannot be fetched; set {VARIABLE} to a built exercise.c"))?;
+        command::run(cargo.current_dir(folder).args(["vendor", "--quiet", "vendor"]))?;
     }
-    let compiler = program("CC", "cc", &["gcc", "libc6-dev"])?;
-    let (source, binary) = (library.join("src/ittnotify"), folder.join("exercise"));
+    Ok(library)
+}
+
+/// A program with oneDNN's kernels; Debian's package is version 2.
+fn onednn(workspace: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_ONEDNN";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let compiler = program("CXX", "c++", &["g++"])?;
+    if !Path::new("/usr/include/dnnl.hpp").is_file() {
+        apt_install(&["libdnnl-dev"])
+            .with_context(|| format!("there is no oneDNN; install it, or set {VARIABLE} to a built onednn/burn.cpp"))?;
+    }
+    let binary = workspace.target.join("onednn-burn");
     let mut build = Command::new(compiler);
-    build.args(["-O1", "-g", "-fno-omit-frame-pointer", "-I"]).arg(library.join("include")).arg("-I").arg(&source);
-    build.arg(workspace.targets().join("jit_api/exercise.c")).arg(source.join("jitprofiling.c"));
-    command::run(build.arg("-o").arg(&binary).args(["-ldl", "-lpthread"]))?;
+    build.args(["-O1", "-g"]).arg(workspace.targets().join("onednn/burn.cpp")).arg("-o").arg(&binary).arg("-ldnnl");
+    command::run(&mut build)?;
     Ok(vec![(VARIABLE, binary.into())])
 }
 
@@ -299,7 +328,8 @@ fn apt_install(packages: &[&str]) -> Result<()> {
         let mut command = root.command(&apt).with_context(|| {
             format!("this needs root: run `sudo apt-get install -y --no-install-recommends {}`", packages.join(" "))
         })?;
-        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        // Its words on stdout would stand among the variables that `prepare` prints.
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdout(std::io::stderr());
         Ok(command)
     };
     command::progress(&format!("installing {}", packages.join(" ")));

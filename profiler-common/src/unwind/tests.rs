@@ -145,6 +145,17 @@ fn a_stack_pointer_kept_on_the_stack_is_read_from_there() {
 }
 
 #[test]
+fn the_stack_that_code_has_left_is_found_where_it_keeps_it() {
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::with_saved_sp(0x98, 56).with_fp(FpKind::AtCfa, -24));
+    // The present stack lies below the other one, then above it.
+    for (sp, left) in [(0x7000, 0x9000), (0x9000, 0x7000)] {
+        let memory = Words(BTreeMap::from([(sp + 0x98, left), (left + 48, 0x40_1000), (left + 32, 0x7abc)]));
+        let registers = instruction(0x40_0000, sp, 0x1234);
+        assert_eq!(step(registers, &memory, &rules), Ok(called(0x40_1000, left + 56, 0x7abc)));
+    }
+}
+
+#[test]
 fn a_call_in_the_last_instruction_is_looked_up_in_its_own_function() {
     // The return address 0x40_0100 is the first byte of the next function, which is marked as outermost.
     let rules = OneRule(0x40_0100..0x40_0200, Rule::OUTERMOST);

@@ -89,7 +89,8 @@ pub struct Args {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Recording")]
     pub unwind_memory: Option<u32>,
 
-    /// Do not read names from the target's memory that its runtime has not written yet
+    /// Do not read from the target's memory what its runtime has not written yet: names in its buffer, and the code of
+    /// functions that are only named or not recorded, whose stacks may end there then
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
 

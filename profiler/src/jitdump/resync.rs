@@ -40,7 +40,8 @@ impl TimeTrack {
     }
 
     fn is_near(&self, time: u64) -> bool {
-        let unknown = self.last == 0 && self.before == 0 && time < 1 << 62;
+        // One time alone may be the damaged one, and would make everything that follows implausible.
+        let unknown = self.before == 0 && time < 1 << 62;
         unknown
             || time.abs_diff(self.last) < MAX_TIME_GAP && self.last != 0
             || time.abs_diff(self.before) < MAX_TIME_GAP && self.before != 0

@@ -124,6 +124,7 @@ pub fn kind_name(kind: CfaKind) -> &'static str {
         CfaKind::Fp => "cfa = fp + n",
         CfaKind::FpDeref => "cfa = *(fp + n)",
         CfaKind::SpDeref => "cfa = *(sp + n) + 8",
+        CfaKind::SpSaved => "cfa = *(sp + n) + m",
         CfaKind::Plt => "linkage table",
         CfaKind::Signal => "signal frame",
         CfaKind::Outermost => "outermost",

@@ -221,6 +221,7 @@ fn decode(row: u64) -> Rule {
         5 => CfaKind::Signal,
         6 => CfaKind::Outermost,
         8 => CfaKind::SpDeref,
+        9 => CfaKind::SpSaved,
         _ => CfaKind::Unsupported,
     };
     let fp = match row.fp_kind() {

@@ -3,7 +3,7 @@
 //! A plain walk of frame pointers loses the caller of the innermost function whenever the sample hit its prologue or
 //! its epilogue, and everything if the code keeps no frame pointer. The bytes that a dump recorded say where the
 //! stack pointer is at each instruction: this module follows every path from the first one through direct jumps and
-//! keeps, for each instruction, where the CFA is.
+//! keeps, for each instruction, where the CFA is. Both ways to it are kept, the frame pointer's and the stack pointer's.
 //!
 //! ```text
 //! entry                 cfa = sp + 8
@@ -12,6 +12,9 @@
 //! mov rbp, rsp          cfa = fp + n from here on, whatever happens to sp
 //! mov rsp, rbp          cfa = sp + n again           (V8, wasmtime: then pop rbp; BEAM: back from the C stack)
 //! leave, pop rbp        cfa = sp + n - 8, fp is the caller's
+//! and rsp, -64          sp is anywhere, rbp still leads to the CFA
+//! mov [rsp + m], rbp    cfa = *(sp + m) + n from here on, whatever happens to rbp (oneDNN)
+//! mov rsp, [rsp + m]    cfa = sp + n again
 //! ret                   must find cfa = sp + 8
 //! ```
 //!
@@ -48,7 +51,8 @@ const UNSEEN: u8 = u8::MAX;
 
 /// The rows of the function whose bytes these are and that runs at `start`; `None` if its frame is not recognised.
 ///
-/// Cost: each instruction is decoded at most twice (0.1 µs); memory of one byte for each byte of code.
+/// Cost: each instruction is decoded once for each thing that a path shows not to hold, five times at most, and that twice
+/// if both pointers do not add up (0.1 µs each time); memory of one byte for each byte of code.
 pub fn rows_of_code(machine: Machine, start: u64, code: &[u8]) -> Option<RowTable> {
     rows_of(machine, start, code, false)
 }
@@ -77,8 +81,10 @@ fn rows_of(machine: Machine, start: u64, code: &[u8], jumps_confirm: bool) -> Op
                 builder.add(first..end, [(first, Rule::ENTRY)]);
                 return Some(builder.finish().0);
             }
-            let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-            builder.add(start..end, Walk::new(X86 { start, decoder }, start, code.len(), jumps_confirm).rules()?);
+            // Code with a frame pointer may do with sp what does not add up, and with another one what does: only sp
+            // leads on where it then uses the frame pointer for something else.
+            let walk = |both| Walk::new(X86::new(start, code, both), start, code.len(), jumps_confirm).rules();
+            builder.add(start..end, walk(true).or_else(|| walk(false))?);
         }
         Machine::Aarch64 => {
             builder.add(start..end, Walk::new(arm::Code { start, code }, start, code.len(), jumps_confirm).rules()?);
@@ -95,6 +101,9 @@ trait StackState: Copy + PartialEq {
     /// Whether the CFA can be found, now or later.
     fn is_known(&self) -> bool;
 
+    /// What holds on two paths that come together, both known; `None` if that is too little.
+    fn meet(self, other: Self) -> Option<Self>;
+
     fn rule(&self) -> Rule;
 }
 
@@ -104,6 +113,8 @@ enum Effect {
     None,
     /// The frame pointer, saved before, now points to where it was saved.
     FrameSetUp,
+    /// Where the CFA is from here on depends on the path.
+    Unclear,
 }
 
 /// An instruction that a path has reached.
@@ -125,6 +136,14 @@ trait Instructions {
 struct X86<'a> {
     start: u64,
     decoder: Decoder<'a>,
+    /// Whether `sp` is followed also where the frame pointer leads to the CFA.
+    follows_both: bool,
+}
+
+impl<'a> X86<'a> {
+    fn new(start: u64, code: &'a [u8], follows_both: bool) -> Self {
+        Self { start, decoder: Decoder::with_ip(64, code, start, DecoderOptions::NONE), follows_both }
+    }
 }
 
 impl Instructions for X86<'_> {
@@ -138,6 +157,7 @@ impl Instructions for X86<'_> {
             return None;
         }
         let (after, effect) = stack.after(&instruction);
+        let after = if self.follows_both { after } else { after.by_frame_alone() };
         Some(Decoded { length: instruction.len(), after, effect, next: next_of(&instruction) })
     }
 }
@@ -201,23 +221,26 @@ impl<I: Instructions> Walk<I> {
     /// `None` if something does not add up.
     fn run(&mut self) -> Option<()> {
         while let Some((mut at, mut stack)) = self.pending.pop() {
-            while self.is_news(at, stack)? {
-                let Some((next, after)) = self.step(at, stack)? else { break };
+            while let Some(news) = self.news(at, stack)? {
+                let Some((next, after)) = self.step(at, news)? else { break };
                 (at, stack) = (next, after);
             }
         }
         Some(())
     }
 
-    /// Whether an instruction has to be looked at with this stack; `None` if it has been seen with another.
-    fn is_news(&self, at: usize, stack: I::Stack) -> Option<bool> {
-        let Some(index) = self.seen.get(at) else { return Some(false) };
-        let Some(known) = self.stacks.get(usize::from(*index)) else { return Some(true) };
-        match (known.is_known(), stack.is_known()) {
-            (_, false) => Some(false),
-            (false, true) => Some(true),
-            (true, true) => (*known == stack).then_some(false),
-        }
+    /// The stack with which an instruction has to be looked at (again), if it has; `None` if it has been seen with another
+    /// that does not go with this one.
+    ///
+    /// What is known about an instruction only becomes less, so this ends.
+    fn news(&self, at: usize, stack: I::Stack) -> Option<Option<I::Stack>> {
+        let Some(index) = self.seen.get(at) else { return Some(None) };
+        let Some(known) = self.stacks.get(usize::from(*index)) else { return Some(Some(stack)) };
+        Some(match (known.is_known(), stack.is_known()) {
+            (_, false) => None,
+            (false, true) => Some(stack),
+            (true, true) => Some(known.meet(stack)?).filter(|met| met != known),
+        })
     }
 
     /// Decodes one instruction; says where the path goes on, if it does.
@@ -230,6 +253,7 @@ impl<I: Instructions> Walk<I> {
         match instruction.effect {
             Effect::None => {}
             Effect::FrameSetUp => self.recognised = true,
+            Effect::Unclear => return None,
         }
         self.go_on(at, &instruction)
     }

@@ -3,6 +3,7 @@
 mod arm;
 mod damage;
 mod elf_files;
+mod execution;
 mod images;
 mod jit_dumps;
 mod properties;

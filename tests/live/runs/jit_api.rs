@@ -4,7 +4,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Target, assert_at_least, assert_share, loads, path_from, target_file,
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, compile, loads, path_from,
+    target_file,
 };
 
 /// The program with the agent, which writes its dump into the scratch directory.
@@ -156,6 +157,42 @@ fn numba(variables: &[(&str, &str)]) -> Result<(Scratch, Recording)> {
     let target = Target::start(command, &scratch)?;
     let recording = record(&target, &scratch, "4s")?;
     Ok((scratch, recording))
+}
+
+#[test]
+fn functions_inlined_in_an_itt_module_are_frames_with_lines() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let object = compile(&scratch, "cc", "jit_api/inlined.c", &["-g", "-O2", "-fomit-frame-pointer", "-c"])?;
+    let mut command = Command::new(path_from("JITPROF_ITT_MODULE")?);
+    command.arg(&object).arg("60").env("INTEL_LIBITTNOTIFY64", path_from("JITPROF_AGENT")?);
+    command.env("JITPROF_AGENT_DIR", scratch.path());
+    let target = Target::start(command, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "6s", "--lines"])?.record()?;
+    // The object's own unwinding data lead to the caller: its code keeps no frame pointer.
+    recording.assert_whole();
+    let folded = &recording.folded;
+    let at = |name: &'static str, line: u32| {
+        move |frame: &String| frame.starts_with(name) && frame.ends_with(&format!("inlined.c:{line})"))
+    };
+    // The line of a call is where the inlined function stands in the one around it.
+    let hot = |stack: &Stack| {
+        let mut frames = stack.frames.iter();
+        frames.any(at("run", 35))
+            && frames.any(at("outer_part", 21))
+            && frames.any(|frame| frame.starts_with("hot_part"))
+    };
+    let cold = |stack: &Stack| {
+        let mut frames = stack.frames.iter();
+        frames.any(at("run", 37)) && frames.any(|frame| frame.starts_with("cold_part"))
+    };
+    let (part, rest) = (folded.count(hot), folded.count(cold));
+    assert_share("inlined parts", Share { part, whole: part + rest }, 0.75);
+    assert_at_least(
+        "inlined parts with lines",
+        Share { part: part + rest, whole: folded.count(|stack| stack.has_prefix("run")) },
+        0.98,
+    );
+    Ok(())
 }
 
 #[track_caller]

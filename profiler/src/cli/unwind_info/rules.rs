@@ -1,6 +1,6 @@
 //! Rules in words, and the rows around an address.
 
-use profiler_common::row::{CfaKind, FpKind, ReturnAddress, Rule};
+use profiler_common::row::{CfaKind, FpKind, ReturnAddress, Row, Rule};
 use serde::Serialize;
 
 use crate::unwind::{RowTable, Stretch, kind_name};
@@ -48,6 +48,10 @@ pub(super) fn describe(rule: Rule) -> String {
         CfaKind::Fp => format!("cfa = fp{cfa}"),
         CfaKind::FpDeref => format!("cfa = *(fp{cfa})"),
         CfaKind::SpDeref => format!("cfa = *(sp{cfa}) + 8"),
+        CfaKind::SpSaved => {
+            let (slot, beyond) = Row(rule.encode(0)).saved_sp_bytes();
+            format!("cfa = *(sp + {slot}) + {beyond}")
+        }
         CfaKind::Plt | CfaKind::Signal | CfaKind::Outermost | CfaKind::Unsupported | CfaKind::Gap => {
             return kind_name(rule.cfa).to_owned();
         }
@@ -88,7 +92,7 @@ pub(super) fn step(rule: Rule) -> String {
         CfaKind::Unsupported => "a rule that rows cannot express: if the frame pointer leads to code it is used, else \
                                  the stack ends here with \"unsupported rule\""
             .to_owned(),
-        CfaKind::Sp | CfaKind::Fp | CfaKind::FpDeref | CfaKind::SpDeref => {
+        CfaKind::Sp | CfaKind::Fp | CfaKind::FpDeref | CfaKind::SpDeref | CfaKind::SpSaved => {
             let fp = saved_fp(rule).unwrap_or_else(|| "fp is unchanged".to_owned());
             let cfa = describe(Rule { fp: FpKind::Same, return_address: ReturnAddress::BelowCfa, ..rule });
             let ra = return_address(rule);
@@ -125,6 +129,7 @@ mod tests {
     fn a_rule_reads_as_its_equation() {
         assert_eq!(describe(Rule::FRAME_POINTER), "cfa = fp + 16, fp = *(cfa - 16)");
         assert_eq!(describe(Rule::with_cfa(CfaKind::SpDeref, -8)), "cfa = *(sp - 8) + 8");
+        assert_eq!(describe(Rule::with_saved_sp(0x98, 56)), "cfa = *(sp + 152) + 56");
         assert_eq!(describe(Rule::LINK_ENTRY), "cfa = sp, ra = lr");
         let saved = Rule::with_cfa(CfaKind::Sp, 32).with_fp(FpKind::AtCfa, -32).with_return_address(-24);
         assert_eq!(describe(saved), "cfa = sp + 32, fp = *(cfa - 32), ra = *(cfa - 24)");

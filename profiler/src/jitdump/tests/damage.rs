@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::code::CodeEvent;
-use crate::jitdump::writer::{DumpWriter, LoadFields};
+use crate::jitdump::writer::{DumpWriter, EntryFields, LoadFields};
 use crate::jitdump::{Body, Parser, ParserOptions, ReaderOptions, Step};
 
 use super::{SMALL, fixture, loads, read, read_in_chunks};
@@ -67,6 +67,30 @@ fn a_flipped_byte_costs_its_record_only() {
                     assert!(found.contains(&addr), "{name}: byte {at} ^ {flip:#x} lost the record at {start}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_time_of_the_first_record_costs_that_record_only() {
+    let rows: Vec<EntryFields<'_>> = (0..3)
+        .map(|row| EntryFields { addr: 0x1040 + row, line: 1, name: b"file", ..EntryFields::default() })
+        .collect();
+    let mut dump = DumpWriter::new(1);
+    // The first one's own announcement, whose time is what is damaged.
+    dump.debug_info(5_000_000_000, 0x1000, &rows, 0).unwinding_info(5_000_000_000, &[0; 24], 8, 0);
+    for index in 0..4 {
+        let time = 5_000_000_000 + index;
+        dump.load(time, &LoadFields { code_addr: 0x1000 + 64 * index, name: b"f", code: &[0; 64], code_index: index });
+        dump.debug_info(time, 0x1040 + 64 * index, &rows, 0);
+    }
+    let bytes = dump.into_bytes();
+    for at in 48..56 {
+        for flip in 1..=255 {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            let (events, stats) = read(&damaged);
+            assert_eq!((loads(&events).len(), stats.corrupt_bytes), (4, 0), "byte {at} ^ {flip:#x}: {stats:?}");
         }
     }
 }

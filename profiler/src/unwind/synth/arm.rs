@@ -75,6 +75,10 @@ impl StackState for Stack {
         self.sp.is_some() || self.frame.is_some()
     }
 
+    fn meet(self, other: Self) -> Option<Self> {
+        (self == other).then_some(self)
+    }
+
     fn rule(&self) -> Rule {
         let rule = match (self.frame, self.sp) {
             // Whatever a call of unknown code does to sp.

@@ -149,6 +149,83 @@ fn the_head_of_an_erlang_function_ends_with_its_entry() {
 }
 
 #[test]
+fn onednns_kernels_are_followed_over_the_stack_they_move_to() {
+    let code = [
+        0x53, 0x55, 0x41, 0x54, // 0: push rbx; push rbp; push r12
+        0x48, 0x89, 0xe5, // 4: mov rbp, rsp
+        0x48, 0x81, 0xfa, 0xfc, 0, 0, 0, // 7: cmp rdx, 252
+        0x7f, 0x0c, // 14: jg 1f
+        0x48, 0x29, 0xc4, // 16: sub rsp, rax
+        0x48, 0x81, 0xe4, 0, 0xf0, 0xff, 0xff, // 19: and rsp, -4096
+        0xeb, 0x05, // 26: jmp 2f
+        0x48, 0x8b, 0x64, 0x24, 0x68, // 28: 1: mov rsp, [rsp + 0x68]
+        0x48, 0x89, 0xac, 0x24, 0x58, 0, 0, 0, // 33: 2: mov [rsp + 0x58], rbp
+        0x48, 0x89, 0x7c, 0x24, 0x08, // 41: 3: mov [rsp + 8], rdi
+        0x48, 0x8d, 0x2c, 0x08, // 46: lea rbp, [rax + rcx]
+        0x50, // 50: push rax
+        0x5a, // 51: pop rdx
+        0x75, 0xf3, // 52: jne 3b
+        0x48, 0x8b, 0xa4, 0x24, 0x58, 0, 0, 0, // 54: mov rsp, [rsp + 0x58]
+        0x41, 0x5c, 0x5d, 0x5b, 0xc3, // 62: pop r12; pop rbp; pop rbx; ret
+    ];
+    let saved = |rule: Rule| rule.with_fp(FpKind::AtCfa, -24);
+    let kept = |slot| saved(Rule::with_saved_sp(slot, 32));
+    let expected = [
+        (0, Rule::ENTRY),
+        (1, sp(16)),
+        (2, saved(sp(24))),
+        (4, saved(sp(32))),
+        (7, saved(Rule::with_cfa(CfaKind::Fp, 32))),
+        // The loop is entered with the frame pointer, and goes on without.
+        (41, kept(0x58)),
+        (51, kept(0x60)),
+        (52, kept(0x58)),
+        (62, saved(sp(32))),
+        (64, saved(sp(24))),
+        (65, sp(16)),
+        (66, Rule::ENTRY),
+        (67, Rule::GAP),
+    ];
+    assert_eq!(rows(&code).unwrap(), expected);
+    // Something else is written over the place: the return cannot be vouched for.
+    let mut other = code;
+    other[45] = 0x54;
+    assert_eq!(rows(&other), None);
+}
+
+#[test]
+fn a_frame_pointer_given_up_leaves_the_stack_pointer() {
+    // push rbp; mov rbp, rsp; push rbx; mov rbp, rax; lea rsp, [rsp - 16]; add rsp, 16; pop rbx; pop rbp; ret
+    let code = [
+        0x55, 0x48, 0x89, 0xe5, 0x53, 0x48, 0x89, 0xc5, 0x48, 0x8d, 0x64, 0x24, 0xf0, 0x48, 0x83, 0xc4, 0x10, 0x5b,
+        0x5d, 0xc3,
+    ];
+    let expected = [
+        (0, Rule::ENTRY),
+        (1, pushed(16)),
+        (4, Rule::FRAME_POINTER),
+        (8, pushed(24)),
+        (13, pushed(40)),
+        (17, pushed(24)),
+        (18, pushed(16)),
+        (19, Rule::ENTRY),
+        (20, Rule::GAP),
+    ];
+    assert_eq!(rows(&code).unwrap(), expected);
+}
+
+#[test]
+fn paths_that_differ_in_the_stack_pointer_alone_have_the_frame_pointer() {
+    // push rbp; mov rbp, rsp; 1: push rax; jne 1b; leave; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x50, 0x75, 0xfd, 0xc9, 0xc3];
+    let expected = [(0, Rule::ENTRY), (1, pushed(16)), (4, Rule::FRAME_POINTER), (8, Rule::ENTRY), (9, Rule::GAP)];
+    assert_eq!(rows(&code).unwrap(), expected);
+    // The same, and rbp is used for something else: nothing leads on from there, and it is not guessed.
+    let reused = [0x55, 0x48, 0x89, 0xe5, 0x50, 0x75, 0xfd, 0x48, 0x89, 0xc5, 0xc3];
+    assert_eq!(rows(&reused).unwrap()[3], (10, Rule::UNSUPPORTED));
+}
+
+#[test]
 fn a_popped_return_address_ends_what_is_known() {
     // push rbp; mov rbp, rsp; leave; pop r10; lea rsp, [rsp + rcx*8]; push r10; ret: V8, arguments by number
     let code = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];

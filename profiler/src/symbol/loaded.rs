@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::elf::ObjectId;
 use super::frame::Frame;
 use super::kernel::Kernel;
 use super::native::{Names, Native};
 use super::stats::{SymbolStats, Unresolved};
-use super::worker::{Answer, Shared, Step, SymbolKey};
+use super::worker::{Answer, Limits, Shared, Step, SymbolKey};
 use crate::units::{Avma, FileOffset};
 
 /// Bytes of copies loaded at once; the least recently used file is dropped, and loaded again when needed.
@@ -17,8 +18,8 @@ pub const MAX_LOADED_BYTES: u64 = 512 << 20;
 const MAX_LOADED_FILES: usize = 128;
 
 /// What a worker has loaded. It lives on the worker's thread, because blazesym is made for one thread.
-#[derive(Default)]
 pub(super) struct Loaded {
+    limits: Limits,
     files: HashMap<ObjectId, File>,
     kernel: Option<Kernel>,
     names: Names,
@@ -29,6 +30,7 @@ pub(super) struct Loaded {
 struct File {
     native: Result<Native, Unresolved>,
     last_used: u64,
+    used_at: Instant,
 }
 
 impl File {
@@ -38,6 +40,11 @@ impl File {
 }
 
 impl Loaded {
+    /// Nothing yet.
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, files: HashMap::new(), kernel: None, names: Names::default(), bytes: 0, clock: 0 }
+    }
+
     /// Answers until the run is over, or until another worker has taken over.
     pub(super) fn run(mut self, shared: &Shared, generation: u64) {
         let mut stats = SymbolStats::default();
@@ -46,6 +53,7 @@ impl Loaded {
                 Step::Answer(batch) => batch,
                 Step::Unload => {
                     (self.files, self.bytes) = (HashMap::new(), 0);
+                    self.names.forget_unused();
                     continue;
                 }
                 Step::End => return,
@@ -103,22 +111,34 @@ impl Loaded {
     fn load(&mut self, shared: &Shared, id: ObjectId, stats: &mut SymbolStats) -> Result<(), Unresolved> {
         self.clock = self.clock.saturating_add(1);
         if let Some(file) = self.files.get_mut(&id) {
-            file.last_used = self.clock;
+            (file.last_used, file.used_at) = (self.clock, Instant::now());
             return Ok(());
         }
+        self.unload_idle();
         let origin = shared.objects.origin(id)?;
         let native = Native::load(&origin, &shared.gsym, stats);
         stats.loads = stats.loads.saturating_add(1);
-        let file = File { native, last_used: self.clock };
+        let file = File { native, last_used: self.clock, used_at: Instant::now() };
         self.bytes = self.bytes.saturating_add(file.bytes());
         self.files.insert(id, file);
-        while self.files.len() > 1 && (self.bytes > MAX_LOADED_BYTES || self.files.len() > MAX_LOADED_FILES) {
+        while self.files.len() > 1 && (self.bytes > self.limits.loaded_bytes || self.files.len() > MAX_LOADED_FILES) {
             let oldest = self.files.iter().min_by_key(|(_, file)| file.last_used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             self.unload(oldest);
             stats.evictions = stats.evictions.saturating_add(1);
         }
         Ok(())
+    }
+
+    /// Files that nobody has asked for in a long time.
+    fn unload_idle(&mut self) {
+        let limit = self.limits.file_idle;
+        let idle = self.files.iter().filter(|(_, file)| file.used_at.elapsed() > limit);
+        let idle: Vec<ObjectId> = idle.map(|(id, _)| *id).collect();
+        if !idle.is_empty() {
+            idle.into_iter().for_each(|id| self.unload(id));
+            self.names.forget_unused();
+        }
     }
 
     fn unload(&mut self, id: ObjectId) {

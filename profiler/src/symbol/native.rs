@@ -40,6 +40,12 @@ impl Names {
         self.0.insert(Arc::clone(&name));
         name
     }
+
+    /// Forgets what nobody else holds.
+    pub(super) fn forget_unused(&mut self) {
+        self.0.retain(|name| Arc::strong_count(name) > 1);
+        self.0.shrink_to_fit();
+    }
 }
 
 /// A loaded file.

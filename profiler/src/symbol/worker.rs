@@ -8,7 +8,7 @@
 //! A file can be crafted to hold a parser for hours. A worker that has been at one file for longer than
 //! [`STALL_LIMIT`] is given up with that file (it ends by itself when it gets free) and the next one goes on without.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use super::elf::{ObjectId, Objects};
 use super::frame::Frame;
 use super::kernel::Kernel;
-use super::loaded::Loaded;
+use super::loaded::{Loaded, MAX_LOADED_BYTES};
 use super::native::{self, Names};
 use super::stats::{SymbolStats, Unresolved};
 use crate::gsym::GsymStore;
@@ -33,6 +33,10 @@ pub const MAX_QUEUED: usize = 1 << 16;
 pub const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// Quiet time after which loaded files are dropped: a steady program has asked for all of its addresses by then.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
+/// The same of a recording without end: node's copy takes 12 MB, and as much again once it is parsed.
+const ENDLESS_LOADED_BYTES: u64 = 24 << 20;
+/// Loading node again costs 60 ms, so an idle file goes late.
+const ENDLESS_FILE_IDLE: Duration = Duration::from_secs(120);
 /// Workers given up before names are no longer looked for.
 const MAX_STALLS: u64 = 4;
 /// Addresses taken at a time, all of one file if possible.
@@ -49,10 +53,21 @@ pub enum SymbolKey {
     Kernel(Avma),
 }
 
+/// What is known of an address.
+struct Known {
+    /// Nothing while it is waiting.
+    frames: Option<Arc<[Frame]>>,
+    /// The turn in which it was last asked for.
+    used: u32,
+}
+
 #[derive(Default)]
 struct State {
-    /// Nothing while it is waiting.
-    table: FxHashMap<SymbolKey, Option<Arc<[Frame]>>>,
+    table: FxHashMap<SymbolKey, Known>,
+    /// Counts the calls of [`Symbolizer::forget_unused`].
+    turn: u32,
+    /// The worker is to drop what it has loaded.
+    unload: bool,
     queue: VecDeque<SymbolKey>,
     /// Asked for when the queue was full.
     deferred: VecDeque<SymbolKey>,
@@ -73,6 +88,22 @@ struct State {
 pub(super) struct Limits {
     pub(super) stall: Duration,
     pub(super) idle: Duration,
+    /// Bytes of copies loaded at once.
+    pub(super) loaded_bytes: u64,
+    /// How long a file stays loaded that nobody asks for while others are asked for.
+    pub(super) file_idle: Duration,
+}
+
+impl Limits {
+    /// Of a run that ends.
+    pub(super) const RUN: Self = Self {
+        stall: STALL_LIMIT,
+        idle: IDLE_LIMIT,
+        loaded_bytes: MAX_LOADED_BYTES,
+        file_idle: Duration::MAX,
+    };
+    /// Of a recording without end: an address that was never seen before comes every few seconds, for weeks.
+    const ENDLESS: Self = Self { loaded_bytes: ENDLESS_LOADED_BYTES, file_idle: ENDLESS_FILE_IDLE, ..Self::RUN };
 }
 
 /// What the data loop and the worker both see.
@@ -80,7 +111,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
-    limits: Limits,
+    pub(super) limits: Limits,
     pub(super) objects: Objects,
     pub(super) gsym: GsymStore,
 }
@@ -104,7 +135,15 @@ impl Symbolizer {
     /// # Errors
     /// If the system refuses a thread.
     pub fn spawn_with_gsym(gsym: GsymStore) -> io::Result<Self> {
-        Self::spawn_within(Limits { stall: STALL_LIMIT, idle: IDLE_LIMIT }, gsym)
+        Self::spawn_within(Limits::RUN, gsym)
+    }
+
+    /// The same for a recording without end, which has to stay small.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn spawn_endless(gsym: GsymStore) -> io::Result<Self> {
+        Self::spawn_within(Limits::ENDLESS, gsym)
     }
 
     pub(super) fn spawn_within(limits: Limits, gsym: GsymStore) -> io::Result<Self> {
@@ -128,10 +167,15 @@ impl Symbolizer {
     /// Asks for the frames of an address: some 100 ns, never waits for I/O. Asking again costs a look-up.
     pub fn request(&self, key: SymbolKey) {
         let mut state = self.shared.lock();
-        if state.table.contains_key(&key) || state.table.len() >= MAX_KEYS {
+        let turn = state.turn;
+        if let Some(known) = state.table.get_mut(&key) {
+            known.used = turn;
             return;
         }
-        state.table.insert(key, None);
+        if state.table.len() >= MAX_KEYS {
+            return;
+        }
+        state.table.insert(key, Known { frames: None, used: turn });
         state.stats.requests = state.stats.requests.saturating_add(1);
         if state.queue.len() < MAX_QUEUED {
             state.queue.push_back(key);
@@ -148,21 +192,60 @@ impl Symbolizer {
 
     /// The frames if they are known already, innermost first.
     pub fn get(&self, key: SymbolKey) -> Option<Arc<[Frame]>> {
-        self.shared.lock().table.get(&key).cloned().flatten()
+        let mut state = self.shared.lock();
+        let turn = state.turn;
+        let known = state.table.get_mut(&key)?;
+        known.used = turn;
+        known.frames.clone()
+    }
+
+    /// Forgets the frames of addresses that nobody has asked for in the last `turns` calls of this, if more than `keep`
+    /// addresses are known. What is forgotten has to be requested again. Returns how many were.
+    pub fn forget_unused(&self, keep: usize, turns: u32) -> usize {
+        let mut state = self.shared.lock();
+        state.turn = state.turn.saturating_add(1);
+        if state.table.len() <= keep {
+            return 0;
+        }
+        let (before, oldest) = (state.table.len(), state.turn.saturating_sub(turns));
+        state.table.retain(|_, known| known.frames.is_none() || known.used >= oldest);
+        if before == state.table.len() {
+            return 0;
+        }
+        if state.table.len() < state.table.capacity() / 4 {
+            state.table.shrink_to_fit();
+        }
+        before - state.table.len()
+    }
+
+    /// Closes and forgets the files that are neither in `wanted` nor behind an address that is known.
+    pub fn forget_objects(&self, wanted: &HashSet<ObjectId>) {
+        let mut state = self.shared.lock();
+        let named: HashSet<ObjectId> = state.table.keys().filter_map(|key| object_of(*key)).collect();
+        self.shared.objects.retain(|id| wanted.contains(&id) || named.contains(&id));
+        state.refused.retain(|id, _| wanted.contains(id) || named.contains(id));
+    }
+
+    /// Has the worker drop what it has loaded: it is loaded again when it is needed.
+    pub fn unload(&self) {
+        self.shared.lock().unload = true;
+        self.shared.work.notify_all();
     }
 
     /// The frames, innermost first and never empty. What was not asked for, or not answered yet, is named
     /// `[file+0x…]` or `[kernel]`, and counted: call [`Symbolizer::resolve_all`] before.
     pub fn frames(&self, key: SymbolKey) -> Arc<[Frame]> {
         let mut state = self.shared.lock();
-        if let Some(Some(frames)) = state.table.get(&key) {
+        if let Some(Known { frames: Some(frames), .. }) = state.table.get(&key) {
             return Arc::clone(frames);
         }
+        let turn = state.turn;
         let waiting = state.table.contains_key(&key);
         let full = state.table.len() >= MAX_KEYS;
         let frames = self.shared.unnamed(key, &mut Names::default());
         if waiting || !full {
-            let new = state.table.insert(key, Some(Arc::clone(&frames))).is_none();
+            let known = Known { frames: Some(Arc::clone(&frames)), used: turn };
+            let new = state.table.insert(key, known).is_none();
             state.stats.requests = state.stats.requests.saturating_add(u64::from(new && !waiting));
             state.stats.count(Unresolved::NotInTime);
         } else {
@@ -263,6 +346,9 @@ impl Shared {
             if state.closing || state.generation != generation {
                 return Step::End;
             }
+            if std::mem::take(&mut state.unload) && is_loaded {
+                return Step::Unload;
+            }
             if let Some(&first) = state.queue.front() {
                 let batch = take_alike(&mut state.queue, first);
                 state.in_work.clone_from(&batch);
@@ -296,7 +382,7 @@ impl Shared {
             *since = Instant::now();
         }
         // `frames` may have given an answer of its own, and counted it.
-        if state.table.get(&key).is_some_and(Option::is_some) {
+        if state.table.get(&key).is_some_and(|known| known.frames.is_some()) {
             return true;
         }
         match answer.reason {
@@ -305,7 +391,8 @@ impl Shared {
         }
         let lines = u64::from(answer.frames.iter().any(|frame| frame.source.is_some()));
         state.stats.with_lines = state.stats.with_lines.saturating_add(lines);
-        state.table.insert(key, Some(answer.frames));
+        let used = state.turn;
+        state.table.insert(key, Known { frames: Some(answer.frames), used });
         true
     }
 }
@@ -373,5 +460,5 @@ fn absorb(total: &mut SymbolStats, part: SymbolStats) {
 fn start_worker(shared: &Arc<Shared>, generation: u64) -> io::Result<()> {
     let shared = Arc::clone(shared);
     let builder = thread::Builder::new().name("symbols".into()).stack_size(STACK_BYTES);
-    builder.spawn(move || Loaded::default().run(&shared, generation)).map(drop)
+    builder.spawn(move || Loaded::new(shared.limits).run(&shared, generation)).map(drop)
 }

@@ -157,19 +157,13 @@ impl Processes {
     }
 
     /// Forgets processes that ended before `time`, but for those that `keep` names, and the mappings of living ones that
-    /// ended before. Calls `gone` for each process.
-    pub fn forget_before(
-        &mut self,
-        time: MonoNs,
-        keep: impl Fn(ProcessId) -> bool,
-        mut gone: impl FnMut(ProcessId),
-    ) {
+    /// ended before.
+    pub fn forget_before(&mut self, time: MonoNs, keep: impl Fn(ProcessId) -> bool) {
         let mappings = &mut self.past_mappings;
         self.past.retain(|old| {
             let keeps = old.exit_time.is_none_or(|exit| exit >= time) || keep(old.id);
             if !keeps {
                 *mappings = mappings.saturating_sub(old.space.size());
-                gone(old.id);
             }
             keeps
         });
@@ -189,9 +183,9 @@ impl Processes {
         ended
     }
 
-    /// Processes that have ended and are remembered.
-    pub fn past_count(&self) -> usize {
-        self.past.len()
+    /// All processes that are known, alive and ended.
+    pub fn ids(&self) -> impl Iterator<Item = ProcessId> {
+        self.live.values().chain(&self.past).map(|process| process.id)
     }
 
     /// Whether events were lost since the last call: then every process should be attached again.

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::elf::ObjectId;
 use super::frame::Frame;
 use super::kernel::Kernel;
 use super::native::{Names, Native};
 use super::stats::{SymbolStats, Unresolved};
-use super::worker::{Answer, Limits, Shared, Step, SymbolKey};
+use super::worker::{Answer, Shared, Step, SymbolKey};
 use crate::units::{Avma, FileOffset};
 
 /// Bytes of copies loaded at once; the least recently used file is dropped, and loaded again when needed.
@@ -18,8 +18,8 @@ pub const MAX_LOADED_BYTES: u64 = 512 << 20;
 const MAX_LOADED_FILES: usize = 128;
 
 /// What a worker has loaded. It lives on the worker's thread, because blazesym is made for one thread.
+#[derive(Default)]
 pub(super) struct Loaded {
-    limits: Limits,
     files: HashMap<ObjectId, File>,
     kernel: Option<Kernel>,
     names: Names,
@@ -40,11 +40,6 @@ impl File {
 }
 
 impl Loaded {
-    /// Nothing yet.
-    pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, files: HashMap::new(), kernel: None, names: Names::default(), bytes: 0, clock: 0 }
-    }
-
     /// Answers until the run is over, or until another worker has taken over.
     pub(super) fn run(mut self, shared: &Shared, generation: u64) {
         let mut stats = SymbolStats::default();
@@ -114,14 +109,15 @@ impl Loaded {
             (file.last_used, file.used_at) = (self.clock, Instant::now());
             return Ok(());
         }
-        self.unload_idle();
+        let budget = shared.budget();
+        self.unload_idle(budget.idle);
         let origin = shared.objects.origin(id)?;
-        let native = Native::load(&origin, &shared.gsym, stats);
+        let native = Native::load(&origin, &shared.gsym, &budget, stats);
         stats.loads = stats.loads.saturating_add(1);
         let file = File { native, last_used: self.clock, used_at: Instant::now() };
         self.bytes = self.bytes.saturating_add(file.bytes());
         self.files.insert(id, file);
-        while self.files.len() > 1 && (self.bytes > self.limits.loaded_bytes || self.files.len() > MAX_LOADED_FILES) {
+        while self.files.len() > 1 && (self.bytes > budget.loaded || self.files.len() > MAX_LOADED_FILES) {
             let oldest = self.files.iter().min_by_key(|(_, file)| file.last_used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             self.unload(oldest);
@@ -131,8 +127,7 @@ impl Loaded {
     }
 
     /// Files that nobody has asked for in a long time.
-    fn unload_idle(&mut self) {
-        let limit = self.limits.file_idle;
+    fn unload_idle(&mut self, limit: Duration) {
         let idle = self.files.iter().filter(|(_, file)| file.used_at.elapsed() > limit);
         let idle: Vec<ObjectId> = idle.map(|(id, _)| *id).collect();
         if !idle.is_empty() {

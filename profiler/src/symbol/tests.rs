@@ -424,7 +424,7 @@ fn more_requests_than_the_queue_holds_are_all_answered() {
 fn a_file_that_holds_the_worker_is_given_up_and_the_others_are_named() {
     // Any look-up that takes longer than this is taken for a stall; loading this test's own binary is one.
     let symbolizer =
-        Symbolizer::spawn_within(Limits { stall: Duration::from_millis(40), idle: WAIT, ..Limits::RUN }, GsymStore::default())
+        Symbolizer::spawn_within(Limits { stall: Duration::from_millis(40), idle: WAIT }, GsymStore::default())
             .unwrap();
     let own = std::env::current_exe().unwrap();
     let slow = add(&symbolizer, &own);
@@ -454,7 +454,7 @@ fn the_account_is_json_with_reasons_as_words() {
 #[test]
 fn a_quiet_worker_drops_its_files_and_loads_them_again() {
     let symbolizer =
-        Symbolizer::spawn_within(Limits { stall: WAIT, idle: Duration::ZERO, ..Limits::RUN }, GsymStore::default()).unwrap();
+        Symbolizer::spawn_within(Limits { stall: WAIT, idle: Duration::ZERO }, GsymStore::default()).unwrap();
     let id = add(&symbolizer, &BUILT.1);
     let (start, size) = offset_of(&BUILT.1, "outer");
     let began = Instant::now();

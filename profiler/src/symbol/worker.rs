@@ -19,6 +19,7 @@ use rustc_hash::FxHashMap;
 use super::elf::{ObjectId, Objects};
 use super::frame::Frame;
 use super::kernel::Kernel;
+use super::image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
 use super::loaded::{Loaded, MAX_LOADED_BYTES};
 use super::native::{self, Names};
 use super::stats::{SymbolStats, Unresolved};
@@ -33,10 +34,6 @@ pub const MAX_QUEUED: usize = 1 << 16;
 pub const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// Quiet time after which loaded files are dropped: a steady program has asked for all of its addresses by then.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
-/// The same of a recording without end: node's copy takes 12 MB, and as much again once it is parsed.
-const ENDLESS_LOADED_BYTES: u64 = 24 << 20;
-/// Loading node again costs 60 ms, so an idle file goes late.
-const ENDLESS_FILE_IDLE: Duration = Duration::from_secs(120);
 /// Workers given up before names are no longer looked for.
 const MAX_STALLS: u64 = 4;
 /// Addresses taken at a time, all of one file if possible.
@@ -88,22 +85,30 @@ struct State {
 pub(super) struct Limits {
     pub(super) stall: Duration,
     pub(super) idle: Duration,
-    /// Bytes of copies loaded at once.
-    pub(super) loaded_bytes: u64,
-    /// How long a file stays loaded that nobody asks for while others are asked for.
-    pub(super) file_idle: Duration,
 }
 
-impl Limits {
+/// What the worker may load, in bytes and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SymbolBudget {
+    /// Copies of files loaded at once; the least recently used file is dropped, and loaded again when needed. What is
+    /// parsed of a copy takes about as much again.
+    pub loaded: u64,
+    /// Symbol tables of one file; beyond it, its code has no names.
+    pub symbols: u64,
+    /// Debug information of one file, inflated; beyond it, symbol tables alone give the names.
+    pub debug: u64,
+    /// How long a file stays loaded that nobody asks for while others are asked for.
+    pub idle: Duration,
+}
+
+impl SymbolBudget {
     /// Of a run that ends.
-    pub(super) const RUN: Self = Self {
-        stall: STALL_LIMIT,
-        idle: IDLE_LIMIT,
-        loaded_bytes: MAX_LOADED_BYTES,
-        file_idle: Duration::MAX,
-    };
-    /// Of a recording without end: an address that was never seen before comes every few seconds, for weeks.
-    const ENDLESS: Self = Self { loaded_bytes: ENDLESS_LOADED_BYTES, file_idle: ENDLESS_FILE_IDLE, ..Self::RUN };
+    pub const RUN: Self =
+        Self { loaded: MAX_LOADED_BYTES, symbols: MAX_SYMBOL_BYTES, debug: MAX_DEBUG_BYTES, idle: Duration::MAX };
+    /// Of a recording without end, for which an address that was never seen before comes every few seconds for weeks.
+    /// node's copy takes 12 MB, and loading it again 60 ms of CPU time: what is idle goes late.
+    pub const ENDLESS: Self =
+        Self { loaded: 24 << 20, symbols: 64 << 20, debug: 8 << 20, idle: Duration::from_secs(120) };
 }
 
 /// What the data loop and the worker both see.
@@ -111,7 +116,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
-    pub(super) limits: Limits,
+    limits: Limits,
+    budget: Mutex<SymbolBudget>,
     pub(super) objects: Objects,
     pub(super) gsym: GsymStore,
 }
@@ -135,15 +141,12 @@ impl Symbolizer {
     /// # Errors
     /// If the system refuses a thread.
     pub fn spawn_with_gsym(gsym: GsymStore) -> io::Result<Self> {
-        Self::spawn_within(Limits::RUN, gsym)
+        Self::spawn_within(Limits { stall: STALL_LIMIT, idle: IDLE_LIMIT }, gsym)
     }
 
-    /// The same for a recording without end, which has to stay small.
-    ///
-    /// # Errors
-    /// If the system refuses a thread.
-    pub fn spawn_endless(gsym: GsymStore) -> io::Result<Self> {
-        Self::spawn_within(Limits::ENDLESS, gsym)
+    /// Loads within another budget from now on.
+    pub fn set_budget(&self, budget: SymbolBudget) {
+        *self.shared.budget.lock().unwrap_or_else(PoisonError::into_inner) = budget;
     }
 
     pub(super) fn spawn_within(limits: Limits, gsym: GsymStore) -> io::Result<Self> {
@@ -152,6 +155,7 @@ impl Symbolizer {
             work: Condvar::new(),
             done: Condvar::new(),
             limits,
+            budget: Mutex::new(SymbolBudget::RUN),
             objects: Objects::default(),
             gsym,
         });
@@ -300,6 +304,11 @@ impl Shared {
     /// Nothing that runs under the lock can panic half-way through a change.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What may be loaded now.
+    pub(super) fn budget(&self) -> SymbolBudget {
+        *self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn unnamed(&self, key: SymbolKey, names: &mut Names) -> Arc<[Frame]> {
@@ -460,5 +469,5 @@ fn absorb(total: &mut SymbolStats, part: SymbolStats) {
 fn start_worker(shared: &Arc<Shared>, generation: u64) -> io::Result<()> {
     let shared = Arc::clone(shared);
     let builder = thread::Builder::new().name("symbols".into()).stack_size(STACK_BYTES);
-    builder.spawn(move || Loaded::new(shared.limits).run(&shared, generation)).map(drop)
+    builder.spawn(move || Loaded::default().run(&shared, generation)).map(drop)
 }

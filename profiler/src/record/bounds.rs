@@ -10,8 +10,6 @@ pub(super) struct CodeBounds {
 }
 
 impl CodeBounds {
-    /// Of a run that ends: 1.3 million functions of 40-byte names.
-    pub(super) const RUN: Self = Self { map_bytes: 256 << 20, functions: 1 << 20 };
     /// Of a recording without end. A large Node or JVM announces 20,000 to 50,000 functions, and 120 bytes of map and
     /// 200 of rows for each.
     pub(super) const ENDLESS: Self = Self { map_bytes: 24 << 20, functions: 1 << 16 };

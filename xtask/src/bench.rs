@@ -13,6 +13,7 @@ mod profilers;
 mod recording;
 mod report;
 mod running;
+mod serve;
 mod slowdown;
 mod target;
 
@@ -41,6 +42,8 @@ pub(crate) struct Arguments {
     /// Measure the binaries of an earlier run
     #[arg(long)]
     no_build: bool,
+    #[command(flatten)]
+    serve: serve::ServeArguments,
     /// A jitdump to read besides those that are made in the shape of Node's and Erlang's
     #[arg(value_name = "DUMP")]
     dump: Option<PathBuf>,
@@ -155,7 +158,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let bench =
         Bench { jitprof, ingest, gsym, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
     let mut report = Report::begin(&workspace.root);
-    let outcome = measure(workspace, &bench, arguments, &parts, &mut report);
+    let outcome = if arguments.serve.wanted() {
+        serve::run(workspace, &bench, &arguments.serve, &mut report)
+    } else {
+        measure(workspace, &bench, arguments, &parts, &mut report)
+    };
     std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;
     print!("\n{report}");
     outcome

@@ -153,7 +153,7 @@ fn python(_: &Workspace) -> Result<Variables> {
 }
 
 /// A CPython of 3.13 or later on Linux that really writes a jitdump.
-fn python_with_perf_jit() -> Result<PathBuf> {
+pub(crate) fn python_with_perf_jit() -> Result<PathBuf> {
     let mut candidates: Vec<PathBuf> =
         ["JITPROF_PYTHON", "PY"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
     candidates.extend(pyenv_pythons());

@@ -69,6 +69,11 @@ impl Running {
         bail!("`{}` has opened no perf event after {} s: {}", self.line, START.as_secs(), self.printed())
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// User and system time so far, in seconds.
     pub(crate) fn cpu_s(&self) -> Result<f64> {
         Ok(Stat::read(self.child.id())?.cpu_s)

@@ -1,0 +1,131 @@
+//! What the service uses, from outside of it.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// The kernel counts the run time of BPF programs while this is 1.
+const BPF_STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// What was used in one step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    /// Since the start.
+    pub(crate) at: Duration,
+    /// User and system time of its threads, in percent of one CPU.
+    pub(crate) own_percent: f64,
+    /// Time in its BPF programs, which the kernel puts on the account of whom they interrupt.
+    pub(crate) kernel_percent: f64,
+    /// Resident memory.
+    pub(crate) resident_mib: f64,
+    /// Open descriptors.
+    pub(crate) descriptors: usize,
+    /// CPU time of the whole machine.
+    pub(crate) busy_percent: f64,
+}
+
+/// Sums since the start of everything.
+#[derive(Clone, Copy)]
+struct Sums {
+    at: Instant,
+    own_ns: u64,
+    kernel_ns: u64,
+    busy_ticks: u64,
+}
+
+/// Measures one process.
+pub(crate) struct Meter {
+    pid: u32,
+    start: Instant,
+    last: Sums,
+    /// What it was before.
+    statistics: Option<String>,
+}
+
+impl Meter {
+    /// Begins to measure.
+    pub(crate) fn start(pid: u32) -> Result<Self> {
+        let statistics = fs::read_to_string(BPF_STATISTICS).ok();
+        if let Err(error) = fs::write(BPF_STATISTICS, "1") {
+            crate::command::progress(&format!("the kernel part's time is not measured: {BPF_STATISTICS}: {error}"));
+        }
+        Ok(Self { pid, start: Instant::now(), last: Sums::read(pid)?, statistics })
+    }
+
+    /// What was used since the last call.
+    pub(crate) fn step(&mut self) -> Result<Usage> {
+        let (before, now) = (self.last, Sums::read(self.pid)?);
+        self.last = now;
+        let passed = (now.at - before.at).as_secs_f64();
+        let percent = |ns: u64| ns as f64 / 1e7 / passed;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).context("the service has ended")?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+        Ok(Usage {
+            at: now.at - self.start,
+            own_percent: percent(now.own_ns - before.own_ns),
+            kernel_percent: percent(now.kernel_ns.saturating_sub(before.kernel_ns)),
+            resident_mib: resident.unwrap_or(f64::NAN) / 1024.0,
+            descriptors: fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count),
+            busy_percent: (now.busy_ticks - before.busy_ticks) as f64 / passed,
+        })
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let Some(before) = &self.statistics
+            && let Err(error) = fs::write(BPF_STATISTICS, before.trim())
+        {
+            crate::command::progress(&format!("{BPF_STATISTICS} stays 1: {error}"));
+        }
+    }
+}
+
+impl Sums {
+    fn read(pid: u32) -> Result<Self> {
+        // User and system time in nanoseconds, ended threads not counted: the service has none.
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).context("the service has ended")?;
+        let own_ns = tasks
+            .flatten()
+            .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
+            .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+            .sum();
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+        let kernel_ns = descriptors
+            .filter_map(|descriptor| fs::read_to_string(descriptor.path()).ok())
+            .filter_map(|text| run_time(&text))
+            .sum();
+        let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        Ok(Self { at: Instant::now(), own_ns, kernel_ns, busy_ticks: busy(&stat).context("/proc/stat has another form")? })
+    }
+}
+
+fn run_time(fdinfo: &str) -> Option<u64> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("run_time_ns:"))?.trim().parse().ok()
+}
+
+/// `cpu user nice system idle iowait irq softirq …` in hundredths of a second.
+fn busy(stat: &str) -> Option<u64> {
+    let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let ticks: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    Some(ticks.iter().take(8).sum::<u64>() - idle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_time_is_all_but_idle_and_waiting() {
+        assert_eq!(busy("cpu  100 1 10 5000 7 2 3 4 50 60\ncpu0 1"), Some(120));
+    }
+
+    #[test]
+    fn the_run_time_of_a_program_is_in_its_descriptor() {
+        assert_eq!(run_time("pos:\t0\nprog_type:\t7\nrun_time_ns:\t1234\nrun_cnt:\t5\n"), Some(1234));
+        assert_eq!(run_time("pos:\t0\nflags:\t02\n"), None);
+    }
+}

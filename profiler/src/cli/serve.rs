@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::archive::{Archive, ArchiveError, ArchiveOptions};
-use crate::record::{CallGraph, RecordOptions, Targets, WindowOptions};
+use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets, WindowOptions};
 use crate::serve::http::{State, router};
 use crate::serve::{Recording, RecordingError};
 
@@ -104,6 +104,7 @@ fn record_options(arguments: &Arguments) -> RecordOptions {
         gsym: Vec::new(),
         title: "All processes".to_owned(),
         bucket: Duration::from_millis(100),
+        labels: Some(LabelOptions::of_this_host()),
         log_kernel: false,
     }
 }

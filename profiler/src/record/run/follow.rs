@@ -29,6 +29,9 @@ impl Recorder {
             self.follow_child(*pid);
         }
         self.processes.apply(event);
+        if let TaskChange::Comm { pid, tid, comm, exec } = &event.change {
+            self.renamed(*pid, *tid, comm, *exec, event.time);
+        }
         match &event.change {
             TaskChange::Fork { pid, parent_pid, .. } if pid != parent_pid => {
                 self.inherit(*pid, *parent_pid, event.time);

@@ -1,16 +1,18 @@
 //! What the labels of processes are made of, and how long they hold.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::process::labels::{Identity, Users};
 use crate::profile::Labels;
-use crate::units::MonoNs;
+use crate::units::{MonoNs, Pid};
 
 /// Label sets of one process that are kept for samples that wait; of more, the oldest go.
 const MAX_SETS: usize = 4;
 /// A process that renames itself more often than this has one set for all of its names.
 const RENAME_NS: u64 = 100_000_000;
+/// Births that are kept at least; twice as many at most.
+const MAX_BIRTHS: usize = 16 << 10;
 /// Labels that a child has from its parent for certain, or nearly so.
 const INHERITED: [&str; 6] = ["cgroup", "container", "host", "pod", "unit", "user"];
 
@@ -85,6 +87,27 @@ impl History {
     /// Whether it is time to look again.
     pub(super) fn is_due(&self, now: MonoNs) -> bool {
         self.again.is_some_and(|when| when <= now)
+    }
+}
+
+/// Who made which process a short while ago: what is left of those that end at once.
+#[derive(Debug, Default)]
+pub(super) struct Births {
+    recent: HashMap<Pid, (Pid, MonoNs)>,
+    older: HashMap<Pid, (Pid, MonoNs)>,
+}
+
+impl Births {
+    pub(super) fn note(&mut self, child: Pid, parent: Pid, time: MonoNs) {
+        if self.recent.len() >= MAX_BIRTHS {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(child, (parent, time));
+    }
+
+    /// The parent, and when it made this process.
+    pub(super) fn parent(&self, child: Pid) -> Option<(Pid, MonoNs)> {
+        self.recent.get(&child).or_else(|| self.older.get(&child)).copied()
     }
 }
 
@@ -246,6 +269,19 @@ mod tests {
 
     fn is_ascending(history: &History) -> bool {
         history.earlier.iter().map(|(since, _)| *since).chain([history.since]).is_sorted()
+    }
+
+    #[test]
+    fn the_latest_births_are_known_and_never_too_many() {
+        let mut births = Births::default();
+        let known = u32::try_from(MAX_BIRTHS).unwrap();
+        for child in 0..10 * known {
+            births.note(Pid(child), Pid(1), MonoNs(child.into()));
+            let earlier = child.saturating_sub(known - 1);
+            assert_eq!(births.parent(Pid(earlier)), Some((Pid(1), MonoNs(earlier.into()))));
+        }
+        assert!(births.recent.len() + births.older.len() <= 2 * MAX_BIRTHS);
+        assert_eq!(births.parent(Pid(0)), None);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::process::{ProcessId, Processes, monotonic_now};
 use crate::profile::{Profile, ProfileMeta, SampledEvent};
 use crate::record::copies::Copies;
 use crate::record::files::Files;
-use crate::record::labels::{History, Labeller};
+use crate::record::labels::{Births, History, Labeller};
 use crate::record::late::LateSamples;
 use crate::record::machine::running_pids;
 use crate::record::options::{CallGraph, RecordOptions, Targets};
@@ -158,6 +158,7 @@ pub struct Recorder {
     no_labels: History,
     labeller: Option<Labeller>,
     versions: Option<Versions>,
+    births: Births,
     events: Vec<TaskEvent>,
     arrived: Vec<Waiting>,
     started: Instant,
@@ -224,6 +225,7 @@ impl Recorder {
             no_labels: History::default(),
             labeller: options.labels.as_ref().map(|labels| Labeller::new(&labels.host)),
             versions,
+            births: Births::default(),
             events: Vec::new(),
             arrived: Vec::new(),
             started: Instant::now(),

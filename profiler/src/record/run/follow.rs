@@ -34,6 +34,7 @@ impl Recorder {
         }
         match &event.change {
             TaskChange::Fork { pid, parent_pid, .. } if pid != parent_pid => {
+                self.births.note(*pid, *parent_pid, event.time);
                 self.inherit(*pid, *parent_pid, event.time);
                 self.borrow_rows(*pid, event.time);
                 self.mappings_changed(*pid, event.time);

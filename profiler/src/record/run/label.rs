@@ -74,18 +74,31 @@ impl Recorder {
         if let Some(known) = self.labels.get(&id) {
             return Some(Arc::clone(known.latest()));
         }
-        let mut ancestor = id;
+        let mut child = id;
         for _ in 0..MAX_GENERATIONS {
-            ancestor = self.processes.get(ancestor)?.parent?;
-            if let Some(known) = self.labels.get(&ancestor) {
+            let (parent, made) = self.parent_of(child)?;
+            if let Some(known) = self.labels.get(&parent) {
                 return Some(Arc::clone(known.latest()));
             }
-            let read = Identity::read(ancestor.pid).ok().filter(|read| ancestor.has_start(read.start));
-            if let Some(read) = read {
+            // A parent is older than its child; a process that has its number since is not.
+            if let Some(read) = Identity::read(parent.pid).ok().filter(|read| read.start <= made) {
                 return self.labeller.as_mut().map(|labeller| labeller.of(&read, None));
             }
+            child = parent;
         }
         None
+    }
+
+    /// Who made a process, and when.
+    fn parent_of(&self, id: ProcessId) -> Option<(ProcessId, MonoNs)> {
+        if let Some(process) = self.processes.get(id)
+            && let Some(parent) = process.parent
+        {
+            return Some((parent, id.start));
+        }
+        let (pid, made) = self.births.parent(id.pid)?;
+        let known = self.processes.at(pid, made).map(|process| process.id);
+        Some((known.unwrap_or(ProcessId { pid, start: MonoNs(0) }), made))
     }
 
     /// The runtime, and its version as far as it is known yet.

@@ -11,7 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::archive::{Archive, ArchiveError, ArchiveOptions};
-use crate::record::{CallGraph, RecordOptions, Targets, WindowOptions};
+use crate::cli::select::SelectArgs;
+use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets, WindowOptions};
 use crate::serve::http::{State, router};
 use crate::serve::{Recording, RecordingError};
 
@@ -24,6 +25,9 @@ pub struct Arguments {
     /// Samples per second and busy CPU
     #[arg(short = 'F', long = "freq", default_value_t = 19, value_name = "HZ")]
     frequency_hz: u32,
+    /// Only some processes.
+    #[command(flatten)]
+    select: SelectArgs,
     /// Address to listen at
     #[arg(long, default_value = "127.0.0.1:7878")]
     listen: SocketAddr,
@@ -92,7 +96,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), ServeError> {
 
 fn record_options(arguments: &Arguments) -> RecordOptions {
     RecordOptions {
-        targets: Targets::All,
+        targets: arguments.select.targets(true).unwrap_or(Targets::All),
         inherit: true,
         frequency_hz: arguments.frequency_hz,
         event: None,
@@ -104,6 +108,7 @@ fn record_options(arguments: &Arguments) -> RecordOptions {
         gsym: Vec::new(),
         title: "All processes".to_owned(),
         bucket: Duration::from_millis(100),
+        labels: Some(LabelOptions::of_this_host()),
         log_kernel: false,
     }
 }

@@ -6,6 +6,8 @@
 //! space     executable mappings of one process, with their times  -> (address, time) -> Mapping
 //! table     pid -> process, over pid reuse, fork and exec         -> (pid, time) -> Process
 //! open      the file behind a mapping, through the target's root  -> TargetFile
+//! labels    name, user, control group, container, unit            -> Identity
+//! hierarchy control groups as directories                         -> Group
 //! discover  which mappings are jitdump markers                    -> DumpMapping
 //! ```
 //!
@@ -14,6 +16,8 @@
 
 pub mod discover;
 pub mod event;
+pub mod hierarchy;
+pub mod labels;
 mod mapping;
 pub mod open;
 pub mod procfs;

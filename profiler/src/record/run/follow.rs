@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive, same_comm};
+use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive};
 use crate::process::discover::is_marker;
 use crate::process::event::{FileKey, MmapEvent, TaskChange, TaskEvent};
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, monotonic_now};
 use crate::record::bounds::CodeBounds;
+use crate::record::members::same_comm;
 use crate::record::options::{CallGraph, Targets};
 use crate::record::sources::Sources;
 use crate::units::{MonoNs, Pid};
@@ -22,8 +23,8 @@ impl Recorder {
     pub(super) fn apply(&mut self, event: &TaskEvent) {
         if let TaskChange::Fork { pid, parent_pid, .. } = event.change
             && pid != parent_pid
-            && self.options.inherit
             && self.followed.contains(&parent_pid)
+            && (self.options.inherit || self.members.keeps_children())
         {
             self.follow_child(pid);
         }
@@ -33,9 +34,18 @@ impl Recorder {
         {
             self.follow_child(*pid);
         }
+        if let TaskChange::Comm { pid, comm, exec, .. } = &event.change
+            && self.members.is_renamed(*pid, comm, *exec)
+        {
+            self.follow_child(*pid);
+        }
         self.processes.apply(event);
+        if let TaskChange::Comm { pid, tid, comm, exec } = &event.change {
+            self.renamed(*pid, *tid, comm, *exec, event.time);
+        }
         match &event.change {
             TaskChange::Fork { pid, parent_pid, .. } if pid != parent_pid => {
+                self.births.note(*pid, *parent_pid, event.time);
                 self.inherit(*pid, *parent_pid, event.time);
                 self.borrow_rows(*pid, event.time);
                 self.mappings_changed(*pid, event.time);
@@ -111,7 +121,7 @@ impl Recorder {
         self.clues.insert(id, clues);
     }
 
-    fn follow_child(&mut self, pid: Pid) {
+    pub(super) fn follow_child(&mut self, pid: Pid) {
         if self.followed.insert(pid)
             && let Err(error) = self.sampler.follow(pid)
         {
@@ -189,6 +199,7 @@ impl Recorder {
         let Some(process) = self.processes.at(pid, time).filter(|process| process.exit_time.is_some()) else { return };
         let id = process.id;
         self.followed.remove(&pid);
+        self.members.forget(pid);
         self.end_process(id, time);
     }
 

@@ -37,10 +37,12 @@ mod options;
 mod parser;
 mod reader;
 mod record;
+mod records;
 mod resync;
 mod rows;
 mod stats;
 mod tail;
+mod window;
 pub mod writer;
 
 #[cfg(test)]
@@ -57,5 +59,6 @@ pub use options::ReaderOptions;
 pub use parser::{Field, MAX_BUFFERED_RECORD, MAX_LOAD, Parser, ParserOptions, Step};
 pub use reader::DumpReader;
 pub use record::{Body, Load, Move, Record, RecordId, UnwindingInfo};
+pub use records::RecordTail;
 pub use stats::{CorruptStretch, DumpStats, EhCounts, RecordCounts, SkipCounts};
 pub use tail::{DumpTail, Progress, TornTail};

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use clap::Subcommand as ClapSubcommand;
 
 use super::gsym::{self, GsymCommandError};
+use super::jitdump::{self, JitdumpError};
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
 
@@ -20,6 +21,8 @@ pub enum Subcommand {
     Trace(trace::Arguments),
     /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
     Gsym(gsym::Arguments),
+    /// Shows what is in a jitdump, checks it, disassembles its functions, mends it, or writes it as an ELF file
+    Jitdump(Box<jitdump::Arguments>),
 }
 
 /// Why a subcommand failed.
@@ -34,6 +37,9 @@ pub(super) enum SubcommandError {
     /// `gsym`.
     #[error(transparent)]
     Gsym(#[from] GsymCommandError),
+    /// `jitdump`.
+    #[error(transparent)]
+    Jitdump(#[from] JitdumpError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -46,7 +52,16 @@ impl SubcommandError {
             Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
             Self::Trace(error) => error.is_broken_pipe(),
             Self::Gsym(error) => error.is_broken_pipe(),
+            Self::Jitdump(error) => error.is_broken_pipe(),
             Self::UnwindInfo(_) => false,
+        }
+    }
+
+    /// The exit status, if it is not that of a failure.
+    pub(super) fn status(&self) -> Option<u8> {
+        match self {
+            Self::Jitdump(error) => error.status(),
+            _ => None,
         }
     }
 }
@@ -62,6 +77,12 @@ impl Subcommand {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
+            Self::Jitdump(arguments) => {
+                // What was found is shown whether it is an error or not.
+                let ran = jitdump::run(&arguments, &mut out);
+                out.flush()?;
+                ran?;
+            }
         }
         Ok(out.flush()?)
     }

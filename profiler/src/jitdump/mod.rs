@@ -22,6 +22,9 @@
 //!   [`CodeEvent`](crate::code::CodeEvent)s. [`DumpReader`] is the two together.
 //! * [`DumpTail`] reads what is new in an opened file and keeps the torn end until it is complete.
 //!
+//! [`Inspector`] looks at a dump as a thing of its own: figures, and every deviation from the specification.
+//! [`RecordTail`] walks through a file's records for it.
+//!
 //! [`writer`] makes such files, for tests and benchmarks.
 
 mod assembler;
@@ -33,6 +36,7 @@ mod debug_info;
 mod eh_frame;
 mod extension;
 mod header;
+mod inspect;
 mod options;
 mod parser;
 mod reader;
@@ -49,12 +53,14 @@ pub mod writer;
 mod tests;
 
 pub use assembler::Assembler;
+pub use bias::bias_of_path;
 pub use body::{MAX_KEPT_CODE, MAX_NAME};
 pub use byte_order::ByteOrder;
 pub use clock::{ClockContext, ClockKind, TscConversion};
 pub use debug_info::{DebugEntries, DebugEntry, DebugInfo};
 pub use extension::{Inline, Lost, Method, Unload};
 pub use header::{AGENT_PAD1, FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
+pub use inspect::{Deviation, Findings, Found, Inspection, Inspector, Place, Severity, Survey};
 pub use options::ReaderOptions;
 pub use parser::{Field, MAX_BUFFERED_RECORD, MAX_LOAD, Parser, ParserOptions, Step};
 pub use reader::DumpReader;

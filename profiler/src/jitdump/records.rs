@@ -41,12 +41,12 @@ impl RecordTail {
         self.parser.offset()
     }
 
-    /// Takes every step that the file allows, but ends after `budget` bytes. The step [`Step::NeedMore`] is not given
-    /// out.
+    /// Takes every step that the file allows, but ends after `budget` bytes. Each is given out with the offset at which
+    /// it began, [`Step::NeedMore`] is not.
     ///
     /// # Errors
     /// The file cannot be read any more.
-    pub fn poll(&mut self, budget: u64, out: &mut impl FnMut(&Step<'_>)) -> io::Result<Progress> {
+    pub fn poll(&mut self, budget: u64, out: &mut impl FnMut(FileOffset, &Step<'_>)) -> io::Result<Progress> {
         let restarted = self.window.look_again()?;
         if restarted {
             self.parser = Parser::new(self.options);
@@ -60,7 +60,7 @@ impl RecordTail {
         }
     }
 
-    fn take_steps(&mut self, out: &mut impl FnMut(&Step<'_>)) {
+    fn take_steps(&mut self, out: &mut impl FnMut(FileOffset, &Step<'_>)) {
         if !self.window.is_ready() {
             return;
         }
@@ -70,9 +70,10 @@ impl RecordTail {
             let Some(rest) = self.window.bytes().get(skip..) else {
                 break 1;
             };
+            let at = self.parser.offset();
             match self.parser.step(rest) {
                 Step::NeedMore { at_least } => break at_least,
-                step => out(&step),
+                step => out(at, &step),
             }
         };
         self.window.go_on(self.parser.offset().0, needed);

@@ -11,6 +11,7 @@
 
 mod announced;
 mod copies;
+mod dumps;
 mod files;
 mod generated;
 mod late;
@@ -22,6 +23,7 @@ mod sources;
 mod unwinding;
 mod waiting;
 
+pub use dumps::{MappedDump, ProcessDumps, dumps_of};
 pub use generated::{GeneratedCode, generated_code};
 pub use options::{CallGraph, RecordOptions, Targets};
 pub use run::{Progress, RecordError, Recorded, Recorder};

@@ -1,0 +1,149 @@
+//! `jitprof jitdump`: a dump as a thing to look at.
+
+mod filter;
+mod follow;
+mod item;
+mod list;
+mod report;
+mod source;
+mod text;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+
+use clap::Args;
+
+use super::subcommand::SubcommandError;
+use crate::jitdump::{Inspection, Severity};
+use crate::output::OutputError;
+use crate::process::procfs::ProcError;
+use crate::units::Pid;
+use filter::Filter;
+use report::{DumpReport, Report};
+use source::Source;
+
+/// The exit status of a check that found something.
+const OUTSIDE: u8 = 4;
+
+/// `jitdump` as typed.
+#[derive(Debug, Args)]
+#[command(after_help = "Without an option of what to do: the header and statistics.\n\n\
+    Exit status: 0 done, 1 failed, 2 wrong usage, 4 --check found an error (with --strict: anything).")]
+pub struct Arguments {
+    /// A jitdump, or the pid of a process that writes one (a file that is named by a number alone is ./NUMBER)
+    #[arg(value_name = "FILE|PID")]
+    target: String,
+
+    /// List the records
+    #[arg(long, group = "what", help_heading = "What to do")]
+    records: bool,
+
+    /// List the records as they come, until Ctrl-C or the end of the process
+    #[arg(short, long, group = "what", help_heading = "What to do")]
+    follow: bool,
+
+    /// Name each deviation from the specification, where it is, and which producer is known to write so
+    #[arg(long, group = "what", help_heading = "What to do")]
+    check: bool,
+
+    /// JSON: one document, or for lists of records one line for each
+    #[arg(long, help_heading = "How")]
+    json: bool,
+
+    /// With --check: quirks of known producers fail, too
+    #[arg(long, requires = "check", help_heading = "How")]
+    strict: bool,
+
+    /// With --check: how many places are named of each deviation
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=10_000), help_heading = "How")]
+    places: u16,
+
+    #[command(flatten)]
+    filter: filter::Arguments,
+}
+
+/// Why there is nothing to show, or what is shown is bad.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JitdumpError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: String, source: io::Error },
+    #[error("{path} is no regular file")]
+    NotRegular { path: String },
+    #[error("{path} is no jitdump: it does not begin with the magic; --check looks at it all the same")]
+    NoDump { path: String },
+    #[error("{path} is empty: its producer has written nothing yet")]
+    Empty { path: String },
+    #[error("process {0} maps no jitdump; jitprof --pid {0} says how to make it write one")]
+    NothingMapped(Pid),
+    #[error("{0} of a list of records needs --records or --follow")]
+    FilterOfNothing(&'static str),
+    #[error("the check found {errors} errors and {quirks} quirks of known producers")]
+    Outside { errors: u64, quirks: u64 },
+    #[error("{what}: {source}")]
+    System { what: &'static str, source: io::Error },
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error(transparent)]
+    Process(#[from] ProcError),
+}
+
+impl JitdumpError {
+    /// Whether the reader of standard output has seen enough.
+    pub(super) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.is_broken_pipe())
+    }
+
+    /// The exit status, if it is not that of a failure.
+    pub(super) fn status(&self) -> Option<u8> {
+        matches!(self, Self::Outside { .. }).then_some(OUTSIDE)
+    }
+}
+
+/// Does what was asked for.
+///
+/// # Errors
+/// The dump cannot be read, an output not be written, or a check found something.
+pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), SubcommandError> {
+    let filter = Filter::new(&arguments.filter);
+    if let Some(name) = filter.given()
+        && !(arguments.records || arguments.follow)
+    {
+        return Err(JitdumpError::FilterOfNothing(name).into());
+    }
+    let sources = Source::open(&arguments.target, !arguments.check)?;
+    match () {
+        () if arguments.follow => follow::run(sources, &filter, arguments.json, out),
+        () if arguments.records => list::run(sources, &filter, arguments.json, out),
+        () => report(arguments, sources, out),
+    }
+}
+
+/// The summary or the check.
+fn report(arguments: &Arguments, sources: Vec<Source>, out: &mut impl Write) -> Result<(), SubcommandError> {
+    let mut dumps = Vec::with_capacity(sources.len());
+    let (mut errors, mut quirks) = (0_u64, 0_u64);
+    for source in sources {
+        let inspection = source.inspect(usize::from(arguments.places))?;
+        errors = errors.saturating_add(inspection.findings.count(Severity::Error));
+        quirks = quirks.saturating_add(inspection.findings.count(Severity::Quirk));
+        dumps.push(report_of(&source, inspection));
+    }
+    let report = Report { dumps };
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else if arguments.check {
+        text::check(&report, out)?;
+    } else {
+        text::summary(&report, out)?;
+    }
+    if arguments.check && (errors > 0 || arguments.strict && quirks > 0) {
+        return Err(JitdumpError::Outside { errors, quirks }.into());
+    }
+    Ok(())
+}
+
+fn report_of(source: &Source, inspection: Inspection) -> DumpReport {
+    DumpReport { path: source.path.clone(), process: source.process.map(|process| process.pid.0), inspection }
+}

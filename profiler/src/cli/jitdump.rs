@@ -4,6 +4,7 @@ mod filter;
 mod follow;
 mod item;
 mod list;
+mod repair;
 mod report;
 mod source;
 mod text;
@@ -11,6 +12,7 @@ mod text;
 mod tests;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -47,6 +49,11 @@ pub struct Arguments {
     #[arg(long, group = "what", help_heading = "What to do")]
     check: bool,
 
+    /// Write a copy that perf takes: whole records only, one header, lines right before their functions; - is
+    /// standard output
+    #[arg(long, value_name = "OUT", group = "what", help_heading = "What to do")]
+    repair: Option<PathBuf>,
+
     /// JSON: one document, or for lists of records one line for each
     #[arg(long, help_heading = "How")]
     json: bool,
@@ -60,7 +67,7 @@ pub struct Arguments {
     places: u16,
 
     #[command(flatten)]
-    filter: filter::Arguments,
+    filter: filter::Wanted,
 }
 
 /// Why there is nothing to show, or what is shown is bad.
@@ -76,6 +83,8 @@ pub(super) enum JitdumpError {
     Empty { path: String },
     #[error("process {0} maps no jitdump; jitprof --pid {0} says how to make it write one")]
     NothingMapped(Pid),
+    #[error("process {pid} maps several dumps; name one of them: {}", paths.join(", "))]
+    Several { pid: Pid, paths: Vec<String> },
     #[error("{0} of a list of records needs --records or --follow")]
     FilterOfNothing(&'static str),
     #[error("the check found {errors} errors and {quirks} quirks of known producers")]
@@ -111,7 +120,10 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     {
         return Err(JitdumpError::FilterOfNothing(name).into());
     }
-    let sources = Source::open(&arguments.target, !arguments.check)?;
+    let sources = Source::open(&arguments.target, !arguments.check && arguments.repair.is_none())?;
+    if let Some(output) = &arguments.repair {
+        return Ok(repair::run(Source::only(&sources)?, output)?);
+    }
     match () {
         () if arguments.follow => follow::run(sources, &filter, arguments.json, out),
         () if arguments.records => list::run(sources, &filter, arguments.json, out),

@@ -42,6 +42,7 @@ mod parser;
 mod reader;
 mod record;
 mod records;
+mod repair;
 mod resync;
 mod rows;
 mod stats;
@@ -66,5 +67,6 @@ pub use parser::{Field, MAX_BUFFERED_RECORD, MAX_LOAD, Parser, ParserOptions, St
 pub use reader::DumpReader;
 pub use record::{Body, Load, Move, Record, RecordId, UnwindingInfo};
 pub use records::RecordTail;
+pub use repair::{Piece, RepairAccount, Repairer};
 pub use stats::{CorruptStretch, DumpStats, EhCounts, RecordCounts, SkipCounts};
 pub use tail::{DumpTail, Progress, TornTail};

@@ -9,7 +9,7 @@ use crate::units::MonoNs;
 /// The options of a list as typed. Each narrows it.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Which records")]
-pub(super) struct Arguments {
+pub(super) struct Wanted {
     /// Records of these kinds
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<Kind>,
@@ -56,7 +56,7 @@ enum Kind {
 /// What is wanted of a list.
 #[derive(Debug)]
 pub(super) struct Filter<'a> {
-    wanted: &'a Arguments,
+    wanted: &'a Wanted,
 }
 
 /// What a filter remembers of one dump.
@@ -67,7 +67,7 @@ pub(super) struct Progress {
 }
 
 impl<'a> Filter<'a> {
-    pub(super) fn new(wanted: &'a Arguments) -> Self {
+    pub(super) fn new(wanted: &'a Wanted) -> Self {
         Self { wanted }
     }
 

@@ -46,6 +46,20 @@ impl Source {
         Ok(sources)
     }
 
+    /// The one dump, where the output can hold one only.
+    pub(super) fn only(sources: &[Self]) -> Result<&Self, JitdumpError> {
+        match sources {
+            [only] => Ok(only),
+            [first, ..] => {
+                let pid = first.process.map_or(Pid(0), |process| process.pid);
+                // As root sees them.
+                let path = |source: &Self| format!("/proc/{pid}/root{}", source.path);
+                Err(JitdumpError::Several { pid, paths: sources.iter().map(path).collect() })
+            }
+            [] => Err(JitdumpError::NothingMapped(Pid(0))),
+        }
+    }
+
     /// Goes through the whole dump.
     pub(super) fn walk(
         &self,

@@ -1,9 +1,11 @@
 //! `jitprof jitdump`: a dump as a thing to look at.
 
+mod disasm;
 mod filter;
 mod follow;
 mod item;
 mod list;
+mod listing;
 mod repair;
 mod report;
 mod source;
@@ -18,10 +20,11 @@ use clap::Args;
 
 use super::subcommand::SubcommandError;
 use crate::jitdump::{Inspection, Severity};
-use crate::output::OutputError;
+use crate::output::{OutputError, SamplesError};
 use crate::process::procfs::ProcError;
 use crate::units::Pid;
 use filter::Filter;
+use listing::Syntax;
 use report::{DumpReport, Report};
 use source::Source;
 
@@ -49,6 +52,11 @@ pub struct Arguments {
     #[arg(long, group = "what", help_heading = "What to do")]
     check: bool,
 
+    /// Disassemble the functions whose name contains this, or the code at an address (0x...), with source lines beside
+    /// the instructions; x86 only
+    #[arg(long, value_name = "NAME|ADDR", group = "what", help_heading = "What to do")]
+    disasm: Option<String>,
+
     /// Write a copy that perf takes: whole records only, one header, lines right before their functions; - is
     /// standard output
     #[arg(long, value_name = "OUT", group = "what", help_heading = "What to do")]
@@ -57,6 +65,14 @@ pub struct Arguments {
     /// JSON: one document, or for lists of records one line for each
     #[arg(long, help_heading = "How")]
     json: bool,
+
+    /// With --disasm: samples beside the instructions, from a recording that jitprof wrote for pprof (-o FILE.pb.gz)
+    #[arg(long, value_name = "FILE", requires = "disasm", help_heading = "How")]
+    profile: Option<PathBuf>,
+
+    /// With --disasm: how instructions are written
+    #[arg(long, value_enum, default_value_t = Syntax::Intel, help_heading = "How")]
+    syntax: Syntax,
 
     /// With --check: quirks of known producers fail, too
     #[arg(long, requires = "check", help_heading = "How")]
@@ -85,6 +101,14 @@ pub(super) enum JitdumpError {
     NothingMapped(Pid),
     #[error("process {pid} maps several dumps; name one of them: {}", paths.join(", "))]
     Several { pid: Pid, paths: Vec<String> },
+    #[error("no function is called {wanted} or lies there")]
+    NoFunction { wanted: String },
+    #[error(
+        "code for {machine} is not disassembled here; --write-elf OUT writes a file that its own binutils' objdump -d reads"
+    )]
+    Machine { machine: String },
+    #[error("{path}: {source}")]
+    Profile { path: String, source: Box<SamplesError> },
     #[error("{0} of a list of records needs --records or --follow")]
     FilterOfNothing(&'static str),
     #[error("the check found {errors} errors and {quirks} quirks of known producers")]
@@ -123,6 +147,11 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     let sources = Source::open(&arguments.target, !arguments.check && arguments.repair.is_none())?;
     if let Some(output) = &arguments.repair {
         return Ok(repair::run(Source::only(&sources)?, output)?);
+    }
+    if let Some(wanted) = &arguments.disasm {
+        let profile = arguments.profile.as_deref();
+        let options = disasm::Options { wanted, profile, syntax: arguments.syntax, json: arguments.json };
+        return disasm::run(&sources, &options, out);
     }
     match () {
         () if arguments.follow => follow::run(sources, &filter, arguments.json, out),

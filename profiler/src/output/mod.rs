@@ -16,6 +16,7 @@ pub mod gsym;
 mod options;
 mod pprof;
 mod proto;
+mod samples;
 mod saved;
 mod svg;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
+pub use samples::{InstructionSamples, SamplesError, function_name};
 pub use saved::{SavedError, read_saved};
 pub(crate) use text::printable;
 

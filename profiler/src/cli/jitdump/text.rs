@@ -204,7 +204,7 @@ fn deviation_text(deviation: Deviation, found: &Found, out: &mut impl Write) -> 
         Severity::Error => "error",
         Severity::Quirk => "quirk",
     };
-    writeln!(out, "{severity}  {}  {} times: {}", deviation.name(), found.count, deviation.meaning())?;
+    writeln!(out, "{severity}  {}  {} ×: {}", deviation.name(), found.count, deviation.meaning())?;
     if let Some(producers) = deviation.producers() {
         writeln!(out, "       by {producers}")?;
     }

@@ -1,6 +1,7 @@
 //! `jitprof jitdump`: a dump as a thing to look at.
 
 mod disasm;
+mod elf;
 mod filter;
 mod follow;
 mod item;
@@ -18,9 +19,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::moment::{Moment, moment};
 use super::subcommand::SubcommandError;
 use crate::jitdump::{Inspection, Severity};
-use crate::output::{OutputError, SamplesError};
+use crate::output::{ElfError, OutputError, SamplesError};
 use crate::process::procfs::ProcError;
 use crate::units::Pid;
 use filter::Filter;
@@ -61,6 +63,16 @@ pub struct Arguments {
     /// standard output
     #[arg(long, value_name = "OUT", group = "what", help_heading = "What to do")]
     repair: Option<PathBuf>,
+
+    /// Write the functions as an ELF file for objdump, gdb and perf: code, symbols, lines, unwinding data; - is standard
+    /// output
+    #[arg(long, value_name = "OUT", group = "what", help_heading = "What to do")]
+    write_elf: Option<PathBuf>,
+
+    /// With --write-elf: the code of this moment instead of the last one: +DURATION after the first record (+1.5s), or
+    /// as the dump has it, in nanoseconds or seconds
+    #[arg(long, value_name = "TIME", value_parser = moment, requires = "write_elf", help_heading = "How")]
+    at: Option<Moment>,
 
     /// JSON: one document, or for lists of records one line for each
     #[arg(long, help_heading = "How")]
@@ -107,6 +119,12 @@ pub(super) enum JitdumpError {
         "code for {machine} is not disassembled here; --write-elf OUT writes a file that its own binutils' objdump -d reads"
     )]
     Machine { machine: String },
+    #[error("the dump is of {machine}; ELF files are written for machines of 64 bits only")]
+    NoElf { machine: String },
+    #[error("no function with its code is there at that moment")]
+    NothingThere,
+    #[error(transparent)]
+    Elf(ElfError),
     #[error("{path}: {source}")]
     Profile { path: String, source: Box<SamplesError> },
     #[error("{0} of a list of records needs --records or --follow")]
@@ -147,6 +165,9 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     let sources = Source::open(&arguments.target, !arguments.check && arguments.repair.is_none())?;
     if let Some(output) = &arguments.repair {
         return Ok(repair::run(Source::only(&sources)?, output)?);
+    }
+    if let Some(output) = &arguments.write_elf {
+        return Ok(elf::run(Source::only(&sources)?, output, arguments.at)?);
     }
     if let Some(wanted) = &arguments.disasm {
         let profile = arguments.profile.as_deref();

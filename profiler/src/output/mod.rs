@@ -6,6 +6,7 @@
 
 mod chrome;
 mod color;
+mod elf;
 mod error;
 mod file;
 mod firefox;
@@ -27,12 +28,13 @@ mod tree;
 use std::io::Write;
 
 pub use chrome::write_chrome;
+pub use elf::{ElfAccount, ElfError, ElfFunction, ElfKind, write_elf};
 pub use error::OutputError;
 pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
-pub use samples::{InstructionSamples, SamplesError, function_name};
+pub use samples::{InstructionSamples, SamplesError, function_name, function_source};
 pub use saved::{SavedError, read_saved};
 pub(crate) use text::printable;
 

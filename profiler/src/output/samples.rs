@@ -135,3 +135,8 @@ fn shown_name(name: &str) -> String {
 pub fn function_name(name: &str) -> String {
     printable(&classify(name, CodeOrigin::Jitdump).display).into_owned()
 }
+
+/// The source file, if the runtime wrote it into the function's name.
+pub fn function_source(name: &str) -> Option<String> {
+    classify(name, CodeOrigin::Jitdump).source.map(|source| source.file.to_string())
+}

@@ -16,7 +16,7 @@ use super::source::Source;
 use super::text::machine as machine_name;
 use crate::code::{CodeEvent, CodeInline, CodeLoad};
 use crate::jitdump::{DumpTail, MAX_KEPT_CODE, ReaderOptions};
-use crate::output::{InstructionSamples, function_name, printable};
+use crate::output::{InstructionSamples, function_name, function_source, printable};
 
 /// Functions that are shown of those that fit; with a profile the most sampled ones, else the last ones.
 const MAX_SHOWN: usize = 16;
@@ -251,7 +251,11 @@ fn line(function: &Chosen, code: &[u8], instruction: &Decoded, profiled: bool) -
         bytes: bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
         text: instruction.text.clone(),
         target: instruction.target,
-        file: place.map(|(file, _)| file.to_string()),
+        file: place.map(|(file, _)| match &**file {
+            // V8 loses the names of some files; then it is the function's own.
+            "" => function_source(&function.load.name).unwrap_or_default(),
+            file => file.to_owned(),
+        }),
         line: place.map(|(_, line)| line),
         inlined: inlined.map(|inline| inline.name.clone()),
         samples: profiled.then_some(samples),

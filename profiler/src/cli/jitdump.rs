@@ -10,9 +10,9 @@ mod listing;
 mod repair;
 mod report;
 mod source;
-mod text;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -53,7 +53,7 @@ mod window;
 pub mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use assembler::Assembler;
 pub use bias::bias_of_path;
@@ -64,6 +64,8 @@ pub use debug_info::{DebugEntries, DebugEntry, DebugInfo};
 pub(crate) use eh_absolute::AbsoluteFrames;
 pub use extension::{Inline, Lost, Method, Unload};
 pub use header::{AGENT_PAD1, FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
+#[cfg(test)]
+pub(crate) use inspect::examples;
 pub use inspect::{Deviation, Findings, Found, Inspection, Inspector, Place, Severity, Survey};
 pub use living::{Living, LivingCode};
 pub use options::ReaderOptions;

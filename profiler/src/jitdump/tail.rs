@@ -68,12 +68,7 @@ pub struct TornTail<'a> {
 impl DumpTail {
     /// Follows `file` from its start. Reads nothing yet.
     pub fn new(file: File, options: ReaderOptions) -> Self {
-        Self {
-            window: FileWindow::new(file),
-            reader: DumpReader::new(options.clone()),
-            options,
-            made: Instant::now(),
-        }
+        Self { window: FileWindow::new(file), reader: DumpReader::new(options.clone()), options, made: Instant::now() }
     }
 
     /// The account so far.

@@ -28,7 +28,9 @@ mod tree;
 use std::io::Write;
 
 pub use chrome::write_chrome;
-pub use elf::{ElfAccount, ElfError, ElfFunction, ElfKind, write_elf};
+#[cfg(test)]
+pub(crate) use elf::tests as elf_tests;
+pub use elf::{CodeSource, ElfAccount, ElfError, ElfFunction, ElfKind, write_elf};
 pub use error::OutputError;
 pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;

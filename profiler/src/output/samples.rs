@@ -110,7 +110,8 @@ impl InstructionSamples {
     /// ascending address.
     pub fn of_function(&self, start: u64, size: u64, name: &str) -> Vec<(u64, u64)> {
         let shown = shown_name(name);
-        let of_name = |names: &[(Box<str>, u64)]| names.iter().find(|(known, _)| **known == *shown).map(|(_, count)| *count);
+        let of_name =
+            |names: &[(Box<str>, u64)]| names.iter().find(|(known, _)| **known == *shown).map(|(_, count)| *count);
         let range = self.by_address.range(start..start.saturating_add(size));
         range.filter_map(|(address, names)| Some((*address, of_name(names)?))).collect()
     }

@@ -5,9 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::account::{DumpAccount, SourceAccount};
 use crate::code::CodeEvent;
-use crate::jitdump::{
-    ClockContext, DumpTail, FileHeader, HEADER_SIZE, ReaderOptions, TscConversion, bias_of_path,
-};
+use crate::jitdump::{ClockContext, DumpTail, FileHeader, HEADER_SIZE, ReaderOptions, TscConversion, bias_of_path};
 use crate::peek::Peek;
 use crate::perfmap::PerfMapTail;
 use crate::process::discover::{DumpMapping, find_dumps, is_jitdump};

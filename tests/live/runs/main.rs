@@ -11,6 +11,7 @@ mod gsym;
 mod hostile;
 mod jit_api;
 mod jitdemo;
+mod jitdump;
 mod node;
 mod php;
 mod python;

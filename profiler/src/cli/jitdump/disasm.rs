@@ -237,9 +237,8 @@ fn line(function: &Chosen, code: &[u8], instruction: &Decoded, profiled: bool) -
     let of_it = function.samples.iter().skip(first).take_while(|(address, _)| *address < end);
     let samples = of_it.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
     // Of those around it the innermost.
-    let covers = |inline: &&CodeInline| {
-        instruction.address.checked_sub(inline.start.0).is_some_and(|inner| inner < inline.size)
-    };
+    let covers =
+        |inline: &&CodeInline| instruction.address.checked_sub(inline.start.0).is_some_and(|inner| inner < inline.size);
     let inlined = function.inlines.iter().filter(covers).min_by_key(|inline| inline.size);
     let place = match inlined {
         Some(inline) => inline.lines.at(instruction.address - inline.start.0),

@@ -142,9 +142,7 @@ impl<'a> Item<'a> {
                 let mapped_size = info.mapped_size;
                 ("unwinding_info", Fields::UnwindingInfo { unwind_data_size, eh_frame_hdr_size, mapped_size })
             }
-            Body::Unload(gone) => {
-                ("unload", Fields::Unload { code_addr: gone.code_addr, code_size: gone.code_size })
-            }
+            Body::Unload(gone) => ("unload", Fields::Unload { code_addr: gone.code_addr, code_size: gone.code_size }),
             Body::Inline(inline) => {
                 let (code_addr, code_size) = (inline.start, inline.size);
                 let (method, parent, name, source) = (inline.method, inline.parent, inline.name, inline.source);

@@ -106,12 +106,8 @@ fn of_process(pid: Pid) -> Result<Vec<Source>, JitdumpError> {
         return Err(JitdumpError::NothingMapped(pid));
     }
     let process = Some(found.process);
-    let source = |dump: crate::record::MappedDump| Source {
-        path: dump.path,
-        file: dump.file,
-        options: dump.options,
-        process,
-    };
+    let source =
+        |dump: crate::record::MappedDump| Source { path: dump.path, file: dump.file, options: dump.options, process };
     Ok(found.dumps.into_iter().map(source).collect())
 }
 

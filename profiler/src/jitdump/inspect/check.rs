@@ -100,7 +100,14 @@ impl Checker {
         }
     }
 
-    pub(super) fn step(&mut self, at: FileOffset, step: &Step<'_>, before: Counted, after: Counted, surveyed: Surveyed) {
+    pub(super) fn step(
+        &mut self,
+        at: FileOffset,
+        step: &Step<'_>,
+        before: Counted,
+        after: Counted,
+        surveyed: Surveyed,
+    ) {
         if after.unwinding_unclaimed > before.unwinding_unclaimed {
             self.findings.note(D::UnwindingUnclaimed, self.last_unwinding);
         }
@@ -369,7 +376,14 @@ impl Checker {
 
     /// The file ends at `file_len`, and the parser stands at `reached`. What was announced behind the last function may
     /// still be followed by it if the file `grows` or is torn.
-    pub(super) fn finish(&mut self, reached: FileOffset, file_len: u64, grows: bool, clock: ClockKind, unclaimed: bool) {
+    pub(super) fn finish(
+        &mut self,
+        reached: FileOffset,
+        file_len: u64,
+        grows: bool,
+        clock: ClockKind,
+        unclaimed: bool,
+    ) {
         let torn = self.lost.is_none() && reached.0 != file_len;
         if let Some((offset, _)) = self.lost {
             self.found_again(file_len.saturating_sub(offset.0));

@@ -1,8 +1,8 @@
 //! For each deviation a dump that has it, and where.
 
 use super::Deviation as D;
-use crate::jitdump::writer::{DumpWriter, EntryFields, HeaderFields, LoadFields};
 use crate::jitdump::V8_PAD1;
+use crate::jitdump::writer::{DumpWriter, EntryFields, HeaderFields, LoadFields};
 
 const TIME: u64 = 1_000;
 const CODE: &[u8] = &[0x90; 32];
@@ -181,7 +181,8 @@ pub(crate) fn example(deviation: D) -> (Vec<u8>, u64) {
         D::DebugBias => (debug(&[entry(ADDRESS + 0x40, 1, b"a.js"), entry(ADDRESS + 0x48, 2, b"a.js")], 0), FIRST),
         D::FreedName => {
             let mut dump = DumpWriter::with_header(&HeaderFields { pad1: V8_PAD1, ..sound_header() });
-            let freed = |addr| EntryFields { addr, line: 1, discrim: 0, name: b"\x1a\0\0\0\0\0\0\x01..eds/w/nodej/f.js" };
+            let freed =
+                |addr| EntryFields { addr, line: 1, discrim: 0, name: b"\x1a\0\0\0\0\0\0\x01..eds/w/nodej/f.js" };
             let entries = [freed(ADDRESS + 0x40), freed(ADDRESS + 0x48)];
             dump.debug_info(TIME, ADDRESS, &entries, 0);
             load(&mut dump, ADDRESS, 0);
@@ -243,4 +244,3 @@ pub(crate) fn sound_dump() -> Vec<u8> {
     dump.close(TIME + 3);
     dump.into_bytes()
 }
-

@@ -8,7 +8,7 @@ use object::write::{StreamingBuffer, StringId};
 use object::{Endianness, write};
 
 use super::lines::{self, Named};
-use super::{ElfAccount, ElfError, ElfFunction, ElfKind};
+use super::{CodeSource, ElfAccount, ElfError, ElfFunction, ElfKind};
 use crate::jitdump::{AbsoluteFrames, ByteOrder};
 use crate::output::printable;
 
@@ -53,8 +53,7 @@ impl<'a> Layout<'a> {
         });
         let with_frames = with_frames.count();
         let names: Vec<String> = all.iter().map(|function| printable(&function.name).into_owned()).collect();
-        let account =
-            ElfAccount { functions: all.len(), sections: runs.len(), rows, frames: with_frames, left_out };
+        let account = ElfAccount { functions: all.len(), sections: runs.len(), rows, frames: with_frames, left_out };
         // Behind all code, or before it where there is no address behind.
         let end = runs.last().map_or(0, |run| run.end);
         let frames_address = end.checked_next_multiple_of(0x1000).filter(|at| *at < 1 << 63).unwrap_or(0x1000);
@@ -64,7 +63,7 @@ impl<'a> Layout<'a> {
     pub(super) fn write(
         &self,
         buffer: &mut StreamingBuffer<&mut dyn io::Write>,
-        code: &mut dyn FnMut(&ElfFunction, &mut dyn FnMut(&[u8])) -> io::Result<()>,
+        code: &mut CodeSource<'_>,
     ) -> Result<ElfAccount, ElfError> {
         let endian = match self.kind.order {
             ByteOrder::Little => Endianness::Little,
@@ -152,11 +151,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    fn write_code(
-        &self,
-        writer: &mut Writer<'_>,
-        code: &mut dyn FnMut(&ElfFunction, &mut dyn FnMut(&[u8])) -> io::Result<()>,
-    ) -> Result<(), ElfError> {
+    fn write_code(&self, writer: &mut Writer<'_>, code: &mut CodeSource<'_>) -> Result<(), ElfError> {
         for run in &self.runs {
             writer.write_align(CODE_ALIGN);
             let mut at = run.start;

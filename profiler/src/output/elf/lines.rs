@@ -27,7 +27,8 @@ pub(super) fn sections(order: ByteOrder, functions: &[&ElfFunction]) -> Result<(
     for function in functions.iter().filter(|function| !function.lines.is_empty()) {
         program.begin_sequence(Some(Address::Constant(function.start)));
         let own = function_source(&function.name);
-        for LineRow { offset, line, file } in function.lines.iter().filter(|row| u64::from(row.offset) < function.size) {
+        for LineRow { offset, line, file } in function.lines.iter().filter(|row| u64::from(row.offset) < function.size)
+        {
             let file = file_id(&mut program, &mut files, &file, own.as_deref());
             let row = program.row();
             row.address_offset = u64::from(offset);
@@ -70,12 +71,7 @@ pub(super) fn sections(order: ByteOrder, functions: &[&ElfFunction]) -> Result<(
 }
 
 /// V8 loses the names of some files; then it is the function's own.
-fn file_id(
-    program: &mut LineProgram,
-    files: &mut FxHashMap<String, FileId>,
-    file: &str,
-    own: Option<&str>,
-) -> FileId {
+fn file_id(program: &mut LineProgram, files: &mut FxHashMap<String, FileId>, file: &str, own: Option<&str>) -> FileId {
     let name = if file.is_empty() { own.unwrap_or("?") } else { file };
     // No NUL is left, and the name is not empty: both would be a panic.
     let name = printable(name);

@@ -12,7 +12,7 @@
 mod layout;
 mod lines;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io::{self, Write};
 
@@ -45,6 +45,9 @@ pub struct ElfKind {
     /// Its byte order.
     pub order: ByteOrder,
 }
+
+/// Gives a function's bytes in pieces to the writer that it is called with.
+pub type CodeSource<'a> = dyn FnMut(&ElfFunction, &mut dyn FnMut(&[u8])) -> io::Result<()> + 'a;
 
 /// What is in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +88,7 @@ pub enum ElfError {
 pub fn write_elf(
     kind: ElfKind,
     functions: &[ElfFunction],
-    code: &mut dyn FnMut(&ElfFunction, &mut dyn FnMut(&[u8])) -> io::Result<()>,
+    code: &mut CodeSource<'_>,
     out: &mut dyn Write,
 ) -> Result<ElfAccount, ElfError> {
     let layout = Layout::of(kind, functions)?;

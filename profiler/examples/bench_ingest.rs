@@ -3,10 +3,11 @@
 //! ```text
 //! bench_ingest make node|erlang FUNCTIONS FILE   writes a dump in that runtime's shape
 //! bench_ingest read FILE ROUNDS                  reads it with jitprof and with linux-perf-data, in turns
+//! bench_ingest check FILE ROUNDS                 looks at it as `jitprof jitdump --check` does, in turns with them
 //! bench_ingest load FILE                         reads it into a code map; one per process, for the memory's sake
 //! ```
 //!
-//! `read` and `load` print one line of JSON. Files come from the page cache: what is measured is the reader.
+//! `read`, `check` and `load` print one line of JSON. Files come from the page cache: what is measured is the reader.
 
 #[path = "bench_ingest/shapes.rs"]
 mod shapes;
@@ -20,20 +21,27 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use jitprof::code::{CodeEvent, CodeMap};
-use jitprof::jitdump::{Body, DebugEntry, DumpTail, Parser, ParserOptions, ReaderOptions, Step};
+use jitprof::jitdump::{Body, DebugEntry, DumpTail, Inspector, Parser, ParserOptions, ReaderOptions, RecordTail, Step};
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 use serde_json::json;
 
 type Failure = Box<dyn Error>;
+
+/// Bytes between two looks at the file's header, as the command has it.
+const POLL_BYTES: u64 = 8 << 20;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["make", shape, functions, file] => make(shape, functions, file),
-        ["read", file, rounds] => read(Path::new(file), rounds),
+        ["read", file, rounds] => in_turns(Path::new(file), rounds, &READERS),
+        ["check", file, rounds] => in_turns(Path::new(file), rounds, &CHECKERS),
         ["load", file] => load(Path::new(file)),
-        _ => Err("usage: bench_ingest make node|erlang FUNCTIONS FILE | read FILE ROUNDS | load FILE".into()),
+        _ => Err(
+            "usage: bench_ingest make node|erlang FUNCTIONS FILE | read FILE ROUNDS | check FILE ROUNDS | load FILE"
+                .into(),
+        ),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,23 +73,27 @@ struct Pass {
 /// Reads a file from its start to its end.
 type Reader = fn(&Path) -> Result<Pass, Failure>;
 
-fn read(file: &Path, rounds: &str) -> Result<(), Failure> {
+const READERS: [(&str, Reader); 4] = [
+    ("parser", with_parser),
+    ("tail", with_tail),
+    ("peer_parser", |file| with_linux_perf_data(file, false)),
+    ("peer_owned", |file| with_linux_perf_data(file, true)),
+];
+
+const CHECKERS: [(&str, Reader); 3] =
+    [("check", with_check), ("records", with_records), ("peer_parser", |file| with_linux_perf_data(file, false))];
+
+fn in_turns(file: &Path, rounds: &str, readers: &[(&str, Reader)]) -> Result<(), Failure> {
     let rounds: u32 = rounds.parse()?;
-    let readers: [(&str, Reader); 4] = [
-        ("parser", with_parser),
-        ("tail", with_tail),
-        ("peer_parser", |file| with_linux_perf_data(file, false)),
-        ("peer_owned", |file| with_linux_perf_data(file, true)),
-    ];
     let mut report = json!({ "bytes": std::fs::metadata(file)?.len() });
-    for (name, reader) in readers {
+    for &(name, reader) in readers {
         // Unmeasured: it fills the page cache.
         let pass = reader(file)?;
         report[name] = json!({"records": pass.records, "functions": pass.functions, "seconds": []});
     }
     for _ in 0..rounds {
         // In turns: what else the machine does meets all of them.
-        for (name, reader) in readers {
+        for &(name, reader) in readers {
             let seconds = reader(file)?.took.as_secs_f64();
             report[name]["seconds"].as_array_mut().ok_or("invariant: made above")?.push(seconds.into());
         }
@@ -143,6 +155,35 @@ fn with_tail(file: &Path) -> Result<Pass, Failure> {
     pass.took = start.elapsed();
     let counts = tail.stats().records;
     pass.records = counts.load + counts.moved + counts.debug_info + counts.close + counts.unwinding_info;
+    Ok(pass)
+}
+
+/// Statistics and every rule of the check.
+fn with_check(file: &Path) -> Result<Pass, Failure> {
+    let start = Instant::now();
+    let mut tail = RecordTail::new(File::open(file)?, ParserOptions::default());
+    let mut inspector = Inspector::new(ReaderOptions::default(), 5);
+    while tail.poll(POLL_BYTES, &mut |at, step| inspector.step(at, step, &mut |event| _ = black_box(event)))?.more {}
+    let inspection = inspector.finish(tail.offset(), tail.file_len(), false);
+    let counts = inspection.stats.records;
+    let records = counts.load + counts.moved + counts.debug_info + counts.close + counts.unwinding_info;
+    black_box(&inspection);
+    Ok(Pass { records, functions: counts.load, took: start.elapsed() })
+}
+
+/// Every record as `jitprof jitdump --records` sees them, of which none is wanted.
+fn with_records(file: &Path) -> Result<Pass, Failure> {
+    let start = Instant::now();
+    let mut pass = Pass::default();
+    let mut tail = RecordTail::new(File::open(file)?, ParserOptions::default());
+    let mut count = |_, step: &Step<'_>| {
+        if let Step::Record(record) = step {
+            pass.records += 1;
+            pass.functions += u64::from(matches!(black_box(record).body, Body::Load(_)));
+        }
+    };
+    while tail.poll(POLL_BYTES, &mut count)?.more {}
+    pass.took = start.elapsed();
     Ok(pass)
 }
 

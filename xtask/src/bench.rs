@@ -7,6 +7,7 @@ mod agent;
 mod compare;
 mod gsym;
 mod ingest;
+mod jitdump;
 mod kernel;
 mod plog;
 mod profilers;
@@ -62,6 +63,8 @@ enum Part {
     Agent,
     /// Reading trace logs; needs no root
     Plog,
+    /// Checking dumps; needs no root
+    Jitdump,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
@@ -71,8 +74,9 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Ingest,
+        Self::Jitdump,
         Self::Gsym,
         Self::Plog,
         Self::Agent,
@@ -89,6 +93,7 @@ impl Part {
             Self::Gsym => "gsym",
             Self::Agent => "agent",
             Self::Plog => "plog",
+            Self::Jitdump => "jitdump",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
             Self::Accuracy => "accuracy",
@@ -178,6 +183,9 @@ fn measure(
     if parts.contains(&Part::Ingest) {
         ingest::run(bench, arguments.dump.as_deref(), report)?;
     }
+    if parts.contains(&Part::Jitdump) {
+        jitdump::run(bench, report)?;
+    }
     if parts.contains(&Part::Plog) {
         plog::run(bench, report)?;
     }
@@ -187,7 +195,8 @@ fn measure(
     if parts.contains(&Part::Agent) {
         agent::run(workspace, bench, report)?;
     }
-    let needs_root = |part: &Part| !matches!(part, Part::Ingest | Part::Gsym | Part::Plog | Part::Agent);
+    let needs_root =
+        |part: &Part| !matches!(part, Part::Ingest | Part::Gsym | Part::Plog | Part::Jitdump | Part::Agent);
     let recorded: Vec<Part> = parts.iter().copied().filter(needs_root).collect();
     if recorded.is_empty() {
         return Ok(());

@@ -108,6 +108,9 @@ pub struct JitFrames {
     pub leaves_named: u64,
     /// Samples whose innermost frame is generated code without a name.
     pub leaves_unnamed: u64,
+    /// Samples whose innermost frame has its function's address, because too many instructions were sampled to keep
+    /// each.
+    pub leaves_inexact: u64,
 }
 
 /// Frames by the input that named them.

@@ -56,7 +56,7 @@ pub fn run() -> ExitCode {
         return match subcommand.run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-            Err(error) => complain(&error.to_string(), FAILED),
+            Err(error) => complain(&error.to_string(), error.status().unwrap_or(FAILED)),
         };
     }
     if args.check {

@@ -5,6 +5,8 @@ mod args;
 mod check;
 mod config;
 mod gsym;
+mod jitdump;
+mod moment;
 mod select;
 mod serve;
 mod status;

@@ -122,9 +122,18 @@ impl Assembler {
         self.clock.restart(false);
     }
 
-    /// Damage that no record has followed yet: where it begins, and what was wrong there.
-    pub(super) fn open_damage(&self) -> Option<(crate::units::FileOffset, Field)> {
-        self.lost
+    /// The account of a file that ends at `file_len`: damage at its end, which no record has followed, included.
+    pub(super) fn stats_up_to(&self, file_len: u64) -> DumpStats {
+        let mut stats = self.stats.clone();
+        if let Some((offset, what)) = self.lost {
+            stats.note_corrupt(CorruptStretch { offset, bytes: file_len.saturating_sub(offset.0), what });
+        }
+        stats
+    }
+
+    /// Whether the last UNWINDING_INFO still waits for a function.
+    pub(super) fn has_unclaimed_unwinding(&self) -> bool {
+        matches!(self.unwinding, PendingUnwinding::Next(_) | PendingUnwinding::Batch(_, false))
     }
 
     /// Takes one step of the parser into account and gives out the events that it completes.
@@ -364,12 +373,7 @@ impl Assembler {
     }
 
     fn drop_unwinding(&mut self) {
-        let unclaimed = match &self.unwinding {
-            PendingUnwinding::None => false,
-            PendingUnwinding::Next(_) => true,
-            PendingUnwinding::Batch(_, used) => !used,
-        };
-        self.stats.unwinding_unclaimed += u64::from(unclaimed);
+        self.stats.unwinding_unclaimed += u64::from(self.has_unclaimed_unwinding());
         self.unwinding = PendingUnwinding::None;
     }
 

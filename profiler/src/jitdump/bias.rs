@@ -11,6 +11,11 @@ const BIAS_64: u64 = 0x40;
 /// The size of a 32-bit ELF header.
 const BIAS_32: u64 = 0x34;
 
+/// The bias of a dump that LLVM's listeners wrote, told by the directory that they make.
+pub fn bias_of_path(path: &str) -> Option<u64> {
+    path.contains("llvm-IR-jit-").then_some(BIAS_64)
+}
+
 /// Functions whose rows begin exactly at the biased start, before that is no coincidence.
 const ENOUGH: u32 = 2;
 

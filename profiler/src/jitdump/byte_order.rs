@@ -1,7 +1,8 @@
 //! Unaligned integers in the byte order of the producer.
 
 /// The byte order of a dump, told by its magic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ByteOrder {
     /// Least significant byte first: every dump ever seen in the wild.
     Little,

@@ -55,6 +55,7 @@ impl<'a> DebugInfo<'a> {
             left: self.nr_entry,
             stride: None,
             last_name: &[],
+            same_file: 0,
             sound: true,
         }
     }
@@ -108,6 +109,8 @@ pub struct DebugEntries<'a> {
     stride: Option<usize>,
     /// Has no NUL in it, unless the entries are found by their stride.
     last_name: &'a [u8],
+    /// Markers of the same file met so far.
+    same_file: u64,
     sound: bool,
 }
 
@@ -115,6 +118,16 @@ impl<'a> DebugEntries<'a> {
     /// After the last entry: whether all entries were there and nothing but padding follows.
     pub fn is_sound(&self) -> bool {
         self.sound && self.left == 0 && (self.stride.is_some() || self.bytes.len() <= MAX_PAD)
+    }
+
+    /// How many names so far were the marker `FF 00`.
+    pub(super) fn same_file(&self) -> u64 {
+        self.same_file
+    }
+
+    /// The bytes behind the entries read so far.
+    pub(super) fn bytes_left(&self) -> usize {
+        self.bytes.len()
     }
 
     #[inline]
@@ -163,6 +176,7 @@ impl<'a> Iterator for DebugEntries<'a> {
         self.left -= 1;
         if entry.name == [0xff] {
             entry.name = self.last_name;
+            self.same_file += 1;
         }
         self.last_name = entry.name;
         Some(entry)

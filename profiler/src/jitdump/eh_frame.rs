@@ -53,15 +53,15 @@ pub(super) struct Batch {
 
 /// Where an FDE is and what it covers.
 #[derive(Clone, Copy, Debug)]
-struct Fde {
+pub(super) struct Fde {
     /// Its CIE's bytes.
-    cie: (usize, usize),
+    pub(super) cie: (usize, usize),
     /// Its own bytes.
-    fde: (usize, usize),
+    pub(super) fde: (usize, usize),
     /// The function's start, relative to the section's.
-    pc_from_section: u64,
+    pub(super) pc_from_section: u64,
     /// The function's size.
-    range: u64,
+    pub(super) range: u64,
 }
 
 /// Splits the data by the header's place.
@@ -182,7 +182,7 @@ impl Batch {
 }
 
 /// Every FDE with a pc-relative start, ordered by it. Stops at the terminator and at the first entry that does not fit.
-fn fdes_of(frame: &[u8], order: ByteOrder) -> Vec<Fde> {
+pub(super) fn fdes_of(frame: &[u8], order: ByteOrder) -> Vec<Fde> {
     let mut fdes = Vec::new();
     let mut last_cie = None;
     let mut at = 0;
@@ -219,6 +219,12 @@ fn cie_at(frame: &[u8], start: usize, order: ByteOrder) -> Option<(usize, usize,
         return None;
     }
     let cie = frame.get(start..end)?;
+    let encoding = *cie.get(cie_encoding_at(cie)?)?;
+    matches!(encoding, PCREL_SDATA4 | PCREL_SDATA8).then_some((start, end, encoding))
+}
+
+/// Where a CIE says how its FDEs' addresses are encoded.
+pub(super) fn cie_encoding_at(cie: &[u8]) -> Option<usize> {
     let augmentation_end = 9 + memchr::memchr(0, cie.get(9..)?)?;
     let augmentation = cie.get(9..augmentation_end)?;
     let mut at = augmentation_end + 1;
@@ -229,10 +235,7 @@ fn cie_at(frame: &[u8], start: usize, order: ByteOrder) -> Option<(usize, usize,
     }
     for letter in augmentation.strip_prefix(b"z")? {
         match letter {
-            b'R' => {
-                let encoding = *cie.get(at)?;
-                return matches!(encoding, PCREL_SDATA4 | PCREL_SDATA8).then_some((start, end, encoding));
-            }
+            b'R' => return Some(at),
             b'L' => at += 1,
             b'P' => at += 1 + pointer_size(*cie.get(at)?)?,
             b'S' | b'B' => {}

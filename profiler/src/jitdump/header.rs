@@ -22,11 +22,11 @@ pub(super) const MAGIC: u32 = 0x4a69_5444;
 /// A header that claims to be longer is damaged: the format's own is 40 bytes, in both versions.
 pub(super) const MAX_HEADER_SIZE: u32 = 4096;
 
-/// The header of a dump. Its creation time is left out on purpose: producers disagree on the clock (V8 and CPython
-/// write wall-clock microseconds), so nothing can be concluded from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The header of a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FileHeader {
     /// The byte order of everything in the file.
+    #[serde(rename = "byte_order")]
     pub order: ByteOrder,
     /// 1 from every producer, 2 from old Mono. It decides nothing: version 1 files carry version 2 records.
     pub version: u32,
@@ -38,6 +38,9 @@ pub struct FileHeader {
     pub pad1: u32,
     /// The producer's pid in its own pid namespace.
     pub pid: u32,
+    /// When the file was made. Producers disagree on the clock (V8 and CPython write wall-clock microseconds), so
+    /// nothing can be concluded from it.
+    pub timestamp: u64,
     /// Flag bits; all are accepted, LLVM left them uninitialised until January 2026.
     pub flags: u64,
 }
@@ -54,6 +57,7 @@ impl FileHeader {
             elf_mach: order.u32(bytes, 12)?,
             pad1: order.u32(bytes, 16)?,
             pid: order.u32(bytes, 20)?,
+            timestamp: order.u64(bytes, 24)?,
             flags: order.u64(bytes, 32)?,
         })
     }

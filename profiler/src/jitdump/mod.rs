@@ -22,6 +22,9 @@
 //!   [`CodeEvent`](crate::code::CodeEvent)s. [`DumpReader`] is the two together.
 //! * [`DumpTail`] reads what is new in an opened file and keeps the torn end until it is complete.
 //!
+//! [`Inspector`] looks at a dump as a thing of its own: figures, and every deviation from the specification.
+//! [`RecordTail`] walks through a file's records for it.
+//!
 //! [`writer`] makes such files, for tests and benchmarks.
 
 mod assembler;
@@ -30,32 +33,46 @@ mod body;
 mod byte_order;
 mod clock;
 mod debug_info;
+mod eh_absolute;
 mod eh_frame;
 mod extension;
 mod header;
+mod inspect;
+mod living;
 mod options;
 mod parser;
 mod reader;
 mod record;
+mod records;
+mod repair;
 mod resync;
 mod rows;
 mod stats;
 mod tail;
+mod window;
 pub mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use assembler::Assembler;
+pub use bias::bias_of_path;
 pub use body::{MAX_KEPT_CODE, MAX_NAME};
 pub use byte_order::ByteOrder;
 pub use clock::{ClockContext, ClockKind, TscConversion};
 pub use debug_info::{DebugEntries, DebugEntry, DebugInfo};
+pub(crate) use eh_absolute::AbsoluteFrames;
 pub use extension::{Inline, Lost, Method, Unload};
 pub use header::{AGENT_PAD1, FLAG_ARCH_TIMESTAMP, FileHeader, HEADER_SIZE, V8_PAD1};
+#[cfg(test)]
+pub(crate) use inspect::examples;
+pub use inspect::{Deviation, Findings, Found, Inspection, Inspector, Place, Severity, Survey};
+pub use living::{Living, LivingCode};
 pub use options::ReaderOptions;
 pub use parser::{Field, MAX_BUFFERED_RECORD, MAX_LOAD, Parser, ParserOptions, Step};
 pub use reader::DumpReader;
 pub use record::{Body, Load, Move, Record, RecordId, UnwindingInfo};
+pub use records::RecordTail;
+pub use repair::{Piece, RepairAccount, Repairer};
 pub use stats::{CorruptStretch, DumpStats, EhCounts, RecordCounts, SkipCounts};
 pub use tail::{DumpTail, Progress, TornTail};

@@ -59,6 +59,24 @@ pub enum Field {
     Follower,
 }
 
+impl Field {
+    /// In words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Magic => "no magic",
+            Self::HeaderSize => "the header's size",
+            Self::Id => "the type is far from any known",
+            Self::TotalSize => "the size is not one of its type",
+            Self::Name => "no end of the name",
+            Self::CodeSize => "name, code size and record size contradict each other",
+            Self::CodeRange => "the code reaches beyond the address space",
+            Self::NrEntry => "more or longer entries than fit",
+            Self::UnwindSize => "the unwinding data does not fit",
+            Self::Follower => "no record follows where the size says",
+        }
+    }
+}
+
 /// The outcome of one step. Every step but `NeedMore` and `Resynced` moves [`Parser::offset`] on.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {

@@ -6,7 +6,7 @@ use crate::units::{FileOffset, MonoNs};
 use super::assembler::Assembler;
 use super::options::ReaderOptions;
 use super::parser::{Parser, ParserOptions, Step};
-use super::stats::{CorruptStretch, DumpStats};
+use super::stats::DumpStats;
 
 /// Reads a dump from windows of bytes that somebody else provides.
 ///
@@ -46,11 +46,7 @@ impl DumpReader {
 
     /// The account of a file that ends at `file_len`: damage at its end, which no record has followed, included.
     pub fn stats_up_to(&self, file_len: u64) -> DumpStats {
-        let mut stats = self.stats().clone();
-        if let Some((offset, what)) = self.assembler.open_damage() {
-            stats.note_corrupt(CorruptStretch { offset, bytes: file_len.saturating_sub(offset.0), what });
-        }
-        stats
+        self.assembler.stats_up_to(file_len)
     }
 
     /// The parser, for its header and state.

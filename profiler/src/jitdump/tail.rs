@@ -2,19 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::code::{CodeEvent, CodeOrigin};
 use crate::units::{FileOffset, MonoNs};
 
-use super::header::{AGENT_PAD1, HEADER_SIZE};
+use super::header::AGENT_PAD1;
 use super::options::ReaderOptions;
 use super::reader::DumpReader;
 use super::stats::DumpStats;
-
-/// Bytes of one read. Larger reads are not faster (page cache), and the buffer stays in L2.
-const CHUNK: usize = 256 << 10;
+use super::window::FileWindow;
 
 /// Follows one opened dump.
 ///
@@ -22,19 +19,9 @@ const CHUNK: usize = 256 << 10;
 /// opened safely is the caller's matter. Memory: the torn record at the end and one chunk.
 #[derive(Debug)]
 pub struct DumpTail {
-    file: File,
+    window: FileWindow,
     options: ReaderOptions,
     reader: DumpReader,
-    /// Bytes of the file that are read and not yet part of a record, from `buffer_start` on: the first `filled` ones.
-    /// The rest is room for reading, which is zeroed only once.
-    buffer: Vec<u8>,
-    filled: usize,
-    buffer_start: u64,
-    /// The buffer's length before which the reader cannot go on.
-    needed: usize,
-    /// The first bytes as they were: another header is another file.
-    head: Vec<u8>,
-    file_len: u64,
     made: Instant,
 }
 
@@ -47,6 +34,23 @@ pub struct Progress {
     pub more: bool,
     /// The file was truncated or rewritten, and is read anew from its start.
     pub restarted: bool,
+}
+
+impl Progress {
+    /// Reads the next chunk, unless the budget or the file is at its end.
+    pub(super) fn read_on(&mut self, window: &mut FileWindow, budget: u64) -> io::Result<bool> {
+        if window.is_at_end() {
+            return Ok(false);
+        }
+        let left = budget.max(1).saturating_sub(self.bytes_read);
+        if left == 0 {
+            self.more = true;
+            return Ok(false);
+        }
+        let got = window.read_chunk(left)?;
+        self.bytes_read = self.bytes_read.saturating_add(got as u64);
+        Ok(got > 0)
+    }
 }
 
 /// The end of the file that is not yet a record.
@@ -64,18 +68,7 @@ pub struct TornTail<'a> {
 impl DumpTail {
     /// Follows `file` from its start. Reads nothing yet.
     pub fn new(file: File, options: ReaderOptions) -> Self {
-        Self {
-            file,
-            reader: DumpReader::new(options.clone()),
-            options,
-            buffer: Vec::new(),
-            filled: 0,
-            buffer_start: 0,
-            needed: HEADER_SIZE,
-            head: Vec::new(),
-            file_len: 0,
-            made: Instant::now(),
-        }
+        Self { window: FileWindow::new(file), reader: DumpReader::new(options.clone()), options, made: Instant::now() }
     }
 
     /// The account so far.
@@ -85,12 +78,12 @@ impl DumpTail {
 
     /// The account of the file as it is: damage at its end, which no record has followed, included.
     pub fn stats_so_far(&self) -> DumpStats {
-        self.reader.stats_up_to(self.file_len)
+        self.reader.stats_up_to(self.window.file_len())
     }
 
     /// The file's length at the last poll.
     pub fn file_len(&self) -> u64 {
-        self.file_len
+        self.window.file_len()
     }
 
     /// The parser and assembler behind it.
@@ -105,26 +98,19 @@ impl DumpTail {
     ///
     /// The file cannot be read any more. What was given out before stays true.
     pub fn poll(&mut self, out: &mut impl FnMut(CodeEvent)) -> io::Result<Progress> {
-        let mut progress = Progress { restarted: self.check_identity()?, ..Progress::default() };
+        let restarted = self.window.look_again()?;
+        if restarted {
+            self.reader.restart(&self.options);
+        }
+        let mut progress = Progress { restarted, ..Progress::default() };
         loop {
             // After each read: with a busy machine much time may pass between two of these lines, and a record from
             // the future has no time that counts.
             self.advance_now();
             self.read_records(out);
-            let position = self.read_position();
-            if position >= self.file_len {
+            if !progress.read_on(&mut self.window, self.options.poll_budget)? {
                 return Ok(progress);
             }
-            let budget = self.options.poll_budget.max(1).saturating_sub(progress.bytes_read);
-            if budget == 0 {
-                progress.more = true;
-                return Ok(progress);
-            }
-            let got = self.read_chunk(position, budget)?;
-            if got == 0 {
-                return Ok(progress);
-            }
-            progress.bytes_read = progress.bytes_read.saturating_add(got as u64);
         }
     }
 
@@ -138,9 +124,9 @@ impl DumpTail {
     /// The incomplete record at the end, after a poll.
     pub fn torn_tail(&self) -> TornTail<'_> {
         TornTail {
-            start: FileOffset(self.buffer_start),
-            bytes: self.window(),
-            owed: self.buffer_start.saturating_sub(self.file_len),
+            start: FileOffset(self.window.start()),
+            bytes: self.window.bytes(),
+            owed: self.window.start().saturating_sub(self.window.file_len()),
         }
     }
 
@@ -171,64 +157,10 @@ impl DumpTail {
         }
     }
 
-    /// Whether the file is another one than at the last poll; then everything begins anew.
-    fn check_identity(&mut self) -> io::Result<bool> {
-        let len = self.file.metadata()?.len();
-        let mut head = [0; HEADER_SIZE];
-        let got = self.file.read_at(&mut head, 0)?;
-        let head = head.get(..got).unwrap_or(&[]);
-        let same = len >= self.file_len && head.starts_with(&self.head);
-        if !same {
-            self.reader.restart(&self.options);
-            self.filled = 0;
-            self.buffer_start = 0;
-            self.needed = HEADER_SIZE;
-        }
-        self.head = head.to_vec();
-        self.file_len = len;
-        Ok(!same)
-    }
-
-    /// What is read and not yet part of a record.
-    fn window(&self) -> &[u8] {
-        self.buffer.get(..self.filled).unwrap_or(&[])
-    }
-
-    /// The file offset behind the window.
-    fn read_position(&self) -> u64 {
-        self.buffer_start.saturating_add(self.filled as u64)
-    }
-
     fn read_records(&mut self, out: &mut impl FnMut(CodeEvent)) {
-        if self.filled < self.needed {
-            return;
+        if self.window.is_ready() {
+            let needed = self.reader.read(self.window.bytes(), out);
+            self.window.go_on(self.reader.offset().0, needed);
         }
-        let window = self.buffer.get(..self.filled).unwrap_or(&[]);
-        self.needed = self.reader.read(window, out);
-        let offset = self.reader.offset().0;
-        let used = usize::try_from(offset.saturating_sub(self.buffer_start)).unwrap_or(usize::MAX);
-        let used = used.min(self.filled);
-        self.buffer.copy_within(used..self.filled, 0);
-        self.filled -= used;
-        self.buffer_start = offset;
-    }
-
-    fn read_chunk(&mut self, position: u64, budget: u64) -> io::Result<usize> {
-        let missing = self.file_len.saturating_sub(position).min(budget);
-        let want = usize::try_from(missing).unwrap_or(usize::MAX).min(CHUNK);
-        let end = self.filled.saturating_add(want);
-        if self.buffer.len() < end {
-            self.buffer.resize(end, 0);
-        } else if self.buffer.len() > 4 * CHUNK && end < CHUNK {
-            // A large record is over.
-            self.buffer.truncate(CHUNK);
-            self.buffer.shrink_to_fit();
-        }
-        let Some(room) = self.buffer.get_mut(self.filled..end) else {
-            return Ok(0);
-        };
-        let got = self.file.read_at(room, position)?;
-        self.filled = self.filled.saturating_add(got).min(end);
-        Ok(got)
     }
 }

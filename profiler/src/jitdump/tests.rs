@@ -20,7 +20,7 @@ mod tailing;
 mod throughput;
 
 const SMALL: [&str; 5] = ["php-tracing", "wasmtime50", "llvm14-fp", "llvm14-nofp-g", "llvm19-nofp-g"];
-const ALL: [&str; 8] = [
+pub(crate) const ALL: [&str; 8] = [
     "php-tracing",
     "wasmtime50",
     "llvm14-fp",
@@ -31,7 +31,7 @@ const ALL: [&str; 8] = [
     "otp25-lines",
 ];
 
-fn fixture(name: &str) -> Vec<u8> {
+pub(crate) fn fixture(name: &str) -> Vec<u8> {
     let path = format!("{}/fixtures/jitdump/{name}.dump.gz", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut bytes = Vec::new();

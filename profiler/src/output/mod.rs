@@ -6,6 +6,7 @@
 
 mod chrome;
 mod color;
+mod elf;
 mod error;
 mod file;
 mod firefox;
@@ -16,6 +17,7 @@ pub mod gsym;
 mod options;
 mod pprof;
 mod proto;
+mod samples;
 mod saved;
 mod svg;
 #[cfg(test)]
@@ -26,11 +28,15 @@ mod tree;
 use std::io::Write;
 
 pub use chrome::write_chrome;
+#[cfg(test)]
+pub(crate) use elf::tests as elf_tests;
+pub use elf::{CodeSource, ElfAccount, ElfError, ElfFunction, ElfKind, write_elf};
 pub use error::OutputError;
 pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
+pub use samples::{InstructionSamples, SamplesError, function_name, function_source};
 pub use saved::{SavedError, read_saved};
 pub(crate) use text::printable;
 

@@ -12,6 +12,7 @@
 mod announced;
 mod bounds;
 mod copies;
+mod dumps;
 mod files;
 mod generated;
 mod labels;
@@ -27,6 +28,7 @@ mod versions;
 mod waiting;
 mod window;
 
+pub use dumps::{MappedDump, ProcessDumps, dumps_of};
 pub use generated::{GeneratedCode, generated_code};
 pub use options::{CallGraph, LabelOptions, RecordOptions, Selector, Targets};
 pub use run::{Progress, RecordError, Recorded, Recorder};

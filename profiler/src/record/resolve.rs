@@ -23,6 +23,10 @@ use crate::units::{Avma, MonoNs};
 /// the code may run before (V8 logs after installing).
 const MAX_LATENESS_NS: u64 = 10_000_000;
 
+/// Sampled instructions of generated code that get frames of their own: an eighth of the frames that a profile holds.
+/// What is sampled beyond stands at its function's start. A minute of a busy machine samples some thousands.
+const MAX_EXACT: usize = 1 << 16;
+
 /// Functions at which a thread or a process begins: a stack that reaches one of them is complete. glibc's and musl's
 /// names, then those of Go, which starts threads without libc, and whose scheduler has a stack of its own in each thread
 /// that begins with `mcall`.
@@ -93,14 +97,16 @@ pub(super) struct Context<'a> {
     pub(super) labels: &'a History,
 }
 
-/// An object, the start and method of an inlined part (`None` for the object itself), and a line.
-type JitKey = (ProcessId, CodeId, Option<(u32, u32)>, u32);
+/// An object, the start and method of an inlined part (`None` for the object itself), a line, and an address.
+type JitKey = (ProcessId, CodeId, Option<(u32, u32)>, u32, Avma);
 
 /// Names samples and adds them to the profile; remembers frames that it has made.
 #[derive(Default)]
 pub(super) struct Resolver {
     native: FxHashMap<SymbolKey, (Arc<[FrameId]>, bool)>,
     jit: FxHashMap<JitKey, FrameId>,
+    /// Frames of sampled instructions among them.
+    exact: usize,
     chain: Vec<FrameId>,
     plain: HashMap<(FrameKind, Arc<str>), FrameId>,
     comms: HashMap<[u8; profiler_common::limits::COMM_LEN], Arc<str>>,
@@ -300,7 +306,8 @@ impl Resolver {
         {
             account.jit.named_late += u64::from(nearest.later_by_ns > 0);
             account.jit.count_named(nearest.hit.origin());
-            self.jit_chain(sample.process, &nearest.hit, profile);
+            let address = self.address(&nearest.hit, (index == 0).then_some(addr), account);
+            self.jit_chain(sample.process, &nearest.hit, address, profile);
             return Resolved::Jit;
         }
         let Some(process) = context.process else {
@@ -359,11 +366,24 @@ impl Resolver {
         (frames, entry)
     }
 
+    /// The address that frames of a place in generated code get: of the sampled instruction, so that samples can be
+    /// counted by instruction; of callers the function's start, because return addresses would only multiply frames.
+    fn address(&self, hit: &CodeHit<'_>, sampled: Option<Avma>, account: &mut Account) -> Avma {
+        match sampled {
+            Some(_) if self.exact >= MAX_EXACT => {
+                account.jit.leaves_inexact += 1;
+                hit.start()
+            }
+            Some(sampled) => sampled,
+            None => hit.start(),
+        }
+    }
+
     /// The frames of a place in generated code: the inlined methods around it, then the object itself.
-    fn jit_chain(&mut self, process: ProcessId, hit: &CodeHit<'_>, profile: &mut Profile) {
+    fn jit_chain(&mut self, process: ProcessId, hit: &CodeHit<'_>, address: Avma, profile: &mut Profile) {
         self.chain.clear();
         let own = JitPlace { name: hit.name(), line: hit.line(hit.offset), source: hit.source(), inlined: None };
-        let frame = self.jit(process, hit, &own, profile);
+        let frame = self.jit(process, hit, &own, address, profile);
         self.chain.push(frame);
         for inlined in hit.inlined(hit.offset) {
             let place = JitPlace {
@@ -372,14 +392,21 @@ impl Resolver {
                 source: inlined.source(),
                 inlined: Some((inlined.start(), inlined.method())),
             };
-            let frame = self.jit(process, hit, &place, profile);
+            let frame = self.jit(process, hit, &place, address, profile);
             self.chain.push(frame);
         }
         self.chain.reverse();
     }
 
-    fn jit(&mut self, process: ProcessId, hit: &CodeHit<'_>, place: &JitPlace<'_>, profile: &mut Profile) -> FrameId {
-        let key = (process, hit.id, place.inlined, place.line.map_or(0, |(_, line)| line));
+    fn jit(
+        &mut self,
+        process: ProcessId,
+        hit: &CodeHit<'_>,
+        place: &JitPlace<'_>,
+        address: Avma,
+        profile: &mut Profile,
+    ) -> FrameId {
+        let key = (process, hit.id, place.inlined, place.line.map_or(0, |(_, line)| line), address);
         if let Some(frame) = self.jit.get(&key) {
             return *frame;
         }
@@ -393,8 +420,9 @@ impl Resolver {
             inlined: place.inlined.is_some(),
             module: Some(self.jit_module(hit.module())),
             source: line.or(name.source).or_else(file),
-            address: hit.start().0,
+            address: address.0,
         });
+        self.exact += usize::from(address != hit.start());
         self.jit.insert(key, frame);
         frame
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::account::{DumpAccount, SourceAccount};
 use crate::code::CodeEvent;
-use crate::jitdump::{ClockContext, DumpTail, FileHeader, HEADER_SIZE, ReaderOptions, TscConversion};
+use crate::jitdump::{ClockContext, DumpTail, FileHeader, HEADER_SIZE, ReaderOptions, TscConversion, bias_of_path};
 use crate::peek::Peek;
 use crate::perfmap::PerfMapTail;
 use crate::process::discover::{DumpMapping, find_dumps, is_jitdump};
@@ -15,8 +15,6 @@ use crate::record::announced::Announced;
 use crate::record::options::CallGraph;
 use crate::units::MonoNs;
 
-/// LLVM's listener adds the ELF header's size to every debug address.
-const LLVM_DEBUG_BIAS: u64 = 0x40;
 /// Dumps followed in one process at most. JITs in one process rarely are two; a target may map thousands.
 const MAX_DUMPS: usize = 16;
 /// A dump that has brought nothing for so long may go for a new one.
@@ -237,7 +235,7 @@ impl Sources {
                 tsc: context.tsc,
             }),
             keep_code: self.code.wants_code(),
-            debug_bias: path.contains("llvm-IR-jit-").then_some(LLVM_DEBUG_BIAS),
+            debug_bias: bias_of_path(path),
             ..ReaderOptions::default()
         };
         let peek = (context.peek && inherited_from.is_none())

@@ -68,7 +68,7 @@ pub struct Frame {
     pub module: Option<Arc<Module>>,
     /// Source line of the sampled or calling instruction, where known.
     pub source: Option<SourceLine>,
-    /// For an ELF file: the file offset of the looked-up instruction; for the kernel and generated code: its virtual
-    /// address; 0 for notes.
+    /// For an ELF file: the file offset of the looked-up instruction; for the kernel: its virtual address; for
+    /// generated code: the virtual address of the sampled instruction, or of a caller's first byte; 0 for notes.
     pub address: u64,
 }

@@ -12,6 +12,7 @@ mod gsym;
 mod hostile;
 mod jit_api;
 mod jitdemo;
+mod jitdump;
 mod node;
 mod onednn;
 mod php;

@@ -4,22 +4,19 @@ use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 
+use super::super::moment::{Moment, moment};
 use super::GsymCommandError;
 use crate::code::{CodeEvent, CodeMap};
-use crate::jitdump::{DumpTail, HEADER_SIZE, ReaderOptions};
+use crate::jitdump::{DumpTail, HEADER_SIZE, ReaderOptions, bias_of_path};
 use crate::output::gsym::{Snapshot, Uuid, WriteError, write};
 use crate::output::{Destination, OutputError, check_writable, write_to};
 use crate::perfmap::PerfMapTail;
 use crate::process::discover::is_jitdump;
 use crate::record::generated_code;
 use crate::units::{MonoNs, Pid};
-
-/// LLVM's listener adds the ELF header's size to every debug address.
-const LLVM_DEBUG_BIAS: u64 = 0x40;
 
 /// `gsym export` as typed.
 #[derive(Debug, Args)]
@@ -40,13 +37,6 @@ pub(super) struct Arguments {
     /// CLOCK_MONOTONIC as the dump has it, in nanoseconds (81234567890) or in seconds (81.234567890)
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Moment>,
-}
-
-/// `--at`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
-    AfterFirst(Duration),
-    At(MonoNs),
 }
 
 /// What is exported.
@@ -70,10 +60,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), GsymCommandError> {
     let at = match arguments.at {
         None => MonoNs(u64::MAX - 1),
         Some(_) if !input.timed => return Err(GsymCommandError::Timeless),
-        Some(Moment::At(time)) => time,
-        Some(Moment::AfterFirst(after)) => {
+        Some(moment) => {
             let first = input.map.functions().map(|function| function.loaded()).min().unwrap_or_default();
-            MonoNs(first.0.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)))
+            moment.after(first)
         }
     };
     let snapshot = Snapshot::of(&input.map, at);
@@ -127,7 +116,7 @@ fn of_dump(path: &Path, file: File) -> Result<Input, GsymCommandError> {
     let read = |source| GsymCommandError::Read { path: path.to_owned(), source };
     let mut head = [0; HEADER_SIZE];
     let length = file.read_at(&mut head, 0).map_err(read)?;
-    let debug_bias = path.to_string_lossy().contains("llvm-IR-jit-").then_some(LLVM_DEBUG_BIAS);
+    let debug_bias = bias_of_path(&path.to_string_lossy());
     let mut tail = DumpTail::new(file, ReaderOptions { debug_bias, ..ReaderOptions::default() });
     let mut map = CodeMap::new();
     let mut apply = |event: CodeEvent| {
@@ -206,44 +195,4 @@ fn account(input: &Input, snapshot: &Snapshot<'_>) -> String {
         writeln!(text, "         {remark}").expect("invariant: memory is written to");
     }
     text
-}
-
-fn moment(text: &str) -> Result<Moment, String> {
-    if let Some(after) = text.strip_prefix('+') {
-        let after = humantime::parse_duration(after).or_else(|error| seconds(after).ok_or(error));
-        return after.map(Moment::AfterFirst).map_err(|error| format!("{error}; write it as +1500ms or +2m"));
-    }
-    let time = if text.contains('.') {
-        seconds(text.strip_suffix('s').unwrap_or(text)).and_then(|time| u64::try_from(time.as_nanos()).ok())
-    } else {
-        text.parse().ok()
-    };
-    time.map(|time| Moment::At(MonoNs(time))).ok_or_else(|| format!("{text} is neither +DURATION nor a time"))
-}
-
-/// Decimal seconds, exactly: `81.234567890`, with or without an `s`.
-fn seconds(text: &str) -> Option<Duration> {
-    let (whole, part) = text.strip_suffix('s').unwrap_or(text).split_once('.')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(part) || part.len() > 9 {
-        return None;
-    }
-    Some(Duration::new(whole.parse().ok()?, format!("{part:0<9}").parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_durations_after_the_first_or_times_of_the_clock() {
-        assert_eq!(moment("+2s"), Ok(Moment::AfterFirst(Duration::from_secs(2))));
-        assert_eq!(moment("+1.5s"), Ok(Moment::AfterFirst(Duration::from_millis(1500))));
-        assert_eq!(moment("81234567890"), Ok(Moment::At(MonoNs(81_234_567_890))));
-        assert_eq!(moment("81.234567890"), Ok(Moment::At(MonoNs(81_234_567_890))));
-        assert_eq!(moment("81.5s"), Ok(Moment::At(MonoNs(81_500_000_000))));
-        for text in ["", "+", "-1", "1.", ".5", "1.2.3", "+x", "99999999999999999999"] {
-            assert!(moment(text).is_err(), "{text}");
-        }
-    }
 }

@@ -15,11 +15,7 @@
 //! symbol    (process, address, time) -> named frames                          -> Frame
 //! profile   interned stacks and counts                                        -> Profile
 //! plog      a trace log beside the samples: spans, which go around them         -> Trace, Profile
-<<<<<<< HEAD
-//! output    Profile -> SVG, folded, pprof, Firefox JSON; code of a moment -> GSYM
-=======
 //! output    Profile -> SVG, folded, pprof, Firefox JSON; code of a moment -> GSYM, ELF
->>>>>>> w-jitdump
 //! account   what was taken, delivered, lost and why
 //! advice    which flag makes a runtime announce its code
 //! record    one run, or a recording without end in windows: wires the stages together

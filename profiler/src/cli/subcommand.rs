@@ -8,11 +8,8 @@ use std::io::{self, Write};
 use clap::Subcommand as ClapSubcommand;
 
 use super::gsym::{self, GsymCommandError};
-<<<<<<< HEAD
-use super::serve::{self, ServeError};
-=======
 use super::jitdump::{self, JitdumpError};
->>>>>>> w-jitdump
+use super::serve::{self, ServeError};
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
 
@@ -25,13 +22,10 @@ pub enum Subcommand {
     Trace(trace::Arguments),
     /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
     Gsym(gsym::Arguments),
-<<<<<<< HEAD
     /// Profiles all the time at low cost, keeps the last hours, and answers in a browser
     Serve(serve::Arguments),
-=======
     /// Shows what is in a jitdump, checks it, disassembles its functions, mends it, or writes it as an ELF file
     Jitdump(Box<jitdump::Arguments>),
->>>>>>> w-jitdump
 }
 
 /// Why a subcommand failed.
@@ -46,15 +40,12 @@ pub(super) enum SubcommandError {
     /// `gsym`.
     #[error(transparent)]
     Gsym(#[from] GsymCommandError),
-<<<<<<< HEAD
     /// `serve`.
     #[error(transparent)]
     Serve(#[from] ServeError),
-=======
     /// `jitdump`.
     #[error(transparent)]
     Jitdump(#[from] JitdumpError),
->>>>>>> w-jitdump
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -67,12 +58,8 @@ impl SubcommandError {
             Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
             Self::Trace(error) => error.is_broken_pipe(),
             Self::Gsym(error) => error.is_broken_pipe(),
-<<<<<<< HEAD
-            Self::UnwindInfo(_) | Self::Serve(_) => false,
-=======
             Self::Jitdump(error) => error.is_broken_pipe(),
-            Self::UnwindInfo(_) => false,
->>>>>>> w-jitdump
+            Self::UnwindInfo(_) | Self::Serve(_) => false,
         }
     }
 
@@ -96,16 +83,13 @@ impl Subcommand {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
-<<<<<<< HEAD
             Self::Serve(arguments) => serve::run(&arguments)?,
-=======
             Self::Jitdump(arguments) => {
                 // What was found is shown whether it is an error or not.
                 let ran = jitdump::run(&arguments, &mut out);
                 out.flush()?;
                 ran?;
             }
->>>>>>> w-jitdump
         }
         Ok(out.flush()?)
     }

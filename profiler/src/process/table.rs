@@ -30,6 +30,13 @@ pub struct ProcessId {
     pub start: MonoNs,
 }
 
+impl ProcessId {
+    /// Whether it still runs: asks /proc, and is not deceived by another process of the same number.
+    pub fn runs(self) -> bool {
+        procfs::stat(self.pid).is_ok_and(|stat| !stat.is_dead() && is_same_start(self.start, stat.start()))
+    }
+}
+
 /// One process, alive or ended.
 #[derive(Clone, Debug)]
 pub struct Process {

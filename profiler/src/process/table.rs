@@ -37,6 +37,11 @@ impl ProcessId {
     pub fn has_start(self, start: MonoNs) -> bool {
         is_same_start(self.start, start)
     }
+
+    /// Whether it still runs: asks /proc, and is not deceived by another process of the same number.
+    pub fn runs(self) -> bool {
+        procfs::stat(self.pid).is_ok_and(|stat| !stat.is_dead() && self.has_start(stat.start()))
+    }
 }
 
 /// One process, alive or ended.

@@ -96,9 +96,7 @@ fn hot_instructions_are_those_of_the_hot_loop() -> Result<()> {
     let samples = |line: &Value| line["samples"].as_u64().unwrap_or(0);
     let sum: u64 = instructions.iter().map(samples).sum();
     assert_eq!(hot["samples"], sum, "every sample is at an instruction");
-    let leaves = |folded: &Folded| {
-        folded.count(|stack| stack.frames.last().is_some_and(|frame| frame == "*leafHot"))
-    };
+    let leaves = |folded: &Folded| folded.count(|stack| stack.frames.last().is_some_and(|frame| frame == "*leafHot"));
     assert_eq!(sum, leaves(&recording.folded), "samples by instruction are those of the flamegraph");
     // The loop is one line of the program: three shifts, three exclusive ors, a counter and a comparison.
     let looped = |line: &&Value| line["line"] == 11 || line["line"].is_null();

@@ -43,7 +43,7 @@ pub(super) fn run(
         let mut current = None;
         loop {
             // What it wrote before it ended is read after it ended.
-            let ended = all.iter().all(|followed| followed.source.process.is_some() && !followed.source.is_written());
+            let ended = all.iter().all(|followed| followed.source.process.is_some_and(|process| !process.runs()));
             let more = poll(&mut all, &mut current, filter, json, out)?;
             out.flush()?;
             if ended && !more {

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::JitdumpError;
 use crate::jitdump::{Inspection, Inspector, ParserOptions, ReaderOptions, RecordTail, Step, bias_of_path};
+use crate::process::ProcessId;
 use crate::process::discover::is_jitdump;
-use crate::process::{ProcessId, procfs};
 use crate::record::dumps_of;
 use crate::units::{FileOffset, Pid};
 
@@ -87,13 +87,6 @@ impl Source {
 
     pub(super) fn failed(&self, source: io::Error) -> JitdumpError {
         JitdumpError::Read { path: self.path.clone(), source }
-    }
-
-    /// Whether its process still runs.
-    pub(super) fn is_written(&self) -> bool {
-        self.process.is_some_and(|process| {
-            procfs::stat(process.pid).is_ok_and(|stat| !stat.is_dead() && stat.start() == process.start)
-        })
     }
 }
 

@@ -111,6 +111,16 @@ fn every_deviation_is_named_with_its_offset_and_errors_fail() {
 }
 
 #[test]
+fn the_document_names_every_deviation_and_its_severity() {
+    let document = include_str!("../../../../docs/jitdump.md");
+    for deviation in Deviation::ALL {
+        let severity = if deviation.severity() == Severity::Error { "error" } else { "quirk" };
+        let row = format!("| {severity} | `{}` | {} |", deviation.name(), deviation.meaning());
+        assert!(document.contains(&row), "{row}");
+    }
+}
+
+#[test]
 fn a_sound_dump_passes_the_strict_check() {
     let dump = Dump::of(&sound_dump());
     let text = dump.text(&["--check", "--strict"]);

@@ -196,7 +196,8 @@ impl Resolver {
     }
 
     /// Adds the sample to the profile.
-    pub(super) fn resolve(        &mut self,
+    pub(super) fn resolve(
+        &mut self,
         sample: &Waiting,
         context: &Context<'_>,
         files: &mut Files,
@@ -359,10 +360,13 @@ impl Resolver {
         if let Some((frames, entry)) = self.native.get(&key) {
             return (Arc::clone(frames), *entry);
         }
+        let final_answer = symbols.get(key).is_some();
         let named = symbols.frames(key);
         let entry = named.last().is_some_and(|frame| ENTRY_POINTS.contains(&base_name(&frame.name)));
         let frames: Arc<[FrameId]> = named.iter().map(|frame| profile.intern_frame(frame)).collect();
-        self.native.insert(key, (Arc::clone(&frames), entry));
+        if final_answer {
+            self.native.insert(key, (Arc::clone(&frames), entry));
+        }
         (frames, entry)
     }
 

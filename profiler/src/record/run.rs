@@ -41,8 +41,8 @@ use crate::record::unwinding::Unwinding;
 use crate::record::versions::Versions;
 use crate::record::waiting::{MAX_WAITING, Queue, Stacks, Waiting};
 use crate::symbol::Symbolizer;
-use tidy::Tidy;
 use crate::units::{MonoNs, Pid, Tid};
+use tidy::Tidy;
 
 /// How often tails are read and samples resolved.
 const TICK: Duration = Duration::from_millis(100);

@@ -253,7 +253,11 @@ fn govern(
         if let Some(tight) = decision.tight {
             if tight {
                 let limit = controller.options.max_memory_bytes;
-                tracing::warn!(resident = stats.resident_bytes, limit, "memory is short: caches are dropped and kept small");
+                tracing::warn!(
+                    resident = stats.resident_bytes,
+                    limit,
+                    "memory is short: caches are dropped and kept small"
+                );
             } else {
                 tracing::info!(resident = stats.resident_bytes, "memory is no longer short");
             }

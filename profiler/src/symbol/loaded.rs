@@ -14,6 +14,8 @@ use crate::units::{Avma, FileOffset};
 
 /// Bytes of copies loaded at once; the least recently used file is dropped, and loaded again when needed.
 pub const MAX_LOADED_BYTES: u64 = 512 << 20;
+/// CPU time that may be saved up for loading, in seconds: the runtimes of a machine take half of it at the start.
+const MAX_CREDIT_S: f64 = 2.0;
 /// Files loaded at once; each copy is a descriptor or two.
 const MAX_LOADED_FILES: usize = 128;
 
@@ -25,6 +27,37 @@ pub(super) struct Loaded {
     names: Names,
     bytes: u64,
     clock: u64,
+    credit: Credit,
+}
+
+/// CPU time that may be spent on loading.
+struct Credit {
+    left_s: f64,
+    at: Instant,
+    spent: Duration,
+}
+
+impl Default for Credit {
+    fn default() -> Self {
+        Self { left_s: MAX_CREDIT_S, at: Instant::now(), spent: thread_cpu_time() }
+    }
+}
+
+impl Credit {
+    /// Whether there is any, of so many percent of one CPU over time.
+    fn is_left(&mut self, percent: f64) -> bool {
+        let (now, spent) = (Instant::now(), thread_cpu_time());
+        let earned = (now - self.at).as_secs_f64() * percent / 100.0;
+        let used = spent.saturating_sub(self.spent).as_secs_f64();
+        self.left_s = (self.left_s + earned).min(MAX_CREDIT_S) - used;
+        (self.at, self.spent) = (now, spent);
+        self.left_s > 0.0
+    }
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 struct File {
@@ -58,7 +91,12 @@ impl Loaded {
                     SymbolKey::File(id, offset) => self.file_answer(shared, id, offset, &mut stats),
                     SymbolKey::Kernel(address) => self.kernel_answer(address, &mut stats),
                 };
-                if !shared.answer(generation, key, answer, &mut stats) {
+                let goes_on = if answer.reason == Some(Unresolved::NotInTime) {
+                    shared.postpone(generation, key)
+                } else {
+                    shared.answer(generation, key, answer, &mut stats)
+                };
+                if !goes_on {
                     return;
                 }
             }
@@ -111,6 +149,9 @@ impl Loaded {
         }
         let budget = shared.budget();
         self.unload_idle(budget.idle);
+        if budget.cpu_percent.is_some_and(|percent| !self.credit.is_left(percent)) {
+            return Err(Unresolved::NotInTime);
+        }
         let origin = shared.objects.origin(id)?;
         let native = Native::load(&origin, &shared.gsym, &budget, stats);
         stats.loads = stats.loads.saturating_add(1);

@@ -18,8 +18,8 @@ use rustc_hash::FxHashMap;
 
 use super::elf::{ObjectId, Objects};
 use super::frame::Frame;
-use super::kernel::Kernel;
 use super::image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
+use super::kernel::Kernel;
 use super::loaded::{Loaded, MAX_LOADED_BYTES};
 use super::native::{self, Names};
 use super::stats::{SymbolStats, Unresolved};
@@ -88,7 +88,7 @@ pub(super) struct Limits {
 }
 
 /// What the worker may load, in bytes and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SymbolBudget {
     /// Copies of files loaded at once; the least recently used file is dropped, and loaded again when needed. What is
     /// parsed of a copy takes about as much again.
@@ -99,16 +99,29 @@ pub struct SymbolBudget {
     pub debug: u64,
     /// How long a file stays loaded that nobody asks for while others are asked for.
     pub idle: Duration,
+    /// CPU time for names, in percent of one CPU over time. When it is used up, no further file is loaded for a while,
+    /// and addresses that were never asked for before stay without a name: a compiler's symbol tables take 200 ms.
+    pub cpu_percent: Option<f64>,
 }
 
 impl SymbolBudget {
     /// Of a run that ends.
-    pub const RUN: Self =
-        Self { loaded: MAX_LOADED_BYTES, symbols: MAX_SYMBOL_BYTES, debug: MAX_DEBUG_BYTES, idle: Duration::MAX };
+    pub const RUN: Self = Self {
+        loaded: MAX_LOADED_BYTES,
+        symbols: MAX_SYMBOL_BYTES,
+        debug: MAX_DEBUG_BYTES,
+        idle: Duration::MAX,
+        cpu_percent: None,
+    };
     /// Of a recording without end, for which an address that was never seen before comes every few seconds for weeks.
     /// node's copy takes 12 MB, and loading it again 60 ms of CPU time: what is idle goes late.
-    pub const ENDLESS: Self =
-        Self { loaded: 24 << 20, symbols: 64 << 20, debug: 8 << 20, idle: Duration::from_secs(120) };
+    pub const ENDLESS: Self = Self {
+        loaded: 40 << 20,
+        symbols: 64 << 20,
+        debug: 8 << 20,
+        idle: Duration::from_secs(120),
+        cpu_percent: Some(0.5),
+    };
 }
 
 /// What the data loop and the worker both see.
@@ -247,7 +260,10 @@ impl Symbolizer {
         let waiting = state.table.contains_key(&key);
         let full = state.table.len() >= MAX_KEYS;
         let frames = self.shared.unnamed(key, &mut Names::default());
-        if waiting || !full {
+        if self.shared.budget().cpu_percent.is_some() {
+            // It may be named yet, for those who ask later.
+            state.stats.count(Unresolved::NotInTime);
+        } else if waiting || !full {
             let known = Known { frames: Some(Arc::clone(&frames)), used: turn };
             let new = state.table.insert(key, known).is_none();
             state.stats.requests = state.stats.requests.saturating_add(u64::from(new && !waiting));
@@ -377,6 +393,20 @@ impl Shared {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
+    }
+
+    /// There is no time for this address now: who asks for it again later may have more luck. Returns whether this worker
+    /// is still the current one.
+    pub(super) fn postpone(&self, generation: u64, key: SymbolKey) -> bool {
+        let mut state = self.lock();
+        if state.generation != generation {
+            return false;
+        }
+        state.in_work.retain(|waiting| *waiting != key);
+        if state.table.get(&key).is_some_and(|known| known.frames.is_none()) {
+            state.table.remove(&key);
+        }
+        true
     }
 
     /// Whether this worker is still the current one.

@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 use self::chart::{Line, Panel};
 use self::load::Load;
 use self::meter::{Meter, Usage};
+use super::Bench;
 use super::report::{Figure, Goal, Report};
 use super::running::Running;
-use super::Bench;
 use crate::command::{self, Root};
 use crate::workspace::Workspace;
 
@@ -115,7 +115,8 @@ fn peer(bench: &Bench, hz: u32, length: Duration) -> Result<Option<f64>> {
 
 fn add(report: &mut Report, series: &Series, peer: Option<f64>, binary: &Path, minutes: u64, load: &Load) {
     let steady: Vec<&Usage> = series.steps.iter().filter(|usage| usage.at > WARM_UP).collect();
-    let mean = |value: fn(&Usage) -> f64| steady.iter().map(|usage| value(usage)).sum::<f64>() / steady.len().max(1) as f64;
+    let mean =
+        |value: fn(&Usage) -> f64| steady.iter().map(|usage| value(usage)).sum::<f64>() / steady.len().max(1) as f64;
     let largest = series.steps.iter().map(|usage| usage.resident_mib).fold(0.0, f64::max);
     let (own, kernel) = (mean(|usage| usage.own_percent), mean(|usage| usage.kernel_percent));
     let hz = series.hz;
@@ -133,7 +134,8 @@ fn add(report: &mut Report, series: &Series, peer: Option<f64>, binary: &Path, m
             minutes.saturating_sub(1)
         ),
         ours: format!("{:.2} % = {own:.2} + {kernel:.2}", own + kernel),
-        peer: peer.map_or_else(String::new, |percent| format!("{percent:.2} % (perf record -g, without its kernel part)")),
+        peer: peer
+            .map_or_else(String::new, |percent| format!("{percent:.2} % (perf record -g, without its kernel part)")),
         ratio: peer.map_or_else(String::new, |percent| format!("{:.2} (own : perf)", own / percent)),
         goal: goal.and_then(|(_, limit)| Goal::at_most(own + kernel, *limit, " %")),
         commands: commands.clone(),
@@ -143,7 +145,9 @@ fn add(report: &mut Report, series: &Series, peer: Option<f64>, binary: &Path, m
     let part = |steps: &[Usage]| steps.iter().map(|usage| usage.resident_mib).sum::<f64>() / steps.len().max(1) as f64;
     let (middle, last) = (part(&series.steps[third..2 * third]), part(&series.steps[2 * third..]));
     report.add(Figure {
-        what: format!("the same: resident memory, largest (mean of the second and of the last third: {middle:.0}, {last:.0} MiB)"),
+        what: format!(
+            "the same: resident memory, largest (mean of the second and of the last third: {middle:.0}, {last:.0} MiB)"
+        ),
         ours: format!("{largest:.0} MiB"),
         peer: String::new(),
         ratio: String::new(),
@@ -153,7 +157,8 @@ fn add(report: &mut Report, series: &Series, peer: Option<f64>, binary: &Path, m
 }
 
 fn write_results(workspace: &Workspace, all: &[Series], chart: Option<&Path>) -> Result<()> {
-    let mut csv = String::from("hz,time_s,own_cpu_percent,kernel_cpu_percent,resident_mib,descriptors,load_cpu_percent\n");
+    let mut csv =
+        String::from("hz,time_s,own_cpu_percent,kernel_cpu_percent,resident_mib,descriptors,load_cpu_percent\n");
     for series in all {
         for usage in &series.steps {
             writeln!(
@@ -176,7 +181,11 @@ fn write_results(workspace: &Workspace, all: &[Series], chart: Option<&Path>) ->
     let cpu = all.iter().map(|series| line(series, "CPU at", |usage| usage.own_percent + usage.kernel_percent));
     let memory = all.iter().map(|series| line(series, "resident at", |usage| usage.resident_mib));
     let panels = [
-        Panel { title: "CPU time, percent of one CPU (goals: 0.5 at 19 Hz, 1 at 99 Hz)", lines: cpu.collect(), goal: None },
+        Panel {
+            title: "CPU time, percent of one CPU (goals: 0.5 at 19 Hz, 1 at 99 Hz)",
+            lines: cpu.collect(),
+            goal: None,
+        },
         Panel { title: "Resident memory, MiB (goal: 128)", lines: memory.collect(), goal: Some(MEMORY_GOAL_MIB) },
     ];
     let svg = chart::svg(&panels);

@@ -25,8 +25,8 @@ const REFRESH_PER_TICK: usize = 8;
 const GONE_NS: u64 = 1_000_000_000;
 /// Names that are kept, used or not; each takes some 300 bytes.
 const KEPT_NAMES: usize = 16 << 10;
-/// Looks after which a name that nobody has asked for goes: a minute.
-const NAME_TURNS: u32 = 6;
+/// Looks after which a name that nobody has asked for goes: five minutes.
+const NAME_TURNS: u32 = 30;
 /// Words of raw stacks above which those of resolved samples are thrown away, 1 MiB.
 const MIN_STACK_WORDS: usize = 128 << 10;
 /// Bytes of the profile's tables, and frames remembered for it, above which they are made anew after a window.
@@ -186,6 +186,7 @@ impl Recorder {
             symbols: all.symbols / TIGHT,
             debug: all.debug / TIGHT,
             idle: Duration::from_secs(10),
+            ..all
         };
         self.symbols.set_budget(less);
         self.symbols.unload();

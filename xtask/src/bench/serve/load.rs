@@ -38,7 +38,9 @@ impl Load {
         ] {
             match command {
                 Some(command) => load.add(name, command)?,
-                None => report.skip(&format!("{name} in the load"), "is not installed; `cargo xtask prepare` installs it"),
+                None => {
+                    report.skip(&format!("{name} in the load"), "is not installed; `cargo xtask prepare` installs it")
+                }
             }
         }
         Ok(load)

@@ -98,7 +98,12 @@ impl Sums {
             .filter_map(|text| run_time(&text))
             .sum();
         let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-        Ok(Self { at: Instant::now(), own_ns, kernel_ns, busy_ticks: busy(&stat).context("/proc/stat has another form")? })
+        Ok(Self {
+            at: Instant::now(),
+            own_ns,
+            kernel_ns,
+            busy_ticks: busy(&stat).context("/proc/stat has another form")?,
+        })
     }
 }
 

@@ -31,6 +31,8 @@ pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
+pub(crate) use pprof::{PprofFile, ReadLimits, encode as encode_pprof, unpack as unpack_pprof};
+pub use pprof::{PprofError, read_pprof};
 pub use saved::{SavedError, read_saved};
 pub(crate) use text::printable;
 

@@ -28,7 +28,9 @@ pub use read::read_pprof;
 pub(crate) use sources::{ReadLimits, unpack};
 
 use super::options::OutputOptions;
-use super::proto::{Function, Label, Line, Location, Mapping, Profile as ProtoProfile, SAMPLE_TAG, Sample, VERSION, ValueType};
+use super::proto::{
+    Function, Label, Line, Location, Mapping, Profile as ProtoProfile, SAMPLE_TAG, Sample, VERSION, ValueType,
+};
 use super::text;
 use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, Row, SampledEvent, TaskId};
 use crate::symbol::FrameKind;
@@ -262,8 +264,12 @@ impl<'a> Tables<'a> {
     fn function_table(&self) -> Vec<Function> {
         let table = self.functions.keys().enumerate();
         table
-            .map(|(index, &(name, system_name, filename, kind))| {
-                Function { id: id(index), name, system_name, filename, kind }
+            .map(|(index, &(name, system_name, filename, kind))| Function {
+                id: id(index),
+                name,
+                system_name,
+                filename,
+                kind,
             })
             .collect()
     }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::proto::Label;
+use super::PROCESS_START;
 use super::error::PprofError;
 use super::tables::Tables;
 use super::wire::Message;
-use super::PROCESS_START;
 use crate::profile::{Labels, Task};
 use crate::units::{Pid, Tid};
 

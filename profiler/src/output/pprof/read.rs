@@ -92,8 +92,11 @@ impl<'a> PprofFile<'a> {
         time: MonoNs,
         mut passes: impl FnMut(&Task) -> bool,
     ) -> Result<(), PprofError> {
-        let mut made =
-            Made { frames: vec![None; self.tables.lines.len()], bare: vec![None; self.tables.locations.len()], work: 0 };
+        let mut made = Made {
+            frames: vec![None; self.tables.lines.len()],
+            bare: vec![None; self.tables.locations.len()],
+            work: 0,
+        };
         let mut tasks: Tasks<'_, '_, Option<TaskId>> = Tasks::new(&self.tables);
         let mut sample = Sample::default();
         self.tables.samples(|message| {

@@ -21,11 +21,9 @@ pub(crate) struct ReadLimits {
 
 impl ReadLimits {
     /// For files that the user names: hours of a large host, within some hundred MiB of memory.
-    pub(crate) const FILE: Self =
-        Self { bytes: 512 << 20, entries: 4 << 20, stack_frames: 16 << 10, frames: 1 << 28 };
+    pub(crate) const FILE: Self = Self { bytes: 512 << 20, entries: 4 << 20, stack_frames: 16 << 10, frames: 1 << 28 };
     /// For files of the archive.
-    pub(crate) const ARCHIVE: Self =
-        Self { bytes: 64 << 20, entries: 1 << 20, stack_frames: 4 << 10, frames: 1 << 26 };
+    pub(crate) const ARCHIVE: Self = Self { bytes: 64 << 20, entries: 1 << 20, stack_frames: 4 << 10, frames: 1 << 26 };
 }
 
 /// Replaces `raw` by the unpacked bytes of a file that is gzipped or plain.

@@ -95,13 +95,8 @@ fn go_file() -> Vec<u8> {
     let strings = ["", "samples", "count", "cpu", "nanoseconds", "main.main", "main.go", "runtime.mcall", "/bin/srv"];
     let number = |text: &str| i64::try_from(strings.iter().position(|known| *known == text).unwrap()).unwrap();
     let value = |kind, unit| ValueType { r#type: number(kind), unit: number(unit) };
-    let function = |id, name| Function {
-        id,
-        name: number(name),
-        system_name: number(name),
-        filename: number("main.go"),
-        kind: 0,
-    };
+    let function =
+        |id, name| Function { id, name: number(name), system_name: number(name), filename: number("main.go"), kind: 0 };
     let location = |id, lines: &[(u64, i64)]| Location {
         id,
         mapping_id: 7,
@@ -211,8 +206,7 @@ fn frames_that_multiply_are_bounded() {
     let sample_type = vec![ValueType { r#type: 1, unit: 2 }];
     let strings = ["", "samples", "count", "f"].map(str::to_owned).to_vec();
     let function = vec![Function { id: 1, name: 3, ..Function::default() }];
-    let tables =
-        proto::Profile { sample_type, location, function, string_table: strings, ..proto::Profile::default() };
+    let tables = proto::Profile { sample_type, location, function, string_table: strings, ..proto::Profile::default() };
     let mut file = tables.encode_to_vec();
     let sample = Sample { location_id: vec![1; 1000], value: vec![1], label: vec![] };
     prost::encoding::message::encode(proto::SAMPLE_TAG, &sample, &mut file);
@@ -313,12 +307,8 @@ fn tasks(text: fn() -> BoxedStrategy<String>) -> impl Strategy<Value = Task> {
 
 fn samples(text: fn() -> BoxedStrategy<String>) -> impl Strategy<Value = Vec<TestSample>> {
     let stack = proptest::collection::vec(frames(text), 0..5);
-    let sample = (tasks(text), stack, 1_u64..5).prop_map(|(task, frames, count)| TestSample {
-        time_ns: 0,
-        task,
-        frames,
-        count,
-    });
+    let sample =
+        (tasks(text), stack, 1_u64..5).prop_map(|(task, frames, count)| TestSample { time_ns: 0, task, frames, count });
     proptest::collection::vec(sample, 1..12)
 }
 

@@ -94,9 +94,9 @@ pub struct ArchiveStats {
     pub memory_bytes: u64,
     /// Bytes of all files, those of merged windows included.
     pub disk_bytes: u64,
-    /// Windows that could not be written.
+    /// Files that could not be written or removed.
     pub writes_failed: u64,
-    /// Windows that were never written because the disk was too slow.
+    /// Windows that are in no file because the disk was too slow, or the memory full before it was there again.
     pub dropped: u64,
     /// Files that cannot be read.
     pub unreadable: u64,

@@ -7,6 +7,9 @@ use std::time::UNIX_EPOCH;
 use proptest::prelude::*;
 
 use super::*;
+
+mod speed;
+
 use crate::profile::{Labels, ProfileMeta, SampledEvent, Task};
 use crate::record::Health;
 use crate::symbol::{Frame, FrameKind};

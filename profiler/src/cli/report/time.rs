@@ -22,12 +22,13 @@ pub(super) fn parse(text: &str, now: &Zoned) -> Result<SystemTime, ReportError> 
     if let Ok(timestamp) = text.parse::<Timestamp>() {
         return Ok(timestamp.into());
     }
-    let zoned = if let Ok(time) = text.parse::<Time>().or_else(|_| format!("{text}:00").parse::<Time>()) {
+    // A date first: jiff reads the time out of a whole date, too.
+    let zoned = if let Ok(datetime) = text.parse::<DateTime>() {
+        datetime.to_zoned(now.time_zone().clone()).map_err(|_| wrong())?
+    } else {
+        let time = text.parse::<Time>().map_err(|_| wrong())?;
         let today = now.date().to_datetime(time).to_zoned(now.time_zone().clone()).map_err(|_| wrong())?;
         if today > *now { today.checked_sub(1.day()).map_err(|_| wrong())? } else { today }
-    } else {
-        let datetime = text.parse::<DateTime>().map_err(|_| wrong())?;
-        datetime.to_zoned(now.time_zone().clone()).map_err(|_| wrong())?
     };
     Ok(zoned.timestamp().into())
 }

@@ -8,6 +8,7 @@ use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
 use crate::units::{MonoNs, Pid, Tid};
 
 mod agreement;
+mod diff;
 mod firefox;
 mod folded;
 mod format;

@@ -180,6 +180,7 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
     if summary.passed(GSYMUTIL) {
         summary.run("gsymutil-unit", || unit_with_gsymutil(workspace, &variables));
     }
+    summary.run("archive-faults", || archive_faults(workspace));
     let tests = match list(workspace) {
         Ok(tests) => tests,
         Err(error) => return summary.run(LIVE, || Err(error)),
@@ -201,6 +202,14 @@ fn unit_with_gsymutil(workspace: &Workspace, variables: &Variables) -> Result<St
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--package", "jitprof", "--lib", "--", "--ignored", "llvm"]);
     command::run(cargo.envs(variables.iter().map(|(name, value)| (name, value))))?;
+    Ok(String::new())
+}
+
+/// The test of the archive on a full disk, which mounts one.
+fn archive_faults(workspace: &Workspace) -> Result<String> {
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--package", "jitprof", "--test", "archive_faults", "--", "--ignored"]);
+    command::run(&mut cargo)?;
     Ok(String::new())
 }
 

@@ -7,6 +7,7 @@ mod config;
 mod gsym;
 mod jitdump;
 mod moment;
+mod report;
 mod select;
 mod serve;
 mod status;

@@ -9,6 +9,7 @@ use clap::Subcommand as ClapSubcommand;
 
 use super::gsym::{self, GsymCommandError};
 use super::jitdump::{self, JitdumpError};
+use super::report::{self, ReportError};
 use super::serve::{self, ServeError};
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
@@ -22,6 +23,8 @@ pub enum Subcommand {
     Trace(trace::Arguments),
     /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
     Gsym(gsym::Arguments),
+    /// Reads recordings back: tables and flamegraphs of files or of the directory of `serve`, merged, selected, compared
+    Report(report::Arguments),
     /// Profiles all the time at low cost, keeps the last hours, and answers in a browser
     Serve(serve::Arguments),
     /// Shows what is in a jitdump, checks it, disassembles its functions, mends it, or writes it as an ELF file
@@ -40,6 +43,9 @@ pub(super) enum SubcommandError {
     /// `gsym`.
     #[error(transparent)]
     Gsym(#[from] GsymCommandError),
+    /// `report`.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// `serve`.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -59,6 +65,7 @@ impl SubcommandError {
             Self::Trace(error) => error.is_broken_pipe(),
             Self::Gsym(error) => error.is_broken_pipe(),
             Self::Jitdump(error) => error.is_broken_pipe(),
+            Self::Report(error) => error.is_broken_pipe(),
             Self::UnwindInfo(_) | Self::Serve(_) => false,
         }
     }
@@ -83,6 +90,7 @@ impl Subcommand {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
+            Self::Report(arguments) => report::run(&arguments, &mut out)?,
             Self::Serve(arguments) => serve::run(&arguments)?,
             Self::Jitdump(arguments) => {
                 // What was found is shown whether it is an error or not.

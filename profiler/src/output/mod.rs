@@ -20,6 +20,7 @@ mod proto;
 mod samples;
 mod saved;
 mod svg;
+mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -36,8 +37,11 @@ pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
+pub use pprof::{PprofError, read_pprof};
+pub(crate) use pprof::{PprofFile, ReadLimits, encode as encode_pprof, unpack as unpack_pprof};
 pub use samples::{InstructionSamples, SamplesError, function_name, function_source};
 pub use saved::{SavedError, read_saved};
+pub use table::{write_changes, write_diff, write_top};
 pub(crate) use text::printable;
 
 use crate::profile::Profile;

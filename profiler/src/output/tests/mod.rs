@@ -8,10 +8,12 @@ use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
 use crate::units::{MonoNs, Pid, Tid};
 
 mod agreement;
+mod diff;
 mod firefox;
 mod folded;
 mod format;
 mod pprof;
+mod pprof_read;
 mod spans;
 mod speed;
 mod svg;

@@ -76,7 +76,9 @@ pub(super) async fn flame_of(app: &App, mut params: Params, headers: &HeaderMap)
     let gzip = accepts_gzip(headers);
     let make = move || {
         let mut flame = Flame::new(shape);
-        flame.add(&sources.profile()?, 0);
+        if let Some(profile) = sources.samples()? {
+            flame.add(&profile, 0);
+        }
         flame.finish();
         Answer::json(&flame_json(&flame, least_share, false), gzip)
     };
@@ -97,7 +99,9 @@ async fn diff((State(app), RawQuery(query), headers): Request) -> Result<Respons
     let make = move || {
         let mut flame = Flame::new(shape);
         for (side, sources) in sides.iter().enumerate() {
-            flame.add(&sources.profile()?, side);
+            if let Some(profile) = sources.samples()? {
+                flame.add(&profile, side);
+            }
         }
         flame.finish();
         Answer::json(&flame_json(&flame, least_share, true), gzip)
@@ -121,7 +125,9 @@ async fn top((State(app), RawQuery(query), headers): Request) -> Result<Response
     let gzip = accepts_gzip(&headers);
     let make = move || {
         let mut flame = Flame::new(Shape { lines, ..Shape::default() });
-        flame.add(&sources.profile()?, 0);
+        if let Some(profile) = sources.samples()? {
+            flame.add(&profile, 0);
+        }
         flame.finish();
         Answer::json(&top_json(&flame, rows, by_total), gzip)
     };

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
 use crate::output::{Class, frame_name, printable};
-use crate::profile::{FrameId, Profile, Task, TaskId, label_of, shorten};
+use crate::profile::{FrameId, Profile, Row, StackId, Task, TaskId, label_of, shorten};
 
 /// Most nodes of a tree: 2^20 of 48 bytes and as much for finding them, about 100 MiB. What does not fit is counted
 /// under a note, at most one for each node.
@@ -86,25 +86,18 @@ impl Flame {
 
     /// Adds all rows of a profile to a side.
     pub(super) fn add(&mut self, profile: &Profile, side: usize) {
-        let frame_looks: Vec<usize> = profile.frame_ids().map(|frame| self.frame_look(profile, frame)).collect();
-        let mut task_looks: FxHashMap<TaskId, Vec<usize>> = FxHashMap::default();
-        let (mut frames, mut path) = (Vec::new(), Vec::new());
-        for row in profile.rows_without_time() {
-            path.clear();
-            let task = task_looks.entry(row.task).or_insert_with(|| self.task_looks(profile.task_of(row.task)));
-            path.extend_from_slice(task);
-            profile.frames_of(row.stack, &mut frames);
-            let shown = frames.iter().map(|frame| frame_looks[frame.index()]);
-            if self.shape.reverse {
-                path.extend(shown.rev());
-            } else {
-                path.extend(shown);
-            }
-            let node = self.node_of(&path);
+        let mut adder = Adder {
+            profile,
+            frame_looks: profile.frame_ids().map(|frame| self.frame_look(profile, frame)).collect(),
+            task_looks: FxHashMap::default(),
+            known: FxHashMap::default(),
+        };
+        profile.visit_rows(|row| {
+            let node = adder.node(self, &row);
             let own = &mut self.nodes[node].own[side];
             *own = own.saturating_add(row.cpu_ns);
             self.samples[side] = self.samples[side].saturating_add(row.count);
-        }
+        });
     }
 
     /// Sums up; call it once, behind the last [`Self::add`].
@@ -184,6 +177,7 @@ impl Flame {
         }
         if details.source.is_none()
             && let Some((file, line)) = frame.source
+            && !file.is_empty()
         {
             details.source = Some((printable(file).into_owned(), line));
         }
@@ -202,9 +196,9 @@ impl Flame {
         index
     }
 
-    fn node_of(&mut self, path: &[usize]) -> usize {
-        let mut node = 0;
-        for &look in path {
+    /// The node below `node` along a path.
+    fn below(&mut self, mut node: usize, path: impl IntoIterator<Item = usize>) -> usize {
+        for look in path {
             node = match self.children.get(&(node, look)) {
                 Some(&child) => child,
                 None if self.nodes.len() < MAX_NODES => self.new_child(node, look),
@@ -225,6 +219,32 @@ impl Flame {
         self.nodes.push(Node { parent, look, ..Node::default() });
         self.children.insert((parent, look), child);
         child
+    }
+}
+
+/// What is known while a profile is added: a stack that was found once is not walked again.
+struct Adder<'a> {
+    profile: &'a Profile,
+    frame_looks: Vec<usize>,
+    task_looks: FxHashMap<TaskId, Vec<usize>>,
+    known: FxHashMap<(TaskId, StackId), usize>,
+}
+
+impl Adder<'_> {
+    /// The node at which a row's samples end.
+    fn node(&mut self, flame: &mut Flame, row: &Row) -> usize {
+        if let Some(node) = self.known.get(&(row.task, row.stack)) {
+            return *node;
+        }
+        let task = self.profile.task_of(row.task);
+        let outer = self.task_looks.entry(row.task).or_insert_with(|| flame.task_looks(task));
+        let outer = flame.below(0, outer.iter().copied());
+        let mut frames = Vec::new();
+        self.profile.frames_of(row.stack, &mut frames);
+        let looks = frames.iter().map(|frame| self.frame_looks[frame.index()]);
+        let node = if flame.shape.reverse { flame.below(outer, looks.rev()) } else { flame.below(outer, looks) };
+        self.known.insert((row.task, row.stack), node);
+        node
     }
 }
 

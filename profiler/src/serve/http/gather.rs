@@ -113,44 +113,55 @@ impl Sources {
     pub(super) fn open_rows(&self, mut visit: impl FnMut(&Profile, &Row, SystemTime)) {
         let Some(open) = &self.open else { return };
         let mut passes: FxHashMap<TaskId, bool> = FxHashMap::default();
-        for row in open.rows() {
+        open.visit_rows(|row| {
             let time = wall_time(open, row.time);
-            if time < self.selection.from || time >= self.selection.to {
-                continue;
-            }
             let task = || self.selection.filter.passes(open.task_of(row.task));
-            if *passes.entry(row.task).or_insert_with(task) {
+            let is_in_range = time >= self.selection.from && time < self.selection.to;
+            if is_in_range && *passes.entry(row.task).or_insert_with(task) {
                 visit(open, &row, time);
             }
-        }
+        });
     }
 
-    /// All samples as one profile, which may be empty. Blocks.
+    /// All samples as one profile. Blocks.
     ///
     /// # Errors
-    /// The archive's, but that it has nothing.
+    /// [`Fault::Nothing`] if nothing is kept of that time, and the archive's.
     pub(super) fn profile(&self) -> Result<Profile, Fault> {
+        self.samples()?.ok_or(Fault::Nothing)
+    }
+
+    /// The same, but nothing is no error.
+    ///
+    /// # Errors
+    /// The archive's.
+    pub(super) fn samples(&self) -> Result<Option<Profile>, Fault> {
         let query = self.query();
         let archived = if query.from < query.to { self.archive.query(&query) } else { Err(ArchiveError::Nothing) };
         let mut profile = match (archived, &self.open) {
             (Ok(profile), _) => profile,
             (Err(ArchiveError::Nothing), Some(open)) => open.select(open.meta().start, |_| false),
+            (Err(ArchiveError::Nothing), None) => return Ok(None),
+            #[expect(unreachable_patterns, reason = "the archive has one error today")]
             (Err(error), _) => return Err(error.into()),
         };
         if let Some(open) = &self.open {
-            let (base, base_time) = (profile.meta().start, profile.meta().start_time);
-            let mut passes: FxHashMap<TaskId, bool> = FxHashMap::default();
-            profile.absorb(open, |row| {
-                let time = wall_time(open, row.time);
-                let task = || self.selection.filter.passes(open.task_of(row.task));
-                let wanted = time >= self.selection.from
-                    && time < self.selection.to
-                    && *passes.entry(row.task).or_insert_with(task);
-                // By the calendar: windows of an earlier run have another clock.
-                wanted.then(|| base.after(time.duration_since(base_time).unwrap_or_default()))
-            });
+            self.add_open(&mut profile, open);
         }
         profile.set_duration(self.selection.to.duration_since(self.selection.from).unwrap_or_default());
-        Ok(profile)
+        Ok(Some(profile))
+    }
+
+    fn add_open(&self, profile: &mut Profile, open: &Profile) {
+        let (base, base_time) = (profile.meta().start, profile.meta().start_time);
+        let mut passes: FxHashMap<TaskId, bool> = FxHashMap::default();
+        profile.absorb(open, |row| {
+            let time = wall_time(open, row.time);
+            let task = || self.selection.filter.passes(open.task_of(row.task));
+            let is_in_range = time >= self.selection.from && time < self.selection.to;
+            let wanted = is_in_range && *passes.entry(row.task).or_insert_with(task);
+            // By the calendar: windows of an earlier run have another clock.
+            wanted.then(|| base.after(time.duration_since(base_time).unwrap_or_default()))
+        });
     }
 }

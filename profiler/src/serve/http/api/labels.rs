@@ -26,15 +26,19 @@ pub(super) async fn labels((State(app), RawQuery(query), headers): Request) -> R
     params.end()?;
     let sources = app.sources(selection).await;
     let gzip = accepts_gzip(&headers);
-    app.work.answer(move || Answer::json(&labels_json(&sources.profile()?, only.as_deref()), gzip)).await
+    let make = move || {
+        let labels = sources.samples()?.map_or_else(Vec::new, |profile| labels_json(&profile, only.as_deref()));
+        Answer::json(&json!({ "labels": labels }), gzip)
+    };
+    app.work.answer(make).await
 }
 
-fn labels_json(profile: &Profile, only: Option<&str>) -> Value {
+fn labels_json(profile: &Profile, only: Option<&str>) -> Vec<Value> {
     let mut tasks: FxHashMap<TaskId, u64> = FxHashMap::default();
-    for row in profile.rows_without_time() {
+    profile.visit_rows(|row| {
         let sum = tasks.entry(row.task).or_default();
         *sum = sum.saturating_add(row.cpu_ns);
-    }
+    });
     let mut labels: BTreeMap<&str, BTreeMap<String, u64>> = BTreeMap::new();
     for (id, cpu_ns) in tasks {
         let task = profile.task_of(id);
@@ -48,7 +52,7 @@ fn labels_json(profile: &Profile, only: Option<&str>) -> Value {
             }
         }
     }
-    let list: Vec<Value> = labels
+    labels
         .into_iter()
         .map(|(name, values)| {
             let mut values: Vec<_> = values.into_iter().collect();
@@ -59,6 +63,5 @@ fn labels_json(profile: &Profile, only: Option<&str>) -> Value {
                 values.into_iter().map(|(value, cpu_ns)| json!({ "value": value, "cpu_ns": cpu_ns })).collect();
             json!({ "name": name, "values": values, "more": more })
         })
-        .collect();
-    json!({ "labels": list })
+        .collect()
 }

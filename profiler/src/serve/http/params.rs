@@ -151,7 +151,8 @@ fn time_of(text: &str, now: SystemTime) -> Option<SystemTime> {
         return UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
     }
     if let Some(ago) = text.strip_prefix('-') {
-        return now.checked_sub(humantime::parse_duration(ago).ok()?);
+        let time = now.checked_sub(humantime::parse_duration(ago).ok()?)?;
+        return (time >= UNIX_EPOCH).then_some(time);
     }
     humantime::parse_rfc3339_weak(text).ok()
 }

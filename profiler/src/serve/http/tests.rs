@@ -75,7 +75,8 @@ impl Service {
                 let left = to.0.saturating_sub(monotonic_now().0);
                 std::thread::sleep(Duration::from_nanos(left));
                 let open = open.lock().expect("no panic");
-                let empty = || profile(from, &[]);
+                // It begins where the windows end.
+                let empty = || profile(to, &[]);
                 let open = open.as_ref().map_or_else(empty, |open| {
                     open.select(open.meta().start.max(from), |row| row.time >= from && row.time < to)
                 });
@@ -105,10 +106,12 @@ impl Service {
 
 /// Samples of 10 ms, half a second after `start`: process, frames from the root, count.
 fn profile(start: MonoNs, samples: &[(&str, &[&str], u64)]) -> Profile {
-    let ago = Duration::from_nanos(monotonic_now().0.saturating_sub(start.0));
+    let now = monotonic_now();
+    let ago = Duration::from_nanos(now.0.saturating_sub(start.0));
+    let ahead = Duration::from_nanos(start.0.saturating_sub(now.0));
     let meta = ProfileMeta {
         title: "test".to_owned(),
-        start_time: SystemTime::now() - ago,
+        start_time: SystemTime::now() - ago + ahead,
         start,
         duration: Duration::from_secs(10),
         frequency_hz: 100.try_into().expect("not 0"),

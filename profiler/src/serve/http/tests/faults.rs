@@ -93,6 +93,7 @@ fn of_two_hundred_clients_one_that_never_reads_harms_nobody_and_is_dropped() {
     add_much(&served);
     let mut silent = served.connect();
     write!(silent, "GET /profile?format=folded HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    assert_eq!(silent.peek(&mut [0]).unwrap(), 1, "the answer has begun");
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..199).map(|_| scope.spawn(|| served.get("/api/status"))).collect();
         for client in clients {

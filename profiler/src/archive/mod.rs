@@ -1,19 +1,48 @@
 //! The windows of the last hours: what a recording without end hands out, kept within bounds, and asked for by time and
 //! label.
+//!
+//! Each window is kept as an encoded profile (gzip pprof), in memory and, with a directory, as a file, with an index of
+//! who used the CPU in it. Ten minutes of windows are also kept as one merged profile, from which questions about hours
+//! are answered. Encoding happens on the caller's thread; files are written, merged and removed by a thread of the
+//! archive. No lock is held while anything is read, written, encoded or decoded.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod clock;
+mod directory;
+mod id;
+mod shelf;
+mod store;
+#[cfg(test)]
+mod tests;
+mod timeline;
+mod usage;
+mod worker;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use crate::profile::{Filter, Profile, label_of};
+use clock::{Clock, Relation, system_clock};
+use directory::Directory;
+use id::{Level, milliseconds};
+use shelf::range_ms;
+use store::{Store, Times};
+use worker::{Job, Worker};
+
+use crate::profile::{Filter, Profile};
 use crate::record::Window;
 use crate::units::MonoNs;
+
+/// Windows that wait for the disk at most.
+const MAX_JOBS: usize = 64;
 
 /// How much is kept, and where.
 #[derive(Clone, Debug)]
 pub struct ArchiveOptions {
-    /// Windows in memory may take this much.
+    /// Windows in memory may take this much, with the index of all windows.
     pub memory_bytes: u64,
     /// Where windows are kept as files, if at all.
     pub directory: Option<PathBuf>,
@@ -23,7 +52,7 @@ pub struct ArchiveOptions {
     pub max_bytes: u64,
 }
 
-/// What is asked for.
+/// What is asked for. A window belongs to a range if its middle does; a range within one window gets that window.
 #[derive(Clone, Debug)]
 pub struct Query {
     /// First moment.
@@ -41,7 +70,7 @@ pub struct Timeline {
     pub start: SystemTime,
     /// Length of a step.
     pub step: Duration,
-    /// One for each value, the one with the most CPU time first.
+    /// One for each value, the one with the most CPU time first; `[others]` for those beyond the first thousand.
     pub series: Vec<Series>,
 }
 
@@ -54,96 +83,212 @@ pub struct Series {
     pub cpu_ns: Vec<u64>,
 }
 
-/// A question that cannot be answered.
+/// What the archive holds, and what it could not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArchiveStats {
+    /// Windows that can be asked for.
+    pub windows: usize,
+    /// Of these, in files.
+    pub disk_windows: usize,
+    /// Memory of windows and index.
+    pub memory_bytes: u64,
+    /// Bytes of all files, those of merged windows included.
+    pub disk_bytes: u64,
+    /// Windows that could not be written.
+    pub writes_failed: u64,
+    /// Windows that were never written because the disk was too slow.
+    pub dropped: u64,
+    /// Files that cannot be read.
+    pub unreadable: u64,
+    /// Files from before the start that were not looked into yet.
+    pub to_index: u64,
+    /// Whether the last write failed.
+    pub is_stopped: bool,
+    /// When the oldest window begins.
+    pub oldest: Option<SystemTime>,
+}
+
+/// A directory that cannot be used, or a question that cannot be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// Nothing was recorded then.
     #[error("nothing is kept of that time")]
     Nothing,
+    /// The directory is not ours alone.
+    #[error("{} is not used as an archive: {why}; give a directory of this user's own that nobody else writes to", path.display())]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Directory {
+        /// What was tried.
+        action: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No thread.
+    #[error("cannot start the archive's thread: {0}")]
+    Thread(io::Error),
 }
 
 /// The windows. All methods may be called from any thread.
 pub struct Archive {
-    options: ArchiveOptions,
-    windows: Mutex<VecDeque<Window>>,
+    store: Arc<Store>,
+    clock: Arc<Clock>,
+    relation: Mutex<Relation>,
+    jobs: Option<SyncSender<Job>>,
+    worker: Option<JoinHandle<()>>,
 }
 
 impl Archive {
-    /// An archive that goes on with what its directory holds.
+    /// An archive that goes on with what its directory holds. Its files can be asked for at once, by time; who used the
+    /// CPU in them is found out in the background.
     ///
     /// # Errors
-    /// The directory cannot be used.
+    /// The directory cannot be used: it is a link, belongs to somebody else, others may write to it, another jitprof
+    /// does, or the system says no.
     pub fn open(options: ArchiveOptions) -> Result<Self, ArchiveError> {
-        Ok(Self { options, windows: Mutex::default() })
+        Self::open_with(options, system_clock())
     }
 
-    /// Takes a window in.
+    fn open_with(options: ArchiveOptions, clock: Clock) -> Result<Self, ArchiveError> {
+        let directory = options.directory.as_deref().map(Directory::open).transpose()?;
+        let store = Arc::new(Store::new(options, directory));
+        list(&store, true)?;
+        let clock = Arc::new(clock);
+        let worker = Worker::new(Arc::clone(&store), Arc::clone(&clock));
+        let (jobs, waiting) = mpsc::sync_channel(MAX_JOBS);
+        let run = move || worker.run(&waiting);
+        let worker =
+            std::thread::Builder::new().name("archive-disk".into()).spawn(run).map_err(ArchiveError::Thread)?;
+        Ok(Self { store, clock, relation: Mutex::default(), jobs: Some(jobs), worker: Some(worker) })
+    }
+
+    /// Takes a window in. Its time on the calendar follows from the clocks as they stand now.
     pub fn add(&self, window: Window) {
-        let mut windows = self.lock();
-        windows.push_back(window);
-        while windows.len() as u64 > self.options.memory_bytes >> 16 {
-            windows.pop_front();
+        let Window { mut profile, end, .. } = window;
+        let start = profile.meta().start;
+        let now = (self.clock)();
+        let start_time = self.relation.lock().unwrap_or_else(PoisonError::into_inner).wall_time(start, now);
+        profile.set_start_time(start_time);
+        let length_ms = end.0.saturating_sub(start.0) / 1_000_000;
+        let id = match self.store.put(&profile, Level::Window, milliseconds(start_time), length_ms, &[]) {
+            Ok(id) => id,
+            Err(error) => {
+                self.store.counters.dropped.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!("cannot encode a window: {error}");
+                return;
+            }
+        };
+        if let Some(Err(TrySendError::Full(_))) = self.jobs.as_ref().map(|jobs| jobs.try_send(Job::Added(id))) {
+            self.store.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// All samples that are asked for, as one profile.
+    /// All samples that are asked for, as one profile, without their times.
     ///
     /// # Errors
-    /// [`ArchiveError`].
+    /// [`ArchiveError::Nothing`] if there are none.
     pub fn query(&self, query: &Query) -> Result<Profile, ArchiveError> {
-        let windows = self.lock();
-        let mut merged: Option<Profile> = None;
-        for window in windows.iter() {
-            let meta = window.profile.meta();
-            if meta.start_time + meta.duration <= query.from || meta.start_time >= query.to {
-                continue;
-            }
-            let into = merged.get_or_insert_with(|| window.profile.select(meta.start, |_| false));
-            into.absorb(&window.profile, |row| {
-                let time = meta.start_time + Duration::from_nanos(row.time.0.saturating_sub(meta.start.0));
-                let wanted = time >= query.from && time < query.to;
-                (wanted && query.filter.passes(window.profile.task_of(row.task))).then_some(row.time)
-            });
-        }
-        merged.ok_or(ArchiveError::Nothing)
+        ask(&self.store, query, Times::Together)
     }
 
-    /// CPU time by the values of label `by`.
+    /// The same, with each sample at the start of its window. Takes more memory, and more time: every window is read.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Nothing`] if there are none.
+    pub fn query_by_window(&self, query: &Query) -> Result<Profile, ArchiveError> {
+        ask(&self.store, query, Times::OfPieces)
+    }
+
+    /// CPU time by the values of label `by`. What a window used is spread evenly over its length, so steps that are
+    /// shorter than windows show no more. Steps are at least a second, and at most ten thousand.
     pub fn timeline(&self, query: &Query, by: &str, step: Duration) -> Timeline {
-        let step = step.max(Duration::from_secs(1));
-        let length = query.to.duration_since(query.from).unwrap_or_default();
-        let steps = usize::try_from(length.as_nanos().div_ceil(step.as_nanos())).unwrap_or(0).min(100_000);
-        let mut sums: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-        for window in self.lock().iter() {
-            let meta = window.profile.meta();
-            for row in window.profile.rows() {
-                let task = window.profile.task_of(row.task);
-                let time = meta.start_time + Duration::from_nanos(row.time.0.saturating_sub(meta.start.0));
-                let Ok(since) = time.duration_since(query.from) else { continue };
-                let index = usize::try_from(since.as_nanos() / step.as_nanos()).unwrap_or(usize::MAX);
-                if index >= steps || !query.filter.passes(task) {
-                    continue;
-                }
-                let value = label_of(task, by).unwrap_or_default().into_owned();
-                let sum = sums.entry(value).or_insert_with(|| vec![0; steps]);
-                sum[index] = sum[index].saturating_add(row.cpu_ns);
-            }
+        timeline::timeline(&self.store, query, by, step)
+    }
+
+    /// What is kept, and what went wrong.
+    pub fn stats(&self) -> ArchiveStats {
+        let counters = &self.store.counters;
+        let shelf = self.store.shelf();
+        let windows = || shelf.iter().filter(|piece| piece.level == Level::Window);
+        ArchiveStats {
+            windows: windows().count(),
+            disk_windows: windows().filter(|piece| piece.file.is_some()).count(),
+            memory_bytes: shelf.memory_bytes(),
+            disk_bytes: shelf.file_bytes,
+            writes_failed: counters.writes_failed.load(Ordering::Relaxed),
+            dropped: counters.dropped.load(Ordering::Relaxed),
+            unreadable: counters.unreadable.load(Ordering::Relaxed),
+            to_index: counters.to_index.load(Ordering::Relaxed),
+            is_stopped: counters.is_stopped.load(Ordering::Relaxed),
+            oldest: shelf.oldest(),
         }
-        let mut series: Vec<_> = sums.into_iter().map(|(value, cpu_ns)| Series { value, cpu_ns }).collect();
-        series.sort_by_key(|series| std::cmp::Reverse(series.cpu_ns.iter().sum::<u64>()));
-        Timeline { start: query.from, step, series }
     }
 
-    /// Where the oldest window begins and the newest ends; `None` if there is none.
-    pub fn span(&self) -> Option<(SystemTime, SystemTime)> {
-        let windows = self.lock();
-        let (oldest, newest) = (windows.front()?, windows.back()?);
-        Some((oldest.profile.meta().start_time, wall_time(&newest.profile, newest.end)))
+    /// Waits until everything that was added is in files, as far as it can be.
+    pub fn flush(&self) {
+        let (done, wait) = mpsc::channel();
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(Job::Flush(done)).is_ok());
+        if sent && wait.recv().is_err() {
+            tracing::debug!("the archive's thread is gone");
+        }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Window>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Archive {
+    /// What was added is written first.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if self.worker.take().is_some_and(|worker| worker.join().is_err()) {
+            tracing::warn!("the archive's thread panicked; please report this with the lines above");
+        }
     }
+}
+
+/// What a directory holds, asked once, also while a service writes there.
+///
+/// # Errors
+/// The directory cannot be read, or has nothing that is asked for.
+pub fn read_directory(path: &Path, query: &Query) -> Result<Profile, ArchiveError> {
+    let options =
+        ArchiveOptions { memory_bytes: u64::MAX, directory: None, max_age: Duration::MAX, max_bytes: u64::MAX };
+    let store = Store::new(options, Some(Directory::open_to_read(path)?));
+    list(&store, false)?;
+    let merged: Vec<_> = store.shelf().overlapping(&range_ms(query.from, query.to));
+    merged.iter().filter(|piece| piece.level == Level::Merged).for_each(|piece| store.index(piece));
+    ask(&store, query, Times::Together)
+}
+
+/// When a directory's first window begins and its last one ends.
+///
+/// # Errors
+/// The directory cannot be read, or has no window.
+pub fn directory_range(path: &Path) -> Result<(SystemTime, SystemTime), ArchiveError> {
+    let directory = Directory::open_to_read(path)?;
+    let failed = |source| ArchiveError::Directory { action: "read", path: path.to_owned(), source };
+    let found = directory.list(false).map_err(failed)?;
+    let start = found.iter().map(|file| file.name.id.start_ms()).min();
+    let end = found.iter().map(|file| file.name.id.start_ms().saturating_add(file.name.length_ms)).max();
+    start.zip(end).map(|(start, end)| (id::system_time(start), id::system_time(end))).ok_or(ArchiveError::Nothing)
+}
+
+fn list(store: &Store, clean: bool) -> Result<(), ArchiveError> {
+    store.list(clean).map_err(|source| {
+        let path = store.directory.as_ref().map_or_else(PathBuf::new, |directory| directory.path().to_owned());
+        ArchiveError::Directory { action: "read", path, source }
+    })
+}
+
+fn ask(store: &Store, query: &Query, times: Times) -> Result<Profile, ArchiveError> {
+    let plan = store.plan(&range_ms(query.from, query.to), times == Times::Together);
+    store.merge(&plan, &query.filter, times)
 }
 
 /// A moment of the samples' clock on the calendar.

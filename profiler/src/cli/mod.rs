@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod config;
 mod gsym;
+mod report;
 mod serve;
 mod status;
 mod subcommand;

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::archive::{Archive, ArchiveError, ArchiveOptions};
 use crate::record::{CallGraph, RecordOptions, Targets, WindowOptions};
 use crate::serve::http::{HttpError, HttpOptions, Listen, Server, State, router};
-use crate::serve::{Recording, RecordingError};
+use crate::serve::{Intake, Recording, RecordingError};
 
 /// Windows that wait for the archive at most.
 const MAX_WINDOWS: usize = 16;
@@ -66,14 +66,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), ServeError> {
     let (ended_sender, ended) = oneshot::channel();
     let window = WindowOptions { length: Duration::from_secs(10), grace: Duration::from_secs(3) };
     let recording = Recording::start(record_options(arguments), window, window_sender, ended_sender)?;
+    let intake = Arc::new(Intake::new(Arc::clone(&archive)));
     let keeper = {
-        let archive = Arc::clone(&archive);
-        let run = move || windows.into_iter().for_each(|window| archive.add(window));
+        let intake = Arc::clone(&intake);
+        let run = move || windows.into_iter().for_each(|window| intake.add(window));
         std::thread::Builder::new().name("archive".into()).spawn(run).map_err(system("cannot start a thread"))?
     };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("cannot start tokio"))?;
-    let state = State { archive, recording: recording.handle(), window };
+    let state = State { archive, intake, recording: recording.handle(), window };
     let http = HttpOptions { listen: Listen::Tcp(arguments.listen), token: None, hosts: Vec::new() };
     let served = runtime.block_on(async {
         let server = Server::bind(&http).await?;

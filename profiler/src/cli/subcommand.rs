@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use clap::Subcommand as ClapSubcommand;
 
 use super::gsym::{self, GsymCommandError};
+use super::report::{self, ReportError};
 use super::serve::{self, ServeError};
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
@@ -21,6 +22,8 @@ pub enum Subcommand {
     Trace(trace::Arguments),
     /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
     Gsym(gsym::Arguments),
+    /// Reads recordings back: tables and flamegraphs of files or of the directory of `serve`, merged, selected, compared
+    Report(report::Arguments),
     /// Profiles all the time at low cost, keeps the last hours, and answers in a browser
     Serve(serve::Arguments),
 }
@@ -37,6 +40,9 @@ pub(super) enum SubcommandError {
     /// `gsym`.
     #[error(transparent)]
     Gsym(#[from] GsymCommandError),
+    /// `report`.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// `serve`.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -52,6 +58,7 @@ impl SubcommandError {
             Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
             Self::Trace(error) => error.is_broken_pipe(),
             Self::Gsym(error) => error.is_broken_pipe(),
+            Self::Report(error) => error.is_broken_pipe(),
             Self::UnwindInfo(_) | Self::Serve(_) => false,
         }
     }
@@ -68,6 +75,7 @@ impl Subcommand {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
+            Self::Report(arguments) => report::run(&arguments, &mut out)?,
             Self::Serve(arguments) => serve::run(&arguments)?,
         }
         Ok(out.flush()?)

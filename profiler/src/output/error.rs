@@ -12,6 +12,12 @@ pub enum OutputError {
     /// The profile is empty.
     #[error("no samples were taken, so there is nothing to write")]
     NoSamples,
+    /// pprof has no form of a difference.
+    #[error(
+        "a difference is written as svg, folded or json; for pprof write both sides with -o and give them to \
+         `go tool pprof -diff_base BEFORE AFTER`"
+    )]
+    NoDiff,
     /// Neither an extension nor a name of a format.
     #[error(
         "{name:?} is no output format; give --format one of {}, or an extension of .svg, .folded, \

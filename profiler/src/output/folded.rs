@@ -8,8 +8,22 @@ use super::text;
 use super::tree::{Look, Tree};
 use crate::profile::Profile;
 
-pub(super) fn write(profile: &Profile, options: &OutputOptions, mut writer: impl Write) -> io::Result<()> {
-    let tree = Tree::new(profile, options, false, undressed);
+pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> io::Result<()> {
+    write_tree(&Tree::new(profile, options, false, undressed), writer)
+}
+
+/// Two counts a line, of the earlier and of the later profile, as `difffolded.pl` writes them. A sample of the earlier
+/// one counts `factor` times.
+pub(super) fn write_diff(
+    profiles: [&Profile; 2],
+    factor: f64,
+    options: &OutputOptions,
+    writer: impl Write,
+) -> io::Result<()> {
+    write_tree(&Tree::of_both(profiles, factor, options, false, undressed), writer)
+}
+
+fn write_tree(tree: &Tree, mut writer: impl Write) -> io::Result<()> {
     let mut line = String::new();
     // Where each frame of the present line ends.
     let mut ends: Vec<usize> = Vec::new();
@@ -25,9 +39,10 @@ pub(super) fn write(profile: &Profile, options: &OutputOptions, mut writer: impl
         }
         line.push_str(name);
         ends.push(line.len());
-        match tree.nodes[node].own {
-            0 => Ok(()),
-            own => writeln!(writer, "{line} {own}"),
+        match (tree.before.get(node).map(|earlier| earlier.own), tree.nodes[node].own) {
+            (None | Some(0), 0) => Ok(()),
+            (None, own) => writeln!(writer, "{line} {own}"),
+            (Some(before), own) => writeln!(writer, "{line} {before} {own}"),
         }
     })
 }

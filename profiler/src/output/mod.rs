@@ -18,6 +18,7 @@ mod pprof;
 mod proto;
 mod saved;
 mod svg;
+mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -32,7 +33,10 @@ pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
+pub use pprof::{PprofError, read_pprof};
+pub(crate) use pprof::{PprofFile, ReadLimits, encode as encode_pprof, unpack as unpack_pprof};
 pub use saved::{SavedError, read_saved};
+pub use table::{write_changes, write_diff, write_top};
 pub(crate) use text::{frame_name, printable};
 
 use crate::profile::Profile;

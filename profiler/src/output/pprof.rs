@@ -13,8 +13,24 @@ use prost::Message;
 use prost::encoding::message;
 use rustc_hash::FxHashMap;
 
+mod error;
+mod kinds;
+mod labels;
+mod read;
+mod sources;
+mod tables;
+mod values;
+mod wire;
+
+pub use error::PprofError;
+pub(crate) use read::PprofFile;
+pub use read::read_pprof;
+pub(crate) use sources::{ReadLimits, unpack};
+
 use super::options::OutputOptions;
-use super::proto::{Function, Label, Line, Location, Mapping, Profile as ProtoProfile, SAMPLE_TAG, Sample, ValueType};
+use super::proto::{
+    Function, Label, Line, Location, Mapping, Profile as ProtoProfile, SAMPLE_TAG, Sample, VERSION, ValueType,
+};
 use super::text;
 use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, Row, SampledEvent, TaskId};
 use crate::symbol::FrameKind;
@@ -23,7 +39,12 @@ use crate::symbol::FrameKind;
 const GZIP_LEVEL: u32 = 6;
 
 pub(super) fn write(profile: &Profile, _options: &OutputOptions, writer: impl Write) -> io::Result<()> {
-    let mut gzip = GzEncoder::new(writer, Compression::new(GZIP_LEVEL));
+    encode(profile, GZIP_LEVEL, &[], writer)
+}
+
+/// Writes a profile, also one without samples. `parts` are the archive's numbers of what was merged into it.
+pub(crate) fn encode(profile: &Profile, gzip_level: u32, parts: &[u64], writer: impl Write) -> io::Result<()> {
+    let mut gzip = GzEncoder::new(writer, Compression::new(gzip_level));
     let mut tables = Tables::new(profile);
     let mut frames = Vec::new();
     let mut encoded = Vec::new();
@@ -34,9 +55,15 @@ pub(super) fn write(profile: &Profile, _options: &OutputOptions, writer: impl Wr
         message::encode(SAMPLE_TAG, &sample, &mut encoded);
         gzip.write_all(&encoded)?;
     }
-    gzip.write_all(&tables.finish().encode_to_vec())?;
+    gzip.write_all(&tables.finish(parts).encode_to_vec())?;
     gzip.finish()?.flush()
 }
+
+/// When the process started, which tells two processes of one pid apart.
+const PROCESS_START: &str = "process_start";
+
+/// Labels that say something of the task itself.
+const RESERVED: [&str; 4] = ["pid", "tid", "thread", PROCESS_START];
 
 /// A file's range of addresses in the profile.
 #[derive(Debug)]
@@ -51,7 +78,8 @@ struct Extent {
 struct Tables<'a> {
     profile: &'a Profile,
     strings: IndexMap<String, ()>,
-    functions: IndexMap<(i64, i64, i64), ()>,
+    /// By name, system name, file and kind.
+    functions: IndexMap<(i64, i64, i64, u64), ()>,
     modules: IndexMap<ModuleRef<'a>, Extent>,
     /// Locations by the frames they stand for: one function, and those inlined into it.
     locations: IndexMap<Vec<FrameId>, ()>,
@@ -107,20 +135,24 @@ impl<'a> Tables<'a> {
             num: 0,
             num_unit: 0,
         };
-        let number = |tables: &mut Self, key: &str, num: u32| Label {
-            key: tables.string(key),
-            str: 0,
-            num: i64::from(num),
-            num_unit: 0,
-        };
-        let mut labels = vec![number(self, "pid", pid), number(self, "tid", tid)];
-        // The process' name if it is known, else the thread's.
+        let number =
+            |tables: &mut Self, key: &str, num: i64| Label { key: tables.string(key), str: 0, num, num_unit: 0 };
+        let mut labels = vec![number(self, "pid", pid.into()), number(self, "tid", tid.into())];
+        if task_value.process_start != 0 {
+            labels.push(number(self, PROCESS_START, task_value.process_start.cast_signed()));
+        }
+        // The process' name if it is known, else the thread's, which then stands before `thread`.
         if task_value.labels.get("comm").is_none() {
             labels.push(text(self, "comm", &comm));
         }
         labels.push(text(self, "thread", &format!("{comm}-{tid}")));
-        for (name, value) in task_value.labels.iter() {
-            labels.push(text(self, &text::printable(name), &text::printable(value)));
+        let known = task_value.labels.iter().filter(|(name, _)| !RESERVED.contains(&&***name));
+        let mut others: Vec<_> = known.map(|(name, value)| (text::printable(name), text::printable(value))).collect();
+        // As they will be sorted when they are read back.
+        others.sort_by(|one, other| one.0.cmp(&other.0));
+        others.dedup_by(|later, kept| later.0 == kept.0);
+        for (name, value) in others {
+            labels.push(text(self, &name, &value));
         }
         self.labels.insert(task, labels.clone());
         labels
@@ -146,11 +178,12 @@ impl<'a> Tables<'a> {
         let system_name = self.string(&text::printable(frame.name));
         let (file, line) = frame.source.unwrap_or(("", 0));
         let file = if file.is_empty() { 0 } else { self.string(&text::printable(file)) };
-        let function = self.functions.insert_full((name, system_name, file), ()).0;
+        let kind = kinds::code(frame.kind, frame.tier);
+        let function = self.functions.insert_full((name, system_name, file, kind), ()).0;
         Line { function_id: id(function), line: i64::from(line) }
     }
 
-    fn finish(mut self) -> ProtoProfile {
+    fn finish(mut self, parts: &[u64]) -> ProtoProfile {
         let meta = self.profile.meta();
         let mapping_ids = self.mapping_ids();
         let groups: Vec<_> = self.locations.keys().cloned().collect();
@@ -161,6 +194,7 @@ impl<'a> Tables<'a> {
                 mapping_id: frame.module.and_then(|module| mapping_ids.get(&module)).map_or(0, |&index| id(index)),
                 address: frame.address,
                 line: group.iter().rev().map(|&frame| self.line(self.profile.frame(frame))).collect(),
+                inlined: frame.inlined,
             }
         });
         let location = location.collect();
@@ -190,6 +224,8 @@ impl<'a> Tables<'a> {
             period: signed(meta.period_ns()),
             comment,
             default_sample_type: time,
+            jitprof: VERSION,
+            parts: parts.to_vec(),
         }
     }
 
@@ -228,7 +264,13 @@ impl<'a> Tables<'a> {
     fn function_table(&self) -> Vec<Function> {
         let table = self.functions.keys().enumerate();
         table
-            .map(|(index, &(name, system_name, filename))| Function { id: id(index), name, system_name, filename })
+            .map(|(index, &(name, system_name, filename, kind))| Function {
+                id: id(index),
+                name,
+                system_name,
+                filename,
+                kind,
+            })
             .collect()
     }
 }

@@ -1,6 +1,8 @@
 //! pprof's messages, field for field as in `profile.proto` of github.com/google/pprof.
 //!
 //! All strings but the table itself are indices into [`Profile::string_table`], whose first entry is empty.
+//!
+//! Fields from 1000 on are jitprof's own; every other reader skips them.
 
 use prost::Message;
 
@@ -40,7 +42,16 @@ pub(super) struct Profile {
     /// Which sample type to show first.
     #[prost(int64, tag = "14")]
     pub(super) default_sample_type: i64,
+    /// [`VERSION`]: [`Function::kind`] and [`Location::inlined`] are there.
+    #[prost(uint64, tag = "1000")]
+    pub(super) jitprof: u64,
+    /// What was merged into this file, as the archive numbers it.
+    #[prost(uint64, repeated, tag = "1001")]
+    pub(super) parts: Vec<u64>,
 }
+
+/// Of jitprof's own fields.
+pub(super) const VERSION: u64 = 1;
 
 /// The tag of [`Sample`] in the file.
 pub(super) const SAMPLE_TAG: u32 = 2;
@@ -68,7 +79,7 @@ pub(super) struct Sample {
 }
 
 /// A property of a sample: a string or a number.
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub(super) struct Label {
     #[prost(int64, tag = "1")]
     pub(super) key: i64,
@@ -121,6 +132,9 @@ pub(super) struct Location {
     /// The innermost inlined function first.
     #[prost(message, repeated, tag = "4")]
     pub(super) line: Vec<Line>,
+    /// Whether the last line too is a function that was inlined, into a frame at another place.
+    #[prost(bool, tag = "1000")]
+    pub(super) inlined: bool,
 }
 
 /// A function and a line in it.
@@ -144,4 +158,7 @@ pub(super) struct Function {
     pub(super) system_name: i64,
     #[prost(int64, tag = "4")]
     pub(super) filename: i64,
+    /// Kind and tier of the frame, as one number.
+    #[prost(uint64, tag = "1000")]
+    pub(super) kind: u64,
 }

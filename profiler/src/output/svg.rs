@@ -22,7 +22,7 @@ use crate::profile::{Profile, SampledEvent, shorten};
 
 mod marks;
 
-use marks::{LEGEND, LINE_START, SUBTITLE, Unmarked, marked};
+use marks::{LEGEND, LINE_START, Legend, SUBTITLE, Unmarked, marked};
 
 /// Most text that inferno is given. Its lines repeat the whole path for each leaf, so deep stacks of long names grow
 /// with the square of their depth; beyond this the narrowest frames are left out, and the subtitle says so.
@@ -36,13 +36,30 @@ const MAX_DRAWN: usize = 30_000;
 const NARROW: &str = "[narrower than shown]";
 
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
+    let tree = Tree::new(profile, options, options.reverse, dressed);
+    draw(&tree, profile, options, writer)
+}
+
+/// Two profiles in one graph: as wide as in the second, red where it has more of its own than the first, blue where it
+/// has less. A sample of the first counts `factor` times.
+pub(super) fn write_diff(
+    profiles: [&Profile; 2],
+    factor: f64,
+    options: &OutputOptions,
+    writer: impl Write,
+) -> Result<(), OutputError> {
+    let tree = Tree::of_both(profiles, factor, options, options.reverse, dressed);
+    draw(&tree, profiles[1], options, writer)
+}
+
+fn draw(tree: &Tree, profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
     let percent = options.min_width_percent;
     if !(0.0..=100.0).contains(&percent) {
         return Err(OutputError::MinWidth { percent });
     }
-    let tree = Tree::new(profile, options, options.reverse, dressed);
-    let drawing = Drawing::new(&tree, percent);
-    let by_kind = options.colors == ColorScheme::ByKind;
+    let drawing = Drawing::new(tree, percent);
+    // A difference has colours of its own.
+    let by_kind = options.colors == ColorScheme::ByKind || drawing.is_diff();
     let mut palette = drawing.palette();
 
     let mut settings = Options::default();
@@ -58,12 +75,19 @@ pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Wri
         settings.count_name = "ns".to_owned();
     }
     match options.colors {
+        _ if drawing.is_diff() => {}
         ColorScheme::ByKind => settings.palette_map = Some(&mut palette),
         ColorScheme::Palette(colors) => settings.colors = colors,
     }
 
     let lines = drawing.lines(by_kind);
-    let legend: Vec<_> = if by_kind { drawing.classes.iter().copied().collect() } else { Vec::new() };
+    let legend = if drawing.is_diff() {
+        Legend::Change
+    } else if by_kind {
+        Legend::Kinds(drawing.classes.iter().copied().collect())
+    } else {
+        Legend::None
+    };
     let mut unmarked = BufWriter::with_capacity(1 << 16, Unmarked::new(writer, &legend));
     flamegraph::from_lines(&mut settings, lines.lines(), &mut unmarked)?;
     unmarked.flush()?;
@@ -113,6 +137,8 @@ struct Drawing<'a> {
     least: f64,
     /// For each node, its own samples and those of the children that are left out.
     own: Vec<u64>,
+    /// The same of the earlier profile; empty if there is none.
+    before: Vec<u64>,
     /// Classes of the nodes that are drawn.
     classes: BTreeSet<Class>,
     /// The width below which frames were left out, if more than asked for.
@@ -123,20 +149,22 @@ impl<'a> Drawing<'a> {
     fn new(tree: &'a Tree, min_width_percent: f64) -> Self {
         let total = float(tree.nodes[0].total);
         let asked = total * min_width_percent / 100.0;
-        let mut least = asked.max(least_of_widest(tree));
+        // In a difference, what the later profile does not have is no frame of the graph.
+        let seen = if tree.before.is_empty() { 0.0 } else { 0.5 };
+        let mut least = asked.max(least_of_widest(tree)).max(seen);
         let mut drawing = Self::with_least(tree, least);
         while drawing.lines_bytes() > MAX_LINES_BYTES {
             least = least.max(0.5) * 2.0;
             drawing = Self::with_least(tree, least);
         }
-        let left_out = |node: &Node| (asked..least).contains(&float(node.total));
+        let left_out = |node: &Node| (asked.max(seen)..least).contains(&float(node.total));
         drawing.raised_percent = tree.nodes.iter().any(left_out).then(|| least / total * 100.0);
         drawing
     }
 
     fn with_least(tree: &'a Tree, least: f64) -> Self {
-        let mut drawing =
-            Self { tree, least, own: vec![0; tree.nodes.len()], classes: BTreeSet::new(), raised_percent: None };
+        let (own, before) = (vec![0; tree.nodes.len()], vec![0; tree.before.len()]);
+        let mut drawing = Self { tree, least, own, before, classes: BTreeSet::new(), raised_percent: None };
         for (position, node) in tree.nodes.iter().enumerate() {
             drawing.own[position] = drawing.own[position].saturating_add(node.own);
             if position == 0 {
@@ -148,10 +176,21 @@ impl<'a> Drawing<'a> {
                 drawing.own[node.parent] = drawing.own[node.parent].saturating_add(node.total);
             }
         }
+        for (position, earlier) in tree.before.iter().enumerate() {
+            let parent = tree.nodes[position].parent;
+            drawing.before[position] = drawing.before[position].saturating_add(earlier.own);
+            if !drawing.shows(position) && drawing.shows(parent) {
+                drawing.before[parent] = drawing.before[parent].saturating_add(earlier.total);
+            }
+        }
         if drawing.own[0] > 0 {
             drawing.classes.insert(Class::Note);
         }
         drawing
+    }
+
+    fn is_diff(&self) -> bool {
+        !self.before.is_empty()
     }
 
     /// A node that is shown has a parent that is shown, whose total is at least as large. The root always is.
@@ -166,8 +205,8 @@ impl<'a> Drawing<'a> {
         for (position, node) in self.tree.nodes.iter().enumerate().skip(1) {
             if self.shows(position) {
                 path_bytes[position] = path_bytes[node.parent] + self.tree.look(position).name.len() + 2;
-                if self.own[position] > 0 {
-                    sum = sum.saturating_add(path_bytes[position] + 21);
+                if self.own[position] > 0 || self.before.get(position).is_some_and(|before| *before > 0) {
+                    sum = sum.saturating_add(path_bytes[position] + 42);
                 }
             }
         }
@@ -186,7 +225,7 @@ impl<'a> Drawing<'a> {
                 path.push(if depth == 0 { LINE_START } else { ';' });
                 marked(&mut path, self.tree.look(position), by_kind);
                 ends.push(path.len());
-                push_line(&mut lines, &path, self.own[position]);
+                push_line(&mut lines, &path, self.before.get(position).copied(), self.own[position]);
             }
             Ok(())
         });
@@ -195,7 +234,7 @@ impl<'a> Drawing<'a> {
         }
         let mut narrow = String::from(LINE_START);
         marked(&mut narrow, &narrow_look(), by_kind);
-        push_line(&mut lines, &narrow, self.own[0]);
+        push_line(&mut lines, &narrow, self.before.first().copied(), self.own[0]);
         lines
     }
 
@@ -235,13 +274,16 @@ fn narrow_look() -> Look {
     Look { name: NARROW.to_owned(), class: Class::Note }
 }
 
-fn push_line(lines: &mut String, path: &str, count: u64) {
-    if count > 0 {
-        lines.push_str(path);
-        lines.push(' ');
-        lines.push_str(&count.to_string());
-        lines.push('\n');
+fn push_line(lines: &mut String, path: &str, before: Option<u64>, count: u64) {
+    if count == 0 && before.unwrap_or(0) == 0 {
+        return;
     }
+    lines.push_str(path);
+    for number in before.into_iter().chain([count]) {
+        lines.push(' ');
+        lines.push_str(&number.to_string());
+    }
+    lines.push('\n');
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share of all samples; more than 2^53 samples need 50,000 CPU years")]

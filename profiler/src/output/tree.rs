@@ -50,9 +50,20 @@ pub(super) struct Tree {
     /// The root, which has no frame, and everything below. Their order, and that of the tokens, means nothing: outputs
     /// sort by look.
     pub(super) nodes: Vec<Node>,
+    /// For a comparison, what the earlier profile has in each node, in samples of the later one; else empty.
+    pub(super) before: Vec<Earlier>,
     children: FxHashMap<(usize, Token), usize>,
     dress: fn(Look) -> Look,
     max_nodes: usize,
+}
+
+/// What a node had in the earlier of two profiles.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Earlier {
+    /// Samples that end here.
+    pub(super) own: u64,
+    /// Samples that end here or further down.
+    pub(super) total: u64,
 }
 
 impl Tree {
@@ -69,13 +80,43 @@ impl Tree {
         dress: fn(Look) -> Look,
         max_nodes: usize,
     ) -> Self {
-        let mut tree = Self {
+        let mut tree = Self::empty(dress, max_nodes);
+        tree.add_profile(profile, options, reverse);
+        tree.sum_up();
+        tree
+    }
+
+    /// Merges two profiles into one tree. A sample of the earlier one counts `factor` times.
+    pub(super) fn of_both(
+        [before, after]: [&Profile; 2],
+        factor: f64,
+        options: &OutputOptions,
+        reverse: bool,
+        dress: fn(Look) -> Look,
+    ) -> Self {
+        let mut tree = Self::empty(dress, MAX_NODES);
+        tree.add_profile(before, options, reverse);
+        tree.before = tree.nodes.iter().map(|node| Earlier { own: scaled(node.own, factor), total: 0 }).collect();
+        tree.nodes.iter_mut().for_each(|node| node.own = 0);
+        tree.add_profile(after, options, reverse);
+        tree.before.resize_with(tree.nodes.len(), Earlier::default);
+        tree.sum_up();
+        tree
+    }
+
+    fn empty(dress: fn(Look) -> Look, max_nodes: usize) -> Self {
+        Self {
             looks: IndexSet::new(),
             dress,
             nodes: vec![Node { parent: 0, token: 0, own: 0, total: 0 }],
+            before: Vec::new(),
             children: FxHashMap::default(),
             max_nodes,
-        };
+        }
+    }
+
+    fn add_profile(&mut self, profile: &Profile, options: &OutputOptions, reverse: bool) {
+        let tree = self;
         let frame_tokens: Vec<_> = profile.frame_ids().map(|frame| tree.frame_token(profile, options, frame)).collect();
         let mut task_tokens: FxHashMap<TaskId, Vec<Token>> = FxHashMap::default();
         let (mut frames, mut path, mut last) = (Vec::new(), Vec::new(), Vec::new());
@@ -91,8 +132,6 @@ impl Tree {
             }
             tree.add(&path, row.count, &mut last);
         }
-        tree.sum_up();
-        tree
     }
 
     fn frame_token(&mut self, profile: &Profile, options: &OutputOptions, frame: FrameId) -> Token {
@@ -161,6 +200,13 @@ impl Tree {
                 let total = self.nodes[node].total;
                 self.nodes[parent].total = self.nodes[parent].total.saturating_add(total);
             }
+            if let Some(Earlier { own, total }) = self.before.get(node).copied() {
+                let total = total.saturating_add(own);
+                self.before[node].total = total;
+                if node != parent {
+                    self.before[parent].total = self.before[parent].total.saturating_add(total);
+                }
+            }
         }
     }
 
@@ -197,4 +243,14 @@ impl Tree {
     pub(super) fn look(&self, node: usize) -> &Look {
         &self.looks[self.nodes[node].token]
     }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from f64 saturates; the standard library has no checked one, and counts are far below 2^53"
+)]
+fn scaled(count: u64, factor: f64) -> u64 {
+    (count as f64 * factor).round() as u64
 }

@@ -11,6 +11,7 @@
 //! in the speed test of the outputs (20,000 frames, 134,000 stack prefixes). What no longer fits is counted under a note frame that says
 //! so, and in [`Overflow`]; the total stays true.
 
+mod diff;
 mod filter;
 mod labels;
 mod limits;
@@ -18,10 +19,13 @@ mod meta;
 mod order;
 mod restack;
 mod select;
+mod significance;
 mod table;
 #[cfg(test)]
 mod tests;
+mod top;
 
+pub use diff::{Both, Change, Diff, DiffNode, Normalize, Side};
 pub use filter::{Filter, label_of};
 pub use labels::Labels;
 pub(crate) use limits::fnv1a;
@@ -29,3 +33,4 @@ pub use limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
 pub use meta::{ProfileMeta, SampledEvent, Task};
 pub use order::Row;
 pub use table::{FrameId, FrameRef, ModuleRef, Profile, StackId, TaskId};
+pub use top::{Amount, Function, Top, TopRow};

@@ -3,7 +3,7 @@
 use std::hash::BuildHasherDefault;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::FxHasher;
@@ -196,6 +196,11 @@ impl Profile {
         self.meta.duration = duration;
     }
 
+    /// Says when the recording began, for a clock that was set meanwhile.
+    pub fn set_start_time(&mut self, start_time: SystemTime) {
+        self.meta.start_time = start_time;
+    }
+
     /// From `from` on, samples are taken at another frequency. Times must ascend.
     pub fn set_frequency(&mut self, from: MonoNs, frequency_hz: NonZeroU32) {
         self.periods.push((from, 1_000_000_000 / u64::from(frequency_hz.get())));
@@ -222,18 +227,41 @@ impl Profile {
     /// The handle of a frame; the same for equal frames. Strings are shared with the caller, not copied, unless they
     /// are longer than [`MAX_STRING_BYTES`].
     pub fn intern_frame(&mut self, frame: &Frame) -> FrameId {
-        let name = self.intern_string(&frame.name);
-        let module = frame.module.as_ref().and_then(|module| self.intern_module(module));
-        let source = frame.source.as_ref().map(|source| (self.intern_string(&source.file), source.line));
         let key = FrameKey {
-            name,
+            name: self.intern_string(&frame.name),
+            module: frame.module.as_ref().and_then(|module| {
+                let (path, build_id) = (&module.path, module.build_id.as_ref());
+                let (path, build_id) = (self.intern_string(path), build_id.map(|id| self.intern_string(id)));
+                self.intern_module(ModuleKey { path, build_id })
+            }),
+            source: frame.source.as_ref().map(|source| (self.intern_string(&source.file), source.line)),
             kind: frame.kind,
             tier: frame.tier,
             inlined: frame.inlined,
-            module,
-            source,
             address: frame.address,
         };
+        self.intern_key(key)
+    }
+
+    /// The same for borrowed strings, which are copied when they are new.
+    pub fn intern_frame_ref(&mut self, frame: &FrameRef<'_>) -> FrameId {
+        let key = FrameKey {
+            name: self.intern_text(frame.name, None),
+            module: frame.module.and_then(|module| {
+                let path = self.intern_text(module.path, None);
+                let build_id = module.build_id.map(|id| self.intern_text(id, None));
+                self.intern_module(ModuleKey { path, build_id })
+            }),
+            source: frame.source.map(|(file, line)| (self.intern_text(file, None), line)),
+            kind: frame.kind,
+            tier: frame.tier,
+            inlined: frame.inlined,
+            address: frame.address,
+        };
+        self.intern_key(key)
+    }
+
+    fn intern_key(&mut self, key: FrameKey) -> FrameId {
         if let Some(index) = self.frames.get_index_of(&key) {
             return FrameId::new(index);
         }
@@ -409,6 +437,10 @@ impl Profile {
     }
 
     fn intern_string(&mut self, text: &Arc<str>) -> StrId {
+        self.intern_text(text, Some(text))
+    }
+
+    fn intern_text(&mut self, text: &str, shared: Option<&Arc<str>>) -> StrId {
         let kept = shorten(text, MAX_STRING_BYTES);
         if let Some(index) = self.strings.get_index_of(&*kept) {
             return StrId::new(index);
@@ -419,15 +451,15 @@ impl Profile {
             return StrId::new(self.strings.insert_full(Arc::from(NAMES_FULL)).0);
         }
         self.string_bytes += cost;
-        let kept = if kept.len() == text.len() { Arc::clone(text) } else { Arc::from(&*kept) };
+        let kept = match shared {
+            Some(shared) if kept.len() == text.len() => Arc::clone(shared),
+            _ => Arc::from(&*kept),
+        };
         StrId::new(self.strings.insert_full(kept).0)
     }
 
     /// `None` when there are as many modules as there may be frames.
-    fn intern_module(&mut self, module: &Module) -> Option<ModuleId> {
-        let path = self.intern_string(&module.path);
-        let build_id = module.build_id.as_ref().map(|id| self.intern_string(id));
-        let key = ModuleKey { path, build_id };
+    fn intern_module(&mut self, key: ModuleKey) -> Option<ModuleId> {
         if self.modules.len() >= self.limits.frames && !self.modules.contains(&key) {
             self.overflow.modules += 1;
             return None;

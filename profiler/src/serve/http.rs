@@ -41,6 +41,7 @@ pub use options::{HttpOptions, Listen};
 pub use server::{HttpError, Server};
 pub use tokens::{Token, TokenError};
 
+use super::Intake;
 use super::recording::Handle;
 use crate::archive::Archive;
 use crate::record::WindowOptions;
@@ -55,7 +56,9 @@ const MAX_RECORDINGS: usize = 32;
 pub struct State {
     /// Closed windows.
     pub archive: Arc<Archive>,
-    /// The open one.
+    /// The way of windows into the archive.
+    pub intake: Arc<Intake>,
+    /// The open window.
     pub recording: Handle,
     /// How windows are cut.
     pub window: WindowOptions,

@@ -7,6 +7,8 @@
 //! ```
 
 pub mod http;
+mod intake;
 mod recording;
 
+pub use intake::Intake;
 pub use recording::{Handle, Recording, RecordingError};

@@ -60,6 +60,16 @@ pub(super) fn marked(line: &mut String, look: &Look, by_kind: bool) {
     }
 }
 
+/// What the colours mean.
+pub(super) enum Legend {
+    /// Nothing that can be said.
+    None,
+    /// These classes, in order.
+    Kinds(Vec<Class>),
+    /// What changed; inferno's colours of a difference.
+    Change,
+}
+
 /// Takes the marks out of an SVG and puts the legend in.
 pub(super) struct Unmarked<W> {
     inner: W,
@@ -67,9 +77,22 @@ pub(super) struct Unmarked<W> {
 }
 
 impl<W: Write> Unmarked<W> {
-    /// `legend` lists the classes to explain, in order; none for no legend.
-    pub(super) fn new(inner: W, legend: &[Class]) -> Self {
-        Self { inner, legend: legend_markup(legend) }
+    pub(super) fn new(inner: W, legend: &Legend) -> Self {
+        let legend = match legend {
+            Legend::None => String::new(),
+            Legend::Kinds(classes) => {
+                let entry = |class: &Class| {
+                    let color = class.color();
+                    (format!("#{:02x}{:02x}{:02x}", color.r, color.g, color.b), class.label())
+                };
+                legend_markup(classes.iter().map(entry))
+            }
+            Legend::Change => {
+                let colors = [("#ff6464", "more than before"), ("#fafafa", "as before"), ("#6464ff", "less")];
+                legend_markup(colors.into_iter().map(|(color, label)| (color.to_owned(), label)))
+            }
+        };
+        Self { inner, legend }
     }
 
     fn write_mark(&mut self, mark: u8) -> io::Result<()> {
@@ -110,26 +133,21 @@ fn is_mark(byte: u8) -> bool {
     matches!(byte, 0x00..=0x08 | 0x0b | 0x0c | 0x0e..=0x1f)
 }
 
-fn legend_markup(classes: &[Class]) -> String {
+/// Colours with what they mean.
+fn legend_markup(entries: impl Iterator<Item = (String, &'static str)>) -> String {
     let mut markup = String::new();
-    if classes.is_empty() {
-        return markup;
-    }
-    markup.push_str(r#"<tspan id="legend" x="50%" y="52">"#);
-    for class in classes {
-        let color = class.color();
+    for (color, label) in entries {
         write!(
             markup,
-            "<tspan fill=\"#{:02x}{:02x}{:02x}\" stroke=\"#777\" stroke-width=\"0.5\">\u{25a0}</tspan>\u{a0}{}\u{a0} ",
-            color.r,
-            color.g,
-            color.b,
-            class.label().replace(' ', "\u{a0}"),
+            "<tspan fill=\"{color}\" stroke=\"#777\" stroke-width=\"0.5\">\u{25a0}</tspan>\u{a0}{}\u{a0} ",
+            label.replace(' ', "\u{a0}"),
         )
         .expect("invariant: writing to a String does not fail");
     }
+    if markup.is_empty() {
+        return markup;
+    }
     // White space of either kind: the legend is centred.
     markup.truncate(markup.trim_end().len());
-    markup.push_str("</tspan>");
-    markup
+    format!(r#"<tspan id="legend" x="50%" y="52">{markup}</tspan>"#)
 }

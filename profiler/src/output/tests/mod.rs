@@ -12,6 +12,7 @@ mod firefox;
 mod folded;
 mod format;
 mod pprof;
+mod pprof_read;
 mod spans;
 mod speed;
 mod svg;

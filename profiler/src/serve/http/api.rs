@@ -12,14 +12,17 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::App;
 use super::fault::Fault;
-use super::flame::{Flame, Shape};
-use super::flame_json::flame_json;
+use super::flame::{Flame, Shape, named};
+use super::flame_json::{FlameJson, flame_json};
 use super::params::{Params, unix_seconds};
 use super::work::{Answer, accepts_gzip};
+use crate::output::{Class, frame_name, printable};
+use crate::profile::{Amount, Change, Diff, FrameRef, Function, Normalize, Profile, TopRow};
 
 /// Nodes with a smaller share are summed up unless asked for: a tenth of a pixel on a wide screen.
 const LEAST_SHARE: f64 = 0.0001;
@@ -28,6 +31,14 @@ const MAX_GROUPS: usize = 4;
 /// Rows of a table at most, and if nothing is said.
 const MAX_ROWS: usize = 1000;
 const DEFAULT_ROWS: usize = 100;
+
+/// The answer of `/api/diff`.
+#[derive(Serialize)]
+struct DiffJson {
+    #[serde(flatten)]
+    tree: FlameJson,
+    changes: Vec<Value>,
+}
 
 type Request = (State<Arc<App>>, RawQuery, HeaderMap);
 
@@ -44,14 +55,13 @@ pub(super) fn routes() -> Router<Arc<App>> {
 
 /// What there is to ask for.
 async fn status(State(app): State<Arc<App>>) -> Json<Value> {
-    let span = app.state.archive.span();
+    let oldest = app.state.archive.stats().oldest;
     let health = app.state.recording.health();
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "host": rustix::system::uname().nodename().to_string_lossy(),
         "now": unix_seconds(SystemTime::now()),
-        "oldest": span.map(|(oldest, _)| unix_seconds(oldest)),
-        "newest": span.map(|(_, newest)| unix_seconds(newest)),
+        "oldest": oldest.map(unix_seconds),
         "window_s": app.state.window.length.as_secs_f64(),
         "grace_s": app.state.window.grace.as_secs_f64(),
         "frequency_hz": health.frequency_hz,
@@ -98,13 +108,20 @@ async fn diff((State(app), RawQuery(query), headers): Request) -> Result<Respons
     let gzip = accepts_gzip(&headers);
     let make = move || {
         let mut flame = Flame::new(shape);
-        for (side, sources) in sides.iter().enumerate() {
-            if let Some(profile) = sources.samples()? {
-                flame.add(&profile, side);
+        let [a, b] = &sides;
+        let profiles = [a.samples()?, b.samples()?];
+        for (side, profile) in profiles.iter().enumerate() {
+            if let Some(profile) = profile {
+                flame.add(profile, side);
             }
         }
         flame.finish();
-        Answer::json(&flame_json(&flame, least_share, true), gzip)
+        let changes = match &profiles {
+            [Some(a), Some(b)] => changes_json(a, b),
+            _ => Vec::new(),
+        };
+        let tree = flame_json(&flame, least_share, true);
+        Answer::json(&DiffJson { tree, changes }, gzip)
     };
     app.work.answer(make).await
 }
@@ -112,7 +129,6 @@ async fn diff((State(app), RawQuery(query), headers): Request) -> Result<Respons
 /// The functions with the most CPU time.
 async fn top((State(app), RawQuery(query), headers): Request) -> Result<Response, Fault> {
     let mut params = Params::parse(query.as_deref())?;
-    let lines = params.switch("lines")?;
     let rows = params.number("rows", 1..=MAX_ROWS)?.unwrap_or(DEFAULT_ROWS);
     let by_total = match params.text("sort")?.as_deref() {
         None | Some("self") => false,
@@ -123,45 +139,49 @@ async fn top((State(app), RawQuery(query), headers): Request) -> Result<Response
     params.end()?;
     let sources = app.sources(selection).await;
     let gzip = accepts_gzip(&headers);
-    let make = move || {
-        let mut flame = Flame::new(Shape { lines, ..Shape::default() });
-        if let Some(profile) = sources.samples()? {
-            flame.add(&profile, 0);
-        }
-        flame.finish();
-        Answer::json(&top_json(&flame, rows, by_total), gzip)
-    };
-    app.work.answer(make).await
+    app.work.answer(move || Answer::json(&top_json(&sources.profile()?, rows, by_total), gzip)).await
 }
 
-fn top_json(flame: &Flame, rows: usize, by_total: bool) -> Value {
-    let mut order: Vec<_> = flame.looks.iter().collect();
-    order.sort_by(|(one, a), (other, b)| {
-        let key = |details: &super::flame::Details| if by_total { details.total[0] } else { details.own[0] };
-        key(b).cmp(&key(a)).then_with(|| one.cmp(other))
-    });
-    let count = order.len();
-    let functions: Vec<Value> = order
-        .into_iter()
-        .take(rows)
-        .map(|(look, details)| {
-            let (file, line) = details.source.as_ref().map_or((None, None), |(file, line)| (Some(file), Some(line)));
-            json!({
-                "name": look.name,
-                "kind": look.class.label(),
-                "module": details.module,
-                "file": file,
-                "line": line,
-                "self": details.own[0],
-                "total": details.total[0],
-            })
-        })
-        .collect();
+fn top_json(profile: &Profile, rows: usize, by_total: bool) -> Value {
+    let mut top = profile.top();
+    if by_total {
+        top.rows.sort_by_key(|row| std::cmp::Reverse(row.total));
+    }
+    let more = top.rows.len().saturating_sub(rows);
+    let amount = |amount: Amount| json!({ "cpu_ns": amount.cpu_ns, "samples": amount.samples });
+    let row = |row: &TopRow<'_>| {
+        let mut json = function_json(row.function);
+        json["self"] = amount(row.own);
+        json["total"] = amount(row.total);
+        json
+    };
+    let functions: Vec<Value> = top.rows.iter().take(rows).map(row).collect();
+    json!({ "all": amount(top.all), "more": more, "functions": functions })
+}
+
+/// The functions whose own share changed most, with how sure that is.
+fn changes_json(a: &Profile, b: &Profile) -> Vec<Value> {
+    let diff = Diff::new(a, b, Normalize::Total);
+    let change = |change: &Change<'_>| {
+        let mut json = function_json(change.function);
+        json["self"] = json!(change.own.map(|amount| amount.cpu_ns));
+        json["total"] = json!(change.total.map(|amount| amount.cpu_ns));
+        json["self_confidence"] = json!(change.own_confidence);
+        json["total_confidence"] = json!(change.total_confidence);
+        json
+    };
+    diff.changes.iter().take(DEFAULT_ROWS).map(change).collect()
+}
+
+fn function_json(function: Function<'_>) -> Value {
+    let Function { name, kind, tier, module, file } = function;
+    let frame = FrameRef { name, kind, tier, inlined: false, module: None, source: None, address: 0 };
+    let shown = |text: &str| printable(text).into_owned();
     json!({
-        "cpu_ns": flame.nodes[0].total[0],
-        "samples": flame.samples[0],
-        "more": count - functions.len(),
-        "functions": functions,
+        "name": named(&frame_name(frame, false)),
+        "kind": Class::of(frame).label(),
+        "module": module.map(shown),
+        "file": file.filter(|file| !file.is_empty()).map(shown),
     })
 }
 

@@ -43,10 +43,10 @@ async fn record(app: &App, query: Option<&str>) -> Result<Response, Fault> {
     let filter = params.filter("")?;
     params.end()?;
     let _turn = app.recordings.try_acquire().map_err(|_| Fault::Busy)?;
-    let sources = app.record(Duration::from_secs(seconds), filter).await.ok_or(Fault::Ended)?;
+    let profile = app.record(Duration::from_secs(seconds), filter).await?;
     let make = move || {
         let mut body = Vec::new();
-        output::write_pprof(&sources.profile()?, &OutputOptions::default(), &mut body)?;
+        output::write_pprof(&profile, &OutputOptions::default(), &mut body)?;
         Ok(Answer::plain("application/octet-stream", body))
     };
     let mut response = app.work.answer(make).await?;

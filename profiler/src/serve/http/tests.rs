@@ -19,7 +19,7 @@ use crate::archive::{Archive, ArchiveOptions};
 use crate::process::monotonic_now;
 use crate::profile::{Profile, ProfileMeta, SampledEvent, Task};
 use crate::record::{Command, Health, Window, WindowOptions};
-use crate::serve::Handle;
+use crate::serve::{Handle, Intake};
 use crate::symbol::{Frame, FrameKind};
 use crate::units::{MonoNs, Pid, Tid};
 
@@ -59,7 +59,8 @@ impl Service {
         };
         let archive = Arc::new(Archive::open(options).expect("an archive"));
         let window = WindowOptions { length: Duration::from_secs(10), grace: Duration::from_secs(1) };
-        let state = State { archive, recording, window };
+        let intake = Arc::new(Intake::new(Arc::clone(&archive)));
+        let state = State { archive, intake, recording, window };
         let open = Arc::new(Mutex::new(None));
         let service = Self { router: router(state.clone()), state, open };
         service.answer(commands);
@@ -89,7 +90,7 @@ impl Service {
     fn window(&self, ended_ago: u64, samples: &[(&str, &[&str], u64)]) {
         let start = MonoNs(monotonic_now().0 - (ended_ago + 10) * 1_000_000_000);
         let end = start.after(Duration::from_secs(10));
-        self.state.archive.add(Window { profile: profile(start, samples), end, health: Health::default() });
+        self.state.intake.add(Window { profile: profile(start, samples), end, health: Health::default() });
     }
 
     async fn get(&self, path: &str) -> Got {

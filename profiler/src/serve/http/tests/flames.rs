@@ -55,6 +55,9 @@ fn two_sides_stand_in_one_tree() {
         let json = service.get("/api/diff?from=-1m&comm=a&b.from=-1m&b.comm=b&group=none").await.json();
         assert_eq!(nodes(&json), ["0 f 0/40 0/60", "1 new 0/0 60/60", "1 old 40/40 0/0"]);
         assert_eq!(json["cpu_ns"], serde_json::json!([40_000_000, 60_000_000]));
+        let changed = &json["changes"][0];
+        assert_eq!((changed["name"].as_str(), &changed["self"]), (Some("new"), &serde_json::json!([0, 60_000_000])));
+        assert!(changed["self_confidence"].as_f64().is_some_and(|sure| (0.0..=1.0).contains(&sure)));
         let json = service.get("/api/diff?from=100&to=200&b.from=-1m&group=none").await.json();
         assert_eq!(json["cpu_ns"], serde_json::json!([0, 100_000_000]), "a side without samples is no error");
     });

@@ -21,7 +21,7 @@ fn windows_and_the_open_window_are_counted_once_each() {
         *service.open.lock().unwrap() = Some(profile(start, &[("a", &["main", "two"], 7)]));
         let got = service.get("/profile?from=-1m&format=folded").await;
         assert_eq!(got.text(), "a;main;one 8\na;main;two 7\n");
-        let got = service.get("/profile?from=-1m&to=-10s&format=folded").await;
+        let got = service.get("/profile?from=-1m&to=-8s&format=folded").await;
         assert_eq!(got.text(), "a;main;one 8\n", "the range ends before the open window's sample");
     });
 }
@@ -93,7 +93,7 @@ fn a_profile_that_outlasts_a_window_is_whole() {
             window.set_duration(Duration::from_millis(600));
             let end = start.after(Duration::from_millis(600));
             let health = crate::record::Health::default();
-            service.state.archive.add(crate::record::Window { profile: window, end, health });
+            service.state.intake.add(crate::record::Window { profile: window, end, health });
             *service.open.lock().unwrap() = Some(profile(end, &[]));
         };
         let (got, ()) = tokio::join!(asked, closing);

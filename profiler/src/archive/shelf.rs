@@ -1,0 +1,296 @@
+//! What the archive knows of its pieces: all of it in memory, and bounded.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::id::{Id, Level, Name, milliseconds, system_time};
+use super::usage::{Groups, Usage};
+use crate::profile::Filter;
+
+/// What a piece costs beside its bytes and its index.
+const PIECE_BYTES: usize = 200;
+/// How far windows may stand apart and still be merged.
+const MAX_GAP_MS: u64 = 2_000;
+/// Windows that become one piece at most, and at least if a gap follows.
+const MAX_PARTS: usize = 240;
+const MIN_PARTS: usize = 6;
+/// How long a merged piece is.
+pub(super) const MERGED_MS: u64 = 600_000;
+
+/// One window, or some minutes of them.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub(super) id: Id,
+    pub(super) level: Level,
+    pub(super) length_ms: u64,
+    /// The encoded profile, as long as it is kept in memory.
+    pub(super) bytes: Option<Arc<[u8]>>,
+    /// The path of its file in the archive's folder, and its size.
+    pub(super) file: Option<(Arc<str>, u64)>,
+    /// Who used the CPU; absent until the file was looked at, or when there is no room for it.
+    pub(super) usage: Option<Arc<Usage>>,
+    /// The windows that a merged piece holds.
+    pub(super) parts: Arc<[Id]>,
+    /// Whether it cannot be read.
+    pub(super) is_damaged: bool,
+    /// Whether it was tried in vain to merge it.
+    pub(super) is_apart: bool,
+}
+
+/// Pieces by level and time.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
+    windows: BTreeMap<Id, Piece>,
+    merged: BTreeMap<Id, Piece>,
+    groups: Groups,
+    piece_bytes: u64,
+    pub(super) file_bytes: u64,
+}
+
+impl Piece {
+    pub(super) fn new(id: Id, level: Level, length_ms: u64) -> Self {
+        let parts = Arc::from([]);
+        Self { id, level, length_ms, bytes: None, file: None, usage: None, parts, is_damaged: false, is_apart: false }
+    }
+
+    pub(super) fn start_ms(&self) -> u64 {
+        self.id.start_ms()
+    }
+
+    pub(super) fn end_ms(&self) -> u64 {
+        self.start_ms().saturating_add(self.length_ms)
+    }
+
+    fn middle_ms(&self) -> u64 {
+        self.start_ms().saturating_add(self.length_ms / 2)
+    }
+
+    pub(super) fn name(&self) -> Name {
+        Name { id: self.id, level: self.level, length_ms: self.length_ms }
+    }
+
+    fn cost(&self) -> u64 {
+        let bytes = self.bytes.as_ref().map_or(0, |bytes| bytes.len());
+        let usage = self.usage.as_ref().map_or(0, |usage| usage.bytes());
+        let parts = self.parts.len().saturating_mul(8);
+        u64::try_from(bytes.saturating_add(usage).saturating_add(parts).saturating_add(PIECE_BYTES)).unwrap_or(u64::MAX)
+    }
+}
+
+impl Shelf {
+    fn level(&self, level: Level) -> &BTreeMap<Id, Piece> {
+        match level {
+            Level::Window => &self.windows,
+            Level::Merged => &self.merged,
+        }
+    }
+
+    fn level_mut(&mut self, level: Level) -> &mut BTreeMap<Id, Piece> {
+        match level {
+            Level::Window => &mut self.windows,
+            Level::Merged => &mut self.merged,
+        }
+    }
+
+    /// A number for a piece that begins then.
+    pub(super) fn free_id(&self, level: Level, start_ms: u64) -> Id {
+        Id::free(start_ms, |id| self.level(level).contains_key(&id))
+    }
+
+    pub(super) fn insert(&mut self, mut piece: Piece) {
+        if let Some(usage) = piece.usage.take() {
+            piece.usage = Some(self.shared(usage));
+        }
+        self.place(piece);
+    }
+
+    fn place(&mut self, piece: Piece) {
+        self.piece_bytes = self.piece_bytes.saturating_add(piece.cost());
+        self.file_bytes = self.file_bytes.saturating_add(piece.file.as_ref().map_or(0, |(_, bytes)| *bytes));
+        if let Some(replaced) = self.level_mut(piece.level).insert(piece.id, piece) {
+            self.forget(&replaced);
+        }
+    }
+
+    /// Changes a piece that is still there.
+    pub(super) fn update(&mut self, level: Level, id: Id, change: impl FnOnce(&mut Piece)) {
+        if let Some(mut piece) = self.remove(level, id) {
+            let had_usage = piece.usage.is_some();
+            change(&mut piece);
+            if had_usage { self.place(piece) } else { self.insert(piece) }
+        }
+    }
+
+    pub(super) fn remove(&mut self, level: Level, id: Id) -> Option<Piece> {
+        let piece = self.level_mut(level).remove(&id)?;
+        self.forget(&piece);
+        Some(piece)
+    }
+
+    fn forget(&mut self, piece: &Piece) {
+        self.piece_bytes = self.piece_bytes.saturating_sub(piece.cost());
+        self.file_bytes = self.file_bytes.saturating_sub(piece.file.as_ref().map_or(0, |(_, bytes)| *bytes));
+    }
+
+    fn shared(&mut self, usage: Arc<Usage>) -> Arc<Usage> {
+        match Arc::try_unwrap(usage) {
+            Ok(mut usage) => {
+                self.groups.share(&mut usage);
+                Arc::new(usage)
+            }
+            // Somebody reads it, so it was here before.
+            Err(usage) => usage,
+        }
+    }
+
+    pub(super) fn get(&self, level: Level, id: Id) -> Option<&Piece> {
+        self.level(level).get(&id)
+    }
+
+    /// All pieces, windows before merged ones, each by time.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Piece> {
+        self.windows.values().chain(self.merged.values())
+    }
+
+    /// What everything here takes of the memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.piece_bytes.saturating_add(u64::try_from(self.groups.bytes()).unwrap_or(u64::MAX))
+    }
+
+    /// Makes everything fit, and returns how many windows went that are in no file. First the bytes go of what has a file, then the
+    /// index of it, then pieces that are nowhere else; the oldest first each time.
+    pub(super) fn shrink(&mut self, limit_bytes: u64) -> u64 {
+        let ages = |shelf: &Self| {
+            let mut order: Vec<_> = shelf.iter().map(|piece| (piece.end_ms(), piece.level, piece.id)).collect();
+            order.sort_unstable();
+            order
+        };
+        if self.memory_bytes() <= limit_bytes {
+            return 0;
+        }
+        let order = ages(self);
+        for stage in [drop_bytes as fn(&mut Piece), drop_usage] {
+            for &(_, level, id) in &order {
+                if self.memory_bytes() <= limit_bytes {
+                    break;
+                }
+                if self.get(level, id).is_some_and(|piece| piece.file.is_some()) {
+                    self.update(level, id, stage);
+                }
+            }
+            self.groups.forget_unused();
+        }
+        let mut lost = 0;
+        for (_, level, id) in order {
+            if self.memory_bytes() <= limit_bytes {
+                break;
+            }
+            if self.get(level, id).is_some_and(|piece| piece.file.is_none()) {
+                lost += u64::from(level == Level::Window);
+                self.remove(level, id);
+                self.groups.forget_unused();
+            }
+        }
+        lost
+    }
+
+    /// The pieces that answer for a time, each moment by one of them: a merged piece where the whole of it is asked for,
+    /// windows else. A piece belongs to a range if its middle does; a range without a middle gets what overlaps it.
+    pub(super) fn plan(&self, range_ms: &Range<u64>, use_merged: bool) -> Vec<Piece> {
+        let inside = |piece: &&Piece| range_ms.contains(&piece.middle_ms());
+        let usable = |piece: &&Piece| !piece.is_damaged;
+        let mut plan: Vec<&Piece> = Vec::new();
+        let mut covered: Vec<Id> = Vec::new();
+        // What a merged piece holds is known when it was looked into.
+        for piece in self.merged.values().filter(usable).filter(|piece| !piece.parts.is_empty()) {
+            let is_whole = use_merged && range_ms.start <= piece.start_ms() && piece.end_ms() <= range_ms.end;
+            let has_windows = piece.parts.iter().any(|part| self.windows.contains_key(part));
+            if is_whole || (!has_windows && inside(&piece)) {
+                plan.push(piece);
+                covered.extend(piece.parts.iter());
+            }
+        }
+        covered.sort_unstable();
+        let is_free = |piece: &&Piece| covered.binary_search(&piece.id).is_err();
+        plan.extend(self.windows.values().filter(usable).filter(inside).filter(is_free));
+        if plan.is_empty() {
+            let overlaps = |piece: &&Piece| piece.start_ms() < range_ms.end && piece.end_ms() > range_ms.start;
+            plan.extend(self.windows.values().filter(usable).filter(overlaps));
+            if plan.is_empty() {
+                plan.extend(self.merged.values().filter(usable).filter(overlaps));
+            }
+        }
+        plan.sort_by_key(|piece| piece.id);
+        plan.into_iter().cloned().collect()
+    }
+
+    /// Everything that overlaps a time.
+    pub(super) fn overlapping(&self, range_ms: &Range<u64>) -> Vec<Piece> {
+        let overlaps = |piece: &&Piece| piece.start_ms() < range_ms.end && piece.end_ms() > range_ms.start;
+        self.iter().filter(overlaps).cloned().collect()
+    }
+
+    /// The next windows that can become one piece: they follow each other, and none will come between them.
+    pub(super) fn mergeable(&self) -> Option<Vec<Piece>> {
+        let mut covered: Vec<Id> = self.merged.values().flat_map(|piece| piece.parts.iter().copied()).collect();
+        covered.sort_unstable();
+        let mut run: Vec<&Piece> = Vec::new();
+        for piece in self.windows.values() {
+            let follows = run.last().is_none_or(|last| piece.start_ms().abs_diff(last.end_ms()) <= MAX_GAP_MS);
+            let is_free = covered.binary_search(&piece.id).is_err() && !piece.is_damaged && !piece.is_apart;
+            if !(follows && is_free) {
+                if run.len() >= MIN_PARTS {
+                    break;
+                }
+                run.clear();
+            }
+            if is_free {
+                run.push(piece);
+            }
+            let length_ms = run.first().map_or(0, |first| piece.end_ms().saturating_sub(first.start_ms()));
+            if run.len() >= MAX_PARTS || length_ms >= MERGED_MS {
+                return (run.len() > 1).then(|| run.into_iter().cloned().collect());
+            }
+        }
+        // A run at the end may go on; one before a gap will not.
+        let last = self.windows.last_key_value()?.0;
+        (run.len() >= MIN_PARTS && run.last()?.id != *last).then(|| run.into_iter().cloned().collect())
+    }
+
+    /// Tries no more to merge these windows.
+    pub(super) fn keep_apart(&mut self, parts: &[Id]) {
+        parts.iter().for_each(|&part| self.update(Level::Window, part, |piece| piece.is_apart = true));
+    }
+
+    /// The oldest file that has to go: too old by `now_ms`, or because all together are too large.
+    pub(super) fn expired(&self, now_ms: u64, max_age_ms: u64, max_bytes: u64) -> Option<(Level, Id)> {
+        let with_file = self.iter().filter(|piece| piece.file.is_some());
+        let oldest = with_file.min_by_key(|piece| (piece.end_ms(), piece.level, piece.id))?;
+        let is_old = oldest.end_ms().saturating_add(max_age_ms) < now_ms;
+        (is_old || self.file_bytes > max_bytes).then_some((oldest.level, oldest.id))
+    }
+
+    /// Whether a file holds samples of somebody whom the filter wants, as far as is known.
+    pub(super) fn may_pass(piece: &Piece, process_filter: &Filter) -> bool {
+        piece.usage.as_ref().is_none_or(|usage| usage.may_pass(process_filter))
+    }
+
+    /// When the oldest piece begins.
+    pub(super) fn oldest(&self) -> Option<std::time::SystemTime> {
+        self.iter().map(Piece::start_ms).min().map(system_time)
+    }
+}
+
+fn drop_bytes(piece: &mut Piece) {
+    piece.bytes = None;
+}
+
+fn drop_usage(piece: &mut Piece) {
+    piece.usage = None;
+}
+
+/// A range of time as the shelf counts it.
+pub(super) fn range_ms(from: std::time::SystemTime, to: std::time::SystemTime) -> Range<u64> {
+    milliseconds(from)..milliseconds(to)
+}

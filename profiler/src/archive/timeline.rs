@@ -1,0 +1,170 @@
+//! CPU time over time: who used how much, from the index, and from the files where the index does not say.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use super::id::{milliseconds, system_time};
+use super::shelf::{MERGED_MS, Piece, Shelf};
+use super::store::Store;
+use super::usage::{OTHERS, is_of_thread, of_process};
+use super::{Query, Series, Timeline};
+use crate::profile::{Filter, Task, label_of};
+
+/// Steps of a timeline at most; longer ones get longer steps.
+const MAX_STEPS: u64 = 10_000;
+/// Numbers of a timeline at most, which bounds the series: the rest is summed up.
+const MAX_CELLS: usize = 2 << 20;
+const MAX_SERIES: usize = 1000;
+/// Files that are decoded for one timeline; beyond, merged pieces answer.
+const MAX_DECODED: usize = 4000;
+/// Half of the longest window whose part at the ends of a range is counted.
+const MAX_HALF_MS: u64 = 60_000;
+/// (Piece, value) pairs at most; further ones are counted as [`OTHERS`].
+const MAX_SHARES: usize = 4 << 20;
+
+/// CPU time of one value in one piece.
+struct Share {
+    value: usize,
+    piece: usize,
+    cpu_ns: u64,
+}
+
+/// The values met so far and what each has.
+#[derive(Default)]
+struct Shares {
+    values: HashMap<String, usize>,
+    totals: Vec<u64>,
+    shares: Vec<Share>,
+}
+
+/// What is asked of every piece.
+struct Question<'q> {
+    filter: &'q Filter,
+    process_filter: Filter,
+    by: &'q str,
+    /// Whether the index is too coarse, since the question is about threads.
+    of_threads: bool,
+    /// Whether it is too coarse where it sums up processes.
+    of_pids: bool,
+}
+
+impl Question<'_> {
+    fn needs_file(&self, piece: &Piece) -> bool {
+        self.of_threads || piece.usage.as_ref().is_none_or(|usage| self.of_pids && !usage.is_complete)
+    }
+}
+
+pub(super) fn timeline(store: &Store, query: &Query, by: &str, step: Duration) -> Timeline {
+    let range_ms = milliseconds(query.from)..milliseconds(query.to).max(milliseconds(query.from));
+    let length_ms = range_ms.end - range_ms.start;
+    let step_ms = u64::try_from(step.as_millis()).unwrap_or(u64::MAX);
+    let step_ms = step_ms.max(1000).max(length_ms.div_ceil(MAX_STEPS));
+    let steps = usize::try_from(length_ms.div_ceil(step_ms)).unwrap_or(0);
+    let names = || query.filter.iter().map(|(name, _)| name).chain([by]);
+    let question = Question {
+        filter: &query.filter,
+        process_filter: of_process(&query.filter),
+        by,
+        of_threads: names().any(is_of_thread),
+        of_pids: names().any(|name| name == "pid"),
+    };
+    // Windows at the ends count as far as they lie within.
+    let wide_ms = range_ms.start.saturating_sub(MAX_HALF_MS)..range_ms.end.saturating_add(MAX_HALF_MS);
+    let mut plan = store.plan(&wide_ms, step_ms >= MERGED_MS);
+    if plan.iter().filter(|piece| question.needs_file(piece)).count() > MAX_DECODED {
+        plan = store.plan(&wide_ms, true);
+    }
+    plan.retain(|piece| piece.start_ms() < range_ms.end && piece.end_ms() > range_ms.start);
+    let shares = gather(store, &plan, &question);
+    Timeline {
+        start: system_time(range_ms.start),
+        step: Duration::from_millis(step_ms),
+        series: draw(shares, &plan, &range_ms, step_ms, steps),
+    }
+}
+
+fn gather(store: &Store, plan: &[Piece], question: &Question<'_>) -> Shares {
+    let mut shares = Shares::default();
+    let mut raw = Vec::new();
+    for (at, piece) in plan.iter().enumerate() {
+        if !Shelf::may_pass(piece, &question.process_filter) {
+            continue;
+        }
+        let mut count = |task: &Task, cpu_ns| {
+            if question.filter.passes(task) {
+                shares.add(&label_of(task, question.by).unwrap_or_default(), at, cpu_ns);
+            }
+        };
+        match &piece.usage {
+            Some(usage) if !question.needs_file(piece) => {
+                usage.entries.iter().for_each(|(process, cpu_ns)| count(process, *cpu_ns));
+            }
+            // A file that went meanwhile has nothing more to say.
+            _ => drop(store.decode(piece, &mut raw, |file| file.cpu_by_task(count))),
+        }
+    }
+    shares
+}
+
+impl Shares {
+    fn add(&mut self, value: &str, piece: usize, cpu_ns: u64) {
+        let value = if self.shares.len() < MAX_SHARES { value } else { OTHERS };
+        let value = match self.values.get(value) {
+            Some(value) => *value,
+            None => {
+                self.totals.push(0);
+                *self.values.entry(value.to_owned()).or_insert(self.totals.len() - 1)
+            }
+        };
+        self.totals[value] = self.totals[value].saturating_add(cpu_ns);
+        match self.shares.last_mut() {
+            Some(last) if (last.value, last.piece) == (value, piece) => {
+                last.cpu_ns = last.cpu_ns.saturating_add(cpu_ns);
+            }
+            _ => self.shares.push(Share { value, piece, cpu_ns }),
+        }
+    }
+}
+
+/// Spreads every share evenly over the length of its piece.
+fn draw(shares: Shares, plan: &[Piece], range_ms: &Range<u64>, step_ms: u64, steps: usize) -> Vec<Series> {
+    let Shares { values, totals, shares } = shares;
+    let mut names: Vec<(String, usize)> = values.into_iter().collect();
+    names.sort_unstable_by(|one, other| (totals[other.1], &one.0).cmp(&(totals[one.1], &other.0)));
+    let most = MAX_SERIES.min(MAX_CELLS / steps.max(1)).max(1);
+    let mut places = vec![most; totals.len()];
+    names.iter().enumerate().for_each(|(place, (_, value))| places[*value] = place.min(most));
+    let mut series: Vec<Series> = Vec::new();
+    let name = |place: usize| names.get(place).filter(|_| place < most).map_or(OTHERS, |(name, _)| name).to_owned();
+    for place in 0..names.len().min(most.saturating_add(1)) {
+        series.push(Series { value: name(place), cpu_ns: vec![0; steps] });
+    }
+    for share in shares {
+        let piece = &plan[share.piece];
+        if let Some(series) = series.get_mut(places[share.value]) {
+            spread(&mut series.cpu_ns, piece, range_ms, step_ms, share.cpu_ns);
+        }
+    }
+    series
+}
+
+fn spread(cells: &mut [u64], piece: &Piece, range_ms: &Range<u64>, step_ms: u64, cpu_ns: u64) {
+    let length_ms = piece.end_ms().saturating_sub(piece.start_ms()).max(1);
+    // What the piece has used up to a time, in whole nanoseconds, so that the steps of one piece add up to all of it.
+    let used = |time_ms: u64| {
+        let since = u128::from(time_ms.saturating_sub(piece.start_ms()).min(length_ms));
+        u64::try_from(u128::from(cpu_ns) * since / u128::from(length_ms)).unwrap_or(u64::MAX)
+    };
+    let (start, end) =
+        (piece.start_ms().max(range_ms.start), piece.start_ms().saturating_add(length_ms).min(range_ms.end));
+    let mut at = start;
+    while at < end {
+        let Ok(step) = usize::try_from((at - range_ms.start) / step_ms) else { return };
+        let next = (at - (at - range_ms.start) % step_ms).saturating_add(step_ms).min(end);
+        if let Some(cell) = cells.get_mut(step) {
+            *cell = cell.saturating_add(used(next) - used(at));
+        }
+        at = next;
+    }
+}

@@ -12,6 +12,7 @@ mod hostile;
 mod jit_api;
 mod jitdemo;
 mod node;
+mod page;
 mod php;
 mod python;
 mod trace;

@@ -68,6 +68,7 @@ async fn status(State(app): State<Arc<App>>) -> Json<Value> {
         "processes": health.processes,
         "samples_taken": health.taken,
         "samples_lost": health.lost,
+        "windows_dropped": app.state.recording.windows_dropped(),
         "is_recording": app.state.recording.since_window().is_some(),
     }))
 }

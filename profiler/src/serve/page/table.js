@@ -42,6 +42,7 @@ export class FunctionTable {
       { id: "self", title: "Self A", value: share("self", 0) },
       { id: "self-b", title: "Self B", value: share("self", 1) },
       { id: "change", title: "Change", value: change("self"), isChange: true },
+      { id: "sure", title: "Sure", value: (frame) => this.tree.sure.get(`${this.tree.kinds[frame.kind].label} ${frame.name}`) ?? 0 },
       { id: "total", title: "Total change", value: change("total"), isChange: true },
     ];
   }
@@ -85,8 +86,9 @@ export class FunctionTable {
     const name = element("button", { type: "button", className: "function", title: `${printable(frame.name)} (${kind.label})` },
       swatch(kind.color), printable(frame.name));
     name.addEventListener("click", () => this.onChoose(index));
-    const cells = columns.map(({ value, time, isChange }) => {
+    const cells = columns.map(({ id, value, time, isChange }) => {
       const share = value(frame);
+      if (id === "sure") return element("td", { className: "muted" }, share > 0.5 ? `${(Math.floor(share * 1000) / 10).toFixed(1)} %` : "–");
       if (!isChange) return element("td", { title: time ? cpu(time(frame)) : "" }, percent(share));
       const points = `${share > 0 ? "+" : ""}${(share * 100).toFixed(2)}`;
       return element("td", { className: share > 0.0005 ? "grew" : share < -0.0005 ? "shrank" : "" }, points);

@@ -6,6 +6,8 @@ export class Tree {
     this.samples = json.samples;
     this.kinds = json.kinds;
     this.isDiff = json.cpu_ns.length === 2;
+    // How sure it is that a function's own share changed, where it is known.
+    this.sure = new Map((json.changes ?? []).map((change) => [`${change.kind} ${change.name}`, change.self_confidence]));
     const strings = json.strings;
     const { frames, nodes } = json;
     this.frames = frames.name.map((name, index) => ({

@@ -24,6 +24,9 @@ const NUMBA_WHEEL: &str = "numba==0.68.1";
 /// Brings the source of the JIT profiling API's static part.
 const ITTAPI_CRATE: &str = "ittapi-sys = \"=0.5.0\"";
 
+/// Drives Chromium, and finds what is not accessible; the versions that the page was tested with.
+const BROWSER_MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
+
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Only these runtimes
@@ -56,6 +59,7 @@ pub(crate) const RUNTIMES: [Runtime; 13] = [
     Runtime { name: "onednn", find: onednn },
     Runtime { name: "linux_perf", find: linux_perf },
     Runtime { name: GSYMUTIL, find: gsymutil },
+    Runtime { name: "browser", find: browser },
 ];
 
 impl Runtime {
@@ -282,6 +286,29 @@ fn onednn(workspace: &Workspace) -> Result<Variables> {
     build.args(["-O1", "-g"]).arg(workspace.targets().join("onednn/burn.cpp")).arg("-o").arg(&binary).arg("-ldnnl");
     command::run(&mut build)?;
     Ok(vec![(VARIABLE, binary.into())])
+}
+
+/// Chromium, and the modules that drive it.
+fn browser(workspace: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_BROWSER_MODULES";
+    // Without a font a page has no text, and pictures of it show nothing.
+    let chromium = program("JITPROF_CHROMIUM", "chromium", &["chromium", "fonts-dejavu-core"])?;
+    let chromium = ("JITPROF_CHROMIUM", chromium.into());
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![chromium, (VARIABLE, given)]);
+    }
+    let folder = workspace.target.join("browser");
+    let modules = folder.join("node_modules");
+    if !modules.join("playwright-core/package.json").is_file() || !modules.join("axe-core/axe.min.js").is_file() {
+        let npm = program("JITPROF_NPM", "npm", &["npm"])?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        command::progress("installing the modules that drive the browser");
+        let mut install = Command::new(npm);
+        install.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefix"]).arg(&folder);
+        command::run(install.args(BROWSER_MODULES))
+            .with_context(|| format!("npm cannot fetch them; set {VARIABLE} to a node_modules that has them"))?;
+    }
+    Ok(vec![chromium, (VARIABLE, modules.into())])
 }
 
 fn linux_perf(_: &Workspace) -> Result<Variables> {

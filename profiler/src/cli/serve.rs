@@ -6,15 +6,14 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::archive::{Archive, ArchiveError, ArchiveOptions};
 use crate::cli::select::SelectArgs;
 use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets, WindowOptions};
-use crate::serve::http::{State, router};
-use crate::serve::{Recording, RecordingError};
+use crate::serve::http::{HttpError, HttpOptions, Listen, Server, State, router};
+use crate::serve::{Intake, Recording, RecordingError};
 
 /// Windows that wait for the archive at most.
 const MAX_WINDOWS: usize = 16;
@@ -42,7 +41,10 @@ pub enum ServeError {
     /// The archive.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The address, or a signal.
+    /// The HTTP side.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// A thread, or a signal.
     #[error("{what}: {source}")]
     System {
         /// What was tried.
@@ -68,18 +70,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), ServeError> {
     let (ended_sender, ended) = oneshot::channel();
     let window = WindowOptions { length: Duration::from_secs(10), grace: Duration::from_secs(3) };
     let recording = Recording::start(record_options(arguments), window, window_sender, ended_sender)?;
+    let intake = Arc::new(Intake::new(Arc::clone(&archive)));
     let keeper = {
-        let archive = Arc::clone(&archive);
-        let run = move || windows.into_iter().for_each(|window| archive.add(window));
+        let intake = Arc::clone(&intake);
+        let run = move || windows.into_iter().for_each(|window| intake.add(window));
         std::thread::Builder::new().name("archive".into()).spawn(run).map_err(system("cannot start a thread"))?
     };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("cannot start tokio"))?;
-    let state = State { archive, recording: recording.handle() };
+    let state = State { archive, intake, recording: recording.handle(), window };
+    let http = HttpOptions { listen: Listen::Tcp(arguments.listen), token: None, hosts: Vec::new() };
     let served = runtime.block_on(async {
-        let listener = TcpListener::bind(arguments.listen).await?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
+        let server = Server::bind(&http).await?;
+        tracing::info!("listening at {}", server.address());
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for signals"))?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot wait for signals"))?;
         let end = async move {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -87,11 +92,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), ServeError> {
                 _ = ended => {}
             }
         };
-        axum::serve(listener, router(state)).with_graceful_shutdown(end).await
+        server.serve(router(state), end).await;
+        Ok(())
     });
     recording.stop()?;
     keeper.join().map_err(|_| RecordingError::Panicked)?;
-    served.map_err(system("cannot serve"))
+    served
 }
 
 fn record_options(arguments: &Arguments) -> RecordOptions {

@@ -29,6 +29,7 @@ mod tree;
 use std::io::Write;
 
 pub use chrome::write_chrome;
+pub(crate) use color::Class;
 #[cfg(test)]
 pub(crate) use elf::tests as elf_tests;
 pub use elf::{CodeSource, ElfAccount, ElfError, ElfFunction, ElfKind, write_elf};
@@ -42,7 +43,7 @@ pub(crate) use pprof::{PprofFile, ReadLimits, encode as encode_pprof, unpack as 
 pub use samples::{InstructionSamples, SamplesError, function_name, function_source};
 pub use saved::{SavedError, read_saved};
 pub use table::{write_changes, write_diff, write_top};
-pub(crate) use text::printable;
+pub(crate) use text::{frame_name, printable};
 
 use crate::profile::Profile;
 
@@ -67,6 +68,14 @@ pub fn write(
         Format::Firefox => firefox::write(profile, options, writer)?,
     }
     Ok(())
+}
+
+/// Writes pprof even if there are no samples: a scraper wants a profile of an idle process too.
+///
+/// # Errors
+/// What the writer reported.
+pub fn write_pprof(profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
+    Ok(pprof::write(profile, options, writer)?)
 }
 
 /// Writes a profile to a file or to stdout, the file whole or not at all; see [`write_to`].

@@ -9,7 +9,9 @@
 
 mod governor;
 pub mod http;
+mod intake;
 mod recording;
 
 pub use governor::{Governor, GovernorOptions, GovernorStats};
+pub use intake::Intake;
 pub use recording::{Handle, Recording, RecordingError};

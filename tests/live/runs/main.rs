@@ -15,6 +15,7 @@ mod jitdemo;
 mod jitdump;
 mod node;
 mod onednn;
+mod page;
 mod php;
 mod python;
 mod trace;

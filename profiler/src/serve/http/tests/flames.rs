@@ -1,0 +1,125 @@
+//! Merged stacks: the JSON of the page.
+
+use std::io::Read;
+
+use axum::body::Body;
+use axum::http::{Request, header};
+use flate2::read::GzDecoder;
+use serde_json::Value;
+
+use super::{Service, run};
+use crate::serve::http::flame::{Flame, Shape};
+use crate::serve::http::flame_json::flame_json;
+use crate::units::MonoNs;
+
+/// `depth name self/total`, a line for each node.
+fn nodes(json: &Value) -> Vec<String> {
+    let text = |column: &str, index: usize| json["nodes"][column][index].as_u64().unwrap();
+    let name = |frame: u64| {
+        let name = json["frames"]["name"][usize::try_from(frame).unwrap()].as_u64().unwrap();
+        json["strings"][usize::try_from(name).unwrap()].as_str().unwrap()
+    };
+    let ms = |column: &str, index: usize| json["nodes"][column][index].as_u64().map_or(0, |ns| ns / 1_000_000);
+    let is_diff = json["cpu_ns"].as_array().unwrap().len() == 2;
+    (0..json["nodes"]["depth"].as_array().unwrap().len())
+        .map(|index| {
+            let other =
+                if is_diff { format!(" {}/{}", ms("self_b", index), ms("total_b", index)) } else { String::new() };
+            let (depth, name) = (text("depth", index), name(text("frame", index)));
+            format!("{depth} {name} {}/{}{other}", ms("self", index), ms("total", index))
+        })
+        .collect()
+}
+
+#[test]
+fn stacks_are_merged_in_preorder_by_name() {
+    run(async {
+        let service = Service::new();
+        service.window(5, &[("p", &["main", "b"], 5), ("p", &["main", "a", "b"], 2), ("p", &["main"], 1)]);
+        let json = service.get("/api/flame?from=-1m").await.json();
+        assert_eq!(nodes(&json), ["0 p 0/80", "1 main 10/80", "2 a 0/20", "3 b 20/20", "2 b 50/50"]);
+        assert_eq!(json["samples"], serde_json::json!([8]));
+        let json = service.get("/api/flame?from=-1m&group=none&reverse=1").await.json();
+        assert_eq!(nodes(&json), ["0 b 0/70", "1 a 0/20", "2 main 20/20", "1 main 50/50", "0 main 10/10"]);
+        let top = service.get("/api/top?from=-1m&sort=total&rows=1").await.json();
+        assert_eq!(top["functions"][0]["name"], "main");
+        assert_eq!(top["more"], 2);
+    });
+}
+
+#[test]
+fn two_sides_stand_in_one_tree() {
+    run(async {
+        let service = Service::new();
+        service.window(5, &[("a", &["f", "old"], 4), ("b", &["f", "new"], 6)]);
+        let json = service.get("/api/diff?from=-1m&comm=a&b.from=-1m&b.comm=b&group=none").await.json();
+        assert_eq!(nodes(&json), ["0 f 0/40 0/60", "1 new 0/0 60/60", "1 old 40/40 0/0"]);
+        assert_eq!(json["cpu_ns"], serde_json::json!([40_000_000, 60_000_000]));
+        let changed = &json["changes"][0];
+        assert_eq!((changed["name"].as_str(), &changed["self"]), (Some("new"), &serde_json::json!([0, 60_000_000])));
+        assert!(changed["self_confidence"].as_f64().is_some_and(|sure| (0.0..=1.0).contains(&sure)));
+        let json = service.get("/api/diff?from=100&to=200&b.from=-1m&group=none").await.json();
+        assert_eq!(json["cpu_ns"], serde_json::json!([0, 100_000_000]), "a side without samples is no error");
+    });
+}
+
+#[test]
+fn recursion_counts_once_in_the_total_of_a_function() {
+    let mut flame = Flame::new(Shape::default());
+    flame.add(&super::profile(MonoNs(1), &[("p", &["f", "g", "f", "f"], 3), ("p", &["g", "f"], 1)]), 0);
+    flame.finish();
+    let of = |name: &str| flame.looks.iter().find(|(look, _)| look.name == name).map(|(_, details)| details.clone());
+    assert_eq!(of("f").map(|f| (f.own[0], f.total[0])), Some((40_000_000, 40_000_000)));
+    assert_eq!(of("g").map(|g| (g.own[0], g.total[0])), Some((0, 40_000_000)));
+}
+
+#[test]
+fn narrow_nodes_are_summed_up_where_they_were() {
+    let mut flame = Flame::new(Shape::default());
+    let samples: Vec<(String, u64)> = (0..50).map(|index| (format!("narrow{index}"), 1)).collect();
+    let paths: Vec<[&str; 2]> = samples.iter().map(|(name, _)| ["main", name.as_str()]).collect();
+    let mut all: Vec<(&str, &[&str], u64)> = paths.iter().map(|path| ("p", &path[..], 1)).collect();
+    all.push(("p", &["main", "wide", "leaf"], 950));
+    flame.add(&super::profile(MonoNs(1), &all), 0);
+    flame.finish();
+    let json = serde_json::to_value(flame_json(&flame, 0.01, false)).unwrap();
+    assert_eq!(nodes(&json), ["0 main 0/10000", "1 wide 0/9500", "2 leaf 9500/9500", "1 (50 more) 500/500"]);
+    // The table still has them.
+    let strings = json["strings"].as_array().unwrap();
+    assert!(strings.iter().any(|text| text == "narrow7"));
+}
+
+#[test]
+fn ten_thousand_stacks_fit_and_all_time_is_there() {
+    let names: Vec<String> = (0..12_000).map(|index| format!("function_{index}")).collect();
+    let chunks: Vec<Vec<&str>> =
+        (0..10_000).map(|index| names[index..index + 12].iter().map(String::as_str).collect()).collect();
+    let all: Vec<(&str, &[&str], u64)> = chunks.iter().map(|path| ("p", &path[..], 1)).collect();
+    let mut flame = Flame::new(Shape::default());
+    flame.add(&super::profile(MonoNs(1), &all), 0);
+    flame.finish();
+    let json = serde_json::to_value(flame_json(&flame, 0.0, false)).unwrap();
+    let depth = json["nodes"]["depth"].as_array().unwrap();
+    assert!(depth.len() <= 80_001, "{}", depth.len());
+    let own: u64 = json["nodes"]["self"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
+    assert_eq!(own, 10_000 * 10_000_000);
+}
+
+#[test]
+fn long_answers_are_compressed_for_who_can_read_it() {
+    run(async {
+        let service = Service::new();
+        let names: Vec<String> = (0..500).map(|index| format!("function_{index}")).collect();
+        let paths: Vec<[&str; 1]> = names.iter().map(|name| [name.as_str()]).collect();
+        let samples: Vec<(&str, &[&str], u64)> = paths.iter().map(|path| ("p", &path[..], 1)).collect();
+        service.window(5, &samples);
+        let plain = service.get("/api/flame?from=-1m").await;
+        let request = Request::get("/api/flame?from=-1m").header(header::ACCEPT_ENCODING, "gzip");
+        let packed = service.ask(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(packed.headers[header::CONTENT_ENCODING], "gzip");
+        assert_eq!(packed.headers[header::VARY], "accept-encoding");
+        let mut bytes = Vec::new();
+        GzDecoder::new(&*packed.body).read_to_end(&mut bytes).unwrap();
+        assert!(bytes.len() > packed.body.len() && bytes == plain.body);
+    });
+}

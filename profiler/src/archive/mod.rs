@@ -64,7 +64,7 @@ pub enum ArchiveError {
 
 /// The windows. All methods may be called from any thread.
 pub struct Archive {
-    options: ArchiveOptions,
+    options: Mutex<ArchiveOptions>,
     windows: Mutex<VecDeque<Window>>,
 }
 
@@ -74,14 +74,22 @@ impl Archive {
     /// # Errors
     /// The directory cannot be used.
     pub fn open(options: ArchiveOptions) -> Result<Self, ArchiveError> {
-        Ok(Self { options, windows: Mutex::default() })
+        Ok(Self { options: Mutex::new(options), windows: Mutex::default() })
+    }
+
+    /// Keeps as much from now on. The directory stays.
+    pub fn set_limits(&self, options: &ArchiveOptions) {
+        let mut kept = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = kept.directory.take();
+        *kept = ArchiveOptions { directory, ..options.clone() };
     }
 
     /// Takes a window in.
     pub fn add(&self, window: Window) {
+        let memory_bytes = self.options.lock().unwrap_or_else(PoisonError::into_inner).memory_bytes;
         let mut windows = self.lock();
         windows.push_back(window);
-        while windows.len() as u64 > self.options.memory_bytes >> 16 {
+        while windows.len() as u64 > memory_bytes >> 16 {
             windows.pop_front();
         }
     }

@@ -1,109 +1,146 @@
 //! `jitprof serve`: the service.
 
-use std::io;
+use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
 
-use crate::archive::{Archive, ArchiveError, ArchiveOptions};
-use crate::record::{CallGraph, RecordOptions, Targets, WindowOptions};
-use crate::serve::http::{State, router};
-use crate::serve::{Recording, RecordingError};
+use crate::serve::config::{Bytes, LogFormat, LogLevel, Settings, Time};
+use crate::serve::{self, ServeError, log};
 
-/// Windows that wait for the archive at most.
-const MAX_WINDOWS: usize = 16;
-
-/// What `serve` takes.
+/// What `serve` takes. Each option goes over the file's.
 #[derive(Debug, ClapArgs)]
 pub struct Arguments {
-    /// Samples per second and busy CPU
-    #[arg(short = 'F', long = "freq", default_value_t = 19, value_name = "HZ")]
-    frequency_hz: u32,
-    /// Address to listen at
-    #[arg(long, default_value = "127.0.0.1:7878")]
-    listen: SocketAddr,
+    /// The configuration; options given here go over it. SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration, show all of it, and end
+    #[arg(long)]
+    check_config: bool,
+
+    /// These processes, instead of all
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', help_heading = "What to profile")]
+    pid: Vec<u32>,
+    /// Processes and threads of this name, instead of all
+    #[arg(long, value_name = "NAME", conflicts_with = "pid", help_heading = "What to profile")]
+    comm: Option<String>,
+
+    /// Samples per second and busy CPU [default: 19]
+    #[arg(short = 'F', long = "freq", value_name = "HZ", help_heading = "Recording")]
+    frequency_hz: Option<u32>,
+    /// Length of a window [default: 10s]
+    #[arg(long, value_name = "TIME", help_heading = "Recording")]
+    window: Option<Time>,
+    /// How long a window waits for names that come late [default: 3s]
+    #[arg(long, value_name = "TIME", help_heading = "Recording")]
+    grace: Option<Time>,
+
+    /// Address to listen at [default: 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "HTTP")]
+    listen: Option<SocketAddr>,
+
+    /// Keep windows here as files; without it in memory only
+    #[arg(long, value_name = "DIR", help_heading = "What is kept")]
+    directory: Option<PathBuf>,
+    /// Remove older files [default: 24h]
+    #[arg(long, value_name = "TIME", help_heading = "What is kept")]
+    max_age: Option<Time>,
+    /// Remove the oldest files when all together are larger [default: 1GiB]
+    #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
+    max_bytes: Option<Bytes>,
+    /// Memory for windows [default: 64MiB]
+    #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
+    memory: Option<Bytes>,
+
+    /// Lines of text, or of JSON [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Log")]
+    log_format: Option<LogFormat>,
+    /// What is worth a line [default: info]
+    #[arg(long, value_enum, value_name = "LEVEL", help_heading = "Log")]
+    log_level: Option<LogLevel>,
 }
 
-/// Why the service ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The recording.
-    #[error(transparent)]
-    Recording(#[from] RecordingError),
-    /// The archive.
-    #[error(transparent)]
-    Archive(#[from] ArchiveError),
-    /// The address, or a signal.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
+impl Arguments {
+    fn settings(&self) -> Result<Settings, serve::config::ConfigError> {
+        Settings::load(self.config.as_deref(), |settings| self.change(settings))
+    }
+
+    /// Puts the command line over the file.
+    fn change(&self, settings: &mut Settings) {
+        if !self.pid.is_empty() || self.comm.is_some() {
+            settings.selection.pids.clone_from(&self.pid);
+            settings.selection.comm.clone_from(&self.comm);
+        }
+        set(&mut settings.sampling.frequency, self.frequency_hz);
+        set(&mut settings.window.length, self.window);
+        set(&mut settings.window.grace, self.grace);
+        set(&mut settings.http.listen, self.listen);
+        if self.directory.is_some() {
+            // A path on the command line is meant from where it was typed.
+            let absolute =
+                self.directory.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+            settings.storage.directory = absolute;
+        }
+        set(&mut settings.storage.max_age, self.max_age);
+        set(&mut settings.storage.max_bytes, self.max_bytes);
+        set(&mut settings.storage.memory, self.memory);
+        set(&mut settings.log.format, self.log_format);
+        set(&mut settings.log.level, self.log_level);
+    }
 }
 
-/// Serves until a signal ends it.
+fn set<T: Copy>(setting: &mut T, argument: Option<T>) {
+    if let Some(value) = argument {
+        *setting = value;
+    }
+}
+
+/// Serves until a signal ends it, or shows the configuration.
 ///
 /// # Errors
 /// [`ServeError`].
-pub(super) fn run(arguments: &Arguments) -> Result<(), ServeError> {
-    let system = |what| move |source| ServeError::System { what, source };
-    let archive = Arc::new(Archive::open(ArchiveOptions {
-        memory_bytes: 64 << 20,
-        directory: None,
-        max_age: Duration::from_secs(86_400),
-        max_bytes: 1 << 30,
-    })?);
-    let (window_sender, windows) = mpsc::sync_channel(MAX_WINDOWS);
-    let (ended_sender, ended) = oneshot::channel();
-    let window = WindowOptions { length: Duration::from_secs(10), grace: Duration::from_secs(3) };
-    let recording = Recording::start(record_options(arguments), window, window_sender, ended_sender)?;
-    let keeper = {
-        let archive = Arc::clone(&archive);
-        let run = move || windows.into_iter().for_each(|window| archive.add(window));
-        std::thread::Builder::new().name("archive".into()).spawn(run).map_err(system("cannot start a thread"))?
-    };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("cannot start tokio"))?;
-    let state = State { archive, recording: recording.handle() };
-    let served = runtime.block_on(async {
-        let listener = TcpListener::bind(arguments.listen).await?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let end = async move {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = ended => {}
-            }
-        };
-        axum::serve(listener, router(state)).with_graceful_shutdown(end).await
-    });
-    recording.stop()?;
-    keeper.join().map_err(|_| RecordingError::Panicked)?;
-    served.map_err(system("cannot serve"))
+pub(super) fn run(arguments: Arguments, out: &mut impl Write) -> Result<(), ServeError> {
+    let settings = arguments.settings()?;
+    if arguments.check_config {
+        return out
+            .write_all(settings.to_toml().as_bytes())
+            .map_err(|source| ServeError::System { what: "cannot write to standard output", source });
+    }
+    let log = log::init(settings.log);
+    serve::run(settings, &|| arguments.settings(), &log)
 }
 
-fn record_options(arguments: &Arguments) -> RecordOptions {
-    RecordOptions {
-        targets: Targets::All,
-        inherit: true,
-        frequency_hz: arguments.frequency_hz,
-        event: None,
-        kernel_stack: true,
-        user_stack: true,
-        call_graph: CallGraph::Auto,
-        unwind_mib: None,
-        peek: true,
-        gsym: Vec::new(),
-        title: "All processes".to_owned(),
-        bucket: Duration::from_millis(100),
-        log_kernel: false,
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn every_option_goes_over_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "[sampling]\nfrequency = 49\nkernel = false\n[window]\nlength = \"20s\"\n")
+            .unwrap();
+        let path = file.path().display().to_string();
+        let settings = |more: &[&str]| {
+            let line = ["x", "--config", &path].into_iter().chain(more.iter().copied());
+            Command::try_parse_from(line).unwrap().arguments.settings()
+        };
+        assert_eq!(settings(&[]).unwrap().sampling.frequency, 49);
+        let changed = settings(&["-F", "99", "--max-bytes", "2GiB", "-p", "1,2", "--directory", "a"]).unwrap();
+        assert_eq!(changed.sampling.frequency, 99);
+        assert!(!changed.sampling.kernel);
+        assert_eq!(changed.window.length.to_string(), "20s");
+        assert_eq!(changed.storage.max_bytes, Bytes(2 << 30));
+        assert_eq!(changed.selection.pids, [1, 2]);
+        assert!(changed.storage.directory.is_some_and(|path| path.is_absolute()));
+        assert!(settings(&["-F", "0"]).unwrap_err().to_string().starts_with("the command line: sampling.frequency"));
     }
 }

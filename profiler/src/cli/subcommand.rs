@@ -8,9 +8,10 @@ use std::io::{self, Write};
 use clap::Subcommand as ClapSubcommand;
 
 use super::gsym::{self, GsymCommandError};
-use super::serve::{self, ServeError};
+use super::serve;
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
+use crate::serve::ServeError;
 
 /// A subcommand as typed.
 #[derive(Debug, ClapSubcommand)]
@@ -22,7 +23,7 @@ pub enum Subcommand {
     /// Writes generated code as a GSYM file for other tools, or shows what a GSYM file says
     Gsym(gsym::Arguments),
     /// Profiles all the time at low cost, keeps the last hours, and answers in a browser
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
 }
 
 /// Why a subcommand failed.
@@ -68,7 +69,7 @@ impl Subcommand {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
-            Self::Serve(arguments) => serve::run(&arguments)?,
+            Self::Serve(arguments) => serve::run(*arguments, &mut out)?,
         }
         Ok(out.flush()?)
     }

@@ -22,14 +22,15 @@ use crate::symbol::FrameKind;
 /// zlib's default compromise of speed and size.
 const GZIP_LEVEL: u32 = 6;
 
-pub(super) fn write(profile: &Profile, _options: &OutputOptions, writer: impl Write) -> io::Result<()> {
+pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(writer, Compression::new(GZIP_LEVEL));
     let mut tables = Tables::new(profile);
     let mut frames = Vec::new();
     let mut encoded = Vec::new();
     for row in profile.rows_without_time() {
         profile.frames_of(row.stack, &mut frames);
-        let sample = tables.sample(&row, &frames);
+        let labels = if options.without_labels { Vec::new() } else { tables.labels(row.task) };
+        let sample = tables.sample(&row, &frames, labels);
         encoded.clear();
         message::encode(SAMPLE_TAG, &sample, &mut encoded);
         gzip.write_all(&encoded)?;
@@ -80,13 +81,13 @@ impl<'a> Tables<'a> {
         signed(index)
     }
 
-    fn sample(&mut self, row: &Row, frames: &[FrameId]) -> Sample {
+    fn sample(&mut self, row: &Row, frames: &[FrameId], label: Vec<Label>) -> Sample {
         let mut location_id: Vec<_> =
             physical_frames(self.profile, frames).map(|group| self.location(group, row.count)).collect();
         location_id.reverse();
         let time = signed(row.cpu_ns);
         let value = if self.is_span_time() { vec![time] } else { vec![signed(row.count), time] };
-        Sample { location_id, value, label: self.labels(row.task) }
+        Sample { location_id, value, label }
     }
 
     /// Whether there are no samples, but nanoseconds only.

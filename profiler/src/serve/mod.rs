@@ -2,11 +2,23 @@
 //!
 //! ```text
 //! record thread   Recorder::serve -> Window -> bounded queue                 never waits for anything below
-//! archive thread  queue -> Archive, push
-//! tokio           HTTP, signals, timers -> Command -> record thread
+//! archive thread  queue -> counts, push queues, Archive
+//! tokio           HTTP, push, signals, timers -> Command -> record thread
 //! ```
+//!
+//! Only the record thread and the symbolizer keep the capabilities that the service was started with.
 
+pub mod config;
 pub mod http;
+pub mod log;
+mod metrics;
+mod privileges;
+mod push;
 mod recording;
+mod service;
+mod supervisor;
 
+pub use metrics::Metrics;
+pub use push::{ClientError, PushError, PushStats, Pushers};
 pub use recording::{Handle, Recording, RecordingError};
+pub use service::{ServeError, run};

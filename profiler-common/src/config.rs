@@ -6,6 +6,11 @@
 pub const SELECT: &str = "SELECT";
 /// Name of the `[u8; 16]` global with the thread name that [`Select::Comm`] looks for, NUL-padded.
 pub const SELECT_COMM: &str = "SELECT_COMM";
+/// Name of the `u32` global that is 1 when [`Select::Matching`] asks for users in the USERS map.
+pub const SELECT_USERS: &str = "SELECT_USERS";
+/// Name of the `u32` global that is 1 when [`Select::Matching`] asks for processes in the PROCESSES map or below a
+/// cgroup of the CGROUPS map.
+pub const SELECT_MEMBERS: &str = "SELECT_MEMBERS";
 /// Name of the `u32` global that is 1 when kernel frames are wanted.
 pub const KERNEL_STACK: &str = "KERNEL_STACK";
 /// Name of the `u32` global that is 1 when user frames are wanted.
@@ -38,4 +43,6 @@ pub enum Select {
     Threads = 2,
     /// Processes in the PROCESSES map, and threads whose name is `SELECT_COMM`.
     Comm = 3,
+    /// Tasks that have one of the users and are members, as far as `SELECT_USERS` and `SELECT_MEMBERS` ask for it.
+    Matching = 4,
 }

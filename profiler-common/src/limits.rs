@@ -13,6 +13,9 @@ pub const MAX_FRAMES: usize = MAX_KERNEL_FRAMES + MAX_USER_FRAMES;
 /// Bytes of a thread's name, NUL included (the kernel's `TASK_COMM_LEN`).
 pub const COMM_LEN: usize = 16;
 
+/// Control groups of version 2 that the kernel part compares a task's with; each costs a call a sample.
+pub const MAX_CGROUPS: u32 = 16;
+
 /// Farthest that a frame pointer may lie above the stack pointer of its frame, in bytes. Larger frames do not occur in
 /// practice; a register that holds some other pointer mostly fails this check.
 pub const MAX_FRAME_BYTES: u64 = 1 << 20;

@@ -3,10 +3,10 @@
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    maps::{Array, CgroupArray, HashMap, PerCpuArray, RingBuf},
 };
 use profiler_common::{
-    limits::COMM_LEN,
+    limits::{COMM_LEN, MAX_CGROUPS},
     sample::{COUNTERS as COUNTER_COUNT, Counter, SampleBuffer},
     table::{PageKey, Region},
     unwind::Frame,
@@ -47,6 +47,14 @@ pub static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(16384, 0);
 #[map]
 pub static THREADS: HashMap<u32, u32> = HashMap::with_max_entries(1024, 0);
 
+/// Followed users by uid.
+#[map]
+pub static USERS: HashMap<u32, u32> = HashMap::with_max_entries(1024, 0);
+
+/// Followed control groups of version 2, without gaps from the front.
+#[map]
+pub static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
+
 /// Array maps that userspace writes through a memory mapping.
 const MMAPABLE: u32 = 1 << 10;
 
@@ -78,6 +86,10 @@ pub static STATE: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
 pub static SELECT: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static SELECT_COMM: Global<[u8; COMM_LEN]> = Global::new([0; COMM_LEN]);
+#[unsafe(no_mangle)]
+pub static SELECT_USERS: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static SELECT_MEMBERS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static KERNEL_STACK: Global<u32> = Global::new(1);
 #[unsafe(no_mangle)]

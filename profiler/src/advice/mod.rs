@@ -6,9 +6,13 @@ use std::path::Path;
 
 mod runtime;
 mod text;
+mod version;
 
 pub use runtime::{Clues, Detected, Runtime, Version, detect};
 pub use text::{Advice, advise};
+pub use version::{
+    VersionFile, main_runtime, version_files, version_in_environment, version_in_paths, version_variable,
+};
 
 /// What to tell the user about a process whose generated code has no names: a sentence for each runtime found in it.
 ///
@@ -28,3 +32,5 @@ pub fn for_process(exe: Option<&Path>, cmdline: &[String], files: &[String]) -> 
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod version_tests;

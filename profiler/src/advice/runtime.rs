@@ -62,6 +62,27 @@ pub struct Clues<'a> {
     pub cmdline: &'a [String],
 }
 
+impl Runtime {
+    /// A short name, for labels.
+    pub fn label(self) -> &'static str {
+        match self {
+            Runtime::Node => "node",
+            Runtime::Deno => "deno",
+            Runtime::V8 => "v8",
+            Runtime::Bun => "bun",
+            Runtime::CPython => "cpython",
+            Runtime::Jvm => "jvm",
+            Runtime::OpenJ9 => "openj9",
+            Runtime::DotNet => "dotnet",
+            Runtime::Php => "php",
+            Runtime::Erlang => "erlang",
+            Runtime::Wasmtime => "wasmtime",
+            Runtime::LuaJit => "luajit",
+            Runtime::Ruby => "ruby",
+        }
+    }
+}
+
 impl fmt::Display for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -147,13 +168,13 @@ fn add(found: &mut Vec<Detected>, runtime: Runtime, version: Option<Version>) {
     }
 }
 
-fn file_name(path: &str) -> &str {
+pub(super) fn file_name(path: &str) -> &str {
     // What /proc appends when the file was replaced by an upgrade.
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn program(name: &str) -> Option<Runtime> {
+pub(super) fn program(name: &str) -> Option<Runtime> {
     PROGRAMS.iter().find_map(|(program, runtime)| {
         let rest = name.strip_prefix(program)?;
         let version = rest.trim_start_matches('-');
@@ -182,12 +203,19 @@ fn version_in(runtime: Runtime, path: &str) -> Option<Version> {
 
 /// `MAJOR[.MINOR]` right after the first `marker` that such a number follows.
 fn after(path: &str, marker: &str) -> Option<Version> {
+    let mut numbers = numbers_after(path, marker)?.split('.').map(str::parse);
+    let major = numbers.next()?.ok()?;
+    let minor = numbers.next().and_then(Result::ok).unwrap_or(0);
+    Some(Version { major, minor })
+}
+
+/// The numbers with points between them right after the first `marker` that any follow.
+pub(super) fn numbers_after<'a>(path: &'a str, marker: &str) -> Option<&'a str> {
     path.match_indices(marker).find_map(|(at, _)| {
         let text = &path[at + marker.len()..];
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let mut numbers = text[..end].split('.').map(str::parse);
-        let major = numbers.next()?.ok()?;
-        let minor = numbers.next().and_then(Result::ok).unwrap_or(0);
-        Some(Version { major, minor })
+        let numbers = text[..end].trim_end_matches('.');
+        let major = numbers.split('.').next()?;
+        major.parse::<u32>().is_ok().then_some(numbers)
     })
 }

@@ -9,7 +9,7 @@ use crate::cli::trace_log::TraceLog;
 use crate::kernel::Event;
 use crate::output::{ColorScheme, Destination, Format, OutputError, OutputOptions};
 use crate::process::procfs;
-use crate::record::{CallGraph, RecordOptions, Targets};
+use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets};
 use crate::units::{Pid, Tid};
 
 /// Time buckets of outputs that show time.
@@ -93,6 +93,7 @@ impl Config {
             title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
             // Spans are looked up by the time of each sample.
             bucket: if trace.is_some() { Duration::ZERO } else { bucket },
+            labels: Some(LabelOptions::of_this_host()),
             log_kernel: args.verbose > 1,
             targets,
         };

@@ -1,10 +1,11 @@
 //! Loads the eBPF sampler, attaches it to a perf event on every CPU, and reads its samples.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::Path;
 
-use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
+use aya::maps::{CgroupArray, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::ProgramError;
 use aya::programs::perf_event::{
     HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
@@ -14,7 +15,7 @@ use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
 use profiler_common::config::{self, Select};
 use profiler_common::late::LateHeader;
-use profiler_common::limits::COMM_LEN;
+use profiler_common::limits::{COMM_LEN, MAX_CGROUPS};
 use profiler_common::sample::{Counter, SampleHeader};
 use profiler_common::stop::StopReason;
 use zerocopy::FromBytes;
@@ -77,6 +78,14 @@ pub enum Selection {
     Threads(Vec<Tid>),
     /// Threads of this name, and processes that [`Sampler::follow`] names.
     Comm(String),
+    /// Those that pass each question that is asked.
+    Matching {
+        /// Real user ids; without any, every user's.
+        users: Vec<u32>,
+        /// Only processes that [`Sampler::follow`] names, and those in or below the cgroups of
+        /// [`Sampler::set_cgroups`].
+        members: bool,
+    },
 }
 
 /// How to sample.
@@ -173,6 +182,7 @@ pub struct Sampler {
     // Declared before `ebpf`: the ring's mapping goes before the maps' owner does.
     ring: RingBuf<MapData>,
     processes: HashMap<MapData, u32, u32>,
+    cgroups: CgroupArray<MapData>,
     counters: PerCpuArray<MapData, u64>,
     tables: Option<Tables>,
     ebpf: Ebpf,
@@ -200,6 +210,11 @@ impl Sampler {
             Selection::Processes => (Select::Processes, [0; COMM_LEN]),
             Selection::Threads(_) => (Select::Threads, [0; COMM_LEN]),
             Selection::Comm(name) => (Select::Comm, padded_comm(name)),
+            Selection::Matching { .. } => (Select::Matching, [0; COMM_LEN]),
+        };
+        let asks = match &options.selection {
+            Selection::Matching { users, members } => [!users.is_empty(), *members].map(u32::from),
+            _ => [0; 2],
         };
         let (select, self_pid) = (select as u32, std::process::id());
         let flags = [options.kernel_stack, options.user_stack, options.log, options.rows].map(u32::from);
@@ -211,6 +226,8 @@ impl Sampler {
         let mut ebpf = loader
             .override_global(config::SELECT, &select, true)
             .override_global(config::SELECT_COMM, &comm, true)
+            .override_global(config::SELECT_USERS, &asks[0], true)
+            .override_global(config::SELECT_MEMBERS, &asks[1], true)
             .override_global(config::KERNEL_STACK, &flags[0], true)
             .override_global(config::USER_STACK, &flags[1], true)
             .override_global(config::LOG_RARE, &flags[2], true)
@@ -227,17 +244,16 @@ impl Sampler {
             tracing::warn!("events of the kernel part will not be logged: {error}");
         }
         let verified = program::load(&mut ebpf, variant)?;
-        if let Selection::Threads(tids) = &options.selection {
-            let mut threads: HashMap<_, u32, u32> =
-                HashMap::try_from(ebpf.take_map("THREADS").ok_or(KernelError::Mismatch { name: "THREADS" })?)?;
-            for tid in tids {
-                threads.insert(tid.0, 1, 0)?;
-            }
+        match &options.selection {
+            Selection::Threads(tids) => fill(&mut ebpf, "THREADS", tids.iter().map(|tid| tid.0))?,
+            Selection::Matching { users, .. } => fill(&mut ebpf, "USERS", users.iter().copied())?,
+            Selection::All | Selection::Processes | Selection::Comm(_) => {}
         }
         let take = |ebpf: &mut Ebpf, name| ebpf.take_map(name).ok_or(KernelError::Mismatch { name });
         Ok(Self {
             ring: RingBuf::try_from(take(&mut ebpf, "SAMPLES")?)?,
             processes: HashMap::try_from(take(&mut ebpf, "PROCESSES")?)?,
+            cgroups: CgroupArray::try_from(take(&mut ebpf, "CGROUPS")?)?,
             counters: PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)?,
             tables: if options.rows { Some(Tables::take(&mut ebpf, rows, regions)?) } else { None },
             ebpf,
@@ -362,6 +378,25 @@ impl Sampler {
         }
     }
 
+    /// Samples the tasks in and below these directories of a cgroup hierarchy of version 2, and no others that were set
+    /// before. Returns how many of them had room, the first ones.
+    ///
+    /// # Errors
+    /// One of them is no such directory.
+    pub fn set_cgroups(&mut self, directories: &[File]) -> Result<usize, KernelError> {
+        let room = MAX_CGROUPS as usize;
+        for (index, directory) in (0..MAX_CGROUPS).zip(directories) {
+            self.cgroups.set(index, directory.as_fd(), 0)?;
+        }
+        for index in (0..MAX_CGROUPS).skip(directories.len()) {
+            // Most were not set to begin with, which the kernel answers with an error.
+            if self.cgroups.unset(index).is_err() {
+                break;
+            }
+        }
+        Ok(directories.len().min(room))
+    }
+
     /// The descriptor that becomes readable when many samples wait.
     pub fn fd(&self) -> RawFd {
         self.ring.as_raw_fd()
@@ -404,6 +439,16 @@ impl Sampler {
     }
 }
 
+/// Puts numbers into a map that serves as a set. The map itself stays with the programs.
+fn fill(ebpf: &mut Ebpf, name: &'static str, numbers: impl Iterator<Item = u32>) -> Result<(), KernelError> {
+    let map = ebpf.map_mut(name).ok_or(KernelError::Mismatch { name })?;
+    let mut set: HashMap<_, u32, u32> = HashMap::try_from(map)?;
+    for number in numbers {
+        set.insert(number, 1, 0)?;
+    }
+    Ok(())
+}
+
 /// Turns what would be a bare errno later into a sentence now.
 fn check_machine() -> Result<(), KernelError> {
     let access = Access::of_this_process();
@@ -434,7 +479,7 @@ fn table_sizes(options: &SamplerOptions) -> (u32, u32) {
         return (1, 1);
     }
     let (rows, regions) = match options.selection {
-        Selection::All | Selection::Comm(_) => (4 << 20, 128 << 10),
+        Selection::All | Selection::Comm(_) | Selection::Matching { .. } => (4 << 20, 128 << 10),
         Selection::Processes | Selection::Threads(_) => (2 << 20, 64 << 10),
     };
     // A row takes 8 bytes. More than a GiB could not be told apart in a span.

@@ -6,6 +6,7 @@
 //! space     executable mappings of one process, with their times  -> (address, time) -> Mapping
 //! table     pid -> process, over pid reuse, fork and exec         -> (pid, time) -> Process
 //! open      the file behind a mapping, through the target's root  -> TargetFile
+//! labels    name, user, control group, container, unit            -> Identity
 //! discover  which mappings are jitdump markers                    -> DumpMapping
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 pub mod discover;
 pub mod event;
+pub mod labels;
 mod mapping;
 pub mod open;
 pub mod procfs;

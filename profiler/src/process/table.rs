@@ -30,6 +30,13 @@ pub struct ProcessId {
     pub start: MonoNs,
 }
 
+impl ProcessId {
+    /// Whether a process with this number and this start, as /proc gives it, is the same.
+    pub fn has_start(self, start: MonoNs) -> bool {
+        is_same_start(self.start, start)
+    }
+}
+
 /// One process, alive or ended.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -146,6 +153,11 @@ impl Processes {
     pub fn get(&self, id: ProcessId) -> Option<&Process> {
         let live = self.live.get(&id.pid).filter(|live| live.id == id);
         live.or_else(|| self.past.iter().rev().find(|old| old.id == id))
+    }
+
+    /// Whether a process is known and has not ended.
+    pub fn is_live(&self, id: ProcessId) -> bool {
+        self.live.get(&id.pid).is_some_and(|live| live.id == id)
     }
 
     /// The processes that have not ended, in no particular order.

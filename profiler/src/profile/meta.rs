@@ -1,5 +1,6 @@
 //! What a profile says about the run as a whole, and about the tasks in it.
 
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -54,7 +55,7 @@ impl ProfileMeta {
 }
 
 /// A thread under one name. A thread that renames itself is a new task.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Task {
     /// The process.
     pub pid: Pid,
@@ -67,4 +68,11 @@ pub struct Task {
     pub comm: Arc<str>,
     /// What else is known about the process.
     pub labels: Arc<Labels>,
+}
+
+impl Hash for Task {
+    /// Without the labels: a task is looked up for every sample, and a thread under one name has few sets of them.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.pid, self.process_start, self.tid, &self.comm).hash(state);
+    }
 }

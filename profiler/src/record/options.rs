@@ -58,6 +58,24 @@ pub struct RecordOptions {
     pub title: String,
     /// Width of the profile's time buckets; [`Duration::MAX`] for one.
     pub bucket: Duration,
+    /// Say more about each process than its number and names; `None`: do not.
+    pub labels: Option<LabelOptions>,
     /// Log rare events of the kernel part.
     pub log_kernel: bool,
+}
+
+/// How processes are labelled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelOptions {
+    /// What the host is called; empty for no such label.
+    pub host: String,
+}
+
+impl LabelOptions {
+    /// With the name that the kernel has for this host. In a container without the host's UTS namespace it is the
+    /// container's.
+    pub fn of_this_host() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self { host: host.trim().to_owned() }
+    }
 }

@@ -10,8 +10,9 @@ use rustc_hash::FxHashMap;
 use crate::account::Account;
 use crate::code::{CodeHit, CodeId};
 use crate::process::{Mapping, MappingKind, Process, ProcessId};
-use crate::profile::{FrameId, Labels, Profile, Task};
+use crate::profile::{FrameId, Profile, Task};
 use crate::record::files::Files;
+use crate::record::labels::History;
 use crate::record::sources::Sources;
 use crate::record::waiting::{Stacks, Waiting};
 use crate::symbol::names::classify;
@@ -89,7 +90,7 @@ pub(super) struct Context<'a> {
     pub(super) sources: Option<&'a Sources>,
     pub(super) symbols: &'a Symbolizer,
     pub(super) stacks: &'a Stacks,
-    pub(super) labels: &'a Arc<Labels>,
+    pub(super) labels: &'a History,
 }
 
 /// An object, the start and method of an inlined part (`None` for the object itself), and a line.
@@ -203,7 +204,7 @@ impl Resolver {
             process_start: sample.process.start.0,
             tid: sample.tid,
             comm,
-            labels: Arc::clone(context.labels),
+            labels: Arc::clone(context.labels.at(sample.time)),
         });
         profile.add(sample.time, stack, task, 1);
         self.frames = frames;

@@ -3,6 +3,7 @@
 mod close;
 mod feed;
 mod follow;
+mod label;
 mod late;
 mod serve;
 mod settle;
@@ -12,7 +13,6 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,15 +25,17 @@ use crate::kernel::{
 use crate::process::event::TaskEvent;
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, Processes, monotonic_now};
-use crate::profile::{Labels, Profile, ProfileMeta, SampledEvent};
+use crate::profile::{Profile, ProfileMeta, SampledEvent};
 use crate::record::copies::Copies;
 use crate::record::files::Files;
+use crate::record::labels::{Births, History, Labeller};
 use crate::record::late::LateSamples;
 use crate::record::machine::running_pids;
 use crate::record::options::{CallGraph, RecordOptions, Targets};
 use crate::record::resolve::Resolver;
 use crate::record::sources::{Polled, ReadContext, Sources};
 use crate::record::unwinding::Unwinding;
+use crate::record::versions::Versions;
 use crate::record::waiting::{MAX_WAITING, Queue, Stacks, Waiting};
 use crate::symbol::Symbolizer;
 use crate::units::{MonoNs, Pid, Tid};
@@ -152,8 +154,11 @@ pub struct Recorder {
     /// What tells each process' runtime, read while it is there.
     clues: HashMap<ProcessId, Clues>,
     /// What else is known about each process, if that is wanted.
-    labels: HashMap<ProcessId, Arc<Labels>>,
-    no_labels: Arc<Labels>,
+    labels: HashMap<ProcessId, History>,
+    no_labels: History,
+    labeller: Option<Labeller>,
+    versions: Option<Versions>,
+    births: Births,
     events: Vec<TaskEvent>,
     arrived: Vec<Waiting>,
     started: Instant,
@@ -190,6 +195,8 @@ impl Recorder {
         let unwinding = if sampler_options.rows { Some(Unwinding::spawn()) } else { None };
         let unwinding =
             unwinding.transpose().map_err(|source| RecordError::System { what: "starting a thread", source })?;
+        let versions = options.labels.as_ref().map(|_| Versions::spawn()).transpose();
+        let versions = versions.map_err(|source| RecordError::System { what: "starting a thread", source })?;
         let mut recorder = Self {
             tick_clock: TickClock::start(&side_band),
             sampler_options,
@@ -215,7 +222,10 @@ impl Recorder {
             forked: HashMap::new(),
             clues: HashMap::new(),
             labels: HashMap::new(),
-            no_labels: Arc::default(),
+            no_labels: History::default(),
+            labeller: options.labels.as_ref().map(|labels| Labeller::new(&labels.host)),
+            versions,
+            births: Births::default(),
             events: Vec::new(),
             arrived: Vec::new(),
             started: Instant::now(),
@@ -246,6 +256,7 @@ impl Recorder {
         }
         self.followed.insert(pid);
         let id = self.attach(pid)?;
+        self.ensure_labels(id);
         self.awaited.push(id);
         Ok(())
     }
@@ -339,6 +350,7 @@ impl Recorder {
                 self.account.samples.process_gone += 1;
             }
         }
+        self.ensure_labels(sample.process);
         self.take_inheritance(sample.process);
         self.note_demand(sample.process, sample.user, sample.time);
         let mut remarks = Vec::new();
@@ -364,7 +376,9 @@ impl Recorder {
             self.look_for_perf_maps();
             self.settle_forks(now);
             self.check_copies();
+            self.check_labels(now);
         }
+        self.take_versions();
         let more = self.poll_sources(now);
         self.publish_rows(now);
         self.finish_late(now, false);

@@ -22,6 +22,8 @@ use crate::units::{Pid, Tid};
 const MAX_MAPS_BYTES: u64 = 32 << 20;
 /// `stat` and `status` are below 4 KiB on every kernel; `NSpid` has at most 32 levels.
 const MAX_STATUS_BYTES: u64 = 16 << 10;
+/// A line for each hierarchy, each with a path of 4 KiB at most.
+const MAX_CGROUP_BYTES: u64 = 64 << 10;
 /// As much of a command line as is of use to tell runtimes apart.
 const MAX_CMDLINE_BYTES: u64 = 64 << 10;
 /// More threads than any live process has; `pid_max` itself goes to 4 million.
@@ -151,6 +153,23 @@ pub fn cmdline(pid: Pid) -> Result<Vec<String>, ProcError> {
         return Ok(Vec::new());
     }
     Ok(bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// The bytes of `/proc/PID/cgroup`, 64 KiB at most.
+///
+/// # Errors
+/// [`ProcError`].
+pub fn cgroup(pid: Pid) -> Result<Vec<u8>, ProcError> {
+    Ok(read_bounded(pid, &proc_path(pid, "cgroup"), MAX_CGROUP_BYTES)?.0)
+}
+
+/// The bytes of the environment that the process was started with, 64 KiB at most. Reads its memory, and may wait for
+/// what it has mapped there.
+///
+/// # Errors
+/// [`ProcError`].
+pub fn environment(pid: Pid) -> Result<Vec<u8>, ProcError> {
+    Ok(read_bounded(pid, &proc_path(pid, "environ"), MAX_CMDLINE_BYTES)?.0)
 }
 
 /// The pid namespace.

@@ -29,8 +29,12 @@ impl Recorder {
             self.follow_child(*pid);
         }
         self.processes.apply(event);
+        if let TaskChange::Comm { pid, tid, comm, exec } = &event.change {
+            self.renamed(*pid, *tid, comm, *exec, event.time);
+        }
         match &event.change {
             TaskChange::Fork { pid, parent_pid, .. } if pid != parent_pid => {
+                self.births.note(*pid, *parent_pid, event.time);
                 self.inherit(*pid, *parent_pid, event.time);
                 self.borrow_rows(*pid, event.time);
                 self.mappings_changed(*pid, event.time);

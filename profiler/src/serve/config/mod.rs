@@ -22,7 +22,7 @@ pub use reload::Change;
 pub use units::{Bytes, Time};
 
 use crate::archive::ArchiveOptions;
-use crate::record::{CallGraph, RecordOptions, Targets, WindowOptions};
+use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets, WindowOptions};
 use crate::units::Pid;
 
 /// Everything that can be chosen.
@@ -283,6 +283,7 @@ impl Settings {
             gsym: self.sampling.gsym.clone(),
             title,
             bucket: Duration::from_millis(100),
+            labels: Some(LabelOptions::of_this_host()),
             log_kernel: false,
         }
     }

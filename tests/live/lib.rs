@@ -8,6 +8,7 @@
 mod clock;
 mod compiled;
 mod dump;
+mod endless;
 mod firefox;
 mod folded;
 mod pprof;
@@ -28,6 +29,7 @@ use anyhow::{Context, Result};
 pub use clock::unix_minus_monotonic_ns;
 pub use compiled::compile;
 pub use dump::{Load, loads};
+pub use endless::{Ended, Endless};
 pub use firefox::{TimedSample, timed_samples};
 pub use folded::{Folded, Stack};
 pub use pprof::Pprof;

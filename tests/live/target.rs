@@ -107,12 +107,28 @@ impl Target {
     /// # Errors
     /// It has ended.
     pub fn interrupt(&self) -> Result<()> {
+        self.signal(libc::SIGINT)
+    }
+
+    /// Sends a signal to what was started.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn signal(&self, signal: i32) -> Result<()> {
         let pid = i32::try_from(self.child.id())?;
         // SAFETY: kill only takes numbers; the child is not waited for yet, so the pid is still its own.
-        if unsafe { libc::kill(pid, libc::SIGINT) } != 0 {
-            return Err(std::io::Error::last_os_error()).context("cannot interrupt the target");
+        if unsafe { libc::kill(pid, signal) } != 0 {
+            return Err(std::io::Error::last_os_error()).context("cannot send a signal to the target");
         }
         Ok(())
+    }
+
+    /// Whether what was started has not ended yet.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
     }
 
     /// Waits until it ends by itself.

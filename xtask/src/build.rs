@@ -48,6 +48,15 @@ pub(crate) fn jitprof(workspace: &Workspace, profile: Profile) -> Result<PathBuf
     jitprof_for(workspace, &Platform::host(), profile)
 }
 
+/// Builds the recording without end whose inside the live tests look at, with its kernel part inside.
+pub(crate) fn endless(workspace: &Workspace) -> Result<()> {
+    command::progress("building the recording without end");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--release", "--package", "jitprof", "--example", "endless"]);
+    // The same object as the binary's, or cargo would build the library a second time without it.
+    command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))
+}
+
 /// The same for a platform.
 pub(crate) fn jitprof_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
     let object = kernel_part(workspace, platform)?;

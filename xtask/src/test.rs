@@ -150,6 +150,7 @@ fn unit(workspace: &Workspace) -> Result<String> {
 
 fn build_all(workspace: &Workspace) -> Result<String> {
     build::jitprof(workspace, Profile::Release)?;
+    build::endless(workspace)?;
     build::jitdemo(workspace)?;
     build::agent(workspace, Profile::Release)?;
     Ok(String::new())
@@ -160,6 +161,7 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
     let mut variables = vec![
         ("JITPROF_BIN", workspace.target.join("release/jitprof").into()),
         ("JITPROF_AGENT", workspace.target.join("release/libjitprof_agent.so").into()),
+        ("JITPROF_ENDLESS", workspace.target.join("release/examples/endless").into()),
         ("JITPROF_DEMO", workspace.target.join("release/jitdemo").into()),
         ("JITPROF_TARGETS", workspace.targets().into()),
     ];

@@ -93,6 +93,11 @@ impl CodeMap {
         }
     }
 
+    /// Lets the map grow to another size from now on. What is there already stays.
+    pub fn set_limit(&mut self, limit_bytes: usize) {
+        self.limit_bytes = limit_bytes;
+    }
+
     /// Takes up one announcement.
     ///
     /// A load ends every object that it overlaps, wholly, from its time on: a runtime frees code objects whole, so one

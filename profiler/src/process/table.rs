@@ -1,6 +1,6 @@
 //! Pid to process, over pid reuse, fork and exec.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -11,12 +11,14 @@ use crate::process::space::AddressSpace;
 use crate::process::sys;
 use crate::units::{MonoNs, Pid, Tid};
 
-/// Processes that have ended and are kept for samples that arrive late.
-const MAX_PAST: usize = 1024;
+/// Processes that have ended and are kept for samples that arrive late: those of two seconds at 2,000 forks a second.
+const MAX_PAST: usize = 4096;
+/// Their mappings together, 20 MB: a child that calls exec leaves its parent's behind, 30 or so.
+const MAX_PAST_MAPPINGS: usize = 1 << 17;
 /// Live processes; more than `pid_max`'s default.
 const MAX_LIVE: usize = 1 << 16;
-/// Threads whose names are kept, of one process.
-const MAX_THREADS: usize = 1 << 16;
+/// Threads that are kept of one process; the end of one with more may be seen early, and it is then attached again.
+const MAX_THREADS: usize = 1 << 14;
 
 /// Which process: pids are reused, so a pid alone is none.
 ///
@@ -75,6 +77,7 @@ pub struct ProcessStats {
 pub struct Processes {
     live: HashMap<Pid, Process>,
     past: VecDeque<Process>,
+    past_mappings: usize,
     stats: ProcessStats,
     stale: bool,
 }
@@ -87,7 +90,7 @@ impl Processes {
 
     /// Reads a running process from /proc and follows it from now on. The side band must have been switched on
     /// before, so that nothing falls between the two. A process that is followed already is brought up to date.
-    /// Cost: /proc/PID/maps, and one small file a thread.
+    /// Cost: /proc/PID/maps, and a directory entry a thread.
     ///
     /// # Errors
     /// [`ProcError`]: it has gone, or may not be read.
@@ -99,13 +102,13 @@ impl Processes {
         let known = self.live.get_mut(&pid).filter(|known| is_same_start(known.id.start, start));
         if let Some(known) = known {
             known.space.reconcile(&maps, time);
-            known.read_thread_names();
+            known.read_threads();
             return Ok(known.id);
         }
         let id = ProcessId { pid, start };
         let mut process = Process::new(id, AddressSpace::from_maps(&maps, time));
         process.threads.insert(Tid(pid.0), Arc::from(stat.comm));
-        process.read_thread_names();
+        process.read_threads();
         self.add(process, time);
         Ok(id)
     }
@@ -163,6 +166,38 @@ impl Processes {
     /// The processes that have not ended, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = &Process> {
         self.live.values()
+    }
+
+    /// Forgets processes that ended before `time`, but for those that `keep` names, and the mappings of living ones that
+    /// ended before.
+    pub fn forget_before(&mut self, time: MonoNs, keep: impl Fn(ProcessId) -> bool) {
+        let mappings = &mut self.past_mappings;
+        self.past.retain(|old| {
+            let keeps = old.exit_time.is_none_or(|exit| exit >= time) || keep(old.id);
+            if !keeps {
+                *mappings = mappings.saturating_sub(old.space.size());
+            }
+            keeps
+        });
+        for process in self.live.values_mut() {
+            process.space.forget_before(time);
+        }
+    }
+
+    /// Ends the processes that are not among `running`, which was read after `time`: their exits were lost. Those that
+    /// began since are left alone.
+    pub fn end_missing(&mut self, running: &HashSet<Pid>, time: MonoNs) -> Vec<ProcessId> {
+        let missing = |process: &&Process| !running.contains(&process.id.pid) && process.id.start < time;
+        let ended: Vec<ProcessId> = self.live.values().filter(missing).map(|process| process.id).collect();
+        for id in &ended {
+            self.end(id.pid, time);
+        }
+        ended
+    }
+
+    /// All processes that are known, alive and ended.
+    pub fn ids(&self) -> impl Iterator<Item = ProcessId> {
+        self.live.values().chain(&self.past).map(|process| process.id)
     }
 
     /// Whether events were lost since the last call: then every process should be attached again.
@@ -233,10 +268,12 @@ impl Processes {
             return;
         };
         process.exit_time = Some(time);
-        if self.past.len() == MAX_PAST {
-            self.past.pop_front();
-        }
+        self.past_mappings += process.space.size();
         self.past.push_back(process);
+        while self.past.len() > MAX_PAST || (self.past_mappings > MAX_PAST_MAPPINGS && self.past.len() > 1) {
+            let Some(oldest) = self.past.pop_front() else { break };
+            self.past_mappings = self.past_mappings.saturating_sub(oldest.space.size());
+        }
     }
 
     fn add(&mut self, process: Process, time: MonoNs) {
@@ -284,15 +321,15 @@ impl Process {
         true
     }
 
-    /// Threads that end meanwhile are left out; that the process itself may have ended is for its exit event to say.
-    fn read_thread_names(&mut self) {
+    /// A thread that is new here has its process' name until an event says otherwise: samples bring their own. That the
+    /// process itself may have ended is for its exit event to say.
+    fn read_threads(&mut self) {
         let Ok(tids) = procfs::threads(self.id.pid) else {
             return;
         };
+        let name = self.comm(Tid(self.id.pid.0)).map_or_else(|| Arc::from(""), Arc::clone);
         for tid in tids.into_iter().take(MAX_THREADS) {
-            if let Ok(comm) = procfs::thread_comm(self.id.pid, tid) {
-                self.threads.insert(tid, Arc::from(comm));
-            }
+            self.threads.entry(tid).or_insert_with(|| Arc::clone(&name));
         }
     }
 }

@@ -214,6 +214,31 @@ impl Profile {
         *self = empty;
     }
 
+    /// Forgets frames, stacks, tasks and names that no row refers to; all handles become void.
+    pub fn compact(&mut self) {
+        let mut compact = self.select(self.meta.start, |_| true);
+        compact.overflow = self.overflow;
+        *self = compact;
+    }
+
+    /// Forgets at which frequency samples from before `time` were taken.
+    pub fn forget_frequencies_before(&mut self, time: MonoNs) {
+        let holding = self.periods.partition_point(|(from, _)| *from <= time).saturating_sub(1);
+        self.periods.drain(..holding);
+    }
+
+    /// Bytes of all tables, estimated.
+    pub fn bytes(&self) -> usize {
+        // An entry of an index map is the key, its hash and an index.
+        let entry = |key: usize| key + 3 * size_of::<usize>();
+        self.string_bytes
+            + self.strings.len() * entry(0)
+            + self.frames.len() * entry(size_of::<FrameKey>())
+            + self.stacks.len() * entry(size_of::<StackNode>())
+            + self.tasks.len() * entry(size_of::<Task>())
+            + self.counts.len() * entry(size_of::<(RowKey, Count)>())
+    }
+
     /// What did not fit.
     pub fn overflow(&self) -> Overflow {
         self.overflow

@@ -6,6 +6,7 @@ use std::path::Path;
 use profiler_common::machine::Machine;
 
 use crate::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin};
+use crate::record::bounds::CodeBounds;
 use crate::record::options::CallGraph;
 use crate::units::MonoNs;
 use crate::unwind::{JitSpace, RowTable, Templates, rows_of_called_code, rows_of_code, rows_of_jit};
@@ -36,6 +37,24 @@ impl Announced {
             called: false,
             since: MonoNs(0),
         }
+    }
+
+    /// Takes up as much as this from now on.
+    pub(super) fn set_bounds(&mut self, bounds: CodeBounds) {
+        self.map.set_limit(bounds.map_bytes);
+        if let Some(rows) = &mut self.rows {
+            rows.set_limit(bounds.functions);
+        }
+    }
+
+    /// Memory, estimated.
+    pub(super) fn bytes(&self) -> usize {
+        self.map.bytes() + self.rows.as_ref().map_or(0, JitSpace::bytes)
+    }
+
+    /// What found no room so far.
+    pub(super) fn refused(&self) -> u64 {
+        self.map.stats().dropped_full + self.rows.as_ref().map_or(0, JitSpace::refused)
     }
 
     /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.

@@ -1,6 +1,6 @@
 //! Which object file lies behind a mapping.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -13,10 +13,14 @@ use crate::units::{Avma, FileOffset, Pid};
 /// Mappings remembered at most; beyond it all are looked up anew.
 const MAX_KNOWN: usize = 1 << 16;
 
+/// Root directories held open, each a descriptor; the usual soft limit of a process is 1024.
+const MAX_ROOTS: usize = 128;
+
 /// Remembers the object behind each mapping that a sample has met.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    known: HashMap<(ProcessId, Avma, u64, FileOffset), Option<ObjectId>>,
+    known: HashMap<ProcessId, HashMap<(Avma, u64, FileOffset), Option<ObjectId>>>,
+    count: usize,
     roots: HashMap<ProcessId, Option<Arc<File>>>,
     /// Files that could not be opened.
     pub(super) unreadable: u64,
@@ -51,21 +55,34 @@ impl Files {
         if !matches!(mapping.kind, MappingKind::File | MappingKind::Vdso) {
             return None;
         }
-        let key = (process, mapping.start, mapping.inode, mapping.file_offset);
-        if let Some(known) = self.known.get(&key) {
+        let key = (mapping.start, mapping.inode, mapping.file_offset);
+        if let Some(known) = self.known.get(&process).and_then(|known| known.get(&key)) {
             return *known;
         }
-        if self.known.len() >= MAX_KNOWN {
+        if self.count >= MAX_KNOWN {
             self.known.clear();
-            self.roots.clear();
+            self.count = 0;
         }
         let object = if mapping.kind == MappingKind::Vdso {
             objects.add_vdso().map_err(|error| remarks.push(format!("vDSO not named: {error}"))).ok()
         } else {
             self.open(process, mapping, objects, remarks)
         };
-        self.known.insert(key, object);
+        self.known.entry(process).or_default().insert(key, object);
+        self.count += 1;
         object
+    }
+
+    /// Forgets the files of other processes.
+    pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
+        self.roots.retain(|process, _| wanted(*process));
+        self.known.retain(|process, _| wanted(*process));
+        self.count = self.known.values().map(HashMap::len).sum();
+    }
+
+    /// The objects behind all mappings that are remembered.
+    pub(super) fn objects(&self) -> HashSet<ObjectId> {
+        self.known.values().flat_map(HashMap::values).flatten().copied().collect()
     }
 
     fn open(
@@ -86,6 +103,9 @@ impl Files {
                 return None;
             }
         };
+        if self.roots.len() >= MAX_ROOTS && !self.roots.contains_key(&process) {
+            self.roots.clear();
+        }
         let root = self.roots.entry(process).or_insert_with(|| root_of(process.pid));
         match objects.add_in(opened.file, &mapping.path, root.as_ref()) {
             Ok(object) => Some(object),

@@ -219,6 +219,12 @@ impl LateSamples {
         self.uses.remove(&process);
     }
 
+    /// Forgets what pieces were good for in other processes.
+    pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
+        self.uses.retain(|process, _| wanted(*process));
+        self.wanted.retain(|process, _| wanted(*process));
+    }
+
     /// Generated code that walks have met and nothing is known about, by process. It is forgotten with this.
     pub(super) fn take_wanted(&mut self) -> HashMap<ProcessId, BTreeSet<u64>> {
         std::mem::take(&mut self.wanted)

@@ -10,6 +10,7 @@
 //! ```
 
 mod announced;
+mod bounds;
 mod copies;
 mod files;
 mod generated;

@@ -148,7 +148,7 @@ impl Resolver {
         let symbols = context.symbols;
         let kernel = context.stacks.frames(sample.kernel).iter().enumerate();
         let mut kernel = kernel.map(|(index, &pc)| SymbolKey::Kernel(Avma(lookup_pc(pc, pc_kind(index)))));
-        if !kernel.all(|key| symbols.get(key).is_some()) {
+        if !kernel.all(|key| is_named(symbols, key)) {
             return Readiness::NotYet;
         }
         let Some(process) = context.process else { return Readiness::Ready };
@@ -158,7 +158,7 @@ impl Resolver {
             let Some(mapping) = process.space.lookup(addr, sample.time) else { break };
             if is_file(mapping) {
                 let key = files.key(process.id, mapping, addr, symbols.objects(), remarks);
-                if key.is_some_and(|key| symbols.get(key).is_none()) {
+                if key.is_some_and(|key| !is_named(symbols, key)) {
                     return Readiness::NotYet;
                 }
             } else if context.sources.is_some_and(|sources| sources.any() && !is_announced(sources, addr, sample.time))
@@ -178,9 +178,19 @@ impl Resolver {
         self.jit_modules.clear();
     }
 
+    /// Frames and names that it remembers.
+    pub(super) fn remembered(&self) -> usize {
+        self.native.len() + self.jit.len() + self.plain.len() + self.comms.len() + self.jit_modules.len()
+    }
+
+    /// Forgets the frames of other processes' code.
+    pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
+        self.unnamed_by_process.retain(|process, _| wanted(*process));
+        self.jit.retain(|(process, ..), _| wanted(*process));
+    }
+
     /// Adds the sample to the profile.
-    pub(super) fn resolve(
-        &mut self,
+    pub(super) fn resolve(        &mut self,
         sample: &Waiting,
         context: &Context<'_>,
         files: &mut Files,
@@ -418,6 +428,15 @@ impl Resolver {
 fn was_true(context: &Context<'_>, pc: u64, index: usize, time: MonoNs) -> bool {
     let rows = context.sources.and_then(|sources| sources.code.rows());
     rows.is_none_or(|rows| rows.was_true(lookup_pc(pc, pc_kind(index)), time))
+}
+
+/// Whether a name has come. One that was forgotten since it was asked for is asked for again.
+fn is_named(symbols: &Symbolizer, key: SymbolKey) -> bool {
+    let named = symbols.get(key).is_some();
+    if !named {
+        symbols.request(key);
+    }
+    named
 }
 
 fn is_file(mapping: &Mapping) -> bool {

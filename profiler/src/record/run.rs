@@ -7,6 +7,7 @@ mod label;
 mod late;
 mod serve;
 mod settle;
+mod tidy;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -38,14 +39,15 @@ use crate::record::unwinding::Unwinding;
 use crate::record::versions::Versions;
 use crate::record::waiting::{MAX_WAITING, Queue, Stacks, Waiting};
 use crate::symbol::Symbolizer;
+use tidy::Tidy;
 use crate::units::{MonoNs, Pid, Tid};
 
 /// How often tails are read and samples resolved.
 const TICK: Duration = Duration::from_millis(100);
 /// Pause after each early wake-up, so that a storm of task events costs a bounded number of turns.
 const PACE: Duration = Duration::from_millis(2);
-/// Ticks between looks for perf maps, stalled files and old code: about a second.
-const SLOW_TICKS: u64 = 10;
+/// Between looks for perf maps, stalled files and old code.
+const SLOW_NS: u64 = 1_000_000_000;
 /// How long the end of a run waits for outstanding names.
 const NAMES_LIMIT: Duration = Duration::from_secs(20);
 /// How long the end of a run reads dumps that keep growing.
@@ -147,7 +149,7 @@ pub struct Recorder {
     /// The run ends when all of these have.
     awaited: Vec<ProcessId>,
     /// Processes that were gone before they could be looked at.
-    gone: HashSet<Pid>,
+    gone: HashMap<Pid, MonoNs>,
     /// Children that have not been given their parent's code yet, with the parent and the time of the fork. A code map
     /// is copied in microseconds a function, and most children call exec at once: the copy waits for a sample.
     forked: HashMap<ProcessId, (ProcessId, MonoNs)>,
@@ -159,10 +161,12 @@ pub struct Recorder {
     labeller: Option<Labeller>,
     versions: Option<Versions>,
     births: Births,
+    /// Set if the recording has no end.
+    endless: Option<Tidy>,
     events: Vec<TaskEvent>,
     arrived: Vec<Waiting>,
     started: Instant,
-    ticks: u64,
+    slow_at: MonoNs,
 }
 
 impl Recorder {
@@ -218,7 +222,8 @@ impl Recorder {
             account: Account::default(),
             followed: HashSet::new(),
             awaited: Vec::new(),
-            gone: HashSet::new(),
+            gone: HashMap::new(),
+            endless: None,
             forked: HashMap::new(),
             clues: HashMap::new(),
             labels: HashMap::new(),
@@ -229,7 +234,7 @@ impl Recorder {
             events: Vec::new(),
             arrived: Vec::new(),
             started: Instant::now(),
-            ticks: 0,
+            slow_at: MonoNs(0),
             options,
         };
         for pid in awaited {
@@ -340,18 +345,20 @@ impl Recorder {
     fn assign(&mut self, mut sample: Waiting) {
         let pid = sample.process.pid;
         let mut known = self.processes.at(pid, sample.time).map(|process| process.id);
-        if known.is_none() && !self.gone.contains(&pid) {
+        if known.is_none() && !self.gone.contains_key(&pid) {
             known = self.attach(pid).ok();
         }
         match known {
-            Some(id) => sample.process = id,
+            Some(id) => {
+                sample.process = id;
+                self.note_ran(id, sample.time);
+            }
             None => {
-                self.gone.insert(pid);
+                self.gone.entry(pid).or_insert(sample.time);
                 self.account.samples.process_gone += 1;
             }
         }
         self.ensure_labels(sample.process);
-        self.take_inheritance(sample.process);
         self.note_demand(sample.process, sample.user, sample.time);
         let mut remarks = Vec::new();
         Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);
@@ -366,12 +373,9 @@ impl Recorder {
 
     /// Reads tails and resolves what can be. Returns whether there is more to read at once.
     fn tick(&mut self) -> Result<bool, RecordError> {
-        self.ticks += 1;
         let now = monotonic_now();
-        if self.processes.take_stale() {
-            self.attach_again();
-        }
-        let slow = self.ticks.is_multiple_of(SLOW_TICKS);
+        self.refresh(now);
+        let slow = self.is_slow_tick(now);
         if slow {
             self.look_for_perf_maps();
             self.settle_forks(now);
@@ -390,6 +394,7 @@ impl Recorder {
         if slow {
             self.symbols.check();
             self.forget(now);
+            self.tidy(now);
         }
         Ok(more)
     }
@@ -397,8 +402,11 @@ impl Recorder {
     /// Reads what is new in all tails. Returns whether there is more to read at once.
     fn poll_sources(&mut self, now: MonoNs) -> bool {
         let mut all = Polled::default();
+        let endless = self.endless.is_some();
         for (id, sources) in &mut self.sources {
-            all.add(sources.poll(now, is_alive(&self.processes, *id)));
+            if !endless || sources.is_due(now) {
+                all.add(sources.poll(now, is_alive(&self.processes, *id)));
+            }
         }
         self.take_up(all)
     }
@@ -412,6 +420,15 @@ impl Recorder {
         }
         self.remark_all(polled.remarks);
         polled.more
+    }
+
+    /// Ticks may be further apart than in a run; what is done every second is not.
+    fn is_slow_tick(&mut self, now: MonoNs) -> bool {
+        let due = now.0.saturating_sub(self.slow_at.0) >= SLOW_NS;
+        if due {
+            self.slow_at = now;
+        }
+        due
     }
 
     /// Drops code that ended before every waiting sample.

@@ -19,6 +19,11 @@ use crate::units::MonoNs;
 const LLVM_DEBUG_BIAS: u64 = 0x40;
 /// Dumps followed in one process at most. JITs in one process rarely are two; a target may map thousands.
 const MAX_DUMPS: usize = 16;
+/// A dump that has brought nothing for so long may go for a new one.
+const IDLE_DUMP_NS: u64 = 10_000_000_000;
+/// Who has announced something, or run, this lately is looked at with every tick; the others once a second.
+const GROWING_NS: u64 = 2_000_000_000;
+const IDLE_POLL_NS: u64 = 1_000_000_000;
 /// Children that late records are passed on to; records arrive seconds late at most, so the oldest can go.
 const MAX_HEIRS: usize = 64;
 
@@ -38,6 +43,15 @@ pub(super) struct Sources {
     perf_map: Option<PerfMapTail>,
     /// Children that have a copy of the map, and since when: records from before that still arrive are theirs, too.
     heirs: Vec<(ProcessId, MonoNs)>,
+    /// When it was last sampled, looked at for a perf map, read, and found to have announced something.
+    ran_at: MonoNs,
+    looked_at: MonoNs,
+    polled_at: MonoNs,
+    grew_at: MonoNs,
+    /// Takes up less than others, because it has announced too much.
+    pub(super) bounded: bool,
+    /// That some of its code found no room has been said.
+    pub(super) refusal_said: bool,
 }
 
 #[derive(Debug)]
@@ -53,6 +67,8 @@ struct Dump {
     known_until: MonoNs,
     /// The file cannot be read any more.
     failed: bool,
+    /// When it last brought something.
+    grew_at: MonoNs,
 }
 
 /// What a poll brought.
@@ -97,7 +113,36 @@ impl Sources {
             dumps: Vec::new(),
             perf_map: None,
             heirs: Vec::new(),
+            ran_at: MonoNs(0),
+            looked_at: MonoNs(0),
+            polled_at: MonoNs(0),
+            grew_at: MonoNs(0),
+            bounded: false,
+            refusal_said: false,
         }
+    }
+
+    /// A sample of it was taken at `time`.
+    pub(super) fn ran(&mut self, time: MonoNs) {
+        self.ran_at = self.ran_at.max(time);
+    }
+
+    /// Whether it was sampled since a perf map of it was last looked for.
+    pub(super) fn ran_since_look(&self) -> bool {
+        self.ran_at >= self.looked_at
+    }
+
+    /// Whether it generates code now.
+    pub(super) fn is_growing(&self, now: MonoNs) -> bool {
+        now.0.saturating_sub(self.grew_at.0) < GROWING_NS
+    }
+
+    /// Whether its files are to be read now, in a recording without end: a process that does not run announces nothing,
+    /// but samples see only a part of what runs.
+    pub(super) fn is_due(&self, now: MonoNs) -> bool {
+        let any = !self.dumps.is_empty() || self.perf_map.is_some();
+        let runs = now.0.saturating_sub(self.ran_at.0) < GROWING_NS || self.is_growing(now);
+        any && (runs || now.0.saturating_sub(self.polled_at.0) >= IDLE_POLL_NS)
     }
 
     /// For a child made at `time`: it has its parent's code, and announces its own later.
@@ -169,7 +214,7 @@ impl Sources {
         if self.dumps.iter().any(known) {
             return;
         }
-        if self.dumps.len() >= MAX_DUMPS {
+        if !self.drop_idle_dump(context.now) {
             remarks.push(format!("process {} maps more than {MAX_DUMPS} dumps; {path} is not read", process.id.pid));
             return;
         }
@@ -207,11 +252,24 @@ impl Sources {
             until: inherited_from.map(|_| MonoNs(process.id.start.0.saturating_add(START_STEP_NS))),
             known_until: MonoNs(0),
             failed: false,
+            grew_at: context.now,
         });
+    }
+
+    /// Makes room for a dump: a program may begin a new one again and again. Returns whether there is room.
+    fn drop_idle_dump(&mut self, now: MonoNs) -> bool {
+        if self.dumps.len() < MAX_DUMPS {
+            return true;
+        }
+        let idle = |dump: &&Dump| dump.failed || now.0.saturating_sub(dump.grew_at.0) >= IDLE_DUMP_NS;
+        let oldest = self.dumps.iter().filter(idle).map(|dump| dump.grew_at).min();
+        let at = oldest.and_then(|oldest| self.dumps.iter().position(|dump| dump.grew_at == oldest));
+        at.map(|at| self.dumps.remove(at)).is_some()
     }
 
     /// Looks for a perf map, now and then: it may appear late, and be replaced. Returns whether it is a first one.
     pub(super) fn look_for_perf_map(&mut self, remarks: &mut Vec<String>) -> bool {
+        self.looked_at = monotonic_now();
         // Absent is the normal case, and one that belongs to somebody else is not this process'.
         let Ok(opened) = open_perf_map(self.id.pid, self.own_pid, self.uid) else { return false };
         let Some(tail) = &mut self.perf_map else {
@@ -233,7 +291,9 @@ impl Sources {
     /// Reads what is new everywhere.
     pub(super) fn poll(&mut self, now: MonoNs, alive: bool) -> Polled {
         let mut polled = Polled::default();
+        self.polled_at = now;
         let (code, heirs) = (&mut self.code, &self.heirs);
+        let version = code.map.version();
         for dump in self.dumps.iter_mut().filter(|dump| !dump.failed) {
             if let Err(error) = dump.poll(code, heirs, now, alive, &mut polled) {
                 dump.failed = true;
@@ -252,6 +312,9 @@ impl Sources {
             for line in lines {
                 code.apply(line);
             }
+        }
+        if code.map.version() != version || polled.more {
+            self.grew_at = now;
         }
         polled
     }
@@ -304,6 +367,9 @@ impl Dump {
         };
         let progress = self.tail.poll(&mut apply)?;
         self.bytes_read = self.bytes_read.saturating_add(progress.bytes_read);
+        if progress.bytes_read > 0 {
+            self.grew_at = now;
+        }
         polled.more |= progress.more;
         self.known_until = self.known_until.max(self.tail.stats().watermark);
         if until.is_some_and(|until| self.known_until >= until) {

@@ -206,6 +206,21 @@ impl Unwinding {
         self.end_code(process, tables, now);
     }
 
+    /// Forgets the files of other processes that have ended.
+    pub(super) fn retain_ended(&mut self, wanted: impl Fn(ProcessId) -> bool) {
+        self.ended.retain(|(process, _)| wanted(*process));
+    }
+
+    /// From now on the builders take what no sample waits for slowly.
+    pub(super) fn work_in_background(&self) {
+        self.builders.work_in_background();
+    }
+
+    /// Whether rows are being built.
+    pub(super) fn is_building(&self) -> bool {
+        self.builders.outstanding() > 0
+    }
+
     /// Withdraws what a process has published of its generated code.
     fn end_code(&mut self, process: ProcessId, tables: &mut Tables, now: MonoNs) {
         if let Some(Code { object, pages, .. }) = self.code.remove(&process) {

@@ -50,6 +50,11 @@ impl Stacks {
         self.words >= MAX_STACK_WORDS
     }
 
+    /// How many words are kept.
+    pub(super) fn words(&self) -> usize {
+        self.words
+    }
+
     /// Forgets all stacks. Indices given out before are void.
     pub(super) fn clear(&mut self) {
         self.known.clear();

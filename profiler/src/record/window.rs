@@ -71,6 +71,8 @@ pub enum Command {
     },
     /// Sample at another frequency from now on.
     Frequency(NonZeroU32),
+    /// Memory is short, or is so no longer: keep less of what can be had again.
+    Tight(bool),
     /// Hand out what there is now as a window, without a grace.
     Cut,
 }

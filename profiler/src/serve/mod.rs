@@ -3,12 +3,14 @@
 //! ```text
 //! record thread   Recorder::serve -> Window -> bounded queue                 never waits for anything below
 //! archive thread  queue -> counts, push queues, Archive
+//! governor        own CPU time and memory -> Command -> record thread
 //! tokio           HTTP, push, signals, timers -> Command -> record thread
 //! ```
 //!
 //! Only the record thread and the symbolizer keep the capabilities that the service was started with.
 
 pub mod config;
+mod governor;
 pub mod http;
 pub mod log;
 mod metrics;
@@ -18,6 +20,7 @@ mod recording;
 mod service;
 mod supervisor;
 
+pub use governor::{Governor, GovernorOptions, GovernorStats};
 pub use metrics::Metrics;
 pub use push::{ClientError, PushError, PushStats, Pushers};
 pub use recording::{Handle, Recording, RecordingError};

@@ -130,6 +130,11 @@ impl Handle {
         self.command(Command::Frequency(frequency_hz))
     }
 
+    /// Memory is short, or is so no longer. Returns whether the recording will hear of it.
+    pub fn set_tight(&self, tight: bool) -> bool {
+        self.command(Command::Tight(tight))
+    }
+
     /// Closes the open window now. Returns whether the recording will hear of it.
     pub fn cut(&self) -> bool {
         self.command(Command::Cut)

@@ -23,6 +23,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 use super::elf::Origin;
 use super::image::{Image, layout_of};
+use super::worker::SymbolBudget;
 use super::stats::{DebugLoss, SymbolStats};
 use crate::elf::{self, Layout};
 
@@ -33,7 +34,7 @@ const MAX_LINK_BYTES: u64 = 264;
 const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
 /// The copy of the debug file's contents, or nothing.
-pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Option<Image> {
+pub(super) fn load(origin: &Origin, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
     let owner = origin.file.metadata().ok()?.uid();
     let build_id = elf::build_id(&origin.file);
     let link = layout_of(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));
@@ -52,7 +53,7 @@ pub(super) fn load(origin: &Origin, stats: &mut SymbolStats) -> Option<Image> {
                 stats.count_debug(DebugLoss::OtherBuild);
                 continue;
             }
-            if let Some(image) = copy(&file, stats) {
+            if let Some(image) = copy(&file, budget, stats) {
                 stats.debug_files = stats.debug_files.saturating_add(1);
                 return Some(image);
             }
@@ -70,8 +71,8 @@ pub fn open_root(path: &str) -> io::Result<File> {
 }
 
 /// The file with debug information, or at least symbols.
-fn copy(file: &File, stats: &mut SymbolStats) -> Option<Image> {
-    let image = Image::copy(file, &layout_of(file).ok()?).ok()?;
+fn copy(file: &File, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
+    let image = Image::copy(file, &layout_of(file).ok()?, budget).ok()?;
     if let Some(loss) = image.debug_loss {
         stats.count_debug(loss);
     }

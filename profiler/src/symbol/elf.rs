@@ -17,7 +17,7 @@ pub const MAX_OPEN_FILES: usize = 256;
 /// Distinct files of one run.
 pub const MAX_OBJECTS: usize = 65536;
 
-/// A file, the same for every process that maps it. Valid for the run; ids are dense, from 0, in order of appearance.
+/// A file, the same for every process that maps it. Valid until it is forgotten; ids count from 0, in order of appearance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(u32);
 
@@ -80,7 +80,9 @@ struct Object {
 #[derive(Debug, Default)]
 struct Table {
     ids: HashMap<Identity, ObjectId>,
-    objects: Vec<Object>,
+    objects: HashMap<ObjectId, Object>,
+    /// Numbers are not used again: who still has one that is forgotten gets no name, not a wrong one.
+    next: u32,
     vdso: Option<ObjectId>,
     open: usize,
     clock: u64,
@@ -161,6 +163,11 @@ impl Objects {
         self.len() == 0
     }
 
+    /// Forgets files that are not wanted any more. Called with the symbolizer's own lock held: nothing in here takes it.
+    pub(super) fn retain(&self, wanted: impl Fn(ObjectId) -> bool) {
+        self.lock().retain(wanted);
+    }
+
     /// Files closed so far because too many were open.
     pub(super) fn closed(&self) -> u64 {
         self.lock().closed
@@ -170,8 +177,7 @@ impl Objects {
     pub(super) fn origin(&self, id: ObjectId) -> Result<Origin, Unresolved> {
         let mut table = self.lock();
         let now = table.tick();
-        let index = usize::try_from(id.0).map_err(|_| Unresolved::FileClosed)?;
-        let object = table.objects.get_mut(index).ok_or(Unresolved::FileClosed)?;
+        let object = table.objects.get_mut(&id).ok_or(Unresolved::FileClosed)?;
         object.last_used = now;
         let file = object.file.clone().ok_or(Unresolved::FileClosed)?;
         Ok(Origin { file, root: object.root.clone(), module: Arc::clone(&object.module) })
@@ -190,15 +196,25 @@ impl Table {
     }
 
     fn object(&self, id: ObjectId) -> Option<&Object> {
-        self.objects.get(usize::try_from(id.0).ok()?)
+        self.objects.get(&id)
+    }
+
+    fn retain(&mut self, wanted: impl Fn(ObjectId) -> bool) {
+        let vdso = self.vdso;
+        let Self { objects, open, .. } = self;
+        objects.retain(|id, object| {
+            let stays = Some(*id) == vdso || wanted(*id);
+            *open = open.saturating_sub(usize::from(!stays && object.file.is_some()));
+            stays
+        });
+        self.ids.retain(|_, id| objects.contains_key(id));
     }
 
     fn intern(&mut self, identity: Identity, origin: Origin) -> Result<ObjectId, ObjectError> {
         let now = self.tick();
         let Origin { file, root, module } = origin;
         if let Some(&id) = self.ids.get(&identity) {
-            let known = usize::try_from(id.0).ok().and_then(|index| self.objects.get_mut(index));
-            let object = known.expect("invariant: ids are indices of objects");
+            let object = self.objects.get_mut(&id).expect("invariant: ids lead to objects");
             object.last_used = now;
             if object.file.is_none() {
                 (object.file, object.root) = (Some(file), root);
@@ -207,9 +223,12 @@ impl Table {
             }
             return Ok(id);
         }
-        let next = u32::try_from(self.objects.len()).ok().filter(|_| self.objects.len() < MAX_OBJECTS);
-        let id = ObjectId(next.ok_or_else(|| ObjectError::TooMany { path: module.path.to_string() })?);
-        self.objects.push(Object { file: Some(file), root, module, last_used: now });
+        if self.objects.len() >= MAX_OBJECTS || self.next == u32::MAX {
+            return Err(ObjectError::TooMany { path: module.path.to_string() });
+        }
+        let id = ObjectId(self.next);
+        self.next += 1;
+        self.objects.insert(id, Object { file: Some(file), root, module, last_used: now });
         self.ids.insert(identity, id);
         self.open = self.open.saturating_add(1);
         self.close_surplus();
@@ -218,7 +237,7 @@ impl Table {
 
     fn close_surplus(&mut self) {
         while self.open > MAX_OPEN_FILES {
-            let open = self.objects.iter_mut().filter(|object| object.file.is_some());
+            let open = self.objects.values_mut().filter(|object| object.file.is_some());
             let Some(oldest) = open.min_by_key(|object| object.last_used) else {
                 return;
             };

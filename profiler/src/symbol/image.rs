@@ -29,6 +29,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::codesyms;
 use super::stats::{DebugLoss, Unresolved};
+use super::worker::SymbolBudget;
 use super::vet;
 use crate::elf::{
     self, ContentsError, ElfError, Layout, SECTION_HEADER_BYTES, SHT_DYNSYM, SHT_SYMTAB, Section, Source,
@@ -78,11 +79,11 @@ pub(super) fn layout_of(file: &File) -> Result<Layout, Unresolved> {
 
 impl Image {
     /// Copies from an open file. Time and memory are proportional to the sections kept.
-    pub(super) fn copy(file: &File, layout: &Layout) -> Result<Self, Unresolved> {
+    pub(super) fn copy(file: &File, layout: &Layout, budget: &SymbolBudget) -> Result<Self, Unresolved> {
         let unreadable = |_| Unresolved::Unreadable;
         let mut writer = Writer::new().map_err(unreadable)?;
-        let has_symbols = copy_symbols(file, layout, &mut writer)?;
-        let debug = collect_debug(file, layout);
+        let has_symbols = copy_symbols(file, layout, budget.symbols, &mut writer)?;
+        let debug = collect_debug(file, layout, budget.debug);
         let debug_loss = debug.as_ref().err().copied();
         let debug = debug.unwrap_or_default();
         for (name, bytes) in &debug {
@@ -99,9 +100,9 @@ impl Image {
 }
 
 /// Copies the better of the symbol tables, and returns whether there is one.
-fn copy_symbols(file: &File, layout: &Layout, writer: &mut Writer) -> Result<bool, Unresolved> {
-    let full = symbols_of(file, layout, SHT_SYMTAB)?;
-    let dynamic = symbols_of(file, layout, SHT_DYNSYM)?;
+fn copy_symbols(file: &File, layout: &Layout, limit: u64, writer: &mut Writer) -> Result<bool, Unresolved> {
+    let full = symbols_of(file, layout, SHT_SYMTAB, limit)?;
+    let dynamic = symbols_of(file, layout, SHT_DYNSYM, limit)?;
     let mut any = false;
     let wanted_dynamic = dynamic.filter(|dynamic| full.as_ref().is_none_or(|full| full.0.len() < dynamic.0.len()));
     for (table, names) in [(full, [".symtab", ".strtab"]), (wanted_dynamic, [".dynsym", ".dynstr"])] {
@@ -119,7 +120,12 @@ fn copy_symbols(file: &File, layout: &Layout, writer: &mut Writer) -> Result<boo
 }
 
 /// The symbols of code, and the section of their names.
-fn symbols_of<'a>(file: &File, layout: &'a Layout, kind: u32) -> Result<Option<(Vec<u8>, &'a Section)>, Unresolved> {
+fn symbols_of<'a>(
+    file: &File,
+    layout: &'a Layout,
+    kind: u32,
+    limit: u64,
+) -> Result<Option<(Vec<u8>, &'a Section)>, Unresolved> {
     let Some(table) = layout.section_of_kind(kind) else {
         return Ok(None);
     };
@@ -127,7 +133,7 @@ fn symbols_of<'a>(file: &File, layout: &'a Layout, kind: u32) -> Result<Option<(
     if strings.kind != SHT_STRTAB {
         return Ok(None);
     }
-    if table.size.saturating_add(strings.size) > MAX_SYMBOL_BYTES {
+    if table.size.saturating_add(strings.size) > limit {
         return Err(Unresolved::TooLarge);
     }
     let mut symbols = elf::read_bytes(file, table.file_offset, table.size).map_err(|_| Unresolved::Malformed)?;
@@ -136,11 +142,16 @@ fn symbols_of<'a>(file: &File, layout: &'a Layout, kind: u32) -> Result<Option<(
 }
 
 /// The debug sections, inflated and found harmless; empty if there are none.
-fn collect_debug(file: &File, layout: &Layout) -> Result<Vec<(&'static str, Vec<u8>)>, DebugLoss> {
+fn collect_debug(file: &File, layout: &Layout, limit: u64) -> Result<Vec<(&'static str, Vec<u8>)>, DebugLoss> {
     if layout.section(".debug_info").is_none() {
         return Ok(Vec::new());
     }
-    let mut left = MAX_DEBUG_BYTES;
+    let wanted = || VETTED.into_iter().chain(PLAIN).filter_map(|name| layout.section(name));
+    // As they are in the file, compressed perhaps: what is too large already need not be read.
+    if wanted().fold(0_u64, |sum, section| sum.saturating_add(section.size)) > limit {
+        return Err(DebugLoss::TooLarge);
+    }
+    let mut left = limit;
     let mut sections = Vec::new();
     for name in VETTED.into_iter().chain(PLAIN) {
         let Some(section) = layout.section(name) else {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::elf::ObjectId;
 use super::frame::Frame;
@@ -29,6 +30,7 @@ pub(super) struct Loaded {
 struct File {
     native: Result<Native, Unresolved>,
     last_used: u64,
+    used_at: Instant,
 }
 
 impl File {
@@ -46,6 +48,7 @@ impl Loaded {
                 Step::Answer(batch) => batch,
                 Step::Unload => {
                     (self.files, self.bytes) = (HashMap::new(), 0);
+                    self.names.forget_unused();
                     continue;
                 }
                 Step::End => return,
@@ -103,22 +106,34 @@ impl Loaded {
     fn load(&mut self, shared: &Shared, id: ObjectId, stats: &mut SymbolStats) -> Result<(), Unresolved> {
         self.clock = self.clock.saturating_add(1);
         if let Some(file) = self.files.get_mut(&id) {
-            file.last_used = self.clock;
+            (file.last_used, file.used_at) = (self.clock, Instant::now());
             return Ok(());
         }
+        let budget = shared.budget();
+        self.unload_idle(budget.idle);
         let origin = shared.objects.origin(id)?;
-        let native = Native::load(&origin, &shared.gsym, stats);
+        let native = Native::load(&origin, &shared.gsym, &budget, stats);
         stats.loads = stats.loads.saturating_add(1);
-        let file = File { native, last_used: self.clock };
+        let file = File { native, last_used: self.clock, used_at: Instant::now() };
         self.bytes = self.bytes.saturating_add(file.bytes());
         self.files.insert(id, file);
-        while self.files.len() > 1 && (self.bytes > MAX_LOADED_BYTES || self.files.len() > MAX_LOADED_FILES) {
+        while self.files.len() > 1 && (self.bytes > budget.loaded || self.files.len() > MAX_LOADED_FILES) {
             let oldest = self.files.iter().min_by_key(|(_, file)| file.last_used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             self.unload(oldest);
             stats.evictions = stats.evictions.saturating_add(1);
         }
         Ok(())
+    }
+
+    /// Files that nobody has asked for in a long time.
+    fn unload_idle(&mut self, limit: Duration) {
+        let idle = self.files.iter().filter(|(_, file)| file.used_at.elapsed() > limit);
+        let idle: Vec<ObjectId> = idle.map(|(id, _)| *id).collect();
+        if !idle.is_empty() {
+            idle.into_iter().for_each(|id| self.unload(id));
+            self.names.forget_unused();
+        }
     }
 
     fn unload(&mut self, id: ObjectId) {

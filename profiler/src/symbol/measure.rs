@@ -68,7 +68,7 @@ fn time_of_the_copy() {
     let layout = super::image::layout_of(&opened).unwrap();
     let info = layout.section(".debug_info").map_or(0, |section| section.size);
     let start = cpu_time();
-    let image = Image::copy(&opened, &layout).unwrap();
+    let image = Image::copy(&opened, &layout, &SymbolBudget::RUN).unwrap();
     println!("{}: {image:?}, .debug_info {info} bytes: CPU {:?}", file().display(), cpu_time() - start);
 }
 

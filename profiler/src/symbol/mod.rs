@@ -32,4 +32,4 @@ pub use image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
 pub use loaded::MAX_LOADED_BYTES;
 pub use stats::{DebugLoss, SymbolStats, Unresolved};
 pub use vet::MAX_INLINE_DEPTH;
-pub use worker::{MAX_KEYS, MAX_QUEUED, STALL_LIMIT, SymbolKey, Symbolizer};
+pub use worker::{MAX_KEYS, MAX_QUEUED, STALL_LIMIT, SymbolBudget, SymbolKey, Symbolizer};

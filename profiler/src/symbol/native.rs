@@ -17,6 +17,7 @@ use super::gsym::GsymTable;
 use super::image::{Image, layout_of};
 use super::plt::Plt;
 use super::stats::{DebugLoss, SymbolStats, Unresolved};
+use super::worker::SymbolBudget;
 use crate::elf::Layout;
 use crate::gsym::{GsymStore, Place};
 use crate::units::FileOffset;
@@ -39,6 +40,12 @@ impl Names {
         let name: Arc<str> = text.into();
         self.0.insert(Arc::clone(&name));
         name
+    }
+
+    /// Forgets what nobody else holds.
+    pub(super) fn forget_unused(&mut self) {
+        self.0.retain(|name| Arc::strong_count(name) > 1);
+        self.0.shrink_to_fit();
     }
 }
 
@@ -69,14 +76,19 @@ struct Table {
 impl Native {
     /// Copies the symbol tables and parses headers; blazesym parses on the first look-up. A file without debug
     /// information gets it from its GSYM file, else from a separate debug file.
-    pub(super) fn load(origin: &Origin, known: &GsymStore, stats: &mut SymbolStats) -> Result<Self, Unresolved> {
+    pub(super) fn load(
+        origin: &Origin,
+        known: &GsymStore,
+        budget: &SymbolBudget,
+        stats: &mut SymbolStats,
+    ) -> Result<Self, Unresolved> {
         let layout = layout_of(&origin.file)?;
-        let image = Image::copy(&origin.file, &layout)?;
+        let image = Image::copy(&origin.file, &layout, budget)?;
         if let Some(loss) = image.debug_loss {
             stats.count_debug(loss);
         }
         let gsym = (!image.has_debug).then(|| GsymTable::open(origin, known, stats)).flatten();
-        let separate = (!image.has_debug && gsym.is_none()).then(|| debugfile::load(origin, stats)).flatten();
+        let separate = (!image.has_debug && gsym.is_none()).then(|| debugfile::load(origin, budget, stats)).flatten();
         let images = separate.into_iter().chain([image]);
         let images: Vec<Image> = images.filter(|image| image.has_debug || image.has_symbols).collect();
         let bytes = images.iter().fold(0u64, |sum, image| sum.saturating_add(image.bytes));

@@ -8,7 +8,7 @@
 //! A file can be crafted to hold a parser for hours. A worker that has been at one file for longer than
 //! [`STALL_LIMIT`] is given up with that file (it ends by itself when it gets free) and the next one goes on without.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -19,7 +19,8 @@ use rustc_hash::FxHashMap;
 use super::elf::{ObjectId, Objects};
 use super::frame::Frame;
 use super::kernel::Kernel;
-use super::loaded::Loaded;
+use super::image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
+use super::loaded::{Loaded, MAX_LOADED_BYTES};
 use super::native::{self, Names};
 use super::stats::{SymbolStats, Unresolved};
 use crate::gsym::GsymStore;
@@ -49,10 +50,21 @@ pub enum SymbolKey {
     Kernel(Avma),
 }
 
+/// What is known of an address.
+struct Known {
+    /// Nothing while it is waiting.
+    frames: Option<Arc<[Frame]>>,
+    /// The turn in which it was last asked for.
+    used: u32,
+}
+
 #[derive(Default)]
 struct State {
-    /// Nothing while it is waiting.
-    table: FxHashMap<SymbolKey, Option<Arc<[Frame]>>>,
+    table: FxHashMap<SymbolKey, Known>,
+    /// Counts the calls of [`Symbolizer::forget_unused`].
+    turn: u32,
+    /// The worker is to drop what it has loaded.
+    unload: bool,
     queue: VecDeque<SymbolKey>,
     /// Asked for when the queue was full.
     deferred: VecDeque<SymbolKey>,
@@ -75,12 +87,37 @@ pub(super) struct Limits {
     pub(super) idle: Duration,
 }
 
+/// What the worker may load, in bytes and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SymbolBudget {
+    /// Copies of files loaded at once; the least recently used file is dropped, and loaded again when needed. What is
+    /// parsed of a copy takes about as much again.
+    pub loaded: u64,
+    /// Symbol tables of one file; beyond it, its code has no names.
+    pub symbols: u64,
+    /// Debug information of one file, inflated; beyond it, symbol tables alone give the names.
+    pub debug: u64,
+    /// How long a file stays loaded that nobody asks for while others are asked for.
+    pub idle: Duration,
+}
+
+impl SymbolBudget {
+    /// Of a run that ends.
+    pub const RUN: Self =
+        Self { loaded: MAX_LOADED_BYTES, symbols: MAX_SYMBOL_BYTES, debug: MAX_DEBUG_BYTES, idle: Duration::MAX };
+    /// Of a recording without end, for which an address that was never seen before comes every few seconds for weeks.
+    /// node's copy takes 12 MB, and loading it again 60 ms of CPU time: what is idle goes late.
+    pub const ENDLESS: Self =
+        Self { loaded: 24 << 20, symbols: 64 << 20, debug: 8 << 20, idle: Duration::from_secs(120) };
+}
+
 /// What the data loop and the worker both see.
 pub(super) struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
     limits: Limits,
+    budget: Mutex<SymbolBudget>,
     pub(super) objects: Objects,
     pub(super) gsym: GsymStore,
 }
@@ -107,12 +144,18 @@ impl Symbolizer {
         Self::spawn_within(Limits { stall: STALL_LIMIT, idle: IDLE_LIMIT }, gsym)
     }
 
+    /// Loads within another budget from now on.
+    pub fn set_budget(&self, budget: SymbolBudget) {
+        *self.shared.budget.lock().unwrap_or_else(PoisonError::into_inner) = budget;
+    }
+
     pub(super) fn spawn_within(limits: Limits, gsym: GsymStore) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
             limits,
+            budget: Mutex::new(SymbolBudget::RUN),
             objects: Objects::default(),
             gsym,
         });
@@ -128,10 +171,15 @@ impl Symbolizer {
     /// Asks for the frames of an address: some 100 ns, never waits for I/O. Asking again costs a look-up.
     pub fn request(&self, key: SymbolKey) {
         let mut state = self.shared.lock();
-        if state.table.contains_key(&key) || state.table.len() >= MAX_KEYS {
+        let turn = state.turn;
+        if let Some(known) = state.table.get_mut(&key) {
+            known.used = turn;
             return;
         }
-        state.table.insert(key, None);
+        if state.table.len() >= MAX_KEYS {
+            return;
+        }
+        state.table.insert(key, Known { frames: None, used: turn });
         state.stats.requests = state.stats.requests.saturating_add(1);
         if state.queue.len() < MAX_QUEUED {
             state.queue.push_back(key);
@@ -148,21 +196,60 @@ impl Symbolizer {
 
     /// The frames if they are known already, innermost first.
     pub fn get(&self, key: SymbolKey) -> Option<Arc<[Frame]>> {
-        self.shared.lock().table.get(&key).cloned().flatten()
+        let mut state = self.shared.lock();
+        let turn = state.turn;
+        let known = state.table.get_mut(&key)?;
+        known.used = turn;
+        known.frames.clone()
+    }
+
+    /// Forgets the frames of addresses that nobody has asked for in the last `turns` calls of this, if more than `keep`
+    /// addresses are known. What is forgotten has to be requested again. Returns how many were.
+    pub fn forget_unused(&self, keep: usize, turns: u32) -> usize {
+        let mut state = self.shared.lock();
+        state.turn = state.turn.saturating_add(1);
+        if state.table.len() <= keep {
+            return 0;
+        }
+        let (before, oldest) = (state.table.len(), state.turn.saturating_sub(turns));
+        state.table.retain(|_, known| known.frames.is_none() || known.used >= oldest);
+        if before == state.table.len() {
+            return 0;
+        }
+        if state.table.len() < state.table.capacity() / 4 {
+            state.table.shrink_to_fit();
+        }
+        before - state.table.len()
+    }
+
+    /// Closes and forgets the files that are neither in `wanted` nor behind an address that is known.
+    pub fn forget_objects(&self, wanted: &HashSet<ObjectId>) {
+        let mut state = self.shared.lock();
+        let named: HashSet<ObjectId> = state.table.keys().filter_map(|key| object_of(*key)).collect();
+        self.shared.objects.retain(|id| wanted.contains(&id) || named.contains(&id));
+        state.refused.retain(|id, _| wanted.contains(id) || named.contains(id));
+    }
+
+    /// Has the worker drop what it has loaded: it is loaded again when it is needed.
+    pub fn unload(&self) {
+        self.shared.lock().unload = true;
+        self.shared.work.notify_all();
     }
 
     /// The frames, innermost first and never empty. What was not asked for, or not answered yet, is named
     /// `[file+0x…]` or `[kernel]`, and counted: call [`Symbolizer::resolve_all`] before.
     pub fn frames(&self, key: SymbolKey) -> Arc<[Frame]> {
         let mut state = self.shared.lock();
-        if let Some(Some(frames)) = state.table.get(&key) {
+        if let Some(Known { frames: Some(frames), .. }) = state.table.get(&key) {
             return Arc::clone(frames);
         }
+        let turn = state.turn;
         let waiting = state.table.contains_key(&key);
         let full = state.table.len() >= MAX_KEYS;
         let frames = self.shared.unnamed(key, &mut Names::default());
         if waiting || !full {
-            let new = state.table.insert(key, Some(Arc::clone(&frames))).is_none();
+            let known = Known { frames: Some(Arc::clone(&frames)), used: turn };
+            let new = state.table.insert(key, known).is_none();
             state.stats.requests = state.stats.requests.saturating_add(u64::from(new && !waiting));
             state.stats.count(Unresolved::NotInTime);
         } else {
@@ -219,6 +306,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What may be loaded now.
+    pub(super) fn budget(&self) -> SymbolBudget {
+        *self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn unnamed(&self, key: SymbolKey, names: &mut Names) -> Arc<[Frame]> {
         let frame = match key {
             SymbolKey::File(id, offset) => native::unnamed(self.objects.module(id).as_ref(), offset, names),
@@ -263,6 +355,9 @@ impl Shared {
             if state.closing || state.generation != generation {
                 return Step::End;
             }
+            if std::mem::take(&mut state.unload) && is_loaded {
+                return Step::Unload;
+            }
             if let Some(&first) = state.queue.front() {
                 let batch = take_alike(&mut state.queue, first);
                 state.in_work.clone_from(&batch);
@@ -296,7 +391,7 @@ impl Shared {
             *since = Instant::now();
         }
         // `frames` may have given an answer of its own, and counted it.
-        if state.table.get(&key).is_some_and(Option::is_some) {
+        if state.table.get(&key).is_some_and(|known| known.frames.is_some()) {
             return true;
         }
         match answer.reason {
@@ -305,7 +400,8 @@ impl Shared {
         }
         let lines = u64::from(answer.frames.iter().any(|frame| frame.source.is_some()));
         state.stats.with_lines = state.stats.with_lines.saturating_add(lines);
-        state.table.insert(key, Some(answer.frames));
+        let used = state.turn;
+        state.table.insert(key, Known { frames: Some(answer.frames), used });
         true
     }
 }

@@ -108,6 +108,11 @@ impl History {
         self.forgotten_until = self.forgotten_until.max(time);
     }
 
+    /// Memory, estimated.
+    pub(super) fn bytes(&self) -> usize {
+        self.count * size_of::<Gone>()
+    }
+
     fn forget_all(&mut self, time: MonoNs) {
         self.pages.clear();
         self.open.clear();

@@ -11,8 +11,10 @@ use super::jit_history::{Gone, History, NEVER};
 use super::rows::RowTable;
 use crate::units::MonoNs;
 
-/// Functions that are kept at most.
+/// Functions that are kept, unless told otherwise.
 const MAX_FUNCTIONS: usize = 1 << 20;
+/// What a function takes beside its rows: an entry of a tree, and its place among the unpublished.
+const FUNCTION_BYTES: usize = 112;
 /// Largest function that is kept; a larger size is a broken record, and would dirty thousands of pages.
 const MAX_FUNCTION_BYTES: u64 = 16 << 20;
 
@@ -41,7 +43,7 @@ impl Function {
 
 /// Rows of generated code. Functions never overlap: the newer one ends those that it covers in part or whole, in
 /// whatever order they are announced.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct JitSpace {
     functions: BTreeMap<u64, Function>,
     with_rows: usize,
@@ -50,6 +52,23 @@ pub struct JitSpace {
     unpublished: Vec<u64>,
     history: History,
     refused: u64,
+    limit: usize,
+    row_bytes: usize,
+}
+
+impl Default for JitSpace {
+    fn default() -> Self {
+        Self {
+            functions: BTreeMap::new(),
+            with_rows: 0,
+            dirty: BTreeSet::new(),
+            unpublished: Vec::new(),
+            history: History::default(),
+            refused: 0,
+            limit: MAX_FUNCTIONS,
+            row_bytes: 0,
+        }
+    }
 }
 
 impl JitSpace {
@@ -148,6 +167,16 @@ impl JitSpace {
         }
     }
 
+    /// Keeps at most so many functions from now on; those that are there stay.
+    pub fn set_limit(&mut self, functions: usize) {
+        self.limit = functions;
+    }
+
+    /// Memory, estimated: rows that functions share count for each of them.
+    pub fn bytes(&self) -> usize {
+        self.row_bytes + self.functions.len() * FUNCTION_BYTES + self.history.bytes()
+    }
+
     /// Functions with rows.
     pub fn with_rows(&self) -> usize {
         self.with_rows
@@ -236,11 +265,12 @@ impl JitSpace {
         if size == 0 || !self.make_place(start, end, loaded) {
             return;
         }
-        if self.functions.len() >= MAX_FUNCTIONS {
+        if self.functions.len() >= self.limit {
             self.refused += 1;
             return;
         }
         self.with_rows += usize::from(rows.is_some());
+        self.row_bytes += rows.as_ref().map_or(0, |rows| rows.bytes());
         self.touch(start, end);
         self.unpublished.push(start);
         self.functions.insert(start, Function { end, loaded, published: NEVER, rows });
@@ -266,6 +296,7 @@ impl JitSpace {
     fn remove(&mut self, start: u64, time: MonoNs) {
         let Some(Function { end, loaded, published, rows }) = self.functions.remove(&start) else { return };
         self.with_rows = self.with_rows.saturating_sub(usize::from(rows.is_some()));
+        self.row_bytes = self.row_bytes.saturating_sub(rows.as_ref().map_or(0, |rows| rows.bytes()));
         self.touch(start, end);
         self.history.add(&Gone { start, end, loaded, published, ended: time, withdrawn: NEVER, rows });
     }

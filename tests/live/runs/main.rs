@@ -5,6 +5,7 @@
 mod churn;
 mod cli;
 mod containers;
+mod endurance;
 mod erlang;
 mod frames;
 mod gsym;

@@ -108,15 +108,6 @@ pub fn threads(pid: Pid) -> Result<Vec<Tid>, ProcError> {
     Ok(tids.take(MAX_THREADS).collect())
 }
 
-/// A thread's name, lossily decoded, without the newline.
-///
-/// # Errors
-/// [`ProcError`].
-pub fn thread_comm(pid: Pid, tid: Tid) -> Result<String, ProcError> {
-    let (bytes, _) = read_bounded(pid, &proc_path(pid, &format!("task/{tid}/comm")), MAX_STATUS_BYTES)?;
-    Ok(comm_text(&bytes))
-}
-
 /// The process' name: that of its first thread.
 ///
 /// # Errors

@@ -1,14 +1,19 @@
 //! Follows what the watched tasks do: new children, programs, mappings, ends.
 
+use std::collections::HashMap;
+
 use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive, same_comm};
 use crate::process::discover::is_marker;
 use crate::process::event::{FileKey, MmapEvent, TaskChange, TaskEvent};
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, monotonic_now};
-use crate::record::options::Targets;
+use crate::record::bounds::CodeBounds;
+use crate::record::options::{CallGraph, Targets};
 use crate::record::sources::Sources;
 use crate::units::{MonoNs, Pid};
 
+/// Bytes of a command line that are remembered: the flags stand at its beginning.
+const MAX_CLUE_BYTES: usize = 16 << 10;
 /// Programs remembered at most.
 const MAX_CLUES: usize = 16 << 10;
 
@@ -51,7 +56,11 @@ impl Recorder {
                 if let Some(sources) = self.sources.get_mut(&id) {
                     sources.exec(event.time);
                 }
-                self.note_program(id);
+                // Programs come and go; what a recording without end wants to know of one is read with its first sample.
+                match self.endless {
+                    Some(_) => drop(self.clues.remove(&id)),
+                    None => self.note_program(id),
+                }
             }
             TaskChange::Mmap(mmap) => {
                 self.note_mapping(mmap, event.time);
@@ -73,7 +82,7 @@ impl Recorder {
         self.take_inheritance(id);
         let mut remarks = Vec::new();
         if let Some(process) = self.processes.get(id) {
-            let sources = self.sources.entry(id).or_insert_with(|| Sources::new(id, self.options.call_graph));
+            let sources = Self::sources_of(&mut self.sources, id, self.options.call_graph, self.endless.is_some());
             sources.mapped(process, &mapping, context, &mut remarks);
             self.late.hope_anew(id);
             if let Some(unwinding) = &mut self.unwinding {
@@ -101,7 +110,7 @@ impl Recorder {
         let clues = Clues {
             comm: procfs::comm(id.pid).unwrap_or_default(),
             exe: procfs::exe(id.pid).ok().flatten(),
-            command_line: procfs::cmdline(id.pid).unwrap_or_default(),
+            command_line: beginning(procfs::cmdline(id.pid).unwrap_or_default()),
         };
         self.clues.insert(id, clues);
     }
@@ -183,8 +192,13 @@ impl Recorder {
     fn note_exit(&mut self, pid: Pid, time: MonoNs) {
         let Some(process) = self.processes.at(pid, time).filter(|process| process.exit_time.is_some()) else { return };
         let id = process.id;
-        self.sampler.unfollow(pid);
         self.followed.remove(&pid);
+        self.end_process(id, time);
+    }
+
+    /// Takes leave of a process that has ended.
+    pub(super) fn end_process(&mut self, id: ProcessId, time: MonoNs) {
+        self.sampler.unfollow(id.pid);
         self.settle_heirs(id);
         self.withdraw_rows(id);
         self.copies.end(id);
@@ -194,6 +208,41 @@ impl Recorder {
         }
     }
 
+    /// A process runs: what it announces is looked at more often. One that was seen to be made is looked at for the first
+    /// time with its first sample.
+    pub(super) fn note_ran(&mut self, id: ProcessId, time: MonoNs) {
+        self.take_inheritance(id);
+        let new = !self.sources.contains_key(&id);
+        let sources = Self::sources_of(&mut self.sources, id, self.options.call_graph, self.endless.is_some());
+        sources.ran(time);
+        if new {
+            let mut remarks = Vec::new();
+            if sources.look_for_perf_map(&mut remarks) {
+                let polled = sources.poll(monotonic_now(), true);
+                self.take_up(polled);
+            }
+            self.remark_all(remarks);
+            if !self.clues.contains_key(&id) {
+                self.note_program(id);
+            }
+        }
+    }
+
+    fn sources_of(
+        all: &mut HashMap<ProcessId, Sources>,
+        id: ProcessId,
+        call_graph: CallGraph,
+        endless: bool,
+    ) -> &mut Sources {
+        all.entry(id).or_insert_with(|| {
+            let mut sources = Sources::new(id, call_graph);
+            if endless {
+                sources.code.set_bounds(CodeBounds::ENDLESS);
+            }
+            sources
+        })
+    }
+
     /// Reads a process that was not known before.
     pub(super) fn attach(&mut self, pid: Pid) -> Result<ProcessId, ProcError> {
         let id = self.processes.attach(pid)?;
@@ -201,7 +250,7 @@ impl Recorder {
         let context = self.read_context(monotonic_now());
         let Some(process) = self.processes.get(id) else { return Ok(id) };
         let mut remarks = Vec::new();
-        let sources = self.sources.entry(id).or_insert_with(|| Sources::new(id, self.options.call_graph));
+        let sources = Self::sources_of(&mut self.sources, id, self.options.call_graph, self.endless.is_some());
         sources.discover(process, context, &mut remarks);
         sources.look_for_perf_map(&mut remarks);
         let polled = sources.poll(context.now, true);
@@ -219,20 +268,36 @@ impl Recorder {
     pub(super) fn look_for_perf_maps(&mut self) {
         let mut remarks = Vec::new();
         for (id, sources) in &mut self.sources {
-            if is_alive(&self.processes, *id) && sources.look_for_perf_map(&mut remarks) {
+            let looks = self.endless.is_none() || sources.ran_since_look();
+            if looks && is_alive(&self.processes, *id) && sources.look_for_perf_map(&mut remarks) {
                 self.late.hope_anew(*id);
             }
         }
         self.remark_all(remarks);
     }
 
-    /// Task events were lost: what is known of running processes is read again.
+    /// Reads what is known of all processes again.
     pub(super) fn attach_again(&mut self) {
         let live: Vec<Pid> = self.processes.live().map(|process| process.id.pid).collect();
-        for pid in live {
-            if let Err(error) = self.attach(pid) {
-                tracing::debug!("process {pid} not read again: {error}");
-            }
+        live.into_iter().for_each(|pid| self.attach_quietly(pid));
+    }
+
+    /// Reads a process again that may have ended by now.
+    pub(super) fn attach_quietly(&mut self, pid: Pid) {
+        if let Err(error) = self.attach(pid) {
+            tracing::debug!("process {pid} not read again: {error}");
         }
     }
+}
+
+/// The first words of a command line.
+fn beginning(mut words: Vec<String>) -> Vec<String> {
+    let mut bytes = 0;
+    let fitting = words.iter().take_while(|word| {
+        bytes += word.len();
+        bytes <= MAX_CLUE_BYTES
+    });
+    let kept = fitting.count();
+    words.truncate(kept);
+    words
 }

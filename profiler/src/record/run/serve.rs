@@ -5,16 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use super::{PACE, RecordError, Recorder, TICK};
+use super::{RecordError, Recorder, TICK};
 use crate::account::Account;
 use crate::kernel::wait_readable;
 use crate::process::monotonic_now;
 use crate::profile::Profile;
+use crate::record::unwinding::Unwinding;
 use crate::record::window::{Command, Health, Window, WindowOptions};
 use crate::units::MonoNs;
 
-/// Interned frames and stacks from which on the profile is emptied after a window: what ended long ago goes with it.
-const MAX_KEPT_STACKS: usize = 64 << 10;
+/// Between two ticks while nothing is announced and nothing waits for code.
+const QUIET_TICK: Duration = Duration::from_millis(400);
+/// Pause after each early wake-up: a short process lives for some milliseconds, a build starts a hundred a second.
+const QUIET_PACE: Duration = Duration::from_millis(20);
 /// Snapshots that wait at most; further ones are answered at once, with what there is.
 const MAX_SNAPSHOTS: usize = 64;
 
@@ -54,6 +57,7 @@ impl Recorder {
         mut sink: impl FnMut(Window),
     ) -> Result<Account, RecordError> {
         let fds: Vec<RawFd> = self.side_band.fds().chain([self.sampler.fd(), wake.as_raw_fd()]).collect();
+        self.begin_endless();
         let mut cutter = Cutter { options, begin: self.profile.meta().start, snapshots: Vec::new() };
         let mut next_tick = Instant::now() + TICK;
         while !stop.load(Ordering::Acquire) {
@@ -63,10 +67,10 @@ impl Recorder {
             self.obey(commands, &mut cutter, &mut sink)?;
             if Instant::now() >= next_tick {
                 let more = self.tick()?;
-                next_tick = Instant::now() + if more { Duration::ZERO } else { TICK };
+                next_tick = Instant::now() + self.pause(more, &cutter);
                 self.cut_due(&mut cutter, &mut sink)?;
             } else if early && !stop.load(Ordering::Acquire) {
-                std::thread::sleep(PACE);
+                std::thread::sleep(QUIET_PACE);
             }
         }
         let duration = self.started.elapsed();
@@ -78,6 +82,20 @@ impl Recorder {
         self.cut(&mut cutter, end, &mut sink)?;
         self.close_account(duration)?;
         Ok(self.account)
+    }
+
+    /// How long until the next tick. Rows of new code reach the kernel part with a tick.
+    fn pause(&self, more: bool, cutter: &Cutter) -> Duration {
+        let now = monotonic_now();
+        let growing = || self.sources.values().any(|sources| sources.is_growing(now));
+        let building = || self.unwinding.as_ref().is_some_and(Unwinding::is_building);
+        if more {
+            Duration::ZERO
+        } else if !cutter.snapshots.is_empty() || !self.late.is_empty() || growing() || building() {
+            TICK
+        } else {
+            QUIET_TICK
+        }
     }
 
     fn obey(
@@ -97,6 +115,7 @@ impl Recorder {
                     }
                 }
                 Ok(Command::Frequency(frequency_hz)) => self.set_frequency(frequency_hz)?,
+                Ok(Command::Tight(tight)) => self.set_tight(tight),
                 Ok(Command::Cut) => {
                     let now = monotonic_now();
                     self.settle_before(now);
@@ -141,10 +160,7 @@ impl Recorder {
         profile.set_duration(Duration::from_nanos(end.0.saturating_sub(cutter.begin.0)));
         cutter.begin = end;
         let health = self.health()?;
-        if self.profile.stack_count() > MAX_KEPT_STACKS && self.profile.total() == 0 {
-            self.profile.clear();
-            self.resolver.forget_frames();
-        }
+        self.tidy_profile(end);
         sink(Window { profile, end, health });
         Ok(())
     }

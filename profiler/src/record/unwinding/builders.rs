@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +17,13 @@ use crate::unwind::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 const MAX_BUILDERS: usize = 4;
 /// Files with more functions leave one builder to the others. Node has 76,000 and takes 80 ms, libc 3,700 and 3 ms.
 const LARGE_FUNCTIONS: u64 = 20_000;
+
+/// In the background, a builder rests after a file that no sample has met so many times as long as it took, and not
+/// longer than this: a tenth of one CPU for each builder.
+const REST: u32 = 9;
+const LONGEST_REST: Duration = Duration::from_secs(2);
+/// And gives way to everybody else.
+const BACKGROUND_NICE: i32 = 5;
 
 /// What rows are made of.
 #[derive(Debug)]
@@ -54,6 +62,8 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Nobody waits for the end of the recording: what no sample has met is built in pauses.
+    background: AtomicBool,
 }
 
 /// The threads. Dropping this ends them, each behind the file that it is at.
@@ -98,7 +108,13 @@ impl Builders {
     pub(super) fn want(&self, object: u32) {
         if let Some(order) = self.shared.lock().waiting.iter_mut().find(|order| order.object == object) {
             order.samples = order.samples.saturating_add(1);
+            self.shared.changed.notify_all();
         }
+    }
+
+    /// From now on what no sample has met is built slowly.
+    pub(super) fn work_in_background(&self) {
+        self.shared.background.store(true, Ordering::Relaxed);
     }
 
     /// Objects ordered and not yet taken up.
@@ -144,6 +160,13 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for a while, unless a sample comes to wait for something.
+    fn rest(&self, pause: Duration) {
+        let rested = |queue: &mut Queue| !queue.closing && queue.waiting.iter().all(|order| order.samples == 0);
+        let waited = self.changed.wait_timeout_while(self.lock(), pause, rested);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Waits for the next order; `None` to end.
     fn next(&self, only_small: bool) -> Option<Order> {
         let mut queue = self.lock();
@@ -185,12 +208,24 @@ fn functions_of(file: &File) -> u64 {
 }
 
 fn build(shared: &Shared, answers: &Sender<Built>, only_small: bool) {
-    while let Some(Order { object, image, .. }) = shared.next(only_small) {
+    let mut polite = false;
+    while let Some(Order { object, image, samples, .. }) = shared.next(only_small) {
+        let background = shared.background.load(Ordering::Relaxed);
+        if background && !std::mem::replace(&mut polite, true) {
+            // Of this thread alone: Linux takes a niceness for each.
+            if let Err(error) = rustix::process::setpriority_process(None, BACKGROUND_NICE) {
+                tracing::debug!("a builder keeps its priority: {error}");
+            }
+        }
         let started = Instant::now();
         let rows = catch_unwind(move || rows_of(&image));
         let rows = rows.unwrap_or_else(|_| Err("its reader panicked".to_owned()));
-        if answers.send(Built { object, rows, took: started.elapsed() }).is_err() {
+        let took = started.elapsed();
+        if answers.send(Built { object, rows, took }).is_err() {
             return;
+        }
+        if background && samples == 0 {
+            shared.rest(took.saturating_mul(REST).min(LONGEST_REST));
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::units::MonoNs;
 
 /// Distinct files at most, whether they have rows or not.
 const MAX_FILES: usize = 4096;
+/// Inodes whose object is remembered: a build makes thousands of files, and removes them.
+const MAX_INODES: usize = 4 * MAX_FILES;
 /// How long nobody must have used a file's rows before they can go: programs that are started again and again find
 /// them still there.
 const GRACE_NS: u64 = 2_000_000_000;
@@ -111,6 +113,9 @@ impl Catalog {
         };
         let found = self.intern(identity, path, now);
         if let Found::Known(object) | Found::New(object) = found {
+            if self.inodes.len() >= MAX_INODES {
+                self.inodes.clear();
+            }
             self.inodes.insert(inode, object);
         }
         Ok(found)

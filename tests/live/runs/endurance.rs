@@ -1,0 +1,252 @@
+//! A recording that stays on: what comes and goes leaves nothing behind, no process harms it, and its weights stay true.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use jitprof_tests::{Ended, Endless, Scratch, Target, compile, path_from};
+use serde_json::Value;
+
+/// What a storm may leave behind: caches that are filled for the first time, and what the allocator keeps in pieces.
+const SLACK_KIB: u64 = 24 << 10;
+
+fn storm(scratch: &Scratch, arguments: &[&str]) -> Result<Target> {
+    let program = scratch.file("storm");
+    if !program.exists() {
+        compile(scratch, "cc", "native/storm.c", &["-O1", "-g", "-fno-omit-frame-pointer"])?;
+    }
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Target::start(command, scratch)
+}
+
+fn done(target: &mut Target) -> Result<u64> {
+    let lines = target.finish()?;
+    let last = lines.last().context("the storm says how much it did")?;
+    Ok(last.rsplit(' ').next().context("a number")?.parse()?)
+}
+
+fn number(window: &Value, name: &str) -> u64 {
+    window[name].as_u64().unwrap_or_else(|| panic!("no {name} in {window}"))
+}
+
+/// The part of a process' CPU time that has this innermost function.
+fn leaf_ns(window: &Value, name: &str) -> u64 {
+    window["leaves"][name].as_u64().unwrap_or(0)
+}
+
+/// Lets it settle, with the load as it is.
+fn settled(endless: &mut Endless) -> Result<Value> {
+    endless.skip(8)
+}
+
+/// Waits until memory and descriptors are back where they were.
+fn assert_back(endless: &mut Endless, before: &Value) -> Result<()> {
+    let (kib, fds) = (number(before, "resident_kib"), number(before, "descriptors"));
+    let back = endless.until("memory and descriptors are back where they were", 90, |window| {
+        number(window, "resident_kib") <= kib + SLACK_KIB && number(window, "descriptors") <= fds + 40
+    })?;
+    println!(
+        "resident before {kib} KiB, after {} KiB; descriptors {fds}, {}",
+        number(&back, "resident_kib"),
+        number(&back, "descriptors")
+    );
+    Ok(())
+}
+
+fn most(ended: &Ended, name: &str) -> u64 {
+    ended.windows.iter().map(|window| number(window, name)).max().unwrap_or(0)
+}
+
+#[test]
+fn ten_thousand_processes_leave_nothing_behind() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut endless = Endless::start(&scratch, &["--hz", "99"])?;
+    let before = settled(&mut endless)?;
+    let mut forked = 0;
+    while forked < 10_000 {
+        // Two thousand a second, as far as the machine gets.
+        let mut target = storm(&scratch, &["forks", "10", "2000"])?;
+        forked += done(&mut target)?;
+    }
+    let after = endless.window()?.clone();
+    println!("{forked} processes; {} KiB at the height", number(&after, "resident_kib"));
+    assert_back(&mut endless, &before)?;
+    let now = endless.window()?;
+    assert!(number(now, "processes") < 2000, "ended processes are not known as running: {now}");
+    let ended = endless.stop()?;
+    println!("{} events lost", ended.number("/processes/events_lost")?);
+    Ok(())
+}
+
+#[test]
+fn a_million_functions_emitted_and_dropped_leave_nothing_behind() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut endless = Endless::start(&scratch, &["--hz", "99"])?;
+    let before = settled(&mut endless)?;
+    let (mut announced, mut most) = (0, 0);
+    while announced < 1_000_000 {
+        let mut command = Command::new(path_from("JITPROF_DEMO")?);
+        command.args(["--secs", "25", "--churn", "20000", "--slots", "512"]);
+        let mut target = Target::start(command, &scratch)?;
+        let mut newest = 0;
+        while target.is_running()? {
+            let window = endless.window()?;
+            most = most.max(number(window, "functions"));
+            newest = newest.max(newest_pair(window));
+        }
+        // A pair is two functions.
+        announced += 2 * newest;
+        for dump in std::fs::read_dir(scratch.path())?.flatten().filter(|file| file.path().extension() == Some("dump".as_ref())) {
+            std::fs::remove_file(dump.path())?;
+        }
+    }
+    println!("{announced} functions announced; {most} known at a time");
+    assert!(most >= 1000, "its living functions are known: {most}");
+    assert_back(&mut endless, &before)?;
+    endless.stop()?;
+    Ok(())
+}
+
+/// The number in the name of the newest function that was sampled.
+fn newest_pair(window: &Value) -> u64 {
+    let names = window["leaves"].as_object().into_iter().flat_map(|leaves| leaves.keys());
+    names.filter_map(|name| name.strip_prefix("inner_of_")?.parse().ok()).max().unwrap_or(0)
+}
+
+#[test]
+fn weights_stay_true_while_the_frequency_changes() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_DEMO")?);
+    command.args(["--secs", "120", "--generations", "1"]);
+    let target = Target::start(command, &scratch)?;
+    let mut endless = Endless::start(&scratch, &["--hz", "999", "--pid", target.said("pid")?])?;
+    endless.skip(4)?;
+    for hz in ["199", "997", "49", "499", "99", "997"] {
+        endless.tell(&format!("frequency {hz}"))?;
+        let wanted = hz.parse::<u64>()?;
+        endless.until("the new frequency", 10, |window| number(window, "frequency_hz") == wanted)?;
+        endless.skip(3)?;
+    }
+    let ended = endless.stop()?;
+    let sum = |name: &str| -> u64 { ended.windows.iter().map(|window| leaf_ns(window, name)).sum() };
+    let (hot, cold) = (sum("leaf_hot_g0"), sum("leaf_cold_g0"));
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    let share = hot as f64 / (hot + cold) as f64;
+    println!("hot leaf {:.2} % of {} ms", share * 100.0, (hot + cold) / 1_000_000);
+    assert!((0.70..0.80).contains(&share), "75 % whatever the frequency: {share}");
+    // The demo has one busy thread, so a window's weight is the time that it ran, whatever the frequency was.
+    let pairs = ended.windows.windows(2).filter(|pair| pair[0]["frequency_hz"] != pair[1]["frequency_hz"]).count();
+    assert!(pairs >= 5, "{pairs} changes");
+    for window in &ended.windows {
+        let length = number(window, "end_ns") - number(window, "start_ns");
+        assert!(number(window, "cpu_ns") <= length + length / 5 + 100_000_000, "more CPU time than there was: {window}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_governor_samples_less_when_it_costs_too_much() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_DEMO")?);
+    command.args(["--secs", "300", "--generations", "1"]);
+    let target = Target::start(command, &scratch)?;
+    let pid = target.said("pid")?;
+    let mut endless = Endless::start(&scratch, &["--hz", "997", "--pid", pid, "--max-cpu", "0.01"])?;
+    endless.until("a lower frequency", 110, |window| number(window, "frequency_hz") < 997)?;
+    let ended = endless.stop()?;
+    assert!(ended.governor["lowered"].as_u64() >= Some(1), "{}", ended.governor);
+    Ok(())
+}
+
+#[test]
+fn a_flood_of_records_and_noise_is_borne() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut endless = Endless::start(&scratch, &["--hz", "99"])?;
+    let before = settled(&mut endless)?;
+    let mut target = storm(&scratch, &["flood", "15", "100"])?;
+    let mut named = 0;
+    while target.is_running()? {
+        named += leaf_ns(endless.window()?, "storm_burn");
+    }
+    println!("{} blocks of 64 KiB", done(&mut target)?);
+    assert!(named > 0, "the target's own code is named while it floods");
+    assert_back(&mut endless, &before)?;
+    let ended = endless.stop()?;
+    assert!(most(&ended, "resident_kib") < number(&before, "resident_kib") + (128 << 10), "{}", most(&ended, "resident_kib"));
+    Ok(())
+}
+
+#[test]
+fn dumps_and_mappings_that_never_end_are_borne() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut endless = Endless::start(&scratch, &["--hz", "99"])?;
+    let before = settled(&mut endless)?;
+    let mut dumps = storm(&scratch, &["dumps", "30", "20"])?;
+    let mut maps = storm(&scratch, &["maps", "30", "2000"])?;
+    while dumps.is_running()? || maps.is_running()? {
+        endless.window()?;
+    }
+    println!("{} dumps, {} rounds of 2000 mappings", done(&mut dumps)?, done(&mut maps)?);
+    assert_back(&mut endless, &before)?;
+    let ended = endless.stop()?;
+    // 16 dumps of a process are followed at a time, each with three descriptors.
+    let most_fds = most(&ended, "descriptors");
+    assert!(most_fds < number(&before, "descriptors") + 200, "{most_fds} descriptors");
+    Ok(())
+}
+
+#[test]
+fn a_stopped_target_holds_up_no_window_and_its_samples_are_named() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = storm(&scratch, &["burn", "300"])?;
+    let mut endless = Endless::start(&scratch, &["--hz", "499", "--pid", target.said("pid")?])?;
+    endless.until("the target's function", 20, |window| leaf_ns(window, "storm_burn") > 100_000_000)?;
+    target.signal(libc::SIGSTOP)?;
+    endless.until("nothing of it while it is stopped", 20, |window| number(window, "samples") == 0)?;
+    let stopped = endless.skip(3)?;
+    assert_eq!(number(&stopped, "samples"), 0);
+    target.signal(libc::SIGCONT)?;
+    endless.until("the target's function again", 20, |window| leaf_ns(window, "storm_burn") > 100_000_000)?;
+    endless.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_full_ring_loses_samples_that_are_counted() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let _target = storm(&scratch, &["burn", "300"])?;
+    let mut endless = Endless::start(&scratch, &["--hz", "999"])?;
+    endless.skip(3)?;
+    // The profiler itself is stopped: nobody takes samples out of the ring, which holds a second or so.
+    signal(endless.pid(), libc::SIGSTOP)?;
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    signal(endless.pid(), libc::SIGCONT)?;
+    endless.skip(4)?;
+    let ended = endless.stop()?;
+    let lost = ended.number("/samples/lost_ring_full")?;
+    println!("{lost} of {} samples lost", ended.number("/samples/taken")?);
+    assert!(lost > 0, "the ring does not hold eight seconds of 999 Hz");
+    Ok(())
+}
+
+fn signal(pid: u32, signal: i32) -> Result<()> {
+    // SAFETY: kill only takes numbers; the process is a child that has not been waited for, so the pid is its own.
+    let result = unsafe { libc::kill(i32::try_from(pid)?, signal) };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()).context("cannot send a signal") }
+}
+
+#[test]
+fn short_memory_makes_it_smaller_and_samples_stay_named() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = storm(&scratch, &["burn", "300"])?;
+    let mut endless = Endless::start(&scratch, &["--hz", "199", "--pid", target.said("pid")?])?;
+    endless.skip(4)?;
+    endless.tell("tight on")?;
+    let tight = endless.skip(3)?;
+    assert!(leaf_ns(&tight, "storm_burn") > 0, "{tight}");
+    endless.tell("tight off")?;
+    let after = endless.skip(3)?;
+    assert!(leaf_ns(&after, "storm_burn") > 0, "{after}");
+    endless.stop()?;
+    Ok(())
+}

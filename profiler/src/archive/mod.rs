@@ -142,6 +142,13 @@ impl Archive {
         Timeline { start: query.from, step, series }
     }
 
+    /// Where the oldest window begins and the newest ends; `None` if there is none.
+    pub fn span(&self) -> Option<(SystemTime, SystemTime)> {
+        let windows = self.lock();
+        let (oldest, newest) = (windows.front()?, windows.back()?);
+        Some((oldest.profile.meta().start_time, wall_time(&newest.profile, newest.end)))
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<Window>> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }

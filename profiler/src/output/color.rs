@@ -7,7 +7,7 @@ use crate::symbol::{FrameKind, Tier};
 
 /// What a frame's colour tells. In the order of the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// No code: a process or a thread.
     Task,
     /// The kernel.
@@ -39,7 +39,7 @@ struct Hsl(f64, f64, f64);
 
 impl Class {
     /// In the order of the legend.
-    pub(super) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Task,
         Self::Kernel,
         Self::Native,
@@ -55,7 +55,7 @@ impl Class {
     ];
 
     /// The class of a frame. Being inlined tells more than where the code lies: it explains why there is no call.
-    pub(super) fn of(frame: FrameRef<'_>) -> Self {
+    pub(crate) fn of(frame: FrameRef<'_>) -> Self {
         match (frame.kind, frame.tier) {
             (FrameKind::Note, _) => Self::Note,
             _ if frame.inlined => Self::Inlined,
@@ -72,7 +72,7 @@ impl Class {
     }
 
     /// The word in the legend.
-    pub(super) fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Task => "thread",
             Self::Kernel => "kernel",
@@ -109,7 +109,7 @@ impl Class {
     }
 
     /// The colour in the legend.
-    pub(super) fn color(self) -> Color {
+    pub(crate) fn color(self) -> Color {
         rgb(&self.hsl())
     }
 

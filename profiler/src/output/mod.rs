@@ -26,13 +26,14 @@ mod tree;
 use std::io::Write;
 
 pub use chrome::write_chrome;
+pub(crate) use color::Class;
 pub use error::OutputError;
 pub use file::{Destination, check_writable, write_to};
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
 pub use saved::{SavedError, read_saved};
-pub(crate) use text::printable;
+pub(crate) use text::{frame_name, printable};
 
 use crate::profile::Profile;
 
@@ -57,6 +58,14 @@ pub fn write(
         Format::Firefox => firefox::write(profile, options, writer)?,
     }
     Ok(())
+}
+
+/// Writes pprof even if there are no samples: a scraper wants a profile of an idle process too.
+///
+/// # Errors
+/// What the writer reported.
+pub fn write_pprof(profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
+    Ok(pprof::write(profile, options, writer)?)
 }
 
 /// Writes a profile to a file or to stdout, the file whole or not at all; see [`write_to`].

@@ -46,7 +46,7 @@ fn is_unprintable(c: char) -> bool {
 }
 
 /// A frame as all outputs show it: the tier's mark, the printable name, and with `lines` the source line.
-pub(super) fn frame_name(frame: FrameRef<'_>, lines: bool) -> String {
+pub(crate) fn frame_name(frame: FrameRef<'_>, lines: bool) -> String {
     let mut shown = String::new();
     if let Some(mark) = tier_mark(frame) {
         shown.push(mark);

@@ -60,12 +60,15 @@ pub struct Health {
 
 /// What a recording without end is told.
 pub enum Command {
-    /// Copy what was sampled in `from..to`. Answered when all of it is named, at the latest a grace after `to`.
+    /// Copy what was sampled in `from..to` and is in no window yet. Answered when all of it is named. The copy begins
+    /// at `from`, or where the last window ended if that is later.
     Snapshot {
         /// First moment.
         from: MonoNs,
         /// First moment that is not wanted.
         to: MonoNs,
+        /// How long after `to` names are waited for at most.
+        patience: Duration,
         /// Takes the copy. Called on the recording's thread: it must not wait.
         reply: Box<dyn FnOnce(Profile) + Send>,
     },

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -42,7 +43,10 @@ struct Shared {
     commands: SyncSender<Command>,
     wake: Mutex<PipeWriter>,
     health: Mutex<Health>,
+    /// When the last window closed; at first, when the recording began.
+    last_window: Mutex<Instant>,
     windows_dropped: AtomicU64,
+    ended: AtomicBool,
 }
 
 /// Talks to the recording. Cheap to clone; no method waits for the recording.
@@ -76,12 +80,17 @@ impl Recording {
             commands,
             wake: Mutex::new(wake),
             health: Mutex::default(),
+            last_window: Mutex::new(Instant::now()),
             windows_dropped: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
         }));
         let shared = handle.clone();
         let run = move || {
+            // Also if the recording panics.
+            let _ended = Ended(shared.clone());
             let result = recorder.serve(window, &shared.0.stop, &wake_reader, &orders, |window| {
                 *shared.0.health.lock().unwrap_or_else(PoisonError::into_inner) = window.health;
+                *shared.0.last_window.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                 if let Err(TrySendError::Full(_)) = windows.try_send(window) {
                     shared.0.windows_dropped.fetch_add(1, Ordering::Relaxed);
                 }
@@ -112,16 +121,27 @@ impl Recording {
     }
 }
 
+/// Says when it is dropped that the recording has ended.
+struct Ended(Handle);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.0.ended.store(true, Ordering::Release);
+    }
+}
+
 impl Handle {
-    /// What was sampled in `from..to`, as soon as it is named; `None` if the recording ended or has too much to do.
-    pub async fn snapshot(&self, from: MonoNs, to: MonoNs) -> Option<Profile> {
+    /// What was sampled in `from..to` and is in no window yet, as soon as it is named, at the latest `patience` after
+    /// `to`; `None` if the recording ended or has too much to do. The profile begins where the windows end, so
+    /// earlier samples are to be had from them.
+    pub async fn snapshot(&self, from: MonoNs, to: MonoNs, patience: Duration) -> Option<Profile> {
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |profile| {
             if sender.send(profile).is_err() {
                 tracing::debug!("nobody waits for the snapshot any more");
             }
         });
-        self.command(Command::Snapshot { from, to, reply }).then_some(())?;
+        self.command(Command::Snapshot { from, to, patience, reply }).then_some(())?;
         receiver.await.ok()
     }
 
@@ -145,6 +165,12 @@ impl Handle {
         *self.0.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long ago the last window closed, or the recording began; `None` if it has ended.
+    pub fn since_window(&self) -> Option<Duration> {
+        let last = *self.0.last_window.lock().unwrap_or_else(PoisonError::into_inner);
+        (!self.0.ended.load(Ordering::Acquire)).then(|| last.elapsed())
+    }
+
     /// Windows that nobody took in time.
     pub fn windows_dropped(&self) -> u64 {
         self.0.windows_dropped.load(Ordering::Relaxed)
@@ -161,5 +187,29 @@ impl Handle {
         if let Err(error) = wake.write_all(&[1]) {
             tracing::debug!("the recording has ended: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+impl Handle {
+    /// A handle without a recording: the receiver gets its commands.
+    pub(super) fn detached() -> (Self, mpsc::Receiver<Command>) {
+        let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
+        let (_reader, wake) = io::pipe().expect("a pipe");
+        let handle = Self(Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            commands,
+            wake: Mutex::new(wake),
+            health: Mutex::default(),
+            last_window: Mutex::new(Instant::now()),
+            windows_dropped: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        }));
+        (handle, orders)
+    }
+
+    /// Lets the handle believe that the recording has ended.
+    pub(super) fn end(&self) {
+        drop(Ended(self.clone()));
     }
 }

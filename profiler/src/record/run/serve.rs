@@ -25,6 +25,7 @@ const MAX_SNAPSHOTS: usize = 64;
 struct Snapshot {
     from: MonoNs,
     to: MonoNs,
+    patience: Duration,
     reply: Box<dyn FnOnce(Profile) + Send>,
 }
 
@@ -77,7 +78,7 @@ impl Recorder {
         self.drain()?;
         let end = monotonic_now();
         for snapshot in std::mem::take(&mut cutter.snapshots) {
-            self.answer(snapshot);
+            self.answer(snapshot, cutter.begin);
         }
         self.cut(&mut cutter, end, &mut sink)?;
         self.close_account(duration)?;
@@ -106,12 +107,12 @@ impl Recorder {
     ) -> Result<(), RecordError> {
         loop {
             match commands.try_recv() {
-                Ok(Command::Snapshot { from, to, reply }) => {
-                    let snapshot = Snapshot { from, to, reply };
+                Ok(Command::Snapshot { from, to, patience, reply }) => {
+                    let snapshot = Snapshot { from, to, patience, reply };
                     if cutter.snapshots.len() < MAX_SNAPSHOTS {
                         cutter.snapshots.push(snapshot);
                     } else {
-                        self.answer(snapshot);
+                        self.answer(snapshot, cutter.begin);
                     }
                 }
                 Ok(Command::Frequency(frequency_hz)) => self.set_frequency(frequency_hz)?,
@@ -132,9 +133,9 @@ impl Recorder {
         let grace = cutter.options.grace;
         let mut open = Vec::new();
         for snapshot in std::mem::take(&mut cutter.snapshots) {
-            let is_due = now >= snapshot.to && (now >= snapshot.to.after(grace) || self.is_settled_before(snapshot.to));
-            if is_due {
-                self.answer(snapshot);
+            let latest = snapshot.to.after(snapshot.patience);
+            if now >= snapshot.to && (now >= latest || self.is_settled_before(snapshot.to)) {
+                self.answer(snapshot, cutter.begin);
             } else {
                 open.push(snapshot);
             }
@@ -148,10 +149,12 @@ impl Recorder {
         Ok(())
     }
 
-    fn answer(&mut self, snapshot: Snapshot) {
+    /// `begin` is where the open window begins: what was sampled earlier is in windows that were handed out.
+    fn answer(&mut self, snapshot: Snapshot, begin: MonoNs) {
         self.settle_before(snapshot.to);
-        let mut copy = self.profile.select(snapshot.from, |row| row.time >= snapshot.from && row.time < snapshot.to);
-        copy.set_duration(Duration::from_nanos(snapshot.to.0.saturating_sub(snapshot.from.0)));
+        let start = snapshot.from.max(begin);
+        let mut copy = self.profile.select(start, |row| row.time >= snapshot.from && row.time < snapshot.to);
+        copy.set_duration(Duration::from_nanos(snapshot.to.0.saturating_sub(start.0)));
         (snapshot.reply)(copy);
     }
 

@@ -6,6 +6,7 @@ mod check;
 mod config;
 mod gsym;
 mod serve;
+mod snapshot;
 mod status;
 mod subcommand;
 mod trace;

@@ -1,12 +1,11 @@
 //! `jitprof serve`: the service.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::serve::config::{Bytes, LogFormat, LogLevel, Settings, Time};
+use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, Settings, Time};
 use crate::serve::{self, ServeError, log};
 
 /// What `serve` takes. Each option goes over the file's.
@@ -36,9 +35,19 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", help_heading = "Recording")]
     grace: Option<Time>,
 
-    /// Address to listen at [default: 127.0.0.1:7878]
+    /// Address to listen at, or unix:/PATH [default: 127.0.0.1:7878]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "HTTP")]
-    listen: Option<SocketAddr>,
+    listen: Option<ListenAt>,
+    /// File with a secret that whoever asks must know; needed for addresses that other machines reach
+    #[arg(long, value_name = "FILE", help_heading = "HTTP")]
+    token_file: Option<PathBuf>,
+
+    /// CPU time of jitprof and its kernel part, in percent of one CPU; beyond it, it samples less often [default: 2]
+    #[arg(long, value_name = "PERCENT", help_heading = "Limits")]
+    max_cpu: Option<f64>,
+    /// Resident memory; near it, it remembers less [default: 256MiB]
+    #[arg(long, value_name = "BYTES", help_heading = "Limits")]
+    max_memory: Option<Bytes>,
 
     /// Keep windows here as files; without it in memory only
     #[arg(long, value_name = "DIR", help_heading = "What is kept")]
@@ -75,7 +84,12 @@ impl Arguments {
         set(&mut settings.sampling.frequency, self.frequency_hz);
         set(&mut settings.window.length, self.window);
         set(&mut settings.window.grace, self.grace);
-        set(&mut settings.http.listen, self.listen);
+        set(&mut settings.http.listen, self.listen.clone());
+        if self.token_file.is_some() {
+            settings.http.token_file.clone_from(&self.token_file);
+        }
+        set(&mut settings.limits.max_cpu, self.max_cpu);
+        set(&mut settings.limits.max_memory, self.max_memory);
         if self.directory.is_some() {
             // A path on the command line is meant from where it was typed.
             let absolute =
@@ -90,7 +104,7 @@ impl Arguments {
     }
 }
 
-fn set<T: Copy>(setting: &mut T, argument: Option<T>) {
+fn set<T>(setting: &mut T, argument: Option<T>) {
     if let Some(value) = argument {
         *setting = value;
     }

@@ -9,6 +9,7 @@ use clap::Subcommand as ClapSubcommand;
 
 use super::gsym::{self, GsymCommandError};
 use super::serve;
+use super::snapshot::{self, SnapshotError};
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
 use crate::serve::ServeError;
@@ -24,6 +25,8 @@ pub enum Subcommand {
     Gsym(gsym::Arguments),
     /// Profiles all the time at low cost, keeps the last hours, and answers in a browser
     Serve(Box<serve::Arguments>),
+    /// Writes what a running service has sampled in the last minutes
+    Snapshot(snapshot::Arguments),
 }
 
 /// Why a subcommand failed.
@@ -41,6 +44,9 @@ pub(super) enum SubcommandError {
     /// `serve`.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// `snapshot`.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -53,7 +59,8 @@ impl SubcommandError {
             Self::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
             Self::Trace(error) => error.is_broken_pipe(),
             Self::Gsym(error) => error.is_broken_pipe(),
-            Self::UnwindInfo(_) | Self::Serve(_) => false,
+            Self::Snapshot(SnapshotError::Output(error)) => error.is_broken_pipe(),
+            Self::UnwindInfo(_) | Self::Serve(_) | Self::Snapshot(_) => false,
         }
     }
 }
@@ -69,6 +76,7 @@ impl Subcommand {
             Self::UnwindInfo(arguments) => unwind_info::run(&arguments, &mut out)?,
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
+            Self::Snapshot(arguments) => snapshot::run(&arguments)?,
             Self::Serve(arguments) => serve::run(*arguments, &mut out)?,
         }
         Ok(out.flush()?)

@@ -190,7 +190,8 @@ impl Resolver {
     }
 
     /// Adds the sample to the profile.
-    pub(super) fn resolve(        &mut self,
+    pub(super) fn resolve(
+        &mut self,
         sample: &Waiting,
         context: &Context<'_>,
         files: &mut Files,

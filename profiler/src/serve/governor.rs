@@ -215,6 +215,12 @@ impl Governor {
     pub fn stats(&self) -> GovernorStats {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The same for somebody else, also later.
+    pub fn reader(&self) -> impl Fn() -> GovernorStats + Send + Sync + use<> {
+        let stats = Arc::clone(&self.stats);
+        move || *stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Governor {
@@ -253,7 +259,11 @@ fn govern(
         if let Some(tight) = decision.tight {
             if tight {
                 let limit = controller.options.max_memory_bytes;
-                tracing::warn!(resident = stats.resident_bytes, limit, "memory is short: caches are dropped and kept small");
+                tracing::warn!(
+                    resident = stats.resident_bytes,
+                    limit,
+                    "memory is short: caches are dropped and kept small"
+                );
             } else {
                 tracing::info!(resident = stats.resident_bytes, "memory is no longer short");
             }

@@ -1,26 +1,26 @@
 //! The service from its start to its end.
 
 use std::io;
-use std::net::TcpListener;
+use std::num::NonZeroU32;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use super::config::{Change, ConfigError, Settings};
-use super::http::{State, router};
+use super::governor::Governor;
+use super::http::{HttpError, HttpOptions, Server, State, Token, TokenError, router};
 use super::log::LogControl;
 use super::metrics::own::open_files;
 use super::metrics::{self, Metrics};
-use super::push::{PushError, Pushers};
+use super::push::{ClientError, PushError, Pushers, secret};
 use super::recording::{Handle, Recording, RecordingError};
 use super::{privileges, supervisor};
-use crate::archive::{Archive, ArchiveError};
+use crate::archive::{Archive, ArchiveError, ArchiveOptions};
 use crate::record::Window;
 
 /// Windows that wait for the archive at most.
@@ -47,14 +47,15 @@ pub enum ServeError {
     /// A push target.
     #[error(transparent)]
     Push(#[from] PushError),
-    /// The address is taken, or none of this machine.
-    #[error("cannot listen at {address}: {source}; choose another address with --listen or http.listen")]
-    Listen {
-        /// Where.
-        address: std::net::SocketAddr,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// The HTTP side.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The token's file.
+    #[error("http.token_file: {0}")]
+    TokenFile(#[from] ClientError),
+    /// The token.
+    #[error("http.token_file: {0}")]
+    Token(#[from] TokenError),
     /// A thread, a signal, a privilege.
     #[error("{what}: {source}")]
     System {
@@ -81,6 +82,7 @@ struct Service<'a> {
     archive: Arc<Archive>,
     pushers: Arc<Pushers>,
     metrics: Arc<Metrics>,
+    governor: Option<Governor>,
     files_are_scarce: bool,
 }
 
@@ -97,15 +99,12 @@ pub fn run(
     if let Err(error) = privileges::raise_open_files() {
         tracing::warn!("the number of open files stays as it is: {error}");
     }
-    let address = settings.http.listen;
-    let listener = TcpListener::bind(address)
-        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .map_err(|source| ServeError::Listen { address, source })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("serve")
         .build()
         .map_err(system("cannot start tokio"))?;
+    let server = runtime.block_on(Server::bind(&http_options(&settings)?))?;
     let (window_sender, windows) = mpsc::sync_channel(MAX_WINDOWS);
     let (ended_sender, ended) = oneshot::channel();
     let recording =
@@ -124,16 +123,22 @@ pub fn run(
         archive,
         pushers,
         metrics,
+        governor: None,
         files_are_scarce: false,
     };
-    let result = runtime.block_on(service.serve(listener, ended, recording, keeper));
-    end_runtime(runtime);
+    service.govern()?;
+    let result = runtime.block_on(service.serve(server, ended, recording, keeper));
+    // A name that is looked up, or a file that is written, may hang in the kernel: nobody waits for it at the end.
+    runtime.shutdown_background();
     result
 }
 
-/// A name that is looked up, or a file that is written, may hang in the kernel: nobody waits for it at the end.
-fn end_runtime(runtime: Runtime) {
-    runtime.shutdown_background();
+fn http_options(settings: &Settings) -> Result<HttpOptions, ServeError> {
+    let token = match &settings.http.token_file {
+        Some(path) => Some(Token::new(&secret(path)?)?),
+        None => None,
+    };
+    Ok(HttpOptions { listen: settings.http.listen.0.clone(), token, hosts: settings.http.hosts.clone() })
 }
 
 /// Starts the thread that gives windows to those who keep them.
@@ -183,15 +188,21 @@ impl Signals {
 impl Service<'_> {
     async fn serve(
         &mut self,
-        listener: TcpListener,
+        server: Server,
         mut ended: oneshot::Receiver<()>,
         recording: Recording,
         keeper: JoinHandle<()>,
     ) -> Result<(), ServeError> {
         let mut signals = Signals::listen().map_err(system("cannot listen to signals"))?;
         let (http_end, end) = oneshot::channel::<()>();
-        let http = tokio::spawn(serve_http(listener, self.router(), end));
-        tracing::info!("profiling at {} Hz; http://{}/", self.settings.sampling.frequency, self.settings.http.listen);
+        tracing::info!("profiling at {} Hz; {}/", self.settings.sampling.frequency, server.address());
+        // Ends when the other half is dropped.
+        let end = async {
+            if end.await.is_ok() {
+                tracing::debug!("the HTTP side was told to end");
+            }
+        };
+        let http = tokio::spawn(server.serve(self.router(), end));
         supervisor::ready();
         let mut look = tokio::time::interval(supervisor::watchdog().map_or(LOOK, |limit| (limit / 3).min(LOOK)));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -220,8 +231,9 @@ impl Service<'_> {
     }
 
     fn router(&self) -> Router {
-        let state = State { archive: Arc::clone(&self.archive), recording: self.recording.clone() };
-        router(state).merge(metrics::routes(Arc::clone(&self.metrics)))
+        let window = self.settings.window_options();
+        let state = State { archive: Arc::clone(&self.archive), recording: self.recording.clone(), window };
+        metrics::counted(router(state).merge(metrics::routes(Arc::clone(&self.metrics))), Arc::clone(&self.metrics))
     }
 
     /// The last window goes to the archive and to the targets.
@@ -229,7 +241,7 @@ impl Service<'_> {
         &self,
         recording: Recording,
         keeper: JoinHandle<()>,
-        http: tokio::task::JoinHandle<io::Result<()>>,
+        http: tokio::task::JoinHandle<()>,
     ) -> Result<(), ServeError> {
         let limit = self.settings.shutdown.deadline.0;
         let deadline = tokio::time::Instant::now() + limit;
@@ -247,7 +259,7 @@ impl Service<'_> {
         };
         self.pushers.close(limit).await;
         match tokio::time::timeout_at(deadline, http).await {
-            Ok(Ok(served)) => served.map_err(system("cannot serve"))?,
+            Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!("the HTTP side failed: {error}"),
             Err(_) => tracing::debug!("some clients did not take their answers in time"),
         }
@@ -274,7 +286,7 @@ impl Service<'_> {
         for change in &changes {
             match change {
                 Change::Frequency => {
-                    if let Some(frequency_hz) = std::num::NonZeroU32::new(new.sampling.frequency)
+                    if let Some(frequency_hz) = NonZeroU32::new(new.sampling.frequency)
                         && !self.recording.set_frequency(frequency_hz)
                     {
                         tracing::error!("the frequency stays as it was: the recording has too much to do");
@@ -282,6 +294,7 @@ impl Service<'_> {
                         succeeded = false;
                     }
                 }
+                Change::Limits => {}
                 Change::Push => {
                     if let Err(error) = self.pushers.replace(&new.push) {
                         tracing::error!("the push targets stay as they were: {error}");
@@ -295,9 +308,34 @@ impl Service<'_> {
                 Change::Restart(key) => tracing::warn!("`{key}` has changed, which takes a restart"),
             }
         }
+        let is_governed_anew =
+            changes.iter().any(|change| matches!(change, Change::Frequency | Change::Limits | Change::Retention));
         self.settings = next;
+        if is_governed_anew && let Err(error) = self.govern() {
+            tracing::error!("{error}; nobody watches the limits now");
+            succeeded = false;
+        }
         self.metrics.note_reload(succeeded);
         tracing::info!("configuration reloaded, {} changes", changes.len());
+    }
+
+    /// Begins to keep the limits, from the frequency that is asked for.
+    fn govern(&mut self) -> Result<(), ServeError> {
+        self.governor = None;
+        let frequency_hz = NonZeroU32::new(self.settings.sampling.frequency).unwrap_or(NonZeroU32::MIN);
+        let archive = Arc::clone(&self.archive);
+        let options = self.settings.archive_options();
+        // While memory is short, half of the windows in memory go: they are the largest thing that nobody waits for.
+        let on_memory = move |is_short| {
+            let memory_bytes = if is_short { options.memory_bytes / 2 } else { options.memory_bytes };
+            archive.set_limits(&ArchiveOptions { memory_bytes, ..options.clone() });
+        };
+        let governor =
+            Governor::start(self.recording.clone(), frequency_hz, self.settings.governor_options(), on_memory)
+                .map_err(system("cannot start a thread"))?;
+        self.metrics.set_governor(governor.reader());
+        self.governor = Some(governor);
+        Ok(())
     }
 
     /// Hands out what there is now.
@@ -344,17 +382,6 @@ impl Service<'_> {
             tracing::info!("there are enough file descriptors again");
         }
     }
-}
-
-async fn serve_http(listener: TcpListener, router: Router, end: oneshot::Receiver<()>) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    // Ends when the other half is dropped.
-    let end = async {
-        if end.await.is_ok() {
-            tracing::debug!("the HTTP side was told to end");
-        }
-    };
-    axum::serve(listener, router).with_graceful_shutdown(end).await
 }
 
 /// This machine's name, as everybody calls it.

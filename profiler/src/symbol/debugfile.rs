@@ -23,8 +23,8 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 use super::elf::Origin;
 use super::image::{Image, layout_of};
-use super::worker::SymbolBudget;
 use super::stats::{DebugLoss, SymbolStats};
+use super::worker::SymbolBudget;
 use crate::elf::{self, Layout};
 
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";

@@ -29,8 +29,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::codesyms;
 use super::stats::{DebugLoss, Unresolved};
-use super::worker::SymbolBudget;
 use super::vet;
+use super::worker::SymbolBudget;
 use crate::elf::{
     self, ContentsError, ElfError, Layout, SECTION_HEADER_BYTES, SHT_DYNSYM, SHT_SYMTAB, Section, Source,
 };

@@ -18,8 +18,8 @@ use rustc_hash::FxHashMap;
 
 use super::elf::{ObjectId, Objects};
 use super::frame::Frame;
-use super::kernel::Kernel;
 use super::image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
+use super::kernel::Kernel;
 use super::loaded::{Loaded, MAX_LOADED_BYTES};
 use super::native::{self, Names};
 use super::stats::{SymbolStats, Unresolved};

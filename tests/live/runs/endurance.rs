@@ -96,7 +96,9 @@ fn a_million_functions_emitted_and_dropped_leave_nothing_behind() -> Result<()> 
         }
         // A pair is two functions.
         announced += 2 * newest;
-        for dump in std::fs::read_dir(scratch.path())?.flatten().filter(|file| file.path().extension() == Some("dump".as_ref())) {
+        for dump in
+            std::fs::read_dir(scratch.path())?.flatten().filter(|file| file.path().extension() == Some("dump".as_ref()))
+        {
             std::fs::remove_file(dump.path())?;
         }
     }
@@ -139,7 +141,10 @@ fn weights_stay_true_while_the_frequency_changes() -> Result<()> {
     assert!(pairs >= 5, "{pairs} changes");
     for window in &ended.windows {
         let length = number(window, "end_ns") - number(window, "start_ns");
-        assert!(number(window, "cpu_ns") <= length + length / 5 + 100_000_000, "more CPU time than there was: {window}");
+        assert!(
+            number(window, "cpu_ns") <= length + length / 5 + 100_000_000,
+            "more CPU time than there was: {window}"
+        );
     }
     Ok(())
 }
@@ -172,7 +177,11 @@ fn a_flood_of_records_and_noise_is_borne() -> Result<()> {
     assert!(named > 0, "the target's own code is named while it floods");
     assert_back(&mut endless, &before)?;
     let ended = endless.stop()?;
-    assert!(most(&ended, "resident_kib") < number(&before, "resident_kib") + (128 << 10), "{}", most(&ended, "resident_kib"));
+    assert!(
+        most(&ended, "resident_kib") < number(&before, "resident_kib") + (128 << 10),
+        "{}",
+        most(&ended, "resident_kib")
+    );
     Ok(())
 }
 

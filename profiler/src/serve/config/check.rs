@@ -30,6 +30,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), Problem> {
     check_sampling(settings)?;
     check_window(settings)?;
     check_storage(settings)?;
+    check_access(settings)?;
     check_metrics(settings)?;
     if settings.push.len() > MAX_TARGETS {
         return Err(problem("push", format!("has more than {MAX_TARGETS} targets")));
@@ -89,6 +90,20 @@ fn check_storage(settings: &Settings) -> Result<(), Problem> {
     ensure(storage.max_bytes.0 >= 1 << 20, "storage.max_bytes", || "must be 1MiB at least".to_owned())?;
     ensure(storage.max_age >= settings.window.length, "storage.max_age", || {
         "is less than one window; make it longer".to_owned()
+    })
+}
+
+fn check_access(settings: &Settings) -> Result<(), Problem> {
+    let (http, limits) = (&settings.http, &settings.limits);
+    ensure(http.listen.0.is_local() || http.token_file.is_some(), "http.listen", || {
+        format!("{} can be reached from other machines; set `token_file`, or listen on 127.0.0.1", http.listen)
+    })?;
+    ensure((0.05..=10_000.0).contains(&limits.max_cpu), "limits.max_cpu", || {
+        "is in percent of one CPU and must be from 0.05 to 10000".to_owned()
+    })?;
+    ensure(limits.max_memory.0 >= 32 << 20, "limits.max_memory", || "must be 32MiB at least".to_owned())?;
+    ensure(settings.storage.memory < limits.max_memory, "storage.memory", || {
+        format!("must be less than limits.max_memory, which is {}", limits.max_memory)
     })
 }
 

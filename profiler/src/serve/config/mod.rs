@@ -19,10 +19,12 @@ pub use check::Problem;
 pub use load::ConfigError;
 pub use push::{PushKind, PushSettings};
 pub use reload::Change;
-pub use units::{Bytes, Time};
+pub use units::{Bytes, ListenAt, Time};
 
 use crate::archive::ArchiveOptions;
 use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets, WindowOptions};
+use crate::serve::governor::GovernorOptions;
+use crate::serve::http::Listen;
 use crate::units::Pid;
 
 /// Everything that can be chosen.
@@ -39,6 +41,8 @@ pub struct Settings {
     pub http: HttpSettings,
     /// What is kept.
     pub storage: StorageSettings,
+    /// What the service may cost.
+    pub limits: LimitSettings,
     /// What `/metrics` says about processes.
     pub metrics: MetricsSettings,
     /// What is said on stderr.
@@ -135,13 +139,19 @@ impl Default for WindowSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpSettings {
-    /// The address.
-    pub listen: SocketAddr,
+    /// The address, or the socket's path.
+    pub listen: ListenAt,
+    /// File with a secret that whoever asks must know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// Names of a proxy in front, under which a loopback address is asked for.
+    pub hosts: Vec<String>,
 }
 
 impl Default for HttpSettings {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7878)) }
+        let listen = ListenAt(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 7878))));
+        Self { listen, token_file: None, hosts: Vec::new() }
     }
 }
 
@@ -168,6 +178,23 @@ impl Default for StorageSettings {
             max_bytes: Bytes(1 << 30),
             memory: Bytes(64 << 20),
         }
+    }
+}
+
+/// What the service may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitSettings {
+    /// CPU time of jitprof and its kernel part, in percent of one CPU; beyond it the frequency falls.
+    pub max_cpu: f64,
+    /// Resident memory; near it caches go.
+    pub max_memory: Bytes,
+}
+
+impl Default for LimitSettings {
+    fn default() -> Self {
+        let GovernorOptions { max_cpu_percent, max_memory_bytes } = GovernorOptions::default();
+        Self { max_cpu: max_cpu_percent, max_memory: Bytes(max_memory_bytes) }
     }
 }
 
@@ -291,6 +318,11 @@ impl Settings {
     /// How it is cut.
     pub fn window_options(&self) -> WindowOptions {
         WindowOptions { length: self.window.length.0, grace: self.window.grace.0 }
+    }
+
+    /// What it may cost.
+    pub fn governor_options(&self) -> GovernorOptions {
+        GovernorOptions { max_cpu_percent: self.limits.max_cpu, max_memory_bytes: self.limits.max_memory.0 }
     }
 
     /// What is kept.

@@ -7,6 +7,8 @@ use super::Settings;
 pub enum Change {
     /// Samples per second.
     Frequency,
+    /// What the service may cost.
+    Limits,
     /// Where windows go.
     Push,
     /// How much is kept.
@@ -32,6 +34,7 @@ impl Settings {
         };
         differs(self.sampling.frequency != new.sampling.frequency, Change::Frequency);
         rest.sampling.frequency = self.sampling.frequency;
+        differs(self.limits != new.limits, Change::Limits);
         differs(self.push != new.push, Change::Push);
         let kept = |settings: &Self| (settings.storage.max_age, settings.storage.max_bytes, settings.storage.memory);
         differs(kept(self) != kept(new), Change::Retention);
@@ -52,6 +55,7 @@ impl Settings {
     pub fn with_running_changes(&self, new: &Self) -> Self {
         let mut next = self.clone();
         next.sampling.frequency = new.sampling.frequency;
+        next.limits = new.limits;
         next.push.clone_from(&new.push);
         next.storage.max_age = new.storage.max_age;
         next.storage.max_bytes = new.storage.max_bytes;
@@ -76,7 +80,7 @@ mod tests {
         let mut new = old.clone();
         new.sampling.frequency = 99;
         new.storage.max_age = Time(Duration::from_secs(60));
-        new.http.listen = ([127, 0, 0, 1], 1).into();
+        new.http.hosts.push("a".to_owned());
         assert_eq!(old.changes(&new), [Change::Frequency, Change::Retention, Change::Restart("http")]);
         new.sampling.peek = false;
         assert!(old.changes(&new).contains(&Change::Restart("sampling")));

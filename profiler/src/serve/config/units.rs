@@ -1,10 +1,13 @@
 //! Amounts as people write them: `64MiB`, `10s`.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::serve::http::Listen;
 
 /// Suffixes of byte counts, the longest first, so that none hides another.
 const SUFFIXES: [(&str, u64); 8] = [
@@ -92,6 +95,46 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
+/// Where to listen: `127.0.0.1:7878`, or `unix:/run/jitprof/http.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenAt(pub Listen);
+
+impl FromStr for ListenAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match Path::new(path).is_absolute() {
+                true => Ok(Self(Listen::Unix(path.into()))),
+                false => Err(format!("`{text}` wants an absolute path, such as unix:/run/jitprof/http.sock")),
+            };
+        }
+        let wrong = |_| format!("`{text}` is neither an address with a port, such as 127.0.0.1:7878, nor unix:/a/path");
+        text.parse().map(|address| Self(Listen::Tcp(address))).map_err(wrong)
+    }
+}
+
+impl fmt::Display for ListenAt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Listen::Tcp(address) => address.fmt(formatter),
+            Listen::Unix(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Serialize for ListenAt {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ListenAt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +148,16 @@ mod tests {
         assert_eq!(Bytes(1_500_000).to_string(), "1500000B");
         for text in ["64", "", "MiB", "-1MiB", "99999999999TiB", "1.5GiB"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_place_to_listen_at_is_an_address_or_a_path() {
+        for text in ["127.0.0.1:7878", "[::1]:1", "unix:/run/jitprof/http.sock"] {
+            assert_eq!(text.parse::<ListenAt>().unwrap().to_string(), text);
+        }
+        for text in ["localhost:7878", "7878", "unix:http.sock", "unix:", ""] {
+            assert!(text.parse::<ListenAt>().is_err(), "{text}");
         }
     }
 

@@ -9,13 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::http::header;
+use axum::http::{StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::Response;
 use axum::routing::get;
 
 use self::cpu::CpuByLabels;
 use self::own::Own;
 use self::text::{Kind, Page};
 use super::config::{MetricsSettings, WindowSettings};
+use super::governor::GovernorStats;
 use super::push::Pushers;
 use super::recording::Handle;
 use crate::record::Window;
@@ -39,7 +42,13 @@ pub struct Metrics {
     empty_windows: AtomicU64,
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
+    governor: Mutex<Option<GovernorReader>>,
+    /// Answers by the first digit of their status; those that are none under 0.
+    answers: [AtomicU64; 6],
 }
+
+/// Reads what the governor has measured.
+type GovernorReader = Box<dyn Fn() -> GovernorStats + Send + Sync>;
 
 impl Metrics {
     /// All counts at zero.
@@ -55,6 +64,8 @@ impl Metrics {
             empty_windows: AtomicU64::new(0),
             reloads: AtomicU64::new(0),
             failed_reloads: AtomicU64::new(0),
+            governor: Mutex::default(),
+            answers: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
@@ -72,6 +83,19 @@ impl Metrics {
     pub fn note_reload(&self, succeeded: bool) {
         let counter = if succeeded { &self.reloads } else { &self.failed_reloads };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Who keeps the limits now.
+    pub(super) fn set_governor(&self, reader: impl Fn() -> GovernorStats + Send + Sync + 'static) {
+        *self.governor.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reader));
+    }
+
+    /// Takes note of an answer.
+    fn note_answer(&self, status: StatusCode) {
+        let class = usize::from(status.as_u16() / 100);
+        if let Some(count) = self.answers.get(class).or(self.answers.first()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether windows come when they should.
@@ -92,6 +116,8 @@ impl Metrics {
             .value(&[("version", env!("CARGO_PKG_VERSION")), ("arch", std::env::consts::ARCH)], 1_u64);
         self.recording(&mut page);
         self.own(&mut page);
+        self.governor(&mut page);
+        self.http(&mut page);
         self.push(&mut page);
         self.processes(&mut page);
         page.finish()
@@ -144,6 +170,27 @@ impl Metrics {
         page.one(Gauge, "jitprof_uptime_seconds", "Since the start.", self.started.elapsed().as_secs_f64());
     }
 
+    fn governor(&self, page: &mut Page) {
+        use Kind::{Counter, Gauge};
+        let governor = self.governor.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(stats) = governor.as_ref().map(|reader| reader()) else { return };
+        let cpu = stats.cpu_percent() / 100.0;
+        page.one(Gauge, "jitprof_governor_cpu_ratio", "CPUs used, with the kernel part, smoothed.", cpu);
+        let mut changes = page.family(Counter, "jitprof_governor_changes_total", "Changes of the frequency.");
+        changes.value(&[("to", "lower")], stats.lowered);
+        changes.value(&[("to", "higher")], stats.raised);
+        page.one(Gauge, "jitprof_governor_memory_short", "Whether caches are kept small.", stats.memory_short);
+        let shortages = stats.memory_shortages;
+        page.one(Counter, "jitprof_governor_memory_shortages_total", "Times that memory became short.", shortages);
+    }
+
+    fn http(&self, page: &mut Page) {
+        let mut family = page.family(Kind::Counter, "jitprof_http_responses_total", "Answers, by class of status.");
+        for (count, class) in self.answers.iter().zip(["other", "1xx", "2xx", "3xx", "4xx", "5xx"]) {
+            family.value(&[("code", class)], count.load(Ordering::Relaxed));
+        }
+    }
+
     fn push(&self, page: &mut Page) {
         use Kind::{Counter, Gauge};
         let stats = self.pushers.stats();
@@ -194,6 +241,14 @@ impl Metrics {
 pub(super) fn routes(metrics: Arc<Metrics>) -> Router {
     let page = move || async move { ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.render()) };
     Router::new().route("/metrics", get(page))
+}
+
+/// Counts the answers of a router.
+pub(super) fn counted(router: Router, metrics: Arc<Metrics>) -> Router {
+    router.layer(map_response(move |response: Response| {
+        metrics.note_answer(response.status());
+        std::future::ready(response)
+    }))
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -163,7 +163,7 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, ClientError> {
 }
 
 /// The text of a file with a secret, without white space around it.
-pub(super) fn secret(path: &Path) -> Result<String, ClientError> {
+pub(in crate::serve) fn secret(path: &Path) -> Result<String, ClientError> {
     let file_error = |source| ClientError::File { path: path.to_owned(), source };
     let mut text = String::new();
     File::open(path).map_err(file_error)?.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(file_error)?;

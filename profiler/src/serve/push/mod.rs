@@ -24,6 +24,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinHandle;
 
 pub use client::ClientError;
+pub(super) use client::secret;
 use target::Target;
 #[cfg(test)]
 pub(in crate::serve) use tests::profile as test_profile;

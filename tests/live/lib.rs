@@ -34,7 +34,7 @@ pub use firefox::{TimedSample, timed_samples};
 pub use folded::{Folded, Stack};
 pub use pprof::Pprof;
 pub use profiler::{Finished, Jitprof, Running};
-pub use receiver::{Manner, Receiver, Request, free_address, get};
+pub use receiver::{Kept, Manner, Receiver, Request, free_address, get};
 pub use recording::Recording;
 pub use scratch::Scratch;
 pub use share::{Share, assert_at_least, assert_share};

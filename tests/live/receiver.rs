@@ -37,6 +37,35 @@ pub fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
+/// A connection that is kept from question to question.
+#[derive(Debug)]
+pub struct Kept {
+    stream: BufReader<TcpStream>,
+    address: SocketAddr,
+}
+
+impl Kept {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, WAIT_LIMIT)?;
+        stream.set_read_timeout(Some(WAIT_LIMIT))?;
+        Ok(Self { stream: BufReader::new(stream), address })
+    }
+
+    /// The body of a GET.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn get(&mut self, path: &str) -> Result<String> {
+        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address)?;
+        let (_, _, body) = read_message(&mut self.stream)?.context("the connection was closed")?;
+        Ok(String::from_utf8(body)?)
+    }
+}
+
 /// A request as it came.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -118,11 +147,20 @@ fn serve(stream: TcpStream, manner: Manner, requests: &Mutex<Vec<Request>>) -> R
 }
 
 fn read_request(reader: &mut impl BufRead) -> Result<Option<Request>> {
+    let Some((first, headers, body)) = read_message(reader)? else { return Ok(None) };
+    let path = first.split(' ').nth(1).context("no path")?.to_owned();
+    Ok(Some(Request { path, headers, body }))
+}
+
+/// First line, headers and body.
+type Message = (String, HashMap<String, String>, Vec<u8>);
+
+fn read_message(reader: &mut impl BufRead) -> Result<Option<Message>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
     }
-    let path = line.split(' ').nth(1).context("no path")?.to_owned();
+    let first = std::mem::take(&mut line);
     let mut headers = HashMap::new();
     loop {
         line.clear();
@@ -138,5 +176,5 @@ fn read_request(reader: &mut impl BufRead) -> Result<Option<Request>> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(Some(Request { path, headers, body }))
+    Ok(Some((first, headers, body)))
 }

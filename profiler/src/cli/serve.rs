@@ -122,7 +122,8 @@ pub(super) fn run(arguments: Arguments, out: &mut impl Write) -> Result<(), Serv
             .map_err(|source| ServeError::System { what: "cannot write to standard output", source });
     }
     let log = log::init(settings.log);
-    serve::run(settings, &|| arguments.settings(), &log)
+    let source = || arguments.settings();
+    serve::run(settings, arguments.config.is_some().then_some(&source), &log)
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
 /// The service at work.
 struct Service<'a> {
     settings: Settings,
-    source: &'a dyn Fn() -> Result<Settings, ConfigError>,
+    source: Option<&'a dyn Fn() -> Result<Settings, ConfigError>>,
     log: &'a LogControl,
     recording: Handle,
     archive: Arc<Archive>,
@@ -86,13 +86,14 @@ struct Service<'a> {
     files_are_scarce: bool,
 }
 
-/// Serves until a signal ends it. `source` gives the configuration anew when it is to be reloaded.
+/// Serves until a signal ends it. `source` gives the configuration anew when it is to be reloaded; without one, SIGHUP
+/// ends the service, as it does when its terminal is closed.
 ///
 /// # Errors
 /// [`ServeError`].
 pub fn run(
     settings: Settings,
-    source: &dyn Fn() -> Result<Settings, ConfigError>,
+    source: Option<&dyn Fn() -> Result<Settings, ConfigError>>,
     log: &LogControl,
 ) -> Result<(), ServeError> {
     privileges::gain_no_privileges().map_err(system("cannot give up privileges"))?;
@@ -211,7 +212,10 @@ impl Service<'_> {
                 _ = signals.interrupt.recv() => break,
                 _ = signals.terminate.recv() => break,
                 _ = &mut ended => break,
-                _ = signals.hang_up.recv() => self.reload(),
+                _ = signals.hang_up.recv() => match self.source {
+                    Some(source) => self.reload(source),
+                    None => break,
+                },
                 _ = signals.snapshot.recv() => self.cut(),
                 _ = look.tick() => self.look(),
             }
@@ -267,9 +271,9 @@ impl Service<'_> {
     }
 
     /// Takes over what can change while running.
-    fn reload(&mut self) {
+    fn reload(&mut self, source: &dyn Fn() -> Result<Settings, ConfigError>) {
         supervisor::reloading();
-        match (self.source)() {
+        match source() {
             Ok(new) => self.change_to(&new),
             Err(error) => {
                 tracing::error!("the configuration stays as it was: {error}");

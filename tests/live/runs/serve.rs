@@ -4,7 +4,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use jitprof_tests::{Jitprof, Manner, Receiver, Running, Scratch, Target, free_address, get, path_from, wait_until};
@@ -196,6 +195,42 @@ fn a_reload_changes_what_can_be_changed_and_a_bad_file_changes_nothing() -> Resu
 }
 
 #[test]
+fn a_snapshot_is_fetched_over_a_socket_and_a_cut_closes_the_window_now() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = demo(&scratch)?;
+    let spool = scratch.file("spool");
+    std::fs::create_dir(&spool)?;
+    // Nothing is written within the test's time unless it is asked for.
+    let config = format!(
+        "[window]\nlength = \"1h\"\n[sampling]\nfrequency = 97\n[selection]\npids = [{}]\n\
+         [[push]]\nkind = \"directory\"\ndirectory = \"{}\"\n",
+        target.said("pid")?,
+        spool.display()
+    );
+    std::fs::write(scratch.file("jitprof.toml"), config)?;
+    let socket = format!("unix:{}", scratch.file("http.sock").display());
+    let mut running = Jitprof::new(&scratch, ["serve", "--config", "jitprof.toml", "--listen", &socket])?.spawn()?;
+    let asked = Scratch::new()?;
+    let snapshot = ["snapshot", "--from", &socket, "-o", "-", "--format", "folded"];
+    let folded = running.wait_for("a snapshot with samples", || {
+        let finished = Jitprof::new(&asked, snapshot)?.run()?;
+        Ok((finished.status.code() == Some(0) && finished.stdout.contains("hot")).then_some(finished.stdout))
+    })?;
+    assert!(
+        folded.lines().all(|line| line.rsplit_once(' ').is_some_and(|(_, n)| n.parse::<u64>().is_ok())),
+        "{folded}"
+    );
+    running.signal(libc::SIGUSR1)?;
+    running.wait_for("a file", || Ok(std::fs::read_dir(&spool)?.next()))?;
+    running.signal(libc::SIGTERM)?;
+    assert_eq!(running.finish()?.status.code(), Some(0));
+    let nobody = Jitprof::new(&asked, snapshot)?.run()?;
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(nobody.stderr.contains("no service answers at unix:"), "{}", nobody.stderr);
+    Ok(())
+}
+
+#[test]
 fn systemd_is_told_what_happens() -> Result<()> {
     let scratch = Scratch::new()?;
     let _target = demo(&scratch)?;
@@ -247,13 +282,17 @@ fn without_file_descriptors_it_says_so_once_and_recovers() -> Result<()> {
         Ok(())
     })?;
     let windows = service.wait_for_metric("jitprof_windows_total", |windows| windows >= 1.0)?;
+    let mut kept = Kept::connect(service.address)?;
     let held: Vec<_> = (0..96).map(|_| TcpStream::connect(service.address)).collect::<Result<_, _>>()?;
     service.wait_for_line("file descriptors are in use")?;
-    // Long enough for several windows to close meanwhile: they do, or the next line would time out.
-    std::thread::sleep(Duration::from_secs(4));
+    service.running.wait_for("windows without file descriptors", || {
+        let page = kept.get("/metrics")?;
+        let value = page.lines().find_map(|line| line.strip_prefix("jitprof_windows_total "));
+        Ok(value.map(str::parse::<f64>).transpose()?.filter(|now| *now >= windows + 3.0))
+    })?;
     drop(held);
     service.wait_for_line("there are enough file descriptors again")?;
-    service.wait_for_metric("jitprof_windows_total", |now| now >= windows + 4.0)?;
+    service.wait_for_metric("jitprof_windows_total", |now| now >= windows + 6.0)?;
     assert_eq!(service.metric("jitprof_samples_lost_total")?, Some(0.0));
     let said = service.end()?;
     assert_eq!(said.matches("file descriptors are in use").count(), 1, "{said}");

@@ -111,10 +111,10 @@ impl Pushers {
     /// A file that a target names cannot be used; then everything stays as it was.
     pub fn replace(&self, settings: &[PushSettings]) -> Result<(), PushError> {
         let mut running = self.lock();
-        let is_known = |wanted: &&PushSettings| running.iter().all(|known| known.target.settings != **wanted);
+        let is_new = |wanted: &&PushSettings| running.iter().all(|known| known.target.settings != **wanted);
         let new: Vec<Target> = settings
             .iter()
-            .filter(is_known)
+            .filter(is_new)
             .map(|settings| Target::new(settings.clone(), &self.host))
             .collect::<Result<_, _>>()?;
         let (kept, gone) = std::mem::take(&mut *running)

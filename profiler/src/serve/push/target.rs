@@ -105,7 +105,9 @@ impl Target {
             Err(error) => {
                 let mut counts = self.counts();
                 counts.not_encoded = counts.not_encoded.saturating_add(1);
-                tracing::warn!(push = self.settings.shown_name(), "a window cannot be encoded: {error}");
+                if say_now(&mut counts) {
+                    tracing::warn!(push = self.settings.shown_name(), "a window cannot be encoded: {error}");
+                }
             }
         }
     }

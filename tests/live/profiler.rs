@@ -123,6 +123,29 @@ impl Running<'_> {
         wait_until("the target to use CPU time", || Ok((cpu_ms_of(pid)? >= start + cpu_ms).then_some(())))
     }
 
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The file of what it says on stderr.
+    pub fn said_file(&self) -> &Path {
+        &self.stderr
+    }
+
+    /// Waits until `look` finds something; fails if jitprof ends before.
+    ///
+    /// # Errors
+    /// Like [`wait_until`].
+    pub fn wait_for<T>(&mut self, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        wait_until(what, || {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("jitprof ended early ({status}): {}", std::fs::read_to_string(&self.stderr).unwrap_or_default());
+            }
+            look()
+        })
+    }
+
     /// Whether the BPF program is attached: a link among jitprof's files for each CPU.
     fn samples(&self) -> Result<bool> {
         let mut links = 0;

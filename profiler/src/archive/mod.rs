@@ -157,9 +157,14 @@ impl Archive {
         Self::open_with(options, system_clock())
     }
 
+    /// Keeps as much from now on. The directory stays.
+    pub fn set_limits(&self, options: &ArchiveOptions) {
+        self.store.set_limits(options);
+    }
+
     fn open_with(options: ArchiveOptions, clock: Clock) -> Result<Self, ArchiveError> {
         let directory = options.directory.as_deref().map(Directory::open).transpose()?;
-        let store = Arc::new(Store::new(options, directory));
+        let store = Arc::new(Store::new(&options, directory));
         list(&store, true)?;
         let clock = Arc::new(clock);
         let worker = Worker::new(Arc::clone(&store), Arc::clone(&clock));
@@ -259,7 +264,7 @@ impl Drop for Archive {
 pub fn read_directory(path: &Path, query: &Query) -> Result<Profile, ArchiveError> {
     let options =
         ArchiveOptions { memory_bytes: u64::MAX, directory: None, max_age: Duration::MAX, max_bytes: u64::MAX };
-    let store = Store::new(options, Some(Directory::open_to_read(path)?));
+    let store = Store::new(&options, Some(Directory::open_to_read(path)?));
     list(&store, false)?;
     let merged: Vec<_> = store.shelf().overlapping(&range_ms(query.from, query.to));
     merged.iter().filter(|piece| piece.level == Level::Merged).for_each(|piece| store.index(piece));

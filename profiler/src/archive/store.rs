@@ -24,10 +24,24 @@ const ANSWER_LIMITS: Limits =
 
 /// What the archive and its worker share.
 pub(super) struct Store {
-    pub(super) options: ArchiveOptions,
+    limits: Mutex<KeepLimits>,
     shelf: Mutex<Shelf>,
     pub(super) directory: Option<Directory>,
     pub(super) counters: Counters,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepLimits {
+    pub(super) memory_bytes: u64,
+    pub(super) max_age: Duration,
+    pub(super) max_bytes: u64,
+}
+
+impl From<&ArchiveOptions> for KeepLimits {
+    fn from(options: &ArchiveOptions) -> Self {
+        Self { memory_bytes: options.memory_bytes, max_age: options.max_age, max_bytes: options.max_bytes }
+    }
 }
 
 /// What went wrong so far, and what is not done yet.
@@ -55,8 +69,16 @@ pub(super) enum Times {
 }
 
 impl Store {
-    pub(super) fn new(options: ArchiveOptions, directory: Option<Directory>) -> Self {
-        Self { options, shelf: Mutex::default(), directory, counters: Counters::default() }
+    pub(super) fn new(options: &ArchiveOptions, directory: Option<Directory>) -> Self {
+        Self { limits: Mutex::new(options.into()), shelf: Mutex::default(), directory, counters: Counters::default() }
+    }
+
+    pub(super) fn limits(&self) -> KeepLimits {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_limits(&self, options: &ArchiveOptions) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = options.into();
     }
 
     pub(super) fn shelf(&self) -> MutexGuard<'_, Shelf> {
@@ -97,7 +119,7 @@ impl Store {
         piece.usage = Some(Arc::new(usage));
         piece.parts = Arc::from(parts);
         shelf.insert(piece);
-        let lost = shelf.shrink(self.options.memory_bytes);
+        let lost = shelf.shrink(self.limits().memory_bytes);
         drop(shelf);
         if self.directory.is_some() {
             self.counters.dropped.fetch_add(lost, Ordering::Relaxed);

@@ -111,11 +111,11 @@ impl Worker {
         let store = &self.store;
         let Some(directory) = &store.directory else { return };
         let now_ms = milliseconds((self.clock)().0);
-        let max_age_ms = u64::try_from(store.options.max_age.as_millis()).unwrap_or(u64::MAX);
+        let max_age_ms = u64::try_from(store.limits().max_age.as_millis()).unwrap_or(u64::MAX);
         for _ in 0..MAX_REMOVED {
             let piece = {
                 let mut shelf = store.shelf();
-                let expired = shelf.expired(now_ms, max_age_ms, store.options.max_bytes);
+                let expired = shelf.expired(now_ms, max_age_ms, store.limits().max_bytes);
                 let Some((level, id)) = expired else { return };
                 shelf.remove(level, id)
             };
@@ -153,7 +153,7 @@ impl Worker {
         store.counters.to_index.store(u64::try_from(self.to_index.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let piece = store.shelf().get(level, id).cloned();
         let Some(piece) = piece.filter(|piece| piece.usage.is_none()) else { return };
-        if level == Level::Window && store.shelf().memory_bytes() > store.options.memory_bytes / 2 {
+        if level == Level::Window && store.shelf().memory_bytes() > store.limits().memory_bytes / 2 {
             // Older windows are looked into when somebody asks.
             self.to_index.clear();
             store.counters.to_index.store(0, Ordering::Relaxed);

@@ -15,6 +15,7 @@ use crate::cli::args::Args;
 use crate::cli::check;
 use crate::cli::config::{Config, default_output};
 use crate::cli::status::StatusLine;
+use crate::cli::subcommand::Subcommand;
 use crate::cli::trace_log::{TraceLogError, Watch, add_spans};
 use crate::kernel::{CommandOutput, Launch};
 use crate::output::{Destination, Format, OutputError, check_writable, write_file, write_to};
@@ -51,7 +52,10 @@ pub fn run() -> ExitCode {
         Ok(args) => args,
         Err(error) => error.exit(),
     };
-    init_log(args.verbose);
+    // The service's log is its own.
+    if !matches!(args.subcommand, Some(Subcommand::Serve(_))) {
+        init_log(args.verbose);
+    }
     if let Some(subcommand) = args.subcommand {
         return match subcommand.run() {
             Ok(()) => ExitCode::SUCCESS,

@@ -118,6 +118,7 @@ impl Config {
                 lines: args.lines,
                 per_thread: args.per_thread,
                 per_process: several || args.per_process,
+                without_labels: false,
             },
             account,
             trace,

@@ -10,6 +10,7 @@ mod moment;
 mod report;
 mod select;
 mod serve;
+mod snapshot;
 mod status;
 mod subcommand;
 mod trace;

@@ -241,6 +241,7 @@ fn options(arguments: &Arguments) -> Result<OutputOptions, ReportError> {
         lines: arguments.lines,
         per_thread: arguments.per_thread,
         per_process: arguments.per_process,
+        without_labels: false,
     })
 }
 

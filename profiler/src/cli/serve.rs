@@ -1,120 +1,159 @@
 //! `jitprof serve`: the service.
 
-use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::io::Write;
+use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
 
-use crate::archive::{Archive, ArchiveError, ArchiveOptions};
 use crate::cli::select::SelectArgs;
-use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets, WindowOptions};
-use crate::serve::http::{HttpError, HttpOptions, Listen, Server, State, router};
-use crate::serve::{Intake, Recording, RecordingError};
+use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, Settings, Time};
+use crate::serve::{self, ServeError, log};
 
-/// Windows that wait for the archive at most.
-const MAX_WINDOWS: usize = 16;
-
-/// What `serve` takes.
+/// What `serve` takes. Each option goes over the file's.
 #[derive(Debug, ClapArgs)]
 pub struct Arguments {
-    /// Samples per second and busy CPU
-    #[arg(short = 'F', long = "freq", default_value_t = 19, value_name = "HZ")]
-    frequency_hz: u32,
-    /// Only some processes.
+    /// The configuration; options given here go over it. SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration, show all of it, and end
+    #[arg(long)]
+    check_config: bool,
+
+    /// Only some processes, instead of all.
     #[command(flatten)]
     select: SelectArgs,
-    /// Address to listen at
-    #[arg(long, default_value = "127.0.0.1:7878")]
-    listen: SocketAddr,
+
+    /// Samples per second and busy CPU [default: 19]
+    #[arg(short = 'F', long = "freq", value_name = "HZ", help_heading = "Recording")]
+    frequency_hz: Option<u32>,
+    /// Length of a window [default: 10s]
+    #[arg(long, value_name = "TIME", help_heading = "Recording")]
+    window: Option<Time>,
+    /// How long a window waits for names that come late [default: 3s]
+    #[arg(long, value_name = "TIME", help_heading = "Recording")]
+    grace: Option<Time>,
+
+    /// Address to listen at, or unix:/PATH [default: 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "HTTP")]
+    listen: Option<ListenAt>,
+    /// File with a secret that whoever asks must know; needed for addresses that other machines reach
+    #[arg(long, value_name = "FILE", help_heading = "HTTP")]
+    token_file: Option<PathBuf>,
+
+    /// CPU time of jitprof and its kernel part, in percent of one CPU; beyond it, it samples less often [default: 2]
+    #[arg(long, value_name = "PERCENT", help_heading = "Limits")]
+    max_cpu: Option<f64>,
+    /// Resident memory; near it, it remembers less [default: 256MiB]
+    #[arg(long, value_name = "BYTES", help_heading = "Limits")]
+    max_memory: Option<Bytes>,
+
+    /// Keep windows here as files; without it in memory only
+    #[arg(long, value_name = "DIR", help_heading = "What is kept")]
+    directory: Option<PathBuf>,
+    /// Remove older files [default: 24h]
+    #[arg(long, value_name = "TIME", help_heading = "What is kept")]
+    max_age: Option<Time>,
+    /// Remove the oldest files when all together are larger [default: 1GiB]
+    #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
+    max_bytes: Option<Bytes>,
+    /// Memory for windows [default: 64MiB]
+    #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
+    memory: Option<Bytes>,
+
+    /// Lines of text, or of JSON [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Log")]
+    log_format: Option<LogFormat>,
+    /// What is worth a line [default: info]
+    #[arg(long, value_enum, value_name = "LEVEL", help_heading = "Log")]
+    log_level: Option<LogLevel>,
 }
 
-/// Why the service ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The recording.
-    #[error(transparent)]
-    Recording(#[from] RecordingError),
-    /// The archive.
-    #[error(transparent)]
-    Archive(#[from] ArchiveError),
-    /// The HTTP side.
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    /// A thread, or a signal.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
+impl Arguments {
+    fn settings(&self) -> Result<Settings, serve::config::ConfigError> {
+        Settings::load(self.config.as_deref(), |settings| self.change(settings))
+    }
+
+    /// Puts the command line over the file.
+    fn change(&self, settings: &mut Settings) {
+        let chosen = self.select.settings(settings.selection.children);
+        if !chosen.is_empty() {
+            settings.selection = chosen;
+        }
+        set(&mut settings.sampling.frequency, self.frequency_hz);
+        set(&mut settings.window.length, self.window);
+        set(&mut settings.window.grace, self.grace);
+        set(&mut settings.http.listen, self.listen.clone());
+        if self.token_file.is_some() {
+            settings.http.token_file.clone_from(&self.token_file);
+        }
+        set(&mut settings.limits.max_cpu, self.max_cpu);
+        set(&mut settings.limits.max_memory, self.max_memory);
+        if self.directory.is_some() {
+            // A path on the command line is meant from where it was typed.
+            let absolute =
+                self.directory.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+            settings.storage.directory = absolute;
+        }
+        set(&mut settings.storage.max_age, self.max_age);
+        set(&mut settings.storage.max_bytes, self.max_bytes);
+        set(&mut settings.storage.memory, self.memory);
+        set(&mut settings.log.format, self.log_format);
+        set(&mut settings.log.level, self.log_level);
+    }
 }
 
-/// Serves until a signal ends it.
+fn set<T>(setting: &mut T, argument: Option<T>) {
+    if let Some(value) = argument {
+        *setting = value;
+    }
+}
+
+/// Serves until a signal ends it, or shows the configuration.
 ///
 /// # Errors
 /// [`ServeError`].
-pub(super) fn run(arguments: &Arguments) -> Result<(), ServeError> {
-    let system = |what| move |source| ServeError::System { what, source };
-    let archive = Arc::new(Archive::open(ArchiveOptions {
-        memory_bytes: 64 << 20,
-        directory: None,
-        max_age: Duration::from_secs(86_400),
-        max_bytes: 1 << 30,
-    })?);
-    let (window_sender, windows) = mpsc::sync_channel(MAX_WINDOWS);
-    let (ended_sender, ended) = oneshot::channel();
-    let window = WindowOptions { length: Duration::from_secs(10), grace: Duration::from_secs(3) };
-    let recording = Recording::start(record_options(arguments), window, window_sender, ended_sender)?;
-    let intake = Arc::new(Intake::new(Arc::clone(&archive)));
-    let keeper = {
-        let intake = Arc::clone(&intake);
-        let run = move || windows.into_iter().for_each(|window| intake.add(window));
-        std::thread::Builder::new().name("archive".into()).spawn(run).map_err(system("cannot start a thread"))?
-    };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system("cannot start tokio"))?;
-    let state = State { archive, intake, recording: recording.handle(), window };
-    let http = HttpOptions { listen: Listen::Tcp(arguments.listen), token: None, hosts: Vec::new() };
-    let served = runtime.block_on(async {
-        let server = Server::bind(&http).await?;
-        tracing::info!("listening at {}", server.address());
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for signals"))?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot wait for signals"))?;
-        let end = async move {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = ended => {}
-            }
-        };
-        server.serve(router(state), end).await;
-        Ok(())
-    });
-    recording.stop()?;
-    keeper.join().map_err(|_| RecordingError::Panicked)?;
-    served
+pub(super) fn run(arguments: Arguments, out: &mut impl Write) -> Result<(), ServeError> {
+    let settings = arguments.settings()?;
+    if arguments.check_config {
+        return out
+            .write_all(settings.to_toml().as_bytes())
+            .map_err(|source| ServeError::System { what: "cannot write to standard output", source });
+    }
+    let log = log::init(settings.log);
+    let source = || arguments.settings();
+    serve::run(settings, arguments.config.is_some().then_some(&source), &log)
 }
 
-fn record_options(arguments: &Arguments) -> RecordOptions {
-    RecordOptions {
-        targets: arguments.select.targets(true).unwrap_or(Targets::All),
-        inherit: true,
-        frequency_hz: arguments.frequency_hz,
-        event: None,
-        kernel_stack: true,
-        user_stack: true,
-        call_graph: CallGraph::Auto,
-        unwind_mib: None,
-        peek: true,
-        gsym: Vec::new(),
-        title: "All processes".to_owned(),
-        bucket: Duration::from_millis(100),
-        labels: Some(LabelOptions::of_this_host()),
-        log_kernel: false,
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn every_option_goes_over_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "[sampling]\nfrequency = 49\nkernel = false\n[window]\nlength = \"20s\"\n")
+            .unwrap();
+        let path = file.path().display().to_string();
+        let settings = |more: &[&str]| {
+            let line = ["x", "--config", &path].into_iter().chain(more.iter().copied());
+            Command::try_parse_from(line).unwrap().arguments.settings()
+        };
+        assert_eq!(settings(&[]).unwrap().sampling.frequency, 49);
+        let changed = settings(&["-F", "99", "--max-bytes", "2GiB", "-p", "1,2", "--directory", "a"]).unwrap();
+        assert_eq!(changed.sampling.frequency, 99);
+        assert!(!changed.sampling.kernel);
+        assert_eq!(changed.window.length.to_string(), "20s");
+        assert_eq!(changed.storage.max_bytes, Bytes(2 << 30));
+        assert_eq!(changed.selection.pids, [1, 2]);
+        assert!(changed.storage.directory.is_some_and(|path| path.is_absolute()));
+        assert!(settings(&["-F", "0"]).unwrap_err().to_string().starts_with("the command line: sampling.frequency"));
     }
 }

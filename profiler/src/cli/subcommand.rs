@@ -10,9 +10,11 @@ use clap::Subcommand as ClapSubcommand;
 use super::gsym::{self, GsymCommandError};
 use super::jitdump::{self, JitdumpError};
 use super::report::{self, ReportError};
-use super::serve::{self, ServeError};
+use super::serve;
+use super::snapshot::{self, SnapshotError};
 use super::trace::{self, TraceError};
 use super::unwind_info::{self, UnwindInfoError};
+use crate::serve::ServeError;
 
 /// A subcommand as typed.
 #[derive(Debug, ClapSubcommand)]
@@ -26,7 +28,9 @@ pub enum Subcommand {
     /// Reads recordings back: tables and flamegraphs of files or of the directory of `serve`, merged, selected, compared
     Report(report::Arguments),
     /// Profiles all the time at low cost, keeps the last hours, and answers in a browser
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
+    /// Writes what a running service has sampled in the last minutes
+    Snapshot(snapshot::Arguments),
     /// Shows what is in a jitdump, checks it, disassembles its functions, mends it, or writes it as an ELF file
     Jitdump(Box<jitdump::Arguments>),
 }
@@ -52,6 +56,9 @@ pub(super) enum SubcommandError {
     /// `jitdump`.
     #[error(transparent)]
     Jitdump(#[from] JitdumpError),
+    /// `snapshot`.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// Its output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Stdout(#[from] io::Error),
@@ -66,7 +73,8 @@ impl SubcommandError {
             Self::Gsym(error) => error.is_broken_pipe(),
             Self::Jitdump(error) => error.is_broken_pipe(),
             Self::Report(error) => error.is_broken_pipe(),
-            Self::UnwindInfo(_) | Self::Serve(_) => false,
+            Self::Snapshot(SnapshotError::Output(error)) => error.is_broken_pipe(),
+            Self::UnwindInfo(_) | Self::Serve(_) | Self::Snapshot(_) => false,
         }
     }
 
@@ -91,7 +99,8 @@ impl Subcommand {
             Self::Trace(arguments) => trace::run(&arguments, &mut out)?,
             Self::Gsym(arguments) => gsym::run(&arguments, &mut out)?,
             Self::Report(arguments) => report::run(&arguments, &mut out)?,
-            Self::Serve(arguments) => serve::run(&arguments)?,
+            Self::Snapshot(arguments) => snapshot::run(&arguments)?,
+            Self::Serve(arguments) => serve::run(*arguments, &mut out)?,
             Self::Jitdump(arguments) => {
                 // What was found is shown whether it is an error or not.
                 let ran = jitdump::run(&arguments, &mut out);

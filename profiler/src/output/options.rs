@@ -28,6 +28,8 @@ pub struct OutputOptions {
     pub per_thread: bool,
     /// Keeps processes apart by a `pid-N` root frame (SVG, folded; the others always do).
     pub per_process: bool,
+    /// Leaves out the labels of samples (pprof): whoever sends the file says them beside it.
+    pub without_labels: bool,
 }
 
 impl Default for OutputOptions {
@@ -43,6 +45,7 @@ impl Default for OutputOptions {
             lines: false,
             per_thread: false,
             per_process: false,
+            without_labels: false,
         }
     }
 }

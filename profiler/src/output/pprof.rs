@@ -38,19 +38,30 @@ use crate::symbol::FrameKind;
 /// zlib's default compromise of speed and size.
 const GZIP_LEVEL: u32 = 6;
 
-pub(super) fn write(profile: &Profile, _options: &OutputOptions, writer: impl Write) -> io::Result<()> {
-    encode(profile, GZIP_LEVEL, &[], writer)
+pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> io::Result<()> {
+    encode_with(profile, GZIP_LEVEL, !options.without_labels, &[], writer)
 }
 
 /// Writes a profile, also one without samples. `parts` are the archive's numbers of what was merged into it.
 pub(crate) fn encode(profile: &Profile, gzip_level: u32, parts: &[u64], writer: impl Write) -> io::Result<()> {
+    encode_with(profile, gzip_level, true, parts, writer)
+}
+
+fn encode_with(
+    profile: &Profile,
+    gzip_level: u32,
+    with_labels: bool,
+    parts: &[u64],
+    writer: impl Write,
+) -> io::Result<()> {
     let mut gzip = GzEncoder::new(writer, Compression::new(gzip_level));
     let mut tables = Tables::new(profile);
     let mut frames = Vec::new();
     let mut encoded = Vec::new();
     for row in profile.rows_without_time() {
         profile.frames_of(row.stack, &mut frames);
-        let sample = tables.sample(&row, &frames);
+        let labels = if with_labels { tables.labels(row.task) } else { Vec::new() };
+        let sample = tables.sample(&row, &frames, labels);
         encoded.clear();
         message::encode(SAMPLE_TAG, &sample, &mut encoded);
         gzip.write_all(&encoded)?;
@@ -108,13 +119,13 @@ impl<'a> Tables<'a> {
         signed(index)
     }
 
-    fn sample(&mut self, row: &Row, frames: &[FrameId]) -> Sample {
+    fn sample(&mut self, row: &Row, frames: &[FrameId], label: Vec<Label>) -> Sample {
         let mut location_id: Vec<_> =
             physical_frames(self.profile, frames).map(|group| self.location(group, row.count)).collect();
         location_id.reverse();
         let time = signed(row.cpu_ns);
         let value = if self.is_span_time() { vec![time] } else { vec![signed(row.count), time] };
-        Sample { location_id, value, label: self.labels(row.task) }
+        Sample { location_id, value, label }
     }
 
     /// Whether there are no samples, but nanoseconds only.

@@ -478,17 +478,17 @@ impl Recorder {
 
     fn finish(mut self) -> Result<Recorded, RecordError> {
         let duration = self.started.elapsed();
-        self.drain()?;
+        self.drain(LAST_READ_LIMIT, NAMES_LIMIT)?;
         self.profile.set_duration(duration);
         self.close_account(duration)?;
         Ok(Recorded { profile: self.profile, account: self.account })
     }
 
-    /// Takes no more samples, and names all that there are.
-    fn drain(&mut self) -> Result<(), RecordError> {
+    /// Takes no more samples, and names all that there are, as far as that takes no longer than each limit.
+    fn drain(&mut self, read_limit: Duration, names_limit: Duration) -> Result<(), RecordError> {
         self.sampler.stop()?;
         self.gather();
-        let deadline = Instant::now() + LAST_READ_LIMIT;
+        let deadline = Instant::now() + read_limit;
         loop {
             if !self.poll_sources(monotonic_now()) {
                 break;
@@ -501,7 +501,7 @@ impl Recorder {
         }
         self.sources.values_mut().for_each(Sources::finish);
         self.finish_late(monotonic_now(), true);
-        let unanswered = self.symbols.resolve_all(NAMES_LIMIT);
+        let unanswered = self.symbols.resolve_all(names_limit);
         if unanswered > 0 {
             self.account.remark(format!("{unanswered} addresses were not named in time"));
         }

@@ -215,6 +215,12 @@ impl Governor {
     pub fn stats(&self) -> GovernorStats {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The same for somebody else, also later.
+    pub fn reader(&self) -> impl Fn() -> GovernorStats + Send + Sync + use<> {
+        let stats = Arc::clone(&self.stats);
+        move || *stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Governor {

@@ -2,16 +2,28 @@
 //!
 //! ```text
 //! record thread   Recorder::serve -> Window -> bounded queue                 never waits for anything below
-//! archive thread  queue -> Archive, push
+//! archive thread  queue -> counts, push queues, Archive
 //! governor        own CPU time and memory -> Command -> record thread
-//! tokio           HTTP, signals, timers -> Command -> record thread
+//! tokio           HTTP, push, signals, timers -> Command -> record thread
 //! ```
+//!
+//! Only the record thread and the symbolizer keep the capabilities that the service was started with.
 
+pub mod config;
 mod governor;
 pub mod http;
 mod intake;
+pub mod log;
+mod metrics;
+mod privileges;
+mod push;
 mod recording;
+mod service;
+mod supervisor;
 
 pub use governor::{Governor, GovernorOptions, GovernorStats};
 pub use intake::Intake;
+pub use metrics::{Metrics, Sources};
+pub use push::{ClientError, PushError, PushStats, Pushers};
 pub use recording::{Handle, Recording, RecordingError};
+pub use service::{ServeError, run};

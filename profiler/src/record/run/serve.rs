@@ -18,6 +18,8 @@ use crate::units::MonoNs;
 const QUIET_TICK: Duration = Duration::from_millis(400);
 /// Pause after each early wake-up: a short process lives for some milliseconds, a build starts a hundred a second.
 const QUIET_PACE: Duration = Duration::from_millis(20);
+/// How long the end waits for dumps that grow, and for outstanding names.
+const LAST_LIMIT: Duration = Duration::from_secs(3);
 /// Snapshots that wait at most; further ones are answered at once, with what there is.
 const MAX_SNAPSHOTS: usize = 64;
 
@@ -75,7 +77,8 @@ impl Recorder {
             }
         }
         let duration = self.started.elapsed();
-        self.drain()?;
+        // Whoever ends a service waits for it, and most of the last window has its names.
+        self.drain(LAST_LIMIT, LAST_LIMIT)?;
         let end = monotonic_now();
         for snapshot in std::mem::take(&mut cutter.snapshots) {
             self.answer(snapshot, cutter.begin);

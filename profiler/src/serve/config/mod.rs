@@ -1,0 +1,372 @@
+//! What the service is told: a file, over which the command line goes.
+//!
+//! Each section has its defaults, and a key that is not known is an error. `docs/operations.md` describes every key;
+//! `contrib/jitprof.toml` shows them.
+
+mod check;
+mod load;
+mod push;
+mod reload;
+mod units;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use check::Problem;
+pub use load::ConfigError;
+pub use push::{PushKind, PushSettings};
+pub use reload::Change;
+pub use units::{Bytes, ListenAt, Time};
+
+use crate::archive::ArchiveOptions;
+use crate::process::hierarchy::GroupQuery;
+use crate::record::{CallGraph, LabelOptions, RecordOptions, Selector, Targets, WindowOptions};
+use crate::serve::governor::GovernorOptions;
+use crate::serve::http::Listen;
+use crate::units::Pid;
+
+/// Everything that can be chosen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Who is profiled.
+    pub selection: SelectionSettings,
+    /// How.
+    pub sampling: SamplingSettings,
+    /// How the recording is cut.
+    pub window: WindowSettings,
+    /// Who may ask.
+    pub http: HttpSettings,
+    /// What is kept.
+    pub storage: StorageSettings,
+    /// What the service may cost.
+    pub limits: LimitSettings,
+    /// What `/metrics` says about processes.
+    pub metrics: MetricsSettings,
+    /// What is said on stderr.
+    pub log: LogSettings,
+    /// The end.
+    pub shutdown: ShutdownSettings,
+    /// Where windows go.
+    pub push: Vec<PushSettings>,
+}
+
+/// Who is profiled; every process if nothing is said. Of several values of one key, one is enough; of several keys, all
+/// must hold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SelectionSettings {
+    /// These processes.
+    pub pids: Vec<u32>,
+    /// Processes and threads of these names, running or starting later.
+    pub comms: Vec<String>,
+    /// Processes of these real users, by name or number.
+    pub users: Vec<String>,
+    /// Processes in these control groups or below.
+    pub cgroups: Vec<String>,
+    /// Processes of the containers whose ids begin so.
+    pub containers: Vec<String>,
+    /// Processes of these systemd units.
+    pub units: Vec<String>,
+    /// Their children too.
+    pub children: bool,
+}
+
+impl Default for SelectionSettings {
+    fn default() -> Self {
+        Self {
+            pids: Vec::new(),
+            comms: Vec::new(),
+            users: Vec::new(),
+            cgroups: Vec::new(),
+            containers: Vec::new(),
+            units: Vec::new(),
+            children: true,
+        }
+    }
+}
+
+impl SelectionSettings {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        let lists = [&self.comms, &self.users, &self.cgroups, &self.containers, &self.units];
+        self.pids.is_empty() && lists.iter().all(|list| list.is_empty())
+    }
+
+    /// Who that is. A service waits for processes that are not there yet.
+    fn targets(&self) -> Targets {
+        let mut pids: Vec<Pid> = self.pids.iter().copied().map(Pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let groups =
+            GroupQuery { paths: self.cgroups.clone(), containers: self.containers.clone(), units: self.units.clone() };
+        let (comms, users) = (self.comms.clone(), self.users.clone());
+        // Processes that are named by number must be there.
+        let may_come_later = pids.is_empty();
+        Targets::matching(Selector { pids, comms, users, groups, may_come_later }).unwrap_or(Targets::All)
+    }
+}
+
+/// How samples are taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SamplingSettings {
+    /// Samples per second and busy CPU.
+    pub frequency: u32,
+    /// Kernel frames.
+    pub kernel: bool,
+    /// User frames.
+    pub user: bool,
+    /// How user stacks are walked.
+    pub call_graph: CallGraphSetting,
+    /// Read names from the target's memory that its runtime has not written yet.
+    pub peek: bool,
+    /// Memory of the kernel part for unwind rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unwind_memory: Option<Bytes>,
+    /// GSYM files, or directories of such.
+    pub gsym: Vec<PathBuf>,
+}
+
+impl Default for SamplingSettings {
+    fn default() -> Self {
+        Self {
+            frequency: 19,
+            kernel: true,
+            user: true,
+            call_graph: CallGraphSetting::Auto,
+            peek: true,
+            unwind_memory: None,
+            gsym: Vec::new(),
+        }
+    }
+}
+
+/// [`CallGraph`] as the file writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallGraphSetting {
+    /// By everything that is known.
+    Auto,
+    /// By recorded unwind data and frame pointers.
+    Eh,
+    /// By frame pointers.
+    Fp,
+}
+
+/// How the recording is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WindowSettings {
+    /// Length of a window.
+    pub length: Time,
+    /// How long it stays open for names that come late.
+    pub grace: Time,
+}
+
+impl Default for WindowSettings {
+    fn default() -> Self {
+        Self { length: Time(Duration::from_secs(10)), grace: Time(Duration::from_secs(3)) }
+    }
+}
+
+/// Who may ask, and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpSettings {
+    /// The address, or the socket's path.
+    pub listen: ListenAt,
+    /// File with a secret that whoever asks must know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// Names of a proxy in front, under which a loopback address is asked for.
+    pub hosts: Vec<String>,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        let listen = ListenAt(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 7878))));
+        Self { listen, token_file: None, hosts: Vec::new() }
+    }
+}
+
+/// How much is kept, and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StorageSettings {
+    /// Windows are kept here as files; in memory only without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// Older files are removed.
+    pub max_age: Time,
+    /// The oldest files are removed when all together are larger.
+    pub max_bytes: Bytes,
+    /// Windows in memory may take this much.
+    pub memory: Bytes,
+}
+
+impl Default for StorageSettings {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            max_age: Time(Duration::from_secs(86_400)),
+            max_bytes: Bytes(1 << 30),
+            memory: Bytes(64 << 20),
+        }
+    }
+}
+
+/// What the service may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitSettings {
+    /// CPU time of jitprof and its kernel part, in percent of one CPU; beyond it the frequency falls.
+    pub max_cpu: f64,
+    /// Resident memory; near it caches go.
+    pub max_memory: Bytes,
+}
+
+impl Default for LimitSettings {
+    fn default() -> Self {
+        let GovernorOptions { max_cpu_percent, max_memory_bytes } = GovernorOptions::default();
+        Self { max_cpu: max_cpu_percent, max_memory: Bytes(max_memory_bytes) }
+    }
+}
+
+/// What `/metrics` says about processes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsSettings {
+    /// Labels of samples by which CPU time is summed up.
+    pub by: Vec<String>,
+    /// Combinations of their values that are told apart at most; the rest is `other`.
+    pub top: usize,
+}
+
+impl Default for MetricsSettings {
+    fn default() -> Self {
+        Self { by: vec!["comm".to_owned()], top: 50 }
+    }
+}
+
+/// What is said on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSettings {
+    /// Lines of text, or of JSON.
+    pub format: LogFormat,
+    /// From which level on.
+    pub level: LogLevel,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: LogLevel::Info }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+/// What is worth a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What cannot be done.
+    Error,
+    /// What is lost.
+    Warn,
+    /// What changes.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+impl LogLevel {
+    /// As a filter directive.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
+}
+
+/// The end.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ShutdownSettings {
+    /// How long the last windows are pushed, and open requests answered, after the end was asked for.
+    pub deadline: Time,
+}
+
+impl Default for ShutdownSettings {
+    fn default() -> Self {
+        Self { deadline: Time(Duration::from_secs(5)) }
+    }
+}
+
+impl Settings {
+    /// How the recorder is to work.
+    pub fn record_options(&self) -> RecordOptions {
+        let targets = self.selection.targets();
+        let title = match &targets {
+            Targets::Comm(comm) => format!("Processes named {comm}"),
+            Targets::Matching(selector) => format!("Processes matching {selector}"),
+            Targets::Processes(_) => "Chosen processes".to_owned(),
+            Targets::All | Targets::Threads(_) => "All processes".to_owned(),
+        };
+        RecordOptions {
+            targets,
+            inherit: self.selection.children,
+            frequency_hz: self.sampling.frequency,
+            event: None,
+            kernel_stack: self.sampling.kernel,
+            user_stack: self.sampling.user,
+            call_graph: match self.sampling.call_graph {
+                CallGraphSetting::Auto => CallGraph::Auto,
+                CallGraphSetting::Eh => CallGraph::EhFrame,
+                CallGraphSetting::Fp => CallGraph::FramePointers,
+            },
+            unwind_mib: self.sampling.unwind_memory.map(|bytes| u32::try_from(bytes.0 >> 20).unwrap_or(u32::MAX)),
+            peek: self.sampling.peek,
+            gsym: self.sampling.gsym.clone(),
+            title,
+            bucket: Duration::from_millis(100),
+            labels: Some(LabelOptions::of_this_host()),
+            log_kernel: false,
+        }
+    }
+
+    /// How it is cut.
+    pub fn window_options(&self) -> WindowOptions {
+        WindowOptions { length: self.window.length.0, grace: self.window.grace.0 }
+    }
+
+    /// What it may cost.
+    pub fn governor_options(&self) -> GovernorOptions {
+        GovernorOptions { max_cpu_percent: self.limits.max_cpu, max_memory_bytes: self.limits.max_memory.0 }
+    }
+
+    /// What is kept.
+    pub fn archive_options(&self) -> ArchiveOptions {
+        ArchiveOptions {
+            memory_bytes: self.storage.memory.0,
+            directory: self.storage.directory.clone(),
+            max_age: self.storage.max_age.0,
+            max_bytes: self.storage.max_bytes.0,
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One HTTP request to a target.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+/// Bytes of an answer that are read: enough for a reason in a log line.
+const MAX_ANSWER_BYTES: usize = 16 << 10;
+/// Characters of it that are shown.
+const SHOWN_CHARS: usize = 200;
+/// A server may ask for a longer pause, but does not get it.
+const MAX_PAUSE: Duration = Duration::from_secs(300);
+/// Bytes of a file with certificates, a token or a password at most.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// A file or URL that a target needs and that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// A file that the target names.
+    #[error("cannot read {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Certificates of the system.
+    #[error("this system has no certificates to check https by; install ca-certificates, or set `ca_file`")]
+    NoCertificates,
+    /// TLS.
+    #[error("cannot use TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// How a try ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The target has it.
+    Delivered,
+    /// Not now; the target may have said when.
+    Later { why: String, after: Option<Duration> },
+    /// Never.
+    Refused { why: String },
+}
+
+/// Sends requests to one target, over connections that are kept.
+pub(super) struct Client {
+    client: HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+impl Client {
+    /// A client that trusts the certificates of `ca_file`, or those of the system. They are only read if `url` is
+    /// https.
+    pub(super) fn new(url: &str, ca_file: Option<&Path>) -> Result<Self, ClientError> {
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        let roots = if url.starts_with("https:") { roots(ca_file)? } else { RootCertStore::empty() };
+        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+        // One connection is enough, and a service that pushes every ten seconds keeps it.
+        let client = HyperClient::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(1)
+            .pool_idle_timeout(Duration::from_secs(60))
+            .build(connector.wrap_connector(http));
+        Ok(Self { client })
+    }
+
+    /// Posts a body. Everything together takes at most `timeout`.
+    pub(super) async fn post(&self, uri: &Uri, headers: &HeaderMap, body: Bytes, timeout: Duration) -> Outcome {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = axum::http::Method::POST;
+        request.uri_mut().clone_from(uri);
+        request.headers_mut().clone_from(headers);
+        match tokio::time::timeout(timeout, self.answer(request)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Outcome::Later { why: format!("no answer within {} s", timeout.as_secs()), after: None },
+        }
+    }
+
+    async fn answer(&self, request: Request<Full<Bytes>>) -> Outcome {
+        let response = match self.client.request(request).await {
+            Ok(response) => response,
+            Err(error) => return Outcome::Later { why: chain(&error), after: None },
+        };
+        let (status, after) = (response.status(), retry_after(response.headers()));
+        let body = match Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await {
+            Ok(body) => body.to_bytes(),
+            // The status has been said; the rest only explains it.
+            Err(_) => Bytes::new(),
+        };
+        judge(status, after, &body)
+    }
+}
+
+/// What a status means for the window: it has arrived, it is tried again, or nobody will ever take it.
+fn judge(status: StatusCode, after: Option<Duration>, body: &[u8]) -> Outcome {
+    let why = || {
+        let text: String = String::from_utf8_lossy(body).chars().take(SHOWN_CHARS).collect();
+        let text = crate::output::printable(&text).into_owned();
+        if body.is_empty() { status.to_string() } else { format!("{status}: {text}") }
+    };
+    match status {
+        status if status.is_success() => Outcome::Delivered,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Outcome::Later { why: why(), after },
+        status if status.is_server_error() => Outcome::Later { why: why(), after },
+        // An answer that a change of the configuration or of the server turns into another: the window may wait.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
+            Outcome::Later { why: why(), after }
+        }
+        _ => Outcome::Refused { why: why() },
+    }
+}
+
+/// The pause that the server asks for, in seconds. Dates, the other form, are not known from profile receivers.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(MAX_PAUSE))
+}
+
+/// An error with its causes, which say more than it does.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, ClientError> {
+    let mut store = RootCertStore::empty();
+    let Some(path) = ca_file else {
+        let (added, _) = store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return if added == 0 { Err(ClientError::NoCertificates) } else { Ok(store) };
+    };
+    let file_error = |source| ClientError::File { path: path.to_owned(), source };
+    let file = BufReader::new(File::open(path).map_err(file_error)?.take(MAX_FILE_BYTES));
+    for certificate in CertificateDer::pem_reader_iter(file) {
+        store.add(certificate.map_err(|error| file_error(io::Error::other(error.to_string())))?)?;
+    }
+    if store.is_empty() {
+        return Err(file_error(io::Error::other("it holds no certificate; it must be PEM")));
+    }
+    Ok(store)
+}
+
+/// The text of a file with a secret, without white space around it.
+pub(in crate::serve) fn secret(path: &Path) -> Result<String, ClientError> {
+    let file_error = |source| ClientError::File { path: path.to_owned(), source };
+    let mut text = String::new();
+    File::open(path).map_err(file_error)?.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(file_error)?;
+    match text.trim() {
+        "" => Err(file_error(io::Error::other("it is empty"))),
+        text => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_whether_another_try_makes_sense() {
+        let status = |code| judge(StatusCode::from_u16(code).unwrap(), None, b"because\x1b[0m");
+        assert_eq!(status(200), Outcome::Delivered);
+        for code in [401, 403, 404, 408, 429, 500, 503] {
+            assert!(matches!(status(code), Outcome::Later { .. }), "{code}");
+        }
+        for code in [301, 400, 413, 415, 422] {
+            let Outcome::Refused { why } = status(code) else { panic!("{code}") };
+            assert!(why.contains("because") && !why.contains('\x1b'), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_server_may_ask_for_a_pause_but_not_for_any() {
+        let after = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, axum::http::HeaderValue::from_static(text));
+            retry_after(&headers)
+        };
+        assert_eq!(after("7"), Some(Duration::from_secs(7)));
+        assert_eq!(after("999999999"), Some(MAX_PAUSE));
+        assert_eq!(after("-1"), None);
+        assert_eq!(after("Wed, 21 Oct 2015 07:28:00 GMT"), None);
+    }
+
+    #[test]
+    fn a_file_without_certificates_or_without_a_secret_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = roots(Some(file.path())).unwrap_err().to_string();
+        assert!(error.contains("no certificate") && error.contains(&file.path().display().to_string()), "{error}");
+        assert!(secret(file.path()).unwrap_err().to_string().contains("empty"));
+        std::fs::write(file.path(), "abc\n").unwrap();
+        assert_eq!(secret(file.path()).unwrap(), "abc");
+    }
+}

@@ -1,0 +1,341 @@
+//! The service: configuration, signals, push, faults.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use jitprof_tests::{Jitprof, Manner, Receiver, Running, Scratch, Target, free_address, get, path_from, wait_until};
+
+/// Windows as short as they may be.
+const QUICK: &str = "[window]\nlength = \"1s\"\ngrace = \"1s\"\n[sampling]\nfrequency = 97\n";
+
+fn demo(scratch: &Scratch) -> Result<Target> {
+    let mut command = Command::new(path_from("JITPROF_DEMO")?);
+    command.args(["--secs", "120", "--generations", "1"]);
+    Target::start(command, scratch)
+}
+
+/// A service with its address and configuration.
+struct Service<'a> {
+    running: Running<'a>,
+    address: SocketAddr,
+}
+
+impl<'a> Service<'a> {
+    fn start(scratch: &'a Scratch, config: &str) -> Result<Self> {
+        Self::start_with(scratch, config, |_| Ok(()))
+    }
+
+    fn start_with(scratch: &'a Scratch, config: &str, change: impl FnOnce(&mut Command) -> Result<()>) -> Result<Self> {
+        let address = free_address()?;
+        std::fs::write(scratch.file("jitprof.toml"), config)?;
+        let mut jitprof =
+            Jitprof::new(scratch, ["serve", "--config", "jitprof.toml", "--listen", &address.to_string()])?;
+        change(jitprof.command())?;
+        let mut service = Self { running: jitprof.spawn()?, address };
+        service.running.wait_for("the service to answer", || Ok(get(address, "/healthz").ok()))?;
+        Ok(service)
+    }
+
+    /// A metric by its name and labels, such as `a_total{x="y"}`.
+    fn metric(&self, name: &str) -> Result<Option<f64>> {
+        let (status, page) = get(self.address, "/metrics")?;
+        if status != 200 {
+            bail!("/metrics answers {status}: {page}");
+        }
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(value.map(str::parse).transpose()?)
+    }
+
+    fn wait_for_metric(&mut self, name: &str, holds: impl Fn(f64) -> bool) -> Result<f64> {
+        let address = self.address;
+        self.running.wait_for(name, || {
+            let (_, page) = get(address, "/metrics")?;
+            let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let value: Option<f64> = value.map(str::parse).transpose()?;
+            Ok(value.filter(|value| holds(*value)))
+        })
+    }
+
+    fn wait_for_line(&mut self, words: &str) -> Result<()> {
+        let file = self.running.said_file().to_owned();
+        self.running.wait_for(words, || Ok(std::fs::read_to_string(&file)?.contains(words).then_some(())))
+    }
+
+    /// Ends it as systemd does; it must end well.
+    fn end(self) -> Result<String> {
+        self.running.signal(libc::SIGTERM)?;
+        let finished = self.running.finish()?;
+        assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
+        Ok(finished.stderr)
+    }
+}
+
+#[test]
+fn the_shipped_configuration_is_accepted_and_a_wrong_one_is_named_with_its_line() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let example = path_from("JITPROF_TARGETS")?.join("../../contrib/jitprof.toml");
+    let check = |file: &str| Jitprof::new(&scratch, ["serve", "--check-config", "--config", file])?.run();
+    let shipped = check(example.to_str().context("a path that is no text")?)?;
+    assert_eq!(shipped.status.code(), Some(0), "{}", shipped.stderr);
+    assert!(shipped.stdout.contains("frequency = 19") && shipped.stdout.contains("/var/lib/jitprof"));
+    // What is shown is a configuration itself.
+    std::fs::write(scratch.file("shown.toml"), &shipped.stdout)?;
+    assert_eq!(check("shown.toml")?.stdout, shipped.stdout);
+    std::fs::write(scratch.file("wrong.toml"), "[sampling]\nfrequency = 0\n")?;
+    let wrong = check("wrong.toml")?;
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(wrong.stderr.contains("wrong.toml:2: sampling.frequency: must be from 1"), "{}", wrong.stderr);
+    Ok(())
+}
+
+#[test]
+fn windows_of_a_jit_program_reach_every_kind_of_target() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = demo(&scratch)?;
+    let (pyroscope, otlp) = (Receiver::start(Manner::BusyTwice)?, Receiver::start(Manner::Takes)?);
+    let spool = scratch.file("spool");
+    std::fs::create_dir(&spool)?;
+    std::fs::write(scratch.file("token"), "s3cret\n")?;
+    let config = format!(
+        "{QUICK}[selection]\npids = [{}]\n\
+         [[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\ntoken_file = \"{}\"\ntenant = \"t1\"\n\
+         [[push]]\nkind = \"otlp\"\nurl = \"{}\"\n\
+         [[push]]\nkind = \"directory\"\ndirectory = \"{}\"\n",
+        target.said("pid")?,
+        pyroscope.url(),
+        scratch.file("token").display(),
+        otlp.url(),
+        spool.display()
+    );
+    let mut service = Service::start(&scratch, &config)?;
+    for (name, kind) in [("pyroscope", "pyroscope"), ("otlp", "otlp"), ("directory", "directory")] {
+        let metric = format!("jitprof_push_windows_total{{target=\"{name}\",kind=\"{kind}\"}}");
+        service.wait_for_metric(&metric, |windows| windows >= 2.0)?;
+    }
+    let retries = service.metric("jitprof_push_retries_total{target=\"pyroscope\",kind=\"pyroscope\"}")?;
+    assert_eq!(retries, Some(2.0), "it was busy twice");
+    let said = service.end()?;
+    assert!(said.contains("cannot push, will try again: 503"), "{said}");
+    assert!(said.contains("reachable again"), "{said}");
+
+    let pushed = pyroscope.requests();
+    let first = pushed.first().context("nothing pushed")?;
+    assert_eq!(first.path, "/push.v1.PusherService/Push");
+    assert_eq!(first.headers["authorization"], "Bearer s3cret");
+    assert_eq!(first.headers["x-scope-orgid"], "t1");
+    assert_eq!(first.headers["content-type"], "application/proto");
+    assert_eq!(first.body, pushed[1].body, "the same window is tried again");
+    assert!(contains(&first.body, b"process_cpu") && contains(&first.body, b"jitdemo"));
+    let exported = otlp.requests();
+    assert_eq!(exported[0].path, "/v1development/profiles");
+    assert!(contains(&exported[0].body, b"hot"), "names of generated code");
+    let files: Vec<_> = std::fs::read_dir(&spool)?.collect::<Result<_, _>>()?;
+    assert!(files.iter().all(|file| file.file_name().to_string_lossy().ends_with(".pb.gz")), "{files:?}");
+    Ok(())
+}
+
+#[test]
+fn a_target_that_never_answers_holds_up_neither_samples_nor_windows_nor_the_end() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let _target = demo(&scratch)?;
+    let silent = Receiver::start(Manner::Silent)?;
+    let gone = free_address()?;
+    let config = format!(
+        "{QUICK}[shutdown]\ndeadline = \"2s\"\n\
+         [[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\ntimeout = \"60s\"\nqueue_windows = 2\n\
+         [[push]]\nkind = \"otlp\"\nurl = \"http://{gone}\"\nqueue_windows = 2\n",
+        silent.url()
+    );
+    let mut service = Service::start(&scratch, &config)?;
+    service.wait_for_metric("jitprof_windows_total", |windows| windows >= 8.0)?;
+    assert_eq!(service.metric("jitprof_samples_lost_total")?, Some(0.0));
+    assert_eq!(service.metric("jitprof_windows_dropped_total")?, Some(0.0));
+    for (name, dropped_at_least) in [("pyroscope", 1.0), ("otlp", 1.0)] {
+        let waiting = format!("jitprof_push_waiting_windows{{target=\"{name}\",kind=\"{name}\"}}");
+        assert!(service.metric(&waiting)?.context("no queue")? <= 2.0, "bounded");
+        let dropped =
+            format!("jitprof_push_dropped_windows_total{{target=\"{name}\",kind=\"{name}\",reason=\"queue full\"}}");
+        service.wait_for_metric(&dropped, |dropped| dropped >= dropped_at_least)?;
+    }
+    let said = service.end()?;
+    assert!(said.contains("windows that still waited"), "{said}");
+    // Tried many times, said once.
+    assert_eq!(said.matches("cannot push, will try again").count(), 1, "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_reload_changes_what_can_be_changed_and_a_bad_file_changes_nothing() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let _target = demo(&scratch)?;
+    let mut service = Service::start(&scratch, QUICK)?;
+    let frequency = "jitprof_sampling_frequency_hertz";
+    service.wait_for_metric(frequency, |hertz| hertz == 97.0)?;
+
+    std::fs::write(scratch.file("jitprof.toml"), QUICK.replace("frequency", "frequenzy"))?;
+    service.running.signal(libc::SIGHUP)?;
+    service.wait_for_metric("jitprof_reloads_total{result=\"refused\"}", |refused| refused == 1.0)?;
+    service.wait_for_line("the configuration stays as it was: jitprof.toml:5: sampling.frequenzy: unknown field")?;
+
+    let spool = scratch.file("spool");
+    std::fs::create_dir(&spool)?;
+    let push = format!("[[push]]\nkind = \"directory\"\ndirectory = \"{}\"\n", spool.display());
+    let changed = QUICK.replace("97", "49").replace("length = \"1s\"", "length = \"2s\"");
+    std::fs::write(scratch.file("jitprof.toml"), changed + &push)?;
+    service.running.signal(libc::SIGHUP)?;
+    service.wait_for_metric(frequency, |hertz| hertz == 49.0)?;
+    service.wait_for_metric("jitprof_push_windows_total{target=\"directory\",kind=\"directory\"}", |n| n >= 1.0)?;
+    service.wait_for_line("`window` has changed, which takes a restart")?;
+    assert_eq!(service.metric("jitprof_samples_lost_total")?, Some(0.0));
+    service.end()?;
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_is_fetched_over_a_socket_and_a_cut_closes_the_window_now() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = demo(&scratch)?;
+    let spool = scratch.file("spool");
+    std::fs::create_dir(&spool)?;
+    // Nothing is written within the test's time unless it is asked for.
+    let config = format!(
+        "[window]\nlength = \"1h\"\n[sampling]\nfrequency = 97\n[selection]\npids = [{}]\n\
+         [[push]]\nkind = \"directory\"\ndirectory = \"{}\"\n",
+        target.said("pid")?,
+        spool.display()
+    );
+    std::fs::write(scratch.file("jitprof.toml"), config)?;
+    let socket = format!("unix:{}", scratch.file("http.sock").display());
+    let mut running = Jitprof::new(&scratch, ["serve", "--config", "jitprof.toml", "--listen", &socket])?.spawn()?;
+    let asked = Scratch::new()?;
+    let snapshot = ["snapshot", "--from", &socket, "-o", "-", "--format", "folded"];
+    let folded = running.wait_for("a snapshot with samples", || {
+        let finished = Jitprof::new(&asked, snapshot)?.run()?;
+        Ok((finished.status.code() == Some(0) && finished.stdout.contains("hot")).then_some(finished.stdout))
+    })?;
+    assert!(
+        folded.lines().all(|line| line.rsplit_once(' ').is_some_and(|(_, n)| n.parse::<u64>().is_ok())),
+        "{folded}"
+    );
+    running.signal(libc::SIGUSR1)?;
+    running.wait_for("a file", || Ok(std::fs::read_dir(&spool)?.next()))?;
+    running.signal(libc::SIGTERM)?;
+    assert_eq!(running.finish()?.status.code(), Some(0));
+    let nobody = Jitprof::new(&asked, snapshot)?.run()?;
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(nobody.stderr.contains("no service answers at unix:"), "{}", nobody.stderr);
+    Ok(())
+}
+
+#[test]
+fn systemd_is_told_what_happens() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let _target = demo(&scratch)?;
+    let path = scratch.file("notify");
+    let socket = UnixDatagram::bind(&path)?;
+    socket.set_nonblocking(true)?;
+    let mut service = Service::start_with(&scratch, QUICK, |command| {
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "3000000");
+        Ok(())
+    })?;
+    let mut heard = String::new();
+    let mut hear = |words: &str| {
+        wait_until(words, || {
+            let mut datagram = [0; 4096];
+            while let Ok(length) = socket.recv(&mut datagram) {
+                heard.push_str(&String::from_utf8_lossy(&datagram[..length]));
+            }
+            Ok(heard.find(words).map(|at| heard.drain(..at + words.len())).map(drop))
+        })
+    };
+    hear("READY=1")?;
+    hear("WATCHDOG=1")?;
+    service.wait_for_metric("jitprof_windows_total", |windows| windows >= 1.0)?;
+    hear("STATUS=97 Hz, ")?;
+    service.running.signal(libc::SIGHUP)?;
+    hear("RELOADING=1")?;
+    hear("MONOTONIC_USEC=")?;
+    hear("READY=1")?;
+    service.running.signal(libc::SIGTERM)?;
+    hear("STOPPING=1")?;
+    assert_eq!(service.running.finish()?.status.code(), Some(0));
+    Ok(())
+}
+
+#[test]
+fn without_file_descriptors_it_says_so_once_and_recovers() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let _target = demo(&scratch)?;
+    // Hard and soft, so that it cannot be raised.
+    let limit = libc::rlimit { rlim_cur: 96, rlim_max: 96 };
+    let mut service = Service::start_with(&scratch, QUICK, |command| {
+        // SAFETY: setrlimit is async-signal-safe and reads what it is given.
+        unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        Ok(())
+    })?;
+    let windows = service.wait_for_metric("jitprof_windows_total", |windows| windows >= 1.0)?;
+    let mut kept = Kept::connect(service.address)?;
+    let held: Vec<_> = (0..96).map(|_| TcpStream::connect(service.address)).collect::<Result<_, _>>()?;
+    service.wait_for_line("file descriptors are in use")?;
+    service.running.wait_for("windows without file descriptors", || {
+        let page = kept.get("/metrics")?;
+        let value = page.lines().find_map(|line| line.strip_prefix("jitprof_windows_total "));
+        Ok(value.map(str::parse::<f64>).transpose()?.filter(|now| *now >= windows + 3.0))
+    })?;
+    drop(held);
+    service.wait_for_line("there are enough file descriptors again")?;
+    service.wait_for_metric("jitprof_windows_total", |now| now >= windows + 6.0)?;
+    assert_eq!(service.metric("jitprof_samples_lost_total")?, Some(0.0));
+    let said = service.end()?;
+    assert_eq!(said.matches("file descriptors are in use").count(), 1, "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_user_with_five_capabilities_profiles_others_and_only_the_recording_keeps_them() -> Result<()> {
+    const NOBODY: &str = "65534";
+    const CAPABILITIES: &str = "+bpf,+perfmon,+sys_ptrace,+dac_read_search,+syslog";
+    let scratch = Scratch::new()?;
+    let _target = demo(&scratch)?;
+    let binary = scratch.file("jitprof");
+    std::fs::copy(path_from("JITPROF_BIN")?, &binary)?;
+    let address = free_address()?;
+    std::fs::write(scratch.file("jitprof.toml"), QUICK)?;
+    let words = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--inh-caps", CAPABILITIES, "--ambient-caps"];
+    let mut jitprof = Jitprof::at("setpriv".as_ref(), &scratch, words);
+    jitprof.command().arg(CAPABILITIES).arg(&binary).args(["serve", "--config", "jitprof.toml", "--listen"]);
+    jitprof.command().arg(address.to_string());
+    let mut service = Service { running: jitprof.spawn()?, address };
+    service.running.wait_for("the service to answer", || Ok(get(address, "/healthz").ok()))?;
+    service.wait_for_metric("jitprof_process_cpu_seconds_total{comm=\"jitdemo\"}", |seconds| seconds > 0.5)?;
+    service.wait_for_metric("jitprof_jit_frames_total{name=\"known\"}", |frames| frames > 20.0)?;
+    assert_eq!(service.metric("jitprof_jit_frames_total{name=\"unknown\"}")?, Some(0.0));
+
+    let pid = service.running.pid();
+    let mut with = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+        assert_eq!(field("NoNewPrivs:"), "1", "{status}");
+        if field("CapPrm:") != "0000000000000000" {
+            with.push(field("Name:").to_owned());
+        }
+    }
+    assert!(with.iter().any(|name| name == "record"), "{with:?}");
+    let outside = ["jitprof", "archive", "serve"];
+    assert!(with.iter().all(|name| !outside.contains(&&**name)), "{with:?} have capabilities");
+    service.end()?;
+    Ok(())
+}
+
+fn contains(bytes: &[u8], words: &[u8]) -> bool {
+    bytes.windows(words.len()).any(|window| window == words)
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use super::select::SelectArgs;
 use super::subcommand::Subcommand;
 use super::trace_log::LogOptions;
 
@@ -34,9 +35,9 @@ pub struct Args {
     #[command(subcommand)]
     pub subcommand: Option<Subcommand>,
 
-    /// Processes to profile, with all their threads and the children that they start
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = id, help_heading = "What to profile")]
-    pub pid: Vec<u32>,
+    /// Processes by what is known of them.
+    #[command(flatten)]
+    pub select: SelectArgs,
 
     /// Every process of the machine
     #[arg(short, long, help_heading = "What to profile")]
@@ -45,10 +46,6 @@ pub struct Args {
     /// Single threads
     #[arg(long, value_name = "TID", value_delimiter = ',', value_parser = id, help_heading = "What to profile")]
     pub tid: Vec<u32>,
-
-    /// Processes and threads of this name, running or starting later (compared by its first 15 bytes)
-    #[arg(long, value_name = "NAME", help_heading = "What to profile")]
-    pub comm: Option<String>,
 
     /// Do not follow child processes
     #[arg(long, help_heading = "What to profile")]
@@ -152,7 +149,7 @@ pub struct Args {
     pub account: Option<PathBuf>,
 
     /// Say how this kernel can be used, and the verified size of each program of the kernel part; records nothing
-    #[arg(long, conflicts_with_all = ["pid", "all", "tid", "comm", "command"], help_heading = "What to profile")]
+    #[arg(long, conflicts_with_all = ["SelectArgs", "all", "tid", "command"], help_heading = "What to profile")]
     pub check: bool,
 
     /// Neither status line nor account
@@ -175,7 +172,7 @@ pub enum EventArg {
     CpuClock,
 }
 
-fn id(text: &str) -> Result<u32, String> {
+pub(super) fn id(text: &str) -> Result<u32, String> {
     text.trim().parse().map_err(|_| "wants a number; a process is chosen by its name with --comm".to_owned())
 }
 
@@ -223,7 +220,7 @@ mod tests {
     #[test]
     fn pids_come_as_lists_and_repeated() {
         let args = Args::try_parse_from(["jitprof", "-p", "1,2", "--pid", "3"]).unwrap();
-        assert_eq!(args.pid, [1, 2, 3]);
+        assert_eq!(args.select.pid, [1, 2, 3]);
     }
 
     #[test]

@@ -19,10 +19,15 @@ const TIMED_BUCKET: Duration = Duration::from_millis(1);
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
     /// Nothing chosen.
-    #[error("say what to profile: --pid PID, --tid TID, --comm NAME, --all, or -- COMMAND")]
+    #[error(
+        "say what to profile: --pid PID, --comm NAME, --user USER, --cgroup PATH, --container ID, --unit NAME or several \
+         of these, --tid TID, --all, or -- COMMAND"
+    )]
     NoTarget,
     /// Several choices.
-    #[error("choose one of --pid, --tid, --comm, --all and -- COMMAND")]
+    #[error(
+        "choose one of --tid, --all, -- COMMAND, and processes by --pid, --comm, --user, --cgroup, --container and --unit"
+    )]
     SeveralTargets,
     /// Format or colours.
     #[error(transparent)]
@@ -97,7 +102,7 @@ impl Config {
             log_kernel: args.verbose > 1,
             targets,
         };
-        let several = matches!(&record.targets, Targets::All | Targets::Comm(_))
+        let several = matches!(&record.targets, Targets::All | Targets::Comm(_) | Targets::Matching(_))
             || matches!(&record.targets, Targets::Processes(pids) if pids.len() > 1);
         Ok(Self {
             command: args.command,
@@ -124,21 +129,18 @@ impl Config {
 }
 
 fn targets(args: &Args) -> Result<Targets, UsageError> {
-    let chosen = [!args.pid.is_empty(), !args.tid.is_empty(), args.comm.is_some(), args.all, !args.command.is_empty()];
+    let selected = args.select.targets(false);
+    let chosen = [selected.is_some(), !args.tid.is_empty(), args.all, !args.command.is_empty()];
     match chosen.iter().filter(|chosen| **chosen).count() {
         0 => return Err(UsageError::NoTarget),
         1 => {}
         _ => return Err(UsageError::SeveralTargets),
     }
-    let mut pids: Vec<Pid> = args.pid.iter().copied().map(Pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
     Ok(if args.all {
         Targets::All
-    } else if let Some(comm) = &args.comm {
-        Targets::Comm(comm.clone())
     } else if args.tid.is_empty() {
-        Targets::Processes(pids)
+        // A command's process is filled in when there is one.
+        selected.unwrap_or(Targets::Processes(Vec::new()))
     } else {
         Targets::Threads(args.tid.iter().copied().map(Tid).collect())
     })
@@ -166,6 +168,7 @@ pub(super) fn default_output(targets: &Targets, command: &[OsString]) -> PathBuf
     let name = match targets {
         Targets::All => "all".to_owned(),
         Targets::Comm(comm) => file_word(comm),
+        Targets::Matching(selector) => file_word(&selector.to_string()),
         Targets::Processes(pids) => pids.first().map_or_else(String::new, |pid| {
             let comm = match command.first() {
                 Some(program) => Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned(),
@@ -194,6 +197,7 @@ fn default_title(targets: &Targets, command: &[OsString]) -> String {
     match targets {
         Targets::All => "All processes".to_owned(),
         Targets::Comm(comm) => format!("Processes named {comm}"),
+        Targets::Matching(selector) => format!("Processes of {selector}"),
         Targets::Processes(_) if !command.is_empty() => {
             command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         }
@@ -223,7 +227,14 @@ mod tests {
         assert!(matches!(config(&[]), Err(UsageError::NoTarget)));
         assert!(matches!(config(&["-a", "-p", "1"]), Err(UsageError::SeveralTargets)));
         assert!(matches!(config(&["-p", "1", "--", "true"]), Err(UsageError::SeveralTargets)));
-        assert_eq!(config(&["-p", "2,1", "-p", "2"]).unwrap().record.targets, Targets::Processes(vec![Pid(1), Pid(2)]));
+        let targets = |words: &[&str]| config(words).unwrap().record.targets;
+        assert_eq!(targets(&["-p", "2,1", "-p", "2"]), Targets::Processes(vec![Pid(1), Pid(2)]));
+        assert_eq!(targets(&["--comm", "x"]), Targets::Comm("x".to_owned()));
+        let Targets::Matching(asked) = targets(&["-p", "1", "--unit", "nginx", "--user", "0,www-data"]) else {
+            panic!("no selection");
+        };
+        assert_eq!(asked.to_string(), "pid 1 and user 0 or www-data and unit nginx");
+        assert!(matches!(config(&["--tid", "1", "--cgroup", "/x"]), Err(UsageError::SeveralTargets)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod config;
 mod gsym;
+mod select;
 mod serve;
 mod snapshot;
 mod status;

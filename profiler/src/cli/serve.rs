@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, Settings, Time};
+use super::select::SelectArgs;
+use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, SelectionSettings, Settings, Time};
 use crate::serve::{self, ServeError, log};
 
 /// What `serve` takes. Each option goes over the file's.
@@ -18,12 +19,9 @@ pub struct Arguments {
     #[arg(long)]
     check_config: bool,
 
-    /// These processes, instead of all
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', help_heading = "What to profile")]
-    pid: Vec<u32>,
-    /// Processes and threads of this name, instead of all
-    #[arg(long, value_name = "NAME", conflicts_with = "pid", help_heading = "What to profile")]
-    comm: Option<String>,
+    /// Only some processes; takes the place of the file's whole selection.
+    #[command(flatten)]
+    select: SelectArgs,
 
     /// Samples per second and busy CPU [default: 19]
     #[arg(short = 'F', long = "freq", value_name = "HZ", help_heading = "Recording")]
@@ -77,9 +75,11 @@ impl Arguments {
 
     /// Puts the command line over the file.
     fn change(&self, settings: &mut Settings) {
-        if !self.pid.is_empty() || self.comm.is_some() {
-            settings.selection.pids.clone_from(&self.pid);
-            settings.selection.comm.clone_from(&self.comm);
+        let SelectArgs { pid, comm, user, cgroup, container, unit } = self.select.clone();
+        let chosen = [&comm, &user, &cgroup, &container, &unit];
+        if !pid.is_empty() || chosen.iter().any(|values| !values.is_empty()) {
+            let children = settings.selection.children;
+            settings.selection = SelectionSettings { pids: pid, comm, user, cgroup, container, unit, children };
         }
         set(&mut settings.sampling.frequency, self.frequency_hz);
         set(&mut settings.window.length, self.window);

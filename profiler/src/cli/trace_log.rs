@@ -118,7 +118,7 @@ impl Watch {
             Targets::Processes(pids) => pids.clone(),
             Targets::Threads(tids) => tids.iter().filter_map(process_of).collect(),
             // Which of many processes wrote the log is not known.
-            Targets::All | Targets::Comm(_) => Vec::new(),
+            Targets::All | Targets::Comm(_) | Targets::Matching(_) => Vec::new(),
         };
         pids.dedup();
         Self { live: LiveThreads::new(&log.path, pids), last: None }

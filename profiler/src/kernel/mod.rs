@@ -26,7 +26,7 @@ pub use code_mask::code_mask;
 pub use error::KernelError;
 pub use launch::{CommandOutput, Launch, terminate};
 pub use program::{Variant, Verified};
-pub use sampler::{Event, RawPiece, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
+pub use sampler::{Event, MAX_CGROUPS, RawPiece, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
 pub use sideband::SideBand;
 pub use tables::{TableStats, Tables};
 pub use wait::wait_readable;

@@ -15,7 +15,7 @@ use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
 use profiler_common::config::{self, Select};
 use profiler_common::late::LateHeader;
-use profiler_common::limits::{COMM_LEN, MAX_CGROUPS};
+use profiler_common::limits::{self, COMM_LEN};
 use profiler_common::sample::{Counter, SampleHeader};
 use profiler_common::stop::StopReason;
 use zerocopy::FromBytes;
@@ -32,6 +32,8 @@ static OBJECT: Option<&[u8]> = Some(aya::include_bytes_aligned!(env!("JITPROF_BP
 #[cfg(not(jitprof_bpf))]
 static OBJECT: Option<&[u8]> = None;
 
+/// Control groups of version 2 that a task's are compared with at most.
+pub const MAX_CGROUPS: usize = limits::MAX_CGROUPS as usize;
 /// Followed processes that the kernel's filter holds; the size of the PROCESSES map.
 const MAX_PROCESSES: usize = 16384;
 /// The oldest kernel that is tried. 5.8 brought the ring buffer and CAP_BPF; nobody has tested 5.8 and 5.9.
@@ -379,22 +381,21 @@ impl Sampler {
     }
 
     /// Samples the tasks in and below these directories of a cgroup hierarchy of version 2, and no others that were set
-    /// before. Returns how many of them had room, the first ones.
+    /// before; [`MAX_CGROUPS`] of them at most.
     ///
     /// # Errors
     /// One of them is no such directory.
-    pub fn set_cgroups(&mut self, directories: &[File]) -> Result<usize, KernelError> {
-        let room = MAX_CGROUPS as usize;
-        for (index, directory) in (0..MAX_CGROUPS).zip(directories) {
+    pub fn set_cgroups(&mut self, directories: &[File]) -> Result<(), KernelError> {
+        for (index, directory) in (0..limits::MAX_CGROUPS).zip(directories) {
             self.cgroups.set(index, directory.as_fd(), 0)?;
         }
-        for index in (0..MAX_CGROUPS).skip(directories.len()) {
+        for index in (0..limits::MAX_CGROUPS).skip(directories.len()) {
             // Most were not set to begin with, which the kernel answers with an error.
             if self.cgroups.unset(index).is_err() {
                 break;
             }
         }
-        Ok(directories.len().min(room))
+        Ok(())
     }
 
     /// The descriptor that becomes readable when many samples wait.

@@ -7,6 +7,7 @@
 //! table     pid -> process, over pid reuse, fork and exec         -> (pid, time) -> Process
 //! open      the file behind a mapping, through the target's root  -> TargetFile
 //! labels    name, user, control group, container, unit            -> Identity
+//! hierarchy control groups as directories                         -> Group
 //! discover  which mappings are jitdump markers                    -> DumpMapping
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 pub mod discover;
 pub mod event;
+pub mod hierarchy;
 pub mod labels;
 mod mapping;
 pub mod open;

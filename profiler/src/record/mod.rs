@@ -17,6 +17,7 @@ mod generated;
 mod labels;
 mod late;
 mod machine;
+mod members;
 mod options;
 mod resolve;
 mod run;
@@ -27,6 +28,6 @@ mod waiting;
 mod window;
 
 pub use generated::{GeneratedCode, generated_code};
-pub use options::{CallGraph, LabelOptions, RecordOptions, Targets};
+pub use options::{CallGraph, LabelOptions, RecordOptions, Selector, Targets};
 pub use run::{Progress, RecordError, Recorded, Recorder};
 pub use window::{Command, Health, Window, WindowOptions};

@@ -1,9 +1,11 @@
 //! What to record.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::kernel::Event;
+use crate::process::hierarchy::GroupQuery;
 use crate::units::{Pid, Tid};
 
 /// Who is profiled.
@@ -17,6 +19,50 @@ pub enum Targets {
     Threads(Vec<Tid>),
     /// Processes and threads of this name.
     Comm(String),
+    /// Processes that answer every question that is asked, now or later.
+    Matching(Selector),
+}
+
+/// Questions about processes. Of each kind, one value is enough; kinds without any are not asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// Processes, and the children that they start.
+    pub pids: Vec<Pid>,
+    /// Names of processes, of which the kernel keeps 15 bytes, and the children that they start.
+    pub comms: Vec<String>,
+    /// Real users, by name or number.
+    pub users: Vec<String>,
+    /// Control groups, containers and units, with what lies below.
+    pub groups: GroupQuery,
+    /// That nothing matches at the start is no error.
+    pub may_come_later: bool,
+}
+
+impl Selector {
+    /// Whether processes are asked for one by one.
+    pub(super) fn names_processes(&self) -> bool {
+        !self.pids.is_empty() || !self.comms.is_empty()
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pids: Vec<String> = self.pids.iter().map(Pid::to_string).collect();
+        let groups = &self.groups;
+        let kinds = [
+            ("pid", &pids),
+            ("comm", &self.comms),
+            ("user", &self.users),
+            ("cgroup", &groups.paths),
+            ("container", &groups.containers),
+            ("unit", &groups.units),
+        ];
+        let asked = kinds.into_iter().filter(|(_, values)| !values.is_empty());
+        for (index, (kind, values)) in asked.enumerate() {
+            write!(f, "{}{kind} {}", if index == 0 { "" } else { " and " }, values.join(" or "))?;
+        }
+        Ok(())
+    }
 }
 
 /// How user stacks are walked.
@@ -36,7 +82,7 @@ pub enum CallGraph {
 pub struct RecordOptions {
     /// Who.
     pub targets: Targets,
-    /// Follow the children of [`Targets::Processes`] and [`Targets::Comm`].
+    /// Follow the children of processes that were chosen by number or name.
     pub inherit: bool,
     /// Samples per second and busy CPU.
     pub frequency_hz: u32,

@@ -5,6 +5,7 @@ mod feed;
 mod follow;
 mod label;
 mod late;
+mod member;
 mod serve;
 mod settle;
 mod tidy;
@@ -32,7 +33,8 @@ use crate::record::files::Files;
 use crate::record::labels::{Births, History, Labeller};
 use crate::record::late::LateSamples;
 use crate::record::machine::running_pids;
-use crate::record::options::{CallGraph, RecordOptions, Targets};
+use crate::record::members::{Members, same_comm};
+use crate::record::options::{CallGraph, RecordOptions, Selector, Targets};
 use crate::record::resolve::Resolver;
 use crate::record::sources::{Polled, ReadContext, Sources};
 use crate::record::unwinding::Unwinding;
@@ -48,6 +50,8 @@ const TICK: Duration = Duration::from_millis(100);
 const PACE: Duration = Duration::from_millis(2);
 /// Between looks for perf maps, stalled files and old code.
 const SLOW_NS: u64 = 1_000_000_000;
+/// Between looks for processes that a selection means by now.
+const MEMBERS_NS: u64 = 500_000_000;
 /// How long the end of a run waits for outstanding names.
 const NAMES_LIMIT: Duration = Duration::from_secs(20);
 /// How long the end of a run reads dumps that keep growing.
@@ -77,6 +81,18 @@ pub enum RecordError {
     NoSuchThread {
         /// The tid.
         tid: Tid,
+    },
+    /// Nobody has this name.
+    #[error("there is no user {user} in /etc/passwd; a user of a directory service is chosen by number")]
+    NoSuchUser {
+        /// As it was given.
+        user: String,
+    },
+    /// No process matches.
+    #[error("no running process matches {what}; `systemd-cgls` and `ps -eo pid,user,comm,cgroup` show what there is")]
+    NothingMatches {
+        /// What was asked.
+        what: Selector,
     },
     /// A GSYM file that was named.
     #[error("--gsym: {0}")]
@@ -161,12 +177,15 @@ pub struct Recorder {
     labeller: Option<Labeller>,
     versions: Option<Versions>,
     births: Births,
+    /// Who matches a selection.
+    members: Members,
     /// Set if the recording has no end.
     endless: Option<Tidy>,
     events: Vec<TaskEvent>,
     arrived: Vec<Waiting>,
     started: Instant,
     slow_at: MonoNs,
+    members_at: MonoNs,
 }
 
 impl Recorder {
@@ -175,6 +194,7 @@ impl Recorder {
     /// # Errors
     /// The kernel refuses, or a target does not exist or may not be read.
     pub fn start(options: RecordOptions) -> Result<Self, RecordError> {
+        let members = Members::of(&options.targets)?;
         let sampler_options = SamplerOptions {
             frequency_hz: options.frequency_hz,
             event: options.event,
@@ -183,6 +203,7 @@ impl Recorder {
                 Targets::Processes(_) => Selection::Processes,
                 Targets::Threads(tids) => Selection::Threads(tids.clone()),
                 Targets::Comm(name) => Selection::Comm(name.clone()),
+                Targets::Matching(_) => members.selection(),
             },
             kernel_stack: options.kernel_stack,
             user_stack: options.user_stack,
@@ -231,16 +252,19 @@ impl Recorder {
             labeller: options.labels.as_ref().map(|labels| Labeller::new(&labels.host)),
             versions,
             births: Births::default(),
+            members,
             events: Vec::new(),
             arrived: Vec::new(),
             started: Instant::now(),
             slow_at: MonoNs(0),
+            members_at: MonoNs(0),
             options,
         };
         for pid in awaited {
             recorder.follow(pid)?;
         }
         recorder.follow_named()?;
+        recorder.follow_matching()?;
         recorder.prepare_rows();
         recorder.begin()?;
         Ok(recorder)
@@ -256,7 +280,7 @@ impl Recorder {
             return Err(RecordError::KernelThread { pid });
         }
         // The filter first: what runs while its mappings are read is sampled already.
-        if !matches!(self.options.targets, Targets::Threads(_) | Targets::All) {
+        if matches!(self.options.targets, Targets::Processes(_) | Targets::Comm(_)) {
             self.sampler.follow(pid)?;
         }
         self.followed.insert(pid);
@@ -274,13 +298,18 @@ impl Recorder {
             if pid.0 != std::process::id() && procfs::comm(pid).is_ok_and(|comm| same_comm(&comm, &name)) {
                 self.sampler.follow(pid)?;
                 self.followed.insert(pid);
-                // It may be gone by now; then there is nothing to follow.
-                if let Err(error) = self.attach(pid) {
-                    self.account.remark(error.to_string());
-                }
+                self.attach_chosen(pid);
             }
         }
         Ok(())
+    }
+
+    /// Attaches to a process before it is sampled. It may be gone by now; then there is nothing to follow.
+    fn attach_chosen(&mut self, pid: Pid) {
+        match self.attach(pid) {
+            Ok(id) => self.ensure_labels(id),
+            Err(error) => self.account.remark(error.to_string()),
+        }
     }
 
     fn begin(&mut self) -> Result<(), RecordError> {
@@ -383,6 +412,10 @@ impl Recorder {
             self.check_labels(now);
         }
         self.take_versions();
+        if now.0.saturating_sub(self.members_at.0) >= MEMBERS_NS {
+            self.members_at = now;
+            self.refresh_members()?;
+        }
         let more = self.poll_sources(now);
         self.publish_rows(now);
         self.finish_late(now, false);
@@ -534,7 +567,7 @@ fn awaited_pids(targets: &Targets) -> Result<Vec<Pid>, RecordError> {
             pids.dedup();
             Ok(pids)
         }
-        Targets::All | Targets::Comm(_) => Ok(Vec::new()),
+        Targets::All | Targets::Comm(_) | Targets::Matching(_) => Ok(Vec::new()),
     }
 }
 
@@ -571,11 +604,6 @@ fn waiting_sample(sample: &RawSample<'_>, stacks: &mut Stacks, late: &mut LateSa
         true_from: usize::MAX,
         late: sample.late.as_ref().and_then(|piece| late.keep(piece)),
     }
-}
-
-/// Whether two names are the same to the kernel, which keeps 15 bytes.
-fn same_comm(comm: &str, wanted: &str) -> bool {
-    comm.as_bytes() == &wanted.as_bytes()[..wanted.len().min(15)]
 }
 
 fn bucket_ns(bucket: Duration) -> u64 {

@@ -65,7 +65,7 @@ fn line(line: &str) -> Option<(u8, &str)> {
 }
 
 /// The id of the innermost container.
-fn container(path: &str) -> Option<String> {
+pub(in crate::process) fn container(path: &str) -> Option<String> {
     let mut inner: Option<&str> = None;
     let mut parent = "";
     for component in path.split('/') {
@@ -119,7 +119,7 @@ fn is_pod_uid(uid: &str) -> bool {
     (32..=ID_DIGITS).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-fn unit(path: &str) -> Option<String> {
+pub(in crate::process) fn unit(path: &str) -> Option<String> {
     let component = path.split('/').rev().find(|component| is_unit(component) && id_in(component).is_none())?;
     Some(shorten(&unescape_unit(component.strip_prefix('_').unwrap_or(component))))
 }

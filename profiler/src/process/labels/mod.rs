@@ -10,6 +10,7 @@ mod users;
 use std::path::PathBuf;
 
 pub use cgroup::{Cgroup, unescape_unit};
+pub(super) use cgroup::{container, unit};
 pub use users::{Users, parse_passwd};
 
 use crate::process::procfs::{self, ProcError};
@@ -37,6 +38,10 @@ impl Identity {
     /// [`ProcError`]: it has gone.
     pub fn read(pid: Pid) -> Result<Self, ProcError> {
         let stat = procfs::stat(pid)?;
+        // What is left of it has no executable, and in hierarchies of version 1 no control group any more.
+        if stat.is_dead() {
+            return Err(ProcError::NoSuchProcess(pid));
+        }
         Ok(Self {
             start: stat.start(),
             uid: procfs::status(pid).ok().map(|status| status.real_uid),

@@ -24,6 +24,8 @@ const MAX_MAPS_BYTES: u64 = 32 << 20;
 const MAX_STATUS_BYTES: u64 = 16 << 10;
 /// A line for each hierarchy, each with a path of 4 KiB at most.
 const MAX_CGROUP_BYTES: u64 = 64 << 10;
+/// Some ten thousand mounts.
+const MAX_MOUNTS_BYTES: u64 = 4 << 20;
 /// As much of a command line as is of use to tell runtimes apart.
 const MAX_CMDLINE_BYTES: u64 = 64 << 10;
 /// More threads than any live process has; `pid_max` itself goes to 4 million.
@@ -152,6 +154,14 @@ pub fn cmdline(pid: Pid) -> Result<Vec<String>, ProcError> {
 /// [`ProcError`].
 pub fn cgroup(pid: Pid) -> Result<Vec<u8>, ProcError> {
     Ok(read_bounded(pid, &proc_path(pid, "cgroup"), MAX_CGROUP_BYTES)?.0)
+}
+
+/// The bytes of `/proc/PID/mountinfo`, 4 MiB at most.
+///
+/// # Errors
+/// [`ProcError`].
+pub fn mounts(pid: Pid) -> Result<Vec<u8>, ProcError> {
+    Ok(read_bounded(pid, &proc_path(pid, "mountinfo"), MAX_MOUNTS_BYTES)?.0)
 }
 
 /// The bytes of the environment that the process was started with, 64 KiB at most. Reads its memory, and may wait for

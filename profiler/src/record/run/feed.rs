@@ -61,7 +61,9 @@ impl Recorder {
     /// What a process maps has changed.
     pub(super) fn mappings_changed(&mut self, pid: Pid, time: MonoNs) {
         let Some(unwinding) = &mut self.unwinding else { return };
-        let sampled = self.followed.contains(&pid) || self.options.targets == Targets::All;
+        // Which processes the kernel part lets through is not known here beforehand.
+        let any = matches!(self.options.targets, Targets::All | Targets::Matching(_));
+        let sampled = any || self.followed.contains(&pid);
         if let Some(id) = self.processes.at(pid, time).map(|process| process.id)
             && (sampled || unwinding.has_published(id))
         {

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive, same_comm};
+use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive};
 use crate::process::discover::is_marker;
 use crate::process::event::{FileKey, MmapEvent, TaskChange, TaskEvent};
 use crate::process::procfs::{self, ProcError};
 use crate::process::{ProcessId, monotonic_now};
 use crate::record::bounds::CodeBounds;
+use crate::record::members::same_comm;
 use crate::record::options::{CallGraph, Targets};
 use crate::record::sources::Sources;
 use crate::units::{MonoNs, Pid};
@@ -22,14 +23,19 @@ impl Recorder {
     pub(super) fn apply(&mut self, event: &TaskEvent) {
         if let TaskChange::Fork { pid, parent_pid, .. } = event.change
             && pid != parent_pid
-            && self.options.inherit
             && self.followed.contains(&parent_pid)
+            && (self.options.inherit || self.members.keeps_children())
         {
             self.follow_child(pid);
         }
         if let TaskChange::Comm { pid, comm, .. } = &event.change
             && let Targets::Comm(name) = &self.options.targets
             && same_comm(comm, name)
+        {
+            self.follow_child(*pid);
+        }
+        if let TaskChange::Comm { pid, comm, exec, .. } = &event.change
+            && self.members.is_renamed(*pid, comm, *exec)
         {
             self.follow_child(*pid);
         }
@@ -115,7 +121,7 @@ impl Recorder {
         self.clues.insert(id, clues);
     }
 
-    fn follow_child(&mut self, pid: Pid) {
+    pub(super) fn follow_child(&mut self, pid: Pid) {
         if self.followed.insert(pid)
             && let Err(error) = self.sampler.follow(pid)
         {
@@ -193,6 +199,7 @@ impl Recorder {
         let Some(process) = self.processes.at(pid, time).filter(|process| process.exit_time.is_some()) else { return };
         let id = process.id;
         self.followed.remove(&pid);
+        self.members.forget(pid);
         self.end_process(id, time);
     }
 

@@ -67,10 +67,18 @@ fn check_sampling(settings: &Settings) -> Result<(), Problem> {
         })?;
     }
     let selection = &settings.selection;
-    ensure(selection.pids.is_empty() || selection.comm.is_none(), "selection.pids", || {
-        "processes are chosen by `comm` already; leave one of the two out".to_owned()
-    })?;
-    ensure(selection.comm.as_deref() != Some(""), "selection.comm", || "is empty; leave it out".to_owned())
+    let lists = [
+        ("comm", &selection.comm),
+        ("user", &selection.user),
+        ("cgroup", &selection.cgroup),
+        ("container", &selection.container),
+        ("unit", &selection.unit),
+    ];
+    lists.into_iter().try_for_each(|(key, values)| {
+        ensure(values.iter().all(|value| !value.is_empty()), &format!("selection.{key}"), || {
+            "has an empty value; leave it out".to_owned()
+        })
+    })
 }
 
 fn check_window(settings: &Settings) -> Result<(), Problem> {

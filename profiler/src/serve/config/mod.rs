@@ -22,7 +22,8 @@ pub use reload::Change;
 pub use units::{Bytes, ListenAt, Time};
 
 use crate::archive::ArchiveOptions;
-use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets, WindowOptions};
+use crate::process::hierarchy::GroupQuery;
+use crate::record::{CallGraph, LabelOptions, RecordOptions, Selector, Targets, WindowOptions};
 use crate::serve::governor::GovernorOptions;
 use crate::serve::http::Listen;
 use crate::units::Pid;
@@ -53,22 +54,55 @@ pub struct Settings {
     pub push: Vec<PushSettings>,
 }
 
-/// Who is profiled; every process if nothing is said.
+/// Who is profiled; every process if nothing is said. Of several values of one key, one is enough; of several keys, all
+/// must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SelectionSettings {
     /// These processes.
     pub pids: Vec<u32>,
-    /// Processes and threads of this name, running or starting later.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub comm: Option<String>,
+    /// Processes and threads of these names.
+    pub comm: Vec<String>,
+    /// Processes of these real users, by name or number.
+    pub user: Vec<String>,
+    /// Processes in these control groups and below.
+    pub cgroup: Vec<String>,
+    /// Processes of containers whose ids begin so.
+    pub container: Vec<String>,
+    /// Processes of these systemd units.
+    pub unit: Vec<String>,
     /// Their children too.
     pub children: bool,
 }
 
 impl Default for SelectionSettings {
     fn default() -> Self {
-        Self { pids: Vec::new(), comm: None, children: true }
+        let none = Vec::new;
+        Self {
+            pids: vec![],
+            comm: none(),
+            user: none(),
+            cgroup: none(),
+            container: none(),
+            unit: none(),
+            children: true,
+        }
+    }
+}
+
+impl SelectionSettings {
+    fn targets(&self) -> Targets {
+        let groups =
+            GroupQuery { paths: self.cgroup.clone(), containers: self.container.clone(), units: self.unit.clone() };
+        let mut pids: Vec<Pid> = self.pids.iter().copied().map(Pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let (comms, users) = (self.comm.clone(), self.user.clone());
+        if pids.is_empty() && comms.is_empty() && users.is_empty() && groups.is_empty() {
+            return Targets::All;
+        }
+        // A service waits for those that are not there yet.
+        Targets::Matching(Selector { pids, comms, users, groups, may_come_later: true })
     }
 }
 
@@ -283,15 +317,10 @@ impl Default for ShutdownSettings {
 impl Settings {
     /// How the recorder is to work.
     pub fn record_options(&self) -> RecordOptions {
-        let targets = match &self.selection {
-            SelectionSettings { comm: Some(comm), .. } => Targets::Comm(comm.clone()),
-            SelectionSettings { pids, .. } if pids.is_empty() => Targets::All,
-            SelectionSettings { pids, .. } => Targets::Processes(pids.iter().copied().map(Pid).collect()),
-        };
+        let targets = self.selection.targets();
         let title = match &targets {
-            Targets::Comm(comm) => format!("Processes named {comm}"),
-            Targets::Processes(_) => "Chosen processes".to_owned(),
-            Targets::All | Targets::Threads(_) => "All processes".to_owned(),
+            Targets::Matching(selector) => selector.to_string(),
+            _ => "All processes".to_owned(),
         };
         RecordOptions {
             targets,

@@ -5,7 +5,6 @@ use clap::Args as ClapArgs;
 use super::args::id;
 use crate::process::hierarchy::GroupQuery;
 use crate::record::{Selector, Targets};
-use crate::serve::config::SelectionSettings;
 use crate::units::Pid;
 
 /// Of several values of one option, one is enough; of several options, all must hold.
@@ -46,19 +45,12 @@ impl SelectArgs {
         let groups =
             GroupQuery { paths: given(&self.cgroup), containers: given(&self.container), units: given(&self.unit) };
         let (comms, users) = (given(&self.comm), given(&self.user));
-        Targets::matching(Selector { pids, comms, users, groups, may_come_later })
-    }
-
-    /// The same for the service's configuration.
-    pub fn settings(&self, children: bool) -> SelectionSettings {
-        SelectionSettings {
-            pids: self.pid.clone(),
-            comms: self.comm.clone(),
-            users: self.user.clone(),
-            cgroups: self.cgroup.clone(),
-            containers: self.container.clone(),
-            units: self.unit.clone(),
-            children,
+        let is_plain = users.is_empty() && groups.is_empty() && !may_come_later;
+        match (&pids[..], &comms[..]) {
+            ([], []) if users.is_empty() && groups.is_empty() => None,
+            ([_, ..], []) if is_plain => Some(Targets::Processes(pids)),
+            ([], [comm]) if is_plain => Some(Targets::Comm(comm.clone())),
+            _ => Some(Targets::Matching(Selector { pids, comms, users, groups, may_come_later })),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::cli::select::SelectArgs;
-use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, Settings, Time};
+use super::select::SelectArgs;
+use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, SelectionSettings, Settings, Time};
 use crate::serve::{self, ServeError, log};
 
 /// What `serve` takes. Each option goes over the file's.
@@ -19,7 +19,7 @@ pub struct Arguments {
     #[arg(long)]
     check_config: bool,
 
-    /// Only some processes, instead of all.
+    /// Only some processes; takes the place of the file's whole selection.
     #[command(flatten)]
     select: SelectArgs,
 
@@ -75,9 +75,11 @@ impl Arguments {
 
     /// Puts the command line over the file.
     fn change(&self, settings: &mut Settings) {
-        let chosen = self.select.settings(settings.selection.children);
-        if !chosen.is_empty() {
-            settings.selection = chosen;
+        let SelectArgs { pid, comm, user, cgroup, container, unit } = self.select.clone();
+        let chosen = [&comm, &user, &cgroup, &container, &unit];
+        if !pid.is_empty() || chosen.iter().any(|values| !values.is_empty()) {
+            let children = settings.selection.children;
+            settings.selection = SelectionSettings { pids: pid, comm, user, cgroup, container, unit, children };
         }
         set(&mut settings.sampling.frequency, self.frequency_hz);
         set(&mut settings.window.length, self.window);

@@ -23,19 +23,6 @@ pub enum Targets {
     Matching(Selector),
 }
 
-impl Targets {
-    /// What a selector means, in the simplest way; `None` if it asks for nothing.
-    pub fn matching(selector: Selector) -> Option<Self> {
-        let is_plain = selector.users.is_empty() && selector.groups.is_empty();
-        match (&selector.pids[..], &selector.comms[..]) {
-            ([], []) if is_plain => None,
-            ([_, ..], []) if is_plain && !selector.may_come_later => Some(Self::Processes(selector.pids)),
-            ([], [comm]) if is_plain && !selector.may_come_later => Some(Self::Comm(comm.clone())),
-            _ => Some(Self::Matching(selector)),
-        }
-    }
-}
-
 /// Questions about processes. Of each kind, one value is enough; kinds without any are not asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {

@@ -383,7 +383,9 @@ impl Service<'_> {
     fn look_after_files(&mut self) {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
         let open = open_files().map(|open| open as u64);
-        let is_scarce = open.is_none_or(|open| open.saturating_add(SPARE_FILES) >= limit);
+        // What comes and goes must not make a line each time.
+        let spare = if self.files_are_scarce { (limit / 4).max(SPARE_FILES) } else { SPARE_FILES };
+        let is_scarce = open.is_none_or(|open| open.saturating_add(spare) >= limit);
         if is_scarce == self.files_are_scarce {
             return;
         }

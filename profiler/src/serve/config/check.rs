@@ -68,16 +68,17 @@ fn check_sampling(settings: &Settings) -> Result<(), Problem> {
     }
     let selection = &settings.selection;
     let lists = [
-        ("selection.comms", &selection.comms),
-        ("selection.users", &selection.users),
-        ("selection.cgroups", &selection.cgroups),
-        ("selection.containers", &selection.containers),
-        ("selection.units", &selection.units),
+        ("comm", &selection.comm),
+        ("user", &selection.user),
+        ("cgroup", &selection.cgroup),
+        ("container", &selection.container),
+        ("unit", &selection.unit),
     ];
-    for (key, list) in lists {
-        ensure(!list.iter().any(String::is_empty), key, || "has an empty value; leave it out".to_owned())?;
-    }
-    Ok(())
+    lists.into_iter().try_for_each(|(key, values)| {
+        ensure(values.iter().all(|value| !value.is_empty()), &format!("selection.{key}"), || {
+            "has an empty value; leave it out".to_owned()
+        })
+    })
 }
 
 fn check_window(settings: &Settings) -> Result<(), Problem> {

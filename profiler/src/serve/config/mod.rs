@@ -61,52 +61,48 @@ pub struct Settings {
 pub struct SelectionSettings {
     /// These processes.
     pub pids: Vec<u32>,
-    /// Processes and threads of these names, running or starting later.
-    pub comms: Vec<String>,
+    /// Processes and threads of these names.
+    pub comm: Vec<String>,
     /// Processes of these real users, by name or number.
-    pub users: Vec<String>,
-    /// Processes in these control groups or below.
-    pub cgroups: Vec<String>,
-    /// Processes of the containers whose ids begin so.
-    pub containers: Vec<String>,
+    pub user: Vec<String>,
+    /// Processes in these control groups and below.
+    pub cgroup: Vec<String>,
+    /// Processes of containers whose ids begin so.
+    pub container: Vec<String>,
     /// Processes of these systemd units.
-    pub units: Vec<String>,
+    pub unit: Vec<String>,
     /// Their children too.
     pub children: bool,
 }
 
 impl Default for SelectionSettings {
     fn default() -> Self {
+        let none = Vec::new;
         Self {
-            pids: Vec::new(),
-            comms: Vec::new(),
-            users: Vec::new(),
-            cgroups: Vec::new(),
-            containers: Vec::new(),
-            units: Vec::new(),
+            pids: vec![],
+            comm: none(),
+            user: none(),
+            cgroup: none(),
+            container: none(),
+            unit: none(),
             children: true,
         }
     }
 }
 
 impl SelectionSettings {
-    /// Whether nothing is said.
-    pub fn is_empty(&self) -> bool {
-        let lists = [&self.comms, &self.users, &self.cgroups, &self.containers, &self.units];
-        self.pids.is_empty() && lists.iter().all(|list| list.is_empty())
-    }
-
-    /// Who that is. A service waits for processes that are not there yet.
     fn targets(&self) -> Targets {
+        let groups =
+            GroupQuery { paths: self.cgroup.clone(), containers: self.container.clone(), units: self.unit.clone() };
         let mut pids: Vec<Pid> = self.pids.iter().copied().map(Pid).collect();
         pids.sort_unstable();
         pids.dedup();
-        let groups =
-            GroupQuery { paths: self.cgroups.clone(), containers: self.containers.clone(), units: self.units.clone() };
-        let (comms, users) = (self.comms.clone(), self.users.clone());
-        // Processes that are named by number must be there.
-        let may_come_later = pids.is_empty();
-        Targets::matching(Selector { pids, comms, users, groups, may_come_later }).unwrap_or(Targets::All)
+        let (comms, users) = (self.comm.clone(), self.user.clone());
+        if pids.is_empty() && comms.is_empty() && users.is_empty() && groups.is_empty() {
+            return Targets::All;
+        }
+        // A service waits for those that are not there yet.
+        Targets::Matching(Selector { pids, comms, users, groups, may_come_later: true })
     }
 }
 
@@ -323,10 +319,8 @@ impl Settings {
     pub fn record_options(&self) -> RecordOptions {
         let targets = self.selection.targets();
         let title = match &targets {
-            Targets::Comm(comm) => format!("Processes named {comm}"),
-            Targets::Matching(selector) => format!("Processes matching {selector}"),
-            Targets::Processes(_) => "Chosen processes".to_owned(),
-            Targets::All | Targets::Threads(_) => "All processes".to_owned(),
+            Targets::Matching(selector) => selector.to_string(),
+            _ => "All processes".to_owned(),
         };
         RecordOptions {
             targets,

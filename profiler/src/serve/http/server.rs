@@ -151,6 +151,7 @@ impl Server {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(MAX_HEAD);
         let mut end = std::pin::pin!(end);
+        let mut is_refused = false;
         loop {
             let accepted = tokio::select! {
                 accepted = self.socket.accept() => accepted,
@@ -159,11 +160,15 @@ impl Server {
             let stream = match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
+                    // Said once, and not five times a second for as long as it lasts.
+                    if !std::mem::replace(&mut is_refused, true) {
+                        tracing::warn!("cannot accept connections: {error}");
+                    }
                     sleep(REFUSED_PAUSE).await;
                     continue;
                 }
             };
+            is_refused = false;
             let Ok(turn) = Arc::clone(&turns).try_acquire_owned() else {
                 tracing::warn!("{} connections are open; a further one is closed", self.limits.connections);
                 continue;

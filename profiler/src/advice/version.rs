@@ -108,9 +108,8 @@ pub fn version_files(runtime: Runtime, clues: &Clues<'_>) -> Vec<VersionFile> {
                 let emulator: u32 = numbers_after(path, "/erts-")?.split('.').next()?.parse().ok()?;
                 Some((path.split_once("/erts-")?.0, emulator.checked_add(12)?))
             });
-            let found = found.map(|(root, release)| {
-                file(root, &format!("releases/{release}/OTP_VERSION"), Notation::Plain)
-            });
+            let found =
+                found.map(|(root, release)| file(root, &format!("releases/{release}/OTP_VERSION"), Notation::Plain));
             found.into_iter().collect()
         }
         _ => Vec::new(),
@@ -151,8 +150,7 @@ pub fn version_in_environment(environment: &[u8], variable: &str) -> Option<Stri
 fn plausible(version: &str) -> Option<String> {
     let version = version.strip_prefix('v').unwrap_or(version);
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".+-_~".contains(&byte);
-    let is_version = version.len() <= MAX_BYTES
-        && version.starts_with(|c: char| c.is_ascii_digit())
-        && version.bytes().all(allowed);
+    let is_version =
+        version.len() <= MAX_BYTES && version.starts_with(|c: char| c.is_ascii_digit()) && version.bytes().all(allowed);
     is_version.then(|| version.to_owned())
 }

@@ -56,7 +56,8 @@ fn in_file(exe: &str, mapped: &[&str], path: &str, text: &str) -> Option<String>
 
 #[test]
 fn installations_say_their_version_in_a_file() {
-    let header = "#ifndef X\n#define NODE_MAJOR_VERSION 20\n#define NODE_MINOR_VERSION 11\n#define NODE_PATCH_VERSION 0\n";
+    let header =
+        "#ifndef X\n#define NODE_MAJOR_VERSION 20\n#define NODE_MINOR_VERSION 11\n#define NODE_PATCH_VERSION 0\n";
     let node = in_file("/usr/local/bin/node", &[], "/usr/local/include/node/node_version.h", header);
     assert_eq!(node.as_deref(), Some("20.11.0"));
     let release = "IMPLEMENTOR=\"Debian\"\nJAVA_VERSION=\"17.0.2\"\n";

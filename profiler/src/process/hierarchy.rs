@@ -311,12 +311,10 @@ broken - cgroup2
             fs::create_dir_all(&directory).unwrap();
             fs::write(directory.join("cgroup.procs"), "12\n34\n").unwrap();
         }
-        let hierarchy =
-            Hierarchy { mount: "/".to_owned(), is_v2: true, is_systemd: false, device: String::new() };
+        let hierarchy = Hierarchy { mount: "/".to_owned(), is_v2: true, is_systemd: false, device: String::new() };
         let all = Hierarchies { root: scratch.path().to_owned(), all: vec![hierarchy] };
-        let paths = |query: GroupQuery| -> Vec<String> {
-            all.groups(&query).into_iter().map(|group| group.path).collect()
-        };
+        let paths =
+            |query: GroupQuery| -> Vec<String> { all.groups(&query).into_iter().map(|group| group.path).collect() };
         let query = GroupQuery::default;
         assert_eq!(paths(GroupQuery { units: strings(&["web"]), ..query() }), ["/system.slice/web.service"]);
         let container = format!("/kubepods/pod8a6f0b1e-1111-2222-3333-444455556666/{id}");

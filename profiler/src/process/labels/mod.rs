@@ -9,8 +9,8 @@ mod users;
 
 use std::path::PathBuf;
 
-pub(super) use cgroup::{container, unit};
 pub use cgroup::{Cgroup, unescape_unit};
+pub(super) use cgroup::{container, unit};
 pub use users::{Users, parse_passwd};
 
 use crate::process::procfs::{self, ProcError};

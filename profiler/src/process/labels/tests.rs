@@ -107,7 +107,8 @@ fn escapes_are_undone_and_what_is_none_stays() {
 
 #[test]
 fn the_first_name_of_a_user_id_counts() {
-    let users = parse_passwd(b"root:x:0:0:root:/root:/bin/bash\ntoor:x:0:0::/:\n\nbad\n:x:5:5\nw:x:99999999999:1\nww:x:33:33");
+    let users =
+        parse_passwd(b"root:x:0:0:root:/root:/bin/bash\ntoor:x:0:0::/:\n\nbad\n:x:5:5\nw:x:99999999999:1\nww:x:33:33");
     let mut names: Vec<_> = users.iter().map(|(uid, name)| (*uid, &**name)).collect();
     names.sort_unstable();
     assert_eq!(names, [(0, "root"), (33, "ww")]);

@@ -14,6 +14,7 @@ mod jitdemo;
 mod node;
 mod php;
 mod python;
+mod selection;
 mod trace;
 mod unwind_info;
 mod wasmtime;

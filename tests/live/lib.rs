@@ -7,6 +7,7 @@
 
 mod clock;
 mod compiled;
+mod control;
 mod dump;
 mod endless;
 mod firefox;
@@ -28,6 +29,7 @@ use anyhow::{Context, Result};
 
 pub use clock::unix_minus_monotonic_ns;
 pub use compiled::compile;
+pub use control::ControlGroup;
 pub use dump::{Load, loads};
 pub use endless::{Ended, Endless};
 pub use firefox::{TimedSample, timed_samples};

@@ -1,6 +1,6 @@
 //! pprof files, as far as tests need them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
@@ -28,6 +28,10 @@ struct Sample {
 struct Label {
     #[prost(int64, tag = "1")]
     key: i64,
+    #[prost(int64, tag = "2")]
+    str: i64,
+    #[prost(int64, tag = "3")]
+    num: i64,
 }
 
 /// What a pprof file holds.
@@ -37,6 +41,8 @@ pub struct Pprof {
     pub total: i64,
     /// Keys of labels that every sample has.
     pub labels: BTreeSet<String>,
+    /// The samples' labels, each set with the number of its samples. Numbers are in decimal.
+    pub sets: Vec<(BTreeMap<String, String>, u64)>,
     /// All strings, names of functions among them.
     pub strings: BTreeSet<String>,
 }
@@ -53,13 +59,31 @@ impl Pprof {
         let profile = Profile::decode(bytes.as_slice()).context("no pprof profile")?;
         let mut total = 0;
         let mut labels: Option<BTreeSet<String>> = None;
+        let mut sets: BTreeMap<BTreeMap<String, String>, u64> = BTreeMap::new();
         for sample in &profile.sample {
-            total += sample.value.first().context("a sample without a value")?;
-            let keys = sample.label.iter().map(|label| text(&profile, label.key)).collect::<Result<BTreeSet<_>>>()?;
-            labels = Some(labels.map_or_else(|| keys.clone(), |known| &known & &keys));
+            let count = *sample.value.first().context("a sample without a value")?;
+            total += count;
+            let set = sample.label.iter().map(|label| named(&profile, label)).collect::<Result<BTreeMap<_, _>>>()?;
+            let keys = set.keys().cloned().collect();
+            labels = Some(labels.map_or_else(|| BTreeSet::clone(&keys), |known| &known & &keys));
+            *sets.entry(set).or_default() += u64::try_from(count)?;
         }
-        Ok(Self { total, labels: labels.unwrap_or_default(), strings: profile.string_table.into_iter().collect() })
+        let (labels, sets) = (labels.unwrap_or_default(), sets.into_iter().collect());
+        Ok(Self { total, labels, sets, strings: profile.string_table.into_iter().collect() })
     }
+
+    /// Samples that have all of these labels.
+    pub fn count(&self, labels: &[(&str, &str)]) -> u64 {
+        let has = |set: &BTreeMap<String, String>| {
+            labels.iter().all(|(name, value)| set.get(*name).is_some_and(|known| known == value))
+        };
+        self.sets.iter().filter(|(set, _)| has(set)).map(|(_, count)| count).sum()
+    }
+}
+
+fn named(profile: &Profile, label: &Label) -> Result<(String, String)> {
+    let value = if label.str == 0 { label.num.to_string() } else { text(profile, label.str)? };
+    Ok((text(profile, label.key)?, value))
 }
 
 fn text(profile: &Profile, index: i64) -> Result<String> {

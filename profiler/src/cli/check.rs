@@ -28,11 +28,11 @@ pub(super) enum CheckError {
 /// # Errors
 /// A recording would fail.
 pub(super) fn print() -> Result<(), CheckError> {
-    // Everything that programs have branches for; nobody is followed, so nothing is sampled.
+    // Everything that programs have branches for; nobody is a member, so nothing is sampled.
     let options = SamplerOptions {
         frequency_hz: 99,
         event: None,
-        selection: Selection::Processes,
+        selection: Selection::Matching { users: vec![0], members: true },
         kernel_stack: true,
         user_stack: true,
         rows: true,

@@ -34,7 +34,7 @@ use crate::record::labels::{Births, History, Labeller};
 use crate::record::late::LateSamples;
 use crate::record::machine::running_pids;
 use crate::record::members::{Members, same_comm};
-use crate::record::options::{CallGraph, RecordOptions, Selector, Targets};
+use crate::record::options::{CallGraph, RecordOptions, Targets};
 use crate::record::resolve::Resolver;
 use crate::record::sources::{Polled, ReadContext, Sources};
 use crate::record::unwinding::Unwinding;
@@ -92,7 +92,7 @@ pub enum RecordError {
     #[error("no running process matches {what}; `systemd-cgls` and `ps -eo pid,user,comm,cgroup` show what there is")]
     NothingMatches {
         /// What was asked.
-        what: Selector,
+        what: String,
     },
     /// A GSYM file that was named.
     #[error("--gsym: {0}")]

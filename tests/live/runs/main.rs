@@ -18,6 +18,7 @@ mod onednn;
 mod page;
 mod php;
 mod python;
+mod selection;
 mod serve;
 mod trace;
 mod unwind_info;

@@ -12,7 +12,7 @@ impl Recorder {
         let (pids, groups) = self.members.begin();
         let Some(selector) = self.members.selector() else { return Ok(()) };
         if pids.is_empty() && !selector.may_come_later {
-            return Err(RecordError::NothingMatches { what: selector.clone() });
+            return Err(RecordError::NothingMatches { what: selector.to_string() });
         }
         self.compare_with(&groups)?;
         for pid in pids {

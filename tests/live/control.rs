@@ -1,0 +1,75 @@
+//! Control groups for targets.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// A control group of its own for a test, removed when the value is dropped.
+#[derive(Debug)]
+pub struct ControlGroup {
+    directory: PathBuf,
+    path: String,
+    /// How many of the directories are ours.
+    depth: usize,
+}
+
+impl ControlGroup {
+    /// Makes one in a hierarchy of version 2; `None` if the machine has none.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn version_2(path: &str) -> Result<Option<Self>> {
+        Self::of("cgroup2", "", path)
+    }
+
+    /// Makes one in a hierarchy of version 1, that of the freezer, which does nothing to what is in it; `None` if the
+    /// machine has none.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn version_1(path: &str) -> Result<Option<Self>> {
+        Self::of("cgroup", "freezer", path)
+    }
+
+    fn of(kind: &str, option: &str, path: &str) -> Result<Option<Self>> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+        let mount = mounts.lines().find_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let (mount, found, options) = (words.next()?, words.next()?, words.next()?);
+            (found == kind && (option.is_empty() || options.split(',').any(|one| one == option))).then_some(mount)
+        });
+        let Some(mount) = mount else { return Ok(None) };
+        // Tests run side by side.
+        let path = format!("/jitprof-test-{}{path}", std::process::id());
+        let directory = Path::new(mount).join(&path[1..]);
+        std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let depth = path.matches('/').count();
+        Ok(Some(Self { directory, path, depth }))
+    }
+
+    /// Its path in its hierarchy.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // Refused while a process that was killed just now is still in it, and where another test's lies beside it.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.directory).is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let above = self.directory.ancestors().skip(1).take(self.depth - 1);
+        if above.into_iter().any(|directory| std::fs::remove_dir(directory).is_err()) {
+            eprintln!("{} is left to another test", self.path);
+        }
+    }
+}

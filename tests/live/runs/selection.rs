@@ -1,0 +1,154 @@
+//! Processes chosen by what is known of them, and the labels that say it.
+
+use std::process::Command;
+
+use anyhow::Result;
+use jitprof_tests::{ControlGroup, Jitprof, Recording, Scratch, Target, path_from, target_file, wait_until};
+
+/// Makes a root with the system's libraries and a copy of Node, and runs a script in it, in the control group $1.
+const CONTAINER: &str = r#"
+set -e
+echo $$ > "$1/cgroup.procs"
+exec unshare --pid --fork --kill-child --mount sh -c '
+    set -e
+    mount -t tmpfs tmpfs "$1"
+    cd "$1"
+    for directory in usr lib lib64; do
+        if [ -d /$directory ]; then mkdir $directory; mount --rbind /$directory $directory; fi
+    done
+    mkdir proc tmp old app
+    cp "$2" app/node
+    cp "$3" app/burn.js
+    mount -t proc proc proc
+    pivot_root . old
+    cd /tmp
+    exec chroot . /usr/bin/sh -c "cd /tmp; umount -l /old; exec /app/node $4 /app/burn.js 120"
+' sh "$2" "$3" "$4" "$5"
+"#;
+const FLAGS: &str = "--perf-prof --perf-prof-unwinding-info --interpreted-frames-native-stack --no-turbo-inlining";
+
+/// Digits of which containers' ids are made.
+fn id(digits: &str) -> String {
+    digits.repeat(32)
+}
+
+/// Runs Node in a container of its own.
+fn container(group: &ControlGroup, scratch: &Scratch, flags: &str) -> Result<Target> {
+    let root = scratch.file("root");
+    std::fs::create_dir(&root)?;
+    let mut command = Command::new("sh");
+    command.args(["-c", CONTAINER, "sh"]).arg(group.directory()).arg(&root);
+    command.arg(path_from("JITPROF_NODE")?).arg(target_file("node/burn.js")?).arg(flags);
+    Target::start(command, scratch)
+}
+
+/// Runs Node in a control group.
+fn grouped(group: &ControlGroup, scratch: &Scratch, seconds: &str) -> Result<Target> {
+    let mut command = Command::new("sh");
+    let script = format!("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\" {FLAGS} \"$script\" {seconds}");
+    command.args(["-c", &script, "sh"]).arg(group.directory()).arg(path_from("JITPROF_NODE")?);
+    command.env("script", target_file("node/burn.js")?);
+    Target::start(command, scratch)
+}
+
+#[track_caller]
+fn assert_all_have(recording: &Recording, labels: &[(&str, &str)]) {
+    let all = u64::try_from(recording.pprof.total).unwrap_or(0);
+    assert!(all > 0, "there are samples");
+    assert_eq!(recording.pprof.count(labels), all, "all samples have {labels:?}: {:?}", recording.pprof.sets);
+}
+
+/// A container, and beside it one that nobody asked for.
+fn record_one_of_two(group: &ControlGroup, other: &ControlGroup, choice: [&str; 2]) -> Result<Recording> {
+    let (scratch, beside) = (Scratch::new()?, Scratch::new()?);
+    let target = container(group, &scratch, FLAGS)?;
+    assert_eq!(target.pid()?, 1, "it has a pid namespace of its own");
+    let _other = container(other, &beside, FLAGS)?;
+    Jitprof::recording(&scratch, [choice[0], choice[1], "-d", "3s"])?.record()
+}
+
+#[track_caller]
+fn assert_is_container(recording: &Recording, id: &str) {
+    assert_all_have(recording, &[("container", id), ("comm", "node"), ("exe", "node")]);
+    assert_all_have(recording, &[("runtime", "node"), ("user", "root")]);
+    recording.assert_named();
+    assert!(recording.pprof.strings.contains("/app/node"), "native frames are of the container's own file");
+    assert!(recording.folded.count(|stack| stack.has_prefix("leafHot")) > 0, "its dump is found: leafHot has a name");
+}
+
+#[test]
+fn a_container_of_version_2_is_chosen_alone_and_its_code_named_from_its_own_files() -> Result<()> {
+    let (chosen, left) = (id("a2"), id("b2"));
+    let Some(group) = ControlGroup::version_2(&format!("/v2/docker-{chosen}.scope"))? else { return Ok(()) };
+    let Some(other) = ControlGroup::version_2(&format!("/v2/docker-{left}.scope"))? else { return Ok(()) };
+    let recording = record_one_of_two(&group, &other, ["--container", "a2a2a2"])?;
+    assert_is_container(&recording, &chosen);
+    let recording = record_one_of_two(&group, &other, ["--cgroup", group.path()])?;
+    assert_is_container(&recording, &chosen);
+    assert_all_have(&recording, &[("cgroup", group.path())]);
+    Ok(())
+}
+
+#[test]
+fn a_container_of_version_1_is_chosen_alone_and_its_code_named_from_its_own_files() -> Result<()> {
+    let (chosen, left) = (id("a1"), id("b1"));
+    let Some(group) = ControlGroup::version_1(&format!("/v1/docker/{chosen}"))? else { return Ok(()) };
+    let Some(other) = ControlGroup::version_1(&format!("/v1/docker/{left}"))? else { return Ok(()) };
+    let recording = record_one_of_two(&group, &other, ["--container", "a1a1a1"])?;
+    assert_is_container(&recording, &chosen);
+    Ok(())
+}
+
+/// Records a group in which at first only a sleeping process is. Then a program starts in it, works and ends, long
+/// before the recording does.
+fn record_a_later_process(group: &ControlGroup, choice: [&str; 2]) -> Result<Recording> {
+    let scratch = Scratch::new()?;
+    let mut idle = Command::new("sh");
+    idle.args(["-c", "echo $$ > \"$1/cgroup.procs\"; echo ready pid=$$; exec sleep 600", "sh"]).arg(group.directory());
+    let idle = Target::start(idle, &scratch)?;
+    let mut jitprof = Jitprof::recording(&scratch, choice)?.spawn()?;
+    jitprof.wait_for_samples(idle.started_pid(), 0)?;
+    let mut target = grouped(group, &scratch, "2")?;
+    let pid = target.pid()?;
+    target.wait()?;
+    wait_until("the process to be gone", || {
+        Ok((!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()))
+    })?;
+    jitprof.signal(libc::SIGINT)?;
+    let recording = jitprof.record()?;
+    let of = |pid: u32| recording.pprof.count(&[("pid", &pid.to_string())]);
+    assert_eq!(i64::try_from(of(pid) + of(idle.started_pid()))?, recording.pprof.total, "nobody else was");
+    assert!(recording.pprof.count(&[("comm", "node"), ("pid", &pid.to_string())]) > 0, "it was seen");
+    assert!(recording.folded.count(|stack| stack.has_prefix("leafHot")) > 0, "leafHot has its name after its end");
+    Ok(recording)
+}
+
+#[test]
+fn a_process_that_begins_later_is_seen_and_named_after_its_end() -> Result<()> {
+    if let Some(group) = ControlGroup::version_2("/later/web.service")? {
+        let recording = record_a_later_process(&group, ["--cgroup", group.path()])?;
+        assert_all_have(&recording, &[("unit", "web.service"), ("cgroup", group.path())]);
+    }
+    if let Some(group) = ControlGroup::version_1("/later-v1")? {
+        record_a_later_process(&group, ["--cgroup", group.path()])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn several_questions_must_all_be_answered() -> Result<()> {
+    let Some(group) = ControlGroup::version_2("/several/web.service")? else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let target = grouped(&group, &scratch, "60")?;
+    let pid = target.pid()?.to_string();
+    let recorded = Jitprof::recording(&scratch, ["--user", "root", "--unit", "web", "-d", "2s"])?.record()?;
+    assert_all_have(&recorded, &[("pid", &pid), ("unit", "web.service"), ("user", "root")]);
+    let recorded = Jitprof::recording(&scratch, ["--comm", "node", "--unit", "web", "-d", "2s"])?.record()?;
+    assert_all_have(&recorded, &[("pid", &pid), ("comm", "node")]);
+    for nobody in [["--comm", "other"], ["--user", "65533"], ["--container", "ffff"]] {
+        let finished = Jitprof::new(&scratch, [&["--unit", "web"][..], &nobody, &["-d", "1s"]].concat())?.run()?;
+        assert_eq!(finished.status.code(), Some(1), "{nobody:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains("no running process matches"), "{}", finished.stderr);
+    }
+    Ok(())
+}

@@ -252,3 +252,35 @@ fn dumps_are_found_by_their_marker_mapping() {
     let found: Vec<_> = find_dumps(&maps.mappings).iter().map(|dump| (dump.mapping.inode, dump.named_pid)).collect();
     assert_eq!(found, [(1, Some(77)), (2, Some(1234))]);
 }
+
+#[test]
+fn ended_processes_are_forgotten_but_for_those_whose_samples_wait() {
+    let mut all = Processes::new();
+    let own = Pid(std::process::id());
+    all.attach(own).unwrap();
+    let now = crate::process::monotonic_now().0;
+    for (at, pid) in [(10, 9_000_001), (20, 9_000_002), (30, 9_000_003)] {
+        all.apply(&fork(now + at, pid, own.0, pid, own.0));
+        all.apply(&exit(now + at + 5, pid, pid));
+    }
+    let id = |all: &Processes, pid: u32| all.at(Pid(pid), MonoNs(now + 100)).map(|process| process.id);
+    let (waits, ended_late) = (id(&all, 9_000_001).unwrap(), id(&all, 9_000_003));
+    all.forget_before(MonoNs(now + 30), |id| id == waits);
+    assert_eq!([9_000_001, 9_000_002, 9_000_003].map(|pid| id(&all, pid)), [Some(waits), None, ended_late]);
+    assert_eq!(all.ids().count(), 3, "this process, and two that ended");
+}
+
+#[test]
+fn a_process_whose_exit_was_lost_ends_when_it_is_not_among_those_that_run() {
+    let mut all = Processes::new();
+    let own = Pid(std::process::id());
+    let id = all.attach(own).unwrap();
+    let now = crate::process::monotonic_now().0;
+    all.apply(&fork(now + 10, 9_000_001, own.0, 9_000_001, own.0));
+    all.apply(&fork(now + 50, 9_000_002, own.0, 9_000_002, own.0));
+    let ended = all.end_missing(&[own].into(), MonoNs(now + 30));
+    assert_eq!(ended.iter().map(|id| id.pid.0).collect::<Vec<_>>(), [9_000_001], "one that is younger is let alone");
+    let mut left: Vec<u32> = all.live().map(|process| process.id.pid.0).collect();
+    left.sort_unstable();
+    assert_eq!((left, all.get(id).is_some()), (vec![own.0, 9_000_002], true));
+}

@@ -149,3 +149,43 @@ proptest! {
         prop_assert_eq!(one, sorted, "rows are ordered by time, task, frames");
     }
 }
+
+#[test]
+fn a_compacted_profile_has_the_same_rows_and_nothing_else() {
+    let mut profile = Profile::new(meta(), 1000);
+    for at in 0..100_u64 {
+        let stack = push_all(&mut profile, &["main", &format!("f{at}")]);
+        let task = profile.task(task(u32::try_from(at).unwrap()));
+        profile.add(MonoNs(1_000 + at * 1000), stack, task, at + 1);
+    }
+    let taken = profile.take_before(MonoNs(1_000), MonoNs(91_000));
+    assert_eq!(taken.total() + profile.total(), 5050);
+    let shown = |profile: &Profile| -> Vec<(MonoNs, Tid, u64, String)> {
+        let row = |row: &Row| {
+            let name = profile.pop(row.stack).map(|(_, frame)| profile.frame(frame).name.to_owned());
+            (row.time, profile.task_of(row.task).tid, row.cpu_ns, name.unwrap())
+        };
+        profile.rows().iter().map(row).collect()
+    };
+    let (before, bytes) = (shown(&profile), profile.bytes());
+    profile.compact();
+    assert_eq!(shown(&profile), before);
+    assert_eq!((profile.stack_count(), profile.frame_count()), (12, 11), "the empty stack, main, and ten leaves");
+    assert!(profile.bytes() < bytes / 4, "{} of {bytes} bytes", profile.bytes());
+}
+
+#[test]
+fn samples_weigh_what_they_stood_for_when_they_were_taken() {
+    let mut profile = Profile::new(meta(), 1000);
+    let (stack, task) = (push_all(&mut profile, &["main"]), profile.task(task(1)));
+    let hz = |hz| NonZeroU32::new(hz).unwrap();
+    for (from, frequency) in [(10_000, 10), (20_000, 1), (30_000, 1000)] {
+        profile.set_frequency(MonoNs(from), hz(frequency));
+    }
+    profile.forget_frequencies_before(MonoNs(25_000));
+    for time in [26_000, 31_000] {
+        profile.add(MonoNs(time), stack, task, 2);
+    }
+    let weights: Vec<u64> = profile.rows().iter().map(|row| row.cpu_ns).collect();
+    assert_eq!(weights, [2_000_000_000, 2_000_000], "the frequency that held at the border is remembered");
+}

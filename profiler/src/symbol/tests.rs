@@ -614,3 +614,53 @@ fn a_program_with_debug_information_of_its_own_does_not_ask_its_gsym_file() {
     let (_, stats) = all_frames(&whole, GsymStore::find(&[gsym]).unwrap());
     assert_eq!(stats.gsym_files, 0);
 }
+
+#[test]
+fn names_that_nobody_asks_for_are_forgotten_and_come_back_when_asked_for() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let own = File::open("/proc/self/exe").unwrap();
+    let id = symbolizer.objects().add(own, "own").unwrap();
+    let keys = [0x100, 0x200].map(|offset| SymbolKey::File(id, FileOffset(offset)));
+    keys.iter().for_each(|key| symbolizer.request(*key));
+    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    assert_eq!(symbolizer.forget_unused(2, 1), 0, "so many may be kept");
+    assert!(symbolizer.get(keys[0]).is_some());
+    assert_eq!(symbolizer.forget_unused(1, 1), 1);
+    assert!(symbolizer.get(keys[0]).is_some() && symbolizer.get(keys[1]).is_none());
+    symbolizer.request(keys[1]);
+    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    assert!(symbolizer.get(keys[1]).is_some());
+}
+
+#[test]
+fn files_that_nobody_maps_are_closed_and_their_numbers_not_used_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let symbolizer = Symbolizer::spawn().unwrap();
+    let add = |name: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, name).unwrap();
+        symbolizer.objects().add(File::open(&path).unwrap(), name).unwrap()
+    };
+    let (first, second) = (add("first"), add("second"));
+    symbolizer.forget_objects(&[second].into());
+    assert!(symbolizer.objects().module(first).is_none() && symbolizer.objects().module(second).is_some());
+    assert!(add("third") > second, "who still has the old number gets no name, not a wrong one");
+    assert_eq!(symbolizer.objects().len(), 2);
+}
+
+#[test]
+fn a_file_waits_when_the_time_for_names_is_used_up() {
+    let symbolizer = Symbolizer::spawn().unwrap();
+    symbolizer.set_budget(SymbolBudget { cpu_percent: Some(-1e12), ..SymbolBudget::ENDLESS });
+    // Its credit is gone with the first look.
+    let id = symbolizer.objects().add(File::open("/proc/self/exe").unwrap(), "own").unwrap();
+    let key = SymbolKey::File(id, FileOffset(0x100));
+    symbolizer.request(key);
+    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    assert!(symbolizer.get(key).is_none());
+    assert!(symbolizer.frames(key)[0].name.starts_with("[own+0x"), "named by its place meanwhile");
+    symbolizer.set_budget(SymbolBudget::RUN);
+    symbolizer.request(key);
+    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    assert!(symbolizer.get(key).is_some());
+}

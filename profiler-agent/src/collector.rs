@@ -301,8 +301,8 @@ impl Collector {
         if self.methods.add(region, new.name, new.unit) { Ok(()) } else { Err(Trouble::Lost(Loss::Memory)) }
     }
 
-    /// The parts that an object's debug information knows. It gives them no numbers: those used are ones that no runtime
-    /// has counted up to.
+    /// The parts that an object's debug information knows. It gives them no numbers: those used are ones that no
+    /// runtime has counted up to.
     fn inlined(&mut self, group: &mut Group, method: u32, inlined: &[Inlined<'_>]) {
         let mut numbers: Vec<u32> = Vec::with_capacity(inlined.len());
         for part in inlined {

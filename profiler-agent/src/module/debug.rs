@@ -1,8 +1,8 @@
 //! Source rows and inlined functions, from an object's DWARF.
 //!
-//! It is read here and not by the profiler, because its addresses are right only after relocations that need the places of
-//! the sections, and because a dump then holds a few bytes for an inlined function, not the whole object. What damaged or
-//! hostile information can cost is bounded: each entry, attribute and range is a step, and steps are counted.
+//! It is read here and not by the profiler, because its addresses are right only after relocations that need the places
+//! of the sections, and because a dump then holds a few bytes for an inlined function, not the whole object. What damaged
+//! or hostile information can cost is bounded: each entry, attribute and range is a step, and steps are counted.
 
 use std::collections::HashMap;
 

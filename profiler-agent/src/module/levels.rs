@@ -1,7 +1,7 @@
 //! The source rows of a function, and of each part that was inlined into it.
 //!
-//! DWARF's rows say where the innermost function is; where one is inlined, the line of the code around it is that of the
-//! call:
+//! DWARF's rows say where the innermost function is; where one is inlined, the line of the code around it is that of
+//! the call:
 //!
 //! ```text
 //! rows      |a 1      |b 7   |c 3 |b 8   |a 2   |        b called in a's line 5, c in b's line 9

@@ -1,6 +1,6 @@
 /* A JIT engine that loads compiled objects, and announces each by ITT's module events, as LLVM's does.
  *
- *     cc -O1 -g -I ITTAPI/include -I ITTAPI/src/ittnotify module.c ITTAPI/src/ittnotify/ittnotify_static.c -ldl -lpthread
+ *     cc -O1 -g -I ITTAPI/include module.c ITTAPI/src/ittnotify/ittnotify_static.c -ldl -lpthread
  *     cc -g -O2 -fomit-frame-pointer -c inlined.c
  *     INTEL_LIBITTNOTIFY64=.../libjitprof_agent.so ./a.out inlined.o [SECONDS]
  *

@@ -178,7 +178,7 @@ impl Stack {
         }
     }
 
-    /// Where only the frame pointer leads to the CFA, `sp` is back at the frame's own end: that is what popping it means.
+    /// Where only the frame pointer leads to the CFA, `sp` is back at the frame's own end: popping it means that.
     fn pop_fp(self) -> (Self, Effect) {
         let sp = match self.sp {
             Sp::At(offset) => Some(offset),

@@ -64,8 +64,8 @@ pub struct Arguments {
     #[arg(long, value_name = "OUT", group = "what", help_heading = "What to do")]
     repair: Option<PathBuf>,
 
-    /// Write the functions as an ELF file for objdump, gdb and perf: code, symbols, lines, unwinding data; - is standard
-    /// output
+    /// Write the functions as an ELF file for objdump, gdb and perf: code, symbols, lines, unwinding data; - is
+    /// standard output
     #[arg(long, value_name = "OUT", group = "what", help_heading = "What to do")]
     write_elf: Option<PathBuf>,
 
@@ -91,7 +91,8 @@ pub struct Arguments {
     strict: bool,
 
     /// With --check: how many places are named of each deviation
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=10_000), help_heading = "How")]
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "How")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     places: u16,
 
     #[command(flatten)]
@@ -116,7 +117,8 @@ pub(super) enum JitdumpError {
     #[error("no function is called {wanted} or lies there")]
     NoFunction { wanted: String },
     #[error(
-        "code for {machine} is not disassembled here; --write-elf OUT writes a file that its own binutils' objdump -d reads"
+        "code for {machine} is not disassembled here; --write-elf OUT writes a file that its own binutils' objdump -d \
+         reads"
     )]
     Machine { machine: String },
     #[error("the dump is of {machine}; ELF files are written for machines of 64 bits only")]

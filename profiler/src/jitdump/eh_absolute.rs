@@ -1,7 +1,7 @@
 //! `.eh_frame` sections of many functions as one, which can stand anywhere.
 //!
-//! The addresses in recorded sections are relative to their own places. Here they become absolute: an FDE grows by 8 bytes
-//! where it had 4-byte addresses. Pointers to personalities and language data are left as they are, and mean nothing
+//! The addresses in recorded sections are relative to their own places. Here they become absolute: an FDE grows by 8
+//! bytes where it had 4-byte addresses. Pointers to personalities and language data are left as they are, and mean nothing
 //! any more; unwinding does not use them.
 
 use std::collections::HashMap;

@@ -6,8 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use jitprof_tests::{
-    Finished, Folded, Jitprof, Scratch, Share, Target, assert_at_least, assert_share, loads, path_from, target_file,
-    wait_until,
+    Finished, Jitprof, Scratch, Share, Target, assert_at_least, assert_share, loads, path_from, target_file, wait_until,
 };
 use serde_json::Value;
 
@@ -96,8 +95,12 @@ fn hot_instructions_are_those_of_the_hot_loop() -> Result<()> {
     let samples = |line: &Value| line["samples"].as_u64().unwrap_or(0);
     let sum: u64 = instructions.iter().map(samples).sum();
     assert_eq!(hot["samples"], sum, "every sample is at an instruction");
-    let leaves = |folded: &Folded| folded.count(|stack| stack.frames.last().is_some_and(|frame| frame == "*leafHot"));
-    assert_eq!(sum, leaves(&recording.folded), "samples by instruction are those of the flamegraph");
+    // V8 can optimise it more than once.
+    let optimised = functions.iter().filter(|function| function["name"] == hot["name"]);
+    let all: u64 = optimised.map(samples).sum();
+    let is_leaf = |frames: &[String]| frames.last().is_some_and(|frame| frame == "*leafHot");
+    let leaves = recording.folded.count(|stack| is_leaf(&stack.frames));
+    assert_eq!(all, leaves, "samples by instruction are those of the flamegraph");
     // The loop is one line of the program: three shifts, three exclusive ors, a counter and a comparison.
     let looped = |line: &&Value| line["line"] == 11 || line["line"].is_null();
     let in_loop: u64 = instructions.iter().filter(looped).map(samples).sum();

@@ -57,16 +57,20 @@ deviations! {
     Version: Error "version", "the version is neither 1 nor 2", "";
     VersionForPerf: Quirk "version-2", "the version is 2 as the specification says; perf knows 1 and refuses the file",
         "Mono before 2023";
-    UnwindingInVersion1: Quirk "unwinding-in-version-1", "UNWINDING_INFO, which version 2 added, in a file of version 1",
+    UnwindingInVersion1: Quirk "unwinding-in-version-1",
+        "UNWINDING_INFO, which version 2 added, in a file of version 1",
         "everybody: V8, CPython, LLVM";
     HeaderSize: Error "header-size", "the header's size is below 40 or far above; 40 is assumed", "";
     LongHeader: Quirk "long-header", "the header is longer than 40 bytes", "";
     NoMachine: Quirk "no-machine", "the ELF machine is 0; perf writes its images for the machine that it runs on",
         "CPython";
     Padding: Quirk "header-padding", "the header's reserved word is not 0", "V8 (0xdeadbeef), jitprof's agent (jpag)";
-    Flags: Error "flags", "reserved flag bits are set; perf refuses the file", "LLVM ORC before January 2026 (uninitialised)";
-    HeaderTime: Quirk "header-time", "the header's time is of another clock than the records'", "V8, CPython (wall clock, µs)";
-    AnotherHeader: Quirk "another-header", "a file header among the records: another producer appended; perf stops here",
+    Flags: Error "flags",
+        "reserved flag bits are set; perf refuses the file", "LLVM ORC before January 2026 (uninitialised)";
+    HeaderTime: Quirk "header-time",
+        "the header's time is of another clock than the records'", "V8, CPython (wall clock, µs)";
+    AnotherHeader: Quirk "another-header",
+        "a file header among the records: another producer appended; perf stops here",
         "wasmtime, oneDNN (several engines, or the file of a recycled pid)";
     TornEnd: Quirk "torn-end", "the file ends inside of a record",
         "V8, CPython, the JVM agent, SpiderMonkey, QEMU (4 KiB of stdio buffer) while they run or when they are killed";
@@ -81,7 +85,8 @@ deviations! {
     Extension: Quirk "extension", "a record of jitprof's own; perf warns and skips it", "jitprof's agent";
     LongRecord: Quirk "long-record", "the record is longer than what it holds", "";
     AfterClose: Error "after-close", "a record behind CLOSE, which marks the end", "";
-    TimeZero: Quirk "time-zero", "a record without a time; it is taken for as old as the one before", "Mono before 2023";
+    TimeZero: Quirk "time-zero",
+        "a record without a time; it is taken for as old as the one before", "Mono before 2023";
     TimeDescends: Quirk "time-descends", "the time is earlier than that of a record before it",
         "threads that take the time before they take turns: .NET, LLVM";
     FlagOverNanoseconds: Quirk "flag-over-nanoseconds", "the header says counter ticks and the times are nanoseconds",
@@ -105,9 +110,11 @@ deviations! {
 
     // DEBUG_INFO.
     DebugUnclaimed: Error "debug-unclaimed", "no LOAD of this address follows the DEBUG_INFO; its lines are lost", "";
-    DebugOfAnother: Quirk "debug-of-another", "the DEBUG_INFO right before a LOAD is of another function; perf mixes them up",
+    DebugOfAnother: Quirk "debug-of-another",
+        "the DEBUG_INFO right before a LOAD is of another function; perf mixes them up",
         "LLVM ORC (the lines of a batch, then its functions)";
-    DebugBias: Quirk "debug-bias", "line addresses are too high by an ELF header's size (0x40); perf 6's lines are off by it",
+    DebugBias: Quirk "debug-bias",
+        "line addresses are too high by an ELF header's size (0x40); perf 6's lines are off by it",
         "V8, LLVM, QEMU";
     FreedName: Quirk "freed-name", "file names from freed memory, with NULs in them; perf goes astray in the record",
         "V8 (11.3, Node 20)";
@@ -116,7 +123,8 @@ deviations! {
         "nobody was seen; perf's header has it";
     LineBelow1: Quirk "line-below-1", "a line number below 1: the code belongs to no line",
         "Erlang/OTP (ends each function), LLVM";
-    RowBeforeCode: Quirk "row-before-code", "a line begins before its function", "Erlang/OTP (rows mark return addresses)";
+    RowBeforeCode: Quirk "row-before-code",
+        "a line begins before its function", "Erlang/OTP (rows mark return addresses)";
     RowBehindCode: Quirk "row-behind-code", "a line begins at the function's end or behind; it is dropped", "";
     DebugPadding: Quirk "debug-padding", "bytes behind the last entry", "V8 (padded to 8)";
 
@@ -126,7 +134,8 @@ deviations! {
     UnwindingOfBatch: Quirk "unwinding-of-batch", "one UNWINDING_INFO for several LOADs; perf gives it to the first",
         "LLVM ORC";
     UnwindingUnreadable: Error "unwinding-unreadable", "there is no .eh_frame_hdr where one has to be", "";
-    UnwindingShifted: Error "unwinding-shifted", "the FDE is of another address than the function; it is moved there", "";
+    UnwindingShifted: Error "unwinding-shifted",
+        "the FDE is of another address than the function; it is moved there", "";
     UnwindingElsewhere: Error "unwinding-elsewhere", "no FDE is of the function", "";
     MappedSize: Quirk "mapped-size", "mapped_size is neither 0 nor the data's size", "CPython (rounded up)";
     NotMapped: Quirk "not-mapped", "mapped_size is 0, so that only a header should be there, and there is an .eh_frame",

@@ -29,7 +29,7 @@ fn window(number: u64) -> Window {
         event: SampledEvent::CpuClock,
     };
     let mut profile = Profile::new(meta, u64::MAX);
-    let mut frame = |profile: &mut Profile, name: String| {
+    let frame = |profile: &mut Profile, name: String| {
         profile.intern_frame(&Frame {
             name: Arc::from(name),
             kind: FrameKind::Native,

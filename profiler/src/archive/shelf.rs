@@ -1,6 +1,6 @@
 //! What the archive knows of its pieces: all of it in memory, and bounded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -201,18 +201,18 @@ impl Shelf {
         let inside = |piece: &&Piece| range_ms.contains(&piece.middle_ms());
         let usable = |piece: &&Piece| !piece.is_damaged;
         let mut plan: Vec<&Piece> = Vec::new();
-        let mut covered: Vec<Id> = Vec::new();
+        let mut covered: HashSet<Id> = HashSet::new();
         // What a merged piece holds is known when it was looked into.
         for piece in self.merged.values().filter(usable).filter(|piece| !piece.parts.is_empty()) {
             let is_whole = use_merged && range_ms.start <= piece.start_ms() && piece.end_ms() <= range_ms.end;
             let has_windows = piece.parts.iter().any(|part| self.windows.contains_key(part));
-            if is_whole || (!has_windows && inside(&piece)) {
+            let is_new = piece.parts.iter().all(|part| !covered.contains(part));
+            if is_new && (is_whole || (!has_windows && inside(&piece))) {
                 plan.push(piece);
                 covered.extend(piece.parts.iter());
             }
         }
-        covered.sort_unstable();
-        let is_free = |piece: &&Piece| covered.binary_search(&piece.id).is_err();
+        let is_free = |piece: &&Piece| !covered.contains(&piece.id);
         plan.extend(self.windows.values().filter(usable).filter(inside).filter(is_free));
         if plan.is_empty() {
             let overlaps = |piece: &&Piece| piece.start_ms() < range_ms.end && piece.end_ms() > range_ms.start;

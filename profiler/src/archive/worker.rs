@@ -129,6 +129,10 @@ impl Worker {
 
     /// Makes one piece of some minutes of windows.
     fn merge(&self) {
+        // Until it is known what the merged pieces of an earlier run hold, their windows could be merged again.
+        if self.to_index.last().is_some_and(|(level, _)| *level == Level::Merged) {
+            return;
+        }
         let Some(windows) = self.store.shelf().mergeable() else { return };
         let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return };
         let parts: Vec<Id> = windows.iter().map(|window| window.id).collect();

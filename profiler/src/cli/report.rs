@@ -1,6 +1,8 @@
 //! `jitprof report`: recordings read back, merged, selected, compared.
 
 mod source;
+#[cfg(test)]
+mod tests;
 mod time;
 
 use std::ffi::OsString;
@@ -136,6 +138,8 @@ pub(super) enum ReportError {
     Saved { path: PathBuf, source: SavedError },
     #[error("{}: {source}", path.display())]
     Archive { path: PathBuf, source: ArchiveError },
+    #[error("{} holds no windows of `jitprof serve`; name recordings by their files", .0.display())]
+    NoWindows(PathBuf),
     #[error("no samples of that time and selection in {}", .0.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>().join(", "))]
     Nothing(Vec<OsString>),
     #[error("{text:?} is no time; write 2026-11-21T03:12:00Z, 03:12, -15m, or now")]
@@ -164,14 +168,16 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     for (destination, _) in &outputs {
         check_writable(destination).map_err(ReportError::from)?;
     }
-    let options = options(arguments)?;
+    let mut options = options(arguments)?;
     let filter = filter(arguments);
     let range = Range::parse(arguments.from.as_deref(), arguments.to.as_deref())?;
     let mut table = Vec::new();
     let rows = arguments.top.unwrap_or(DEFAULT_TOP);
-    let written = if let [before, after] = arguments.diff.as_slice() {
-        let [before, after] =
-            [read(std::slice::from_ref(before), &range, &filter)?, read(std::slice::from_ref(after), &range, &filter)?];
+    let written = if let [before_name, after_name] = arguments.diff.as_slice() {
+        let side = |name| read(std::slice::from_ref(name), &range, &filter);
+        let (before, after) = (side(before_name)?, side(after_name)?);
+        let named = format!("{} compared with {}", after_name.to_string_lossy(), before_name.to_string_lossy());
+        options.title.get_or_insert(named);
         let diff = Diff::new(&before, &after, arguments.normalize.into());
         write_changes(&diff, rows, &mut table)?;
         write_all(&outputs, |destination, format| {

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::color::Class;
 use super::firefox::RECORDING;
+use super::text;
 use crate::profile::{FrameId, Profile, ProfileMeta, SampledEvent, StackId, Task};
 use crate::symbol::{Frame, FrameKind, Tier};
 use crate::units::{MonoNs, Pid, Tid};
@@ -183,11 +184,13 @@ fn read_thread(
     let mut frames: Vec<FrameId> = Vec::with_capacity(thread.frame_table.func.len());
     for (index, &func) in thread.frame_table.func.iter().enumerate() {
         let name = *thread.func_table.name.get(func).ok_or("frameTable.func")?;
-        let name = Arc::from(thread.string_array.get(name).ok_or("funcTable.name")?.as_str());
+        let name = thread.string_array.get(name).ok_or("funcTable.name")?.as_str();
         let category = thread.frame_table.category.get(index).copied().flatten();
         let known = category.and_then(|category| kinds.get(category)).copied();
         let (kind, tier, inlined) = known.unwrap_or((FrameKind::Native, None, false));
-        let frame = Frame { name, kind, tier, inlined, module: None, source: None, address: 0 };
+        // The tier's mark was put there when it was written.
+        let name = tier.and_then(|tier| name.strip_prefix(text::mark_of(tier))).unwrap_or(name);
+        let frame = Frame { name: Arc::from(name), kind, tier, inlined, module: None, source: None, address: 0 };
         frames.push(profile.intern_frame(&frame));
     }
     let mut stacks: Vec<StackId> = Vec::with_capacity(thread.stack_table.frame.len());

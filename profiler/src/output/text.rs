@@ -67,13 +67,18 @@ fn tier_mark(frame: FrameRef<'_>) -> Option<char> {
     if !matches!(frame.kind, FrameKind::Jit | FrameKind::Interpreter) {
         return None;
     }
-    let mark = match frame.tier? {
+    let mark = mark_of(frame.tier?);
+    (!frame.name.trim_start().starts_with(mark)).then_some(mark)
+}
+
+/// The mark of a tier.
+pub(super) fn mark_of(tier: Tier) -> char {
+    match tier {
         Tier::Interpreted => '~',
         Tier::Baseline => '^',
         Tier::Mid => '+',
         Tier::Optimized => '*',
-    };
-    (!frame.name.trim_start().starts_with(mark)).then_some(mark)
+    }
 }
 
 /// The frames that stand for a task in front of its stack: `pid-N` if asked for, the thread's name, and `comm-tid` if

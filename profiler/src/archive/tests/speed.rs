@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use super::*;
-use crate::output::read_pprof;
+use crate::output::{encode_pprof, read_pprof};
 
 fn windows() -> Vec<Profile> {
     let folder = std::env::var_os("JITPROF_WINDOWS").expect("JITPROF_WINDOWS names a folder of recordings of 10 s");
@@ -48,6 +48,15 @@ fn timed<T>(what: &str, run: impl FnOnce() -> T) -> T {
 #[test]
 #[ignore = "a measurement; see the module's text"]
 fn six_hours_are_answered() {
+    for (number, profile) in windows().iter().enumerate() {
+        for level in [1, 3, 6] {
+            let mut bytes = Vec::new();
+            timed(&format!("window {number}, gzip level {level}"), || {
+                encode_pprof(profile, level, &[], &mut bytes).unwrap();
+            });
+            println!("  {} samples, {} bytes", profile.total(), bytes.len());
+        }
+    }
     let (folder, clock, real) = (tempfile::tempdir().unwrap(), TestClock::new(), windows());
     let archive = open(Some(folder.path()), &clock);
     let start = Instant::now();

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jiff::Zoned;
 
 use super::{ReportError, time};
-use crate::archive::{ArchiveError, Query, read_directory, wall_time};
+use crate::archive::{ArchiveError, Query, directory_range, read_directory, wall_time};
 use crate::output::{read_pprof, read_saved};
 use crate::plog::open_file;
 use crate::profile::{Filter, Profile, ProfileMeta, Row};
@@ -73,7 +73,10 @@ impl Source {
         if self.path.is_dir() {
             return match read_directory(&self.path, &self.range.query(filter)) {
                 Ok(profile) => Ok(Some(profile)),
-                Err(ArchiveError::Nothing) => Ok(None),
+                Err(ArchiveError::Nothing) => match directory_range(&self.path) {
+                    Ok(_) => Ok(None),
+                    Err(_) => Err(ReportError::NoWindows(path())),
+                },
                 Err(source) => Err(ReportError::Archive { path: path(), source }),
             };
         }

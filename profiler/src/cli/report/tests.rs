@@ -1,0 +1,113 @@
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::Parser;
+
+use super::*;
+use crate::output::{read_pprof, write};
+use crate::profile::{ProfileMeta, SampledEvent, Task};
+use crate::symbol::{Frame, FrameKind, Tier};
+use crate::units::{MonoNs, Pid, Tid};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+/// A recording of 10 s that begins so many seconds after midnight of 2023-11-15, with samples of these processes.
+fn recording(start_s: u64, processes: &[(u32, &str, u64)]) -> Profile {
+    let meta = ProfileMeta {
+        title: "test".to_owned(),
+        start_time: UNIX_EPOCH + Duration::from_secs(1_700_006_400 + start_s),
+        start: MonoNs(7_000_000_000),
+        duration: Duration::from_secs(10),
+        frequency_hz: NonZeroU32::new(100).unwrap(),
+        event: SampledEvent::CpuClock,
+    };
+    let mut profile = Profile::new(meta, 1_000_000);
+    for (at, &(pid, name, count)) in (0..).zip(processes) {
+        let frame = profile.intern_frame(&Frame {
+            name: Arc::from(name),
+            kind: FrameKind::Jit,
+            tier: Some(Tier::Optimized),
+            inlined: false,
+            module: None,
+            source: None,
+            address: 1,
+        });
+        let stack = profile.push(profile.stack_root(), frame);
+        let comm = Arc::from(format!("app{pid}"));
+        let task = profile.task(Task { pid: Pid(pid), process_start: 1, tid: Tid(pid), comm, labels: Arc::default() });
+        profile.add(MonoNs(7_000_000_000 + at * 5_000_000_000), stack, task, count);
+    }
+    profile
+}
+
+fn save(folder: &Path, name: &str, profile: &Profile) -> String {
+    let path = folder.join(name);
+    let format = Format::from_path(&path).unwrap();
+    write(profile, format, &OutputOptions::default(), std::fs::File::create(&path).unwrap()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// What is printed, or the error.
+fn report(line: &[&str]) -> Result<String, String> {
+    let Line { arguments } = Line::try_parse_from([&["report"], line].concat()).map_err(|error| error.to_string())?;
+    let mut out = Vec::new();
+    run(&arguments, &mut out).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn files_of_both_kinds_are_merged_and_selected() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = save(folder.path(), "a.pb.gz", &recording(0, &[(1, "f", 30), (2, "g", 10)]));
+    let b = save(folder.path(), "b.json", &recording(10, &[(1, "f", 5), (2, "h", 7)]));
+    let both = report(&[&a, &b]).unwrap();
+    assert!(both.starts_with("52 samples, 0.52 s of CPU in "), "{both}");
+    assert!(both.contains("67.31%      0.35   67.31%      0.35  JIT optimised *  f\n"), "{both}");
+    let first = |line: &[&str]| report(line).map(|text| text.lines().next().unwrap_or_default().to_owned());
+    let samples = |line: &[&str]| first(line).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+    assert_eq!(samples(&[&a, &b, "--comm", "app2"]), 17);
+    assert_eq!(samples(&[&a, &b, "--pid", "1,2", "--thread", "app1"]), 35);
+    assert_eq!(samples(&[&b, "--from", "2023-11-15T00:00:13Z"]), 7, "the time of each sample of a .json");
+    assert_eq!(samples(&[&a, &b, "--to", "2023-11-15T00:00:10Z"]), 40);
+    let error = first(&[&a, "--unit", "none"]).unwrap_err();
+    assert!(error.starts_with("no samples of that time and selection in "), "{error}");
+
+    let merged = folder.path().join("merged.pb.gz");
+    assert_eq!(report(&[&a, &b, "-o", merged.to_str().unwrap()]).unwrap(), "");
+    let merged = read_pprof(std::fs::File::open(merged).unwrap()).unwrap();
+    assert_eq!((merged.total(), merged.meta().frequency_hz.get()), (52, 100));
+}
+
+#[test]
+fn two_recordings_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = save(folder.path(), "a.pb.gz", &recording(0, &[(1, "f", 300), (1, "g", 100)]));
+    let b = save(folder.path(), "b.json", &recording(10, &[(1, "f", 100), (1, "g", 300)]));
+    let svg = folder.path().join("d.svg");
+    let text = report(&["--diff", &a, &b, "--top", "1", "-o", svg.to_str().unwrap()]).unwrap();
+    assert!(text.contains("-50.00     75.00     25.00  >99.99%"), "{text}");
+    assert!(text.ends_with("and 1 more functions\n"), "{text}");
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("b.json compared with ") && svg.contains("<title>*g ("), "{svg}");
+    assert!(report(&["--diff", &a]).is_err());
+    assert!(report(&[&a, "--normalize", "duration"]).unwrap_err().contains("--diff"));
+}
+
+#[test]
+fn what_cannot_be_read_is_said_in_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let error = report(&[path]).unwrap_err();
+    assert_eq!(error, format!("{path} holds no windows of `jitprof serve`; name recordings by their files"));
+    assert!(report(&[&format!("{path}/none")]).unwrap_err().contains("cannot read"));
+    std::fs::write(folder.path().join("x.pb.gz"), "text").unwrap();
+    assert!(report(&[&format!("{path}/x.pb.gz")]).unwrap_err().contains("it is no pprof file, or damaged"));
+    assert!(report(&[&format!("{path}@yesterday..")]).unwrap_err().contains("is no time"));
+    assert!(report(&[]).is_err());
+}

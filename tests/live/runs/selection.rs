@@ -21,7 +21,6 @@ exec unshare --pid --fork --kill-child --mount sh -c '
     cp "$3" app/burn.js
     mount -t proc proc proc
     pivot_root . old
-    cd /tmp
     exec chroot . /usr/bin/sh -c "cd /tmp; umount -l /old; exec /app/node $4 /app/burn.js 120"
 ' sh "$2" "$3" "$4" "$5"
 "#;

@@ -15,6 +15,7 @@ const seconds = () => Date.now() / 1000 + skew;
 let skew = 0;
 let tree = null;
 let now = 0;
+let loading = null;
 const running = {};
 
 const timeline = new Timeline($("timeline"), select);
@@ -68,7 +69,7 @@ async function loadTimeline() {
   try {
     const data = await ask("timeline", "/api/timeline", params);
     showTimeline(data);
-    $("fault").hidden = true;
+    if (!loading) $("fault").hidden = true;
   } catch (error) {
     fail(error);
   }
@@ -80,14 +81,21 @@ async function loadFlame() {
   params.set("group", state.group);
   if (state.reverse) params.set("reverse", 1);
   if (state.lines) params.set("lines", 1);
+  const load = (loading = {});
   $("flame").setAttribute("aria-busy", "true");
   try {
-    tree = new Tree(await ask("flame", state.compare ? "/api/diff" : "/api/flame", params));
+    const json = await ask("flame", state.compare ? "/api/diff" : "/api/flame", params);
+    if (loading !== load) return;
+    tree = new Tree(json);
     showTree();
+    $("fault").hidden = true;
   } catch (error) {
     fail(error);
   } finally {
-    $("flame").removeAttribute("aria-busy");
+    if (loading === load) {
+      loading = null;
+      $("flame").removeAttribute("aria-busy");
+    }
   }
 }
 
@@ -344,10 +352,11 @@ function key(event) {
 
 async function refresh() {
   const isFollowing = state.a.last || (state.compare && state.b.last);
-  if (!document.hidden) {
+  // A slow answer is not asked for again before it is there.
+  if (!document.hidden && !loading) {
     now = seconds();
     await loadTimeline();
-    if (isFollowing && !timeline.drag) {
+    if (isFollowing && !timeline.drag && !loading) {
       showControls();
       await loadFlame();
     }

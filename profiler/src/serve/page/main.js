@@ -21,7 +21,7 @@ const running = {};
 const timeline = new Timeline($("timeline"), select);
 const flame = new FlameView($("flame"), { onZoom: zoomTo, onChoose: (node) => choose(tree.frame[node], node) });
 const table = new FunctionTable($("functions"), { onChoose: chooseFrame, onSort: (sort) => change({ sort }, showTable) });
-const details = new Details($("details"), { onZoom: (node) => { zoomTo(node); choose(tree.frame[node], node); }, onFind: search, getLines });
+const details = new Details($("details"), { onZoom: (node) => { zoomTo(node); choose(tree.frame[node], node); }, onFind: search, onClose: unchoose, getLines });
 const filters = new Filters({
   onAdd: (name, value) => change(() => current().filters.push([name, value])),
   onRemove: (index) => change(() => current().filters.splice(index, 1)),
@@ -267,6 +267,11 @@ function chooseFrame(frame) {
   const node = tree.widestOf(frame);
   if (node >= 0) flame.go(node);
   details.show(tree, frame, -1);
+}
+
+function unchoose() {
+  table.choose(-1);
+  showSearch();
 }
 
 function select(from, to) {

@@ -5,9 +5,9 @@ import { cpu, element, percent, printable, swatch } from "./text.js";
 const MAX_CALLEES = 30;
 
 export class Details {
-  // `onZoom(node)`, `onFind(name)`; `getLines(frame)` asks the service for the lines of a function.
-  constructor(panel, { onZoom, onFind, getLines }) {
-    Object.assign(this, { panel, onZoom, onFind, getLines });
+  // `onZoom(node)`, `onFind(name)`, `onClose()`; `getLines(frame)` asks the service for the lines of a function.
+  constructor(panel, { onZoom, onFind, onClose, getLines }) {
+    Object.assign(this, { panel, onZoom, onFind, onClose, getLines });
     this.title = document.getElementById("details-title");
     this.body = document.getElementById("details-body");
     document.getElementById("details-close").addEventListener("click", () => this.close());
@@ -15,6 +15,7 @@ export class Details {
 
   close() {
     this.panel.hidden = true;
+    this.onClose();
   }
 
   show(tree, frame, node) {

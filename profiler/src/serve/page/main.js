@@ -15,12 +15,13 @@ const seconds = () => Date.now() / 1000 + skew;
 let skew = 0;
 let tree = null;
 let now = 0;
+let loading = null;
 const running = {};
 
 const timeline = new Timeline($("timeline"), select);
 const flame = new FlameView($("flame"), { onZoom: zoomTo, onChoose: (node) => choose(tree.frame[node], node) });
 const table = new FunctionTable($("functions"), { onChoose: chooseFrame, onSort: (sort) => change({ sort }, showTable) });
-const details = new Details($("details"), { onZoom: (node) => { zoomTo(node); choose(tree.frame[node], node); }, onFind: search, getLines });
+const details = new Details($("details"), { onZoom: (node) => { zoomTo(node); choose(tree.frame[node], node); }, onFind: search, onClose: unchoose, getLines });
 const filters = new Filters({
   onAdd: (name, value) => change(() => current().filters.push([name, value])),
   onRemove: (index) => change(() => current().filters.splice(index, 1)),
@@ -68,7 +69,7 @@ async function loadTimeline() {
   try {
     const data = await ask("timeline", "/api/timeline", params);
     showTimeline(data);
-    $("fault").hidden = true;
+    if (!loading) $("fault").hidden = true;
   } catch (error) {
     fail(error);
   }
@@ -80,14 +81,21 @@ async function loadFlame() {
   params.set("group", state.group);
   if (state.reverse) params.set("reverse", 1);
   if (state.lines) params.set("lines", 1);
+  const load = (loading = {});
   $("flame").setAttribute("aria-busy", "true");
   try {
-    tree = new Tree(await ask("flame", state.compare ? "/api/diff" : "/api/flame", params));
+    const json = await ask("flame", state.compare ? "/api/diff" : "/api/flame", params);
+    if (loading !== load) return;
+    tree = new Tree(json);
     showTree();
+    $("fault").hidden = true;
   } catch (error) {
     fail(error);
   } finally {
-    $("flame").removeAttribute("aria-busy");
+    if (loading === load) {
+      loading = null;
+      $("flame").removeAttribute("aria-busy");
+    }
   }
 }
 
@@ -261,6 +269,11 @@ function chooseFrame(frame) {
   details.show(tree, frame, -1);
 }
 
+function unchoose() {
+  table.choose(-1);
+  showSearch();
+}
+
 function select(from, to) {
   change(() => Object.assign(current(), { last: 0, from, to }));
 }
@@ -344,10 +357,11 @@ function key(event) {
 
 async function refresh() {
   const isFollowing = state.a.last || (state.compare && state.b.last);
-  if (!document.hidden) {
+  // A slow answer is not asked for again before it is there.
+  if (!document.hidden && !loading) {
     now = seconds();
     await loadTimeline();
-    if (isFollowing && !timeline.drag) {
+    if (isFollowing && !timeline.drag && !loading) {
       showControls();
       await loadFlame();
     }

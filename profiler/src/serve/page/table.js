@@ -39,18 +39,17 @@ export class FunctionTable {
     }
     const change = (field) => (frame) => share(field, 1)(frame) - share(field, 0)(frame);
     return [
-      { id: "self", title: "Self A", value: share("self", 0) },
+      { id: "self-a", title: "Self A", value: share("self", 0) },
       { id: "self-b", title: "Self B", value: share("self", 1) },
       { id: "change", title: "Change", value: change("self"), isChange: true },
       { id: "sure", title: "Sure", value: (frame) => this.tree.sure.get(`${this.tree.kinds[frame.kind].label} ${frame.name}`) ?? 0 },
-      { id: "total", title: "Total change", value: change("total"), isChange: true },
     ];
   }
 
   draw() {
     if (!this.tree) return;
     const columns = this.columns();
-    const column = columns.find(({ id }) => id === this.sort) ?? columns[0];
+    const column = columns.find(({ id }) => id === this.sort) ?? columns.find(({ isChange }) => isChange) ?? columns[0];
     const key = column.isChange ? (frame) => Math.abs(column.value(frame)) : column.value;
     const isCode = (frame) => this.tree.kinds[frame.kind].label !== "thread" && (frame.self[0] || frame.self[1] || frame.total[0] || frame.total[1]);
     const rows = this.tree.frames.map((frame, index) => ({ frame, index }))

@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use jitprof_tests::{Jitprof, Manner, Receiver, Running, Scratch, Target, free_address, get, path_from, wait_until};
+use jitprof_tests::{
+    Jitprof, Kept, Manner, Receiver, Running, Scratch, Target, free_address, get, path_from, wait_until,
+};
 
 /// Windows as short as they may be.
 const QUICK: &str = "[window]\nlength = \"1s\"\ngrace = \"1s\"\n[sampling]\nfrequency = 97\n";
@@ -140,13 +142,14 @@ fn windows_of_a_jit_program_reach_every_kind_of_target() -> Result<()> {
 #[test]
 fn a_target_that_never_answers_holds_up_neither_samples_nor_windows_nor_the_end() -> Result<()> {
     let scratch = Scratch::new()?;
-    let _target = demo(&scratch)?;
+    let target = demo(&scratch)?;
     let silent = Receiver::start(Manner::Silent)?;
     let gone = free_address()?;
     let config = format!(
-        "{QUICK}[shutdown]\ndeadline = \"2s\"\n\
+        "{QUICK}[selection]\npids = [{}]\n[shutdown]\ndeadline = \"2s\"\n\
          [[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\ntimeout = \"60s\"\nqueue_windows = 2\n\
          [[push]]\nkind = \"otlp\"\nurl = \"http://{gone}\"\nqueue_windows = 2\n",
+        target.said("pid")?,
         silent.url()
     );
     let mut service = Service::start(&scratch, &config)?;
@@ -170,12 +173,13 @@ fn a_target_that_never_answers_holds_up_neither_samples_nor_windows_nor_the_end(
 #[test]
 fn a_reload_changes_what_can_be_changed_and_a_bad_file_changes_nothing() -> Result<()> {
     let scratch = Scratch::new()?;
-    let _target = demo(&scratch)?;
-    let mut service = Service::start(&scratch, QUICK)?;
+    let target = demo(&scratch)?;
+    let quick = format!("{QUICK}[selection]\npids = [{}]\n", target.said("pid")?);
+    let mut service = Service::start(&scratch, &quick)?;
     let frequency = "jitprof_sampling_frequency_hertz";
     service.wait_for_metric(frequency, |hertz| hertz == 97.0)?;
 
-    std::fs::write(scratch.file("jitprof.toml"), QUICK.replace("frequency", "frequenzy"))?;
+    std::fs::write(scratch.file("jitprof.toml"), quick.replace("frequency", "frequenzy"))?;
     service.running.signal(libc::SIGHUP)?;
     service.wait_for_metric("jitprof_reloads_total{result=\"refused\"}", |refused| refused == 1.0)?;
     service.wait_for_line("the configuration stays as it was: jitprof.toml:5: sampling.frequenzy: unknown field")?;
@@ -183,7 +187,7 @@ fn a_reload_changes_what_can_be_changed_and_a_bad_file_changes_nothing() -> Resu
     let spool = scratch.file("spool");
     std::fs::create_dir(&spool)?;
     let push = format!("[[push]]\nkind = \"directory\"\ndirectory = \"{}\"\n", spool.display());
-    let changed = QUICK.replace("97", "49").replace("length = \"1s\"", "length = \"2s\"");
+    let changed = quick.replace("frequency = 97", "frequency = 49").replace("length = \"1s\"", "length = \"2s\"");
     std::fs::write(scratch.file("jitprof.toml"), changed + &push)?;
     service.running.signal(libc::SIGHUP)?;
     service.wait_for_metric(frequency, |hertz| hertz == 49.0)?;
@@ -221,7 +225,7 @@ fn a_snapshot_is_fetched_over_a_socket_and_a_cut_closes_the_window_now() -> Resu
         "{folded}"
     );
     running.signal(libc::SIGUSR1)?;
-    running.wait_for("a file", || Ok(std::fs::read_dir(&spool)?.next()))?;
+    running.wait_for("a file", || Ok(std::fs::read_dir(&spool)?.next().transpose()?.map(drop)))?;
     running.signal(libc::SIGTERM)?;
     assert_eq!(running.finish()?.status.code(), Some(0));
     let nobody = Jitprof::new(&asked, snapshot)?.run()?;
@@ -233,11 +237,12 @@ fn a_snapshot_is_fetched_over_a_socket_and_a_cut_closes_the_window_now() -> Resu
 #[test]
 fn systemd_is_told_what_happens() -> Result<()> {
     let scratch = Scratch::new()?;
-    let _target = demo(&scratch)?;
+    let target = demo(&scratch)?;
+    let config = format!("{QUICK}[selection]\npids = [{}]\n", target.said("pid")?);
     let path = scratch.file("notify");
     let socket = UnixDatagram::bind(&path)?;
     socket.set_nonblocking(true)?;
-    let mut service = Service::start_with(&scratch, QUICK, |command| {
+    let mut service = Service::start_with(&scratch, &config, |command| {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "3000000");
         Ok(())
     })?;

@@ -115,7 +115,10 @@ pub enum ArchiveError {
     #[error("nothing is kept of that time")]
     Nothing,
     /// The directory is not ours alone.
-    #[error("{} is not used as an archive: {why}; give a directory of this user's own that nobody else writes to", path.display())]
+    #[error(
+        "{} is not used as an archive: {why}; give a directory of this user's own that nobody else writes to",
+        path.display()
+    )]
     Unsafe {
         /// The directory.
         path: PathBuf,

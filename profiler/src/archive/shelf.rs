@@ -158,8 +158,8 @@ impl Shelf {
         self.piece_bytes.saturating_add(u64::try_from(self.groups.bytes()).unwrap_or(u64::MAX))
     }
 
-    /// Makes everything fit, and returns how many windows went that are in no file. First the bytes go of what has a file, then the
-    /// index of it, then pieces that are nowhere else; the oldest first each time.
+    /// Makes everything fit, and returns how many windows went that are in no file. First the bytes go of what has a
+    /// file, then the index of it, then pieces that are nowhere else; the oldest first each time.
     pub(super) fn shrink(&mut self, limit_bytes: u64) -> u64 {
         let ages = |shelf: &Self| {
             let mut order: Vec<_> = shelf.iter().map(|piece| (piece.end_ms(), piece.level, piece.id)).collect();
@@ -195,8 +195,8 @@ impl Shelf {
         lost
     }
 
-    /// The pieces that answer for a time, each moment by one of them: a merged piece where the whole of it is asked for,
-    /// windows else. A piece belongs to a range if its middle does; a range without a middle gets what overlaps it.
+    /// The pieces that answer for a time, each moment by one of them: a merged piece where the whole of it is asked
+    /// for, windows else. A piece belongs to a range if its middle does; a range without a middle gets what overlaps it.
     pub(super) fn plan(&self, range_ms: &Range<u64>, use_merged: bool) -> Vec<Piece> {
         let inside = |piece: &&Piece| range_ms.contains(&piece.middle_ms());
         let usable = |piece: &&Piece| !piece.is_damaged;

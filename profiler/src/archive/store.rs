@@ -15,7 +15,8 @@ use crate::output::{PprofError, PprofFile, ReadLimits, encode_pprof, unpack_ppro
 use crate::profile::{Filter, Limits, Profile, Task};
 use crate::units::MonoNs;
 
-/// For windows. On a window of 2 busy CPUs at 99 Hz, level 6 takes three times as long for a tenth fewer bytes.
+/// For windows. On a window of two busy CPUs at 99 Hz (327 kB), zlib's level 6 takes 2.6 times as long for 7 % fewer
+/// bytes.
 const GZIP_LEVEL: u32 = 3;
 
 /// An answer may take about 100 MiB at the most, the names of a large host some MiB.

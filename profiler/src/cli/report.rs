@@ -140,7 +140,7 @@ pub(super) enum ReportError {
     Archive { path: PathBuf, source: ArchiveError },
     #[error("{} holds no windows of `jitprof serve`; name recordings by their files", .0.display())]
     NoWindows(PathBuf),
-    #[error("no samples of that time and selection in {}", .0.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>().join(", "))]
+    #[error("no samples of that time and selection in {}", list(.0))]
     Nothing(Vec<OsString>),
     #[error("{text:?} is no time; write 2026-11-21T03:12:00Z, 03:12, -15m, or now")]
     Time { text: String },
@@ -150,6 +150,10 @@ pub(super) enum ReportError {
     NoFormat,
     #[error("only one output can go to standard output")]
     SeveralStdout,
+}
+
+fn list(names: &[OsString]) -> String {
+    names.iter().map(|name| name.to_string_lossy()).collect::<Vec<_>>().join(", ")
 }
 
 impl ReportError {

@@ -7,8 +7,8 @@ use jiff::{Timestamp, ToSpan, Zoned};
 
 use super::ReportError;
 
-/// `2026-11-21T03:12:00Z` (any offset; without one, local time), `2026-11-21 03:12`, `03:12` or `03:12:30` (the last time
-/// that it was so here), `-15m` (so long ago), `now`.
+/// `2026-11-21T03:12:00Z` (any offset; without one, local time), `2026-11-21 03:12`, `03:12` or `03:12:30` (the last
+/// time that it was so here), `-15m` (so long ago), `now`.
 pub(super) fn parse(text: &str, now: &Zoned) -> Result<SystemTime, ReportError> {
     let wrong = || ReportError::Time { text: text.to_owned() };
     let text = text.trim();

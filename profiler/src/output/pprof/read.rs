@@ -46,8 +46,8 @@ struct Made {
     work: u64,
 }
 
-/// Reads a pprof file, gzipped or not, of any program. Times are lost: all samples count at the start, which is 0 on the
-/// samples' clock.
+/// Reads a pprof file, gzipped or not, of any program. It has no times: all samples count at the start, which is 0 on
+/// the samples' clock.
 ///
 /// # Errors
 /// [`PprofError`].

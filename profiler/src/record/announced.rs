@@ -52,9 +52,9 @@ impl Announced {
         self.map.bytes() + self.rows.as_ref().map_or(0, JitSpace::bytes)
     }
 
-    /// What found no room so far.
-    pub(super) fn refused(&self) -> u64 {
-        self.map.stats().dropped_full + self.rows.as_ref().map_or(0, JitSpace::refused)
+    /// Whether something has found no room.
+    pub(super) fn is_full(&self) -> bool {
+        self.map.stats().dropped_full > 0 || self.rows.as_ref().is_some_and(JitSpace::is_full)
     }
 
     /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.

@@ -26,6 +26,8 @@ use crate::units::{Avma, MonoNs};
 
 /// Bytes of pieces kept at most: 2048 whole ones, which is 20 seconds of one CPU at 99 Hz.
 const MAX_BYTES: usize = 32 << 20;
+/// The same of a recording without end.
+const ENDLESS_BYTES: usize = 8 << 20;
 /// Pieces of code that never gets rows after which a process sends none any more, unless a fifth were of use.
 const MAX_IN_VAIN: u64 = 256;
 
@@ -63,6 +65,8 @@ struct Use {
 pub(super) struct LateSamples {
     pieces: HashMap<LateId, Piece>,
     bytes: usize,
+    /// Keeps less, because it has no end.
+    endless: bool,
     next: u64,
     uses: HashMap<ProcessId, Use>,
     /// Generated code that walks have met and nothing is known about.
@@ -140,7 +144,8 @@ impl LateSamples {
         // What lies below the stack pointer is nobody's frame.
         let below = header.sp.saturating_sub(header.base) & !7;
         let bytes = usize::try_from(below).ok().and_then(|below| raw.bytes.get(below..)).unwrap_or_default();
-        if self.bytes.saturating_add(bytes.len()) > MAX_BYTES {
+        let limit = if self.endless { ENDLESS_BYTES } else { MAX_BYTES };
+        if self.bytes.saturating_add(bytes.len()) > limit {
             self.stats.refused_for_memory += 1;
             return None;
         }
@@ -151,6 +156,11 @@ impl LateSamples {
         let (at, index, asked) = (header.frame(), usize::from(header.index), None);
         self.pieces.insert(id, Piece { at, index, base, bytes: bytes.into(), in_vain: false, loading: false, asked });
         Some(id)
+    }
+
+    /// From now on less is kept.
+    pub(super) fn begin_endless(&mut self) {
+        self.endless = true;
     }
 
     /// Whether none is kept.

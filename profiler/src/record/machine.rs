@@ -9,8 +9,29 @@ pub(super) fn running_pids() -> Vec<Pid> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid)).collect()
 }
 
-/// Gives memory that is free back to the system: glibc keeps what lies between blocks in use.
-pub(super) fn give_memory_back() {}
+/// Blocks from this size on are mapped, and go back to the system when they are freed.
+#[cfg(target_env = "gnu")]
+const MAPPED_BYTES: libc::c_int = 256 << 10;
+
+/// Has large blocks go back to the system when they are freed. glibc raises the size from which it maps a block to that
+/// of the largest one freed so far, up to 32 MiB, and symbol tables are read in such: after 75 s under a build, the
+/// resident size is 88 MB instead of 143 MB.
+pub(super) fn map_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes numbers; glibc guards its parameters itself.
+    if unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES) } == 0 {
+        tracing::debug!("glibc keeps its own size of mapped blocks");
+    }
+}
+
+/// Gives memory that is free back to the system: glibc keeps whole pages between blocks in use.
+pub(super) fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number; glibc locks its arenas itself.
+    if unsafe { libc::malloc_trim(0) } == 0 {
+        tracing::trace!("no memory to give back");
+    }
+}
 
 /// CPU time and memory of this process so far.
 pub(super) fn own_cost() -> OwnCost {

@@ -40,6 +40,8 @@ const HOMELESS_NS: u64 = 3_000_000_000;
 /// Lists of mappings longer than this are published five times a second at most.
 const LONG_LIST: usize = 1024;
 const LONG_LIST_NS: u64 = 200_000_000;
+/// The part of all rows that goes when there are too many files, if nobody uses them.
+const CROWDED: u32 = 64;
 /// The part of all rows that is kept free, if rows that nobody uses can go for it.
 const KEPT_FREE: u32 = 8;
 
@@ -91,6 +93,8 @@ pub(super) struct Unwinding {
     homeless: VecDeque<Homeless>,
     /// Processes whose regions have to be published again.
     changed: HashSet<ProcessId>,
+    /// Likewise, with the next tick: there was no room for their lists.
+    refused: HashSet<ProcessId>,
     /// Processes whose samples bring along what a walk by late rows needs.
     late: HashSet<ProcessId>,
     /// Files of processes that have ended, for samples that wait.
@@ -119,6 +123,7 @@ impl Unwinding {
             code: HashMap::new(),
             homeless: VecDeque::new(),
             changed: HashSet::new(),
+            refused: HashSet::new(),
             late: HashSet::new(),
             ended: VecDeque::new(),
             published: HashMap::new(),
@@ -190,6 +195,7 @@ impl Unwinding {
     /// A process has ended: its tables go.
     pub(super) fn end(&mut self, process: ProcessId, tables: &mut Tables, now: MonoNs) {
         self.changed.remove(&process);
+        self.refused.remove(&process);
         self.late.remove(&process);
         if let Some(known) = self.known.remove(&process) {
             if self.ended.len() >= MAX_ENDED {
@@ -261,7 +267,10 @@ impl Unwinding {
         let wanted = capacity / KEPT_FREE;
         if free < wanted {
             self.evict(u64::from(wanted - free), tables, now);
+        } else if self.catalog.is_crowded() {
+            self.evict(u64::from(capacity / CROWDED), tables, now);
         }
+        self.changed.extend(self.refused.drain());
         for _ in 0..self.homeless.len() {
             if let Some(homeless) = self.homeless.pop_front() {
                 self.house(homeless, tables, now);
@@ -291,7 +300,8 @@ impl Unwinding {
     fn house(&mut self, homeless: Homeless, tables: &mut Tables, now: MonoNs) {
         let wanted = u32::try_from(homeless.rows.table.len()).unwrap_or(u32::MAX);
         if !tables.has_room(wanted, homeless.rows.table.page_count()) {
-            let evicted = self.evict(u64::from(wanted.saturating_sub(tables.free_rows())), tables, now);
+            // It may be pages that are short, not rows.
+            let evicted = self.evict(u64::from(wanted.saturating_sub(tables.free_rows())).max(1), tables, now);
             let waits = now.0.saturating_sub(homeless.since.0) < HOMELESS_NS;
             if (evicted || tables.is_returning()) && waits && self.homeless.len() < MAX_HOMELESS {
                 self.homeless.push_back(homeless);
@@ -361,7 +371,7 @@ impl Unwinding {
                 regions.iter().map(|region| region.object).filter(|object| self.catalog.state(*object).is_some());
             let objects: BTreeSet<u32> = objects.collect();
             if !complete {
-                self.changed.insert(id);
+                self.refused.insert(id);
             }
             for object in &objects {
                 self.catalog.take(*object);

@@ -172,6 +172,11 @@ impl JitSpace {
         self.limit = functions;
     }
 
+    /// Whether no further function is taken up.
+    pub fn is_full(&self) -> bool {
+        self.functions.len() >= self.limit
+    }
+
     /// Memory, estimated: rows that functions share count for each of them.
     pub fn bytes(&self) -> usize {
         self.row_bytes + self.functions.len() * FUNCTION_BYTES + self.history.bytes()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Recorder;
 use crate::process::{ProcessId, monotonic_now};
 use crate::record::bounds::{ALL_CODE_BYTES, CodeBounds};
-use crate::record::machine::{give_memory_back, running_pids};
+use crate::record::machine::{give_memory_back, map_large_blocks, running_pids};
 use crate::record::waiting::Stacks;
 use crate::symbol::SymbolBudget;
 use crate::units::{MonoNs, Pid};
@@ -53,9 +53,11 @@ pub(super) struct Tidy {
 impl Recorder {
     /// From here on the recording has no end.
     pub(super) fn begin_endless(&mut self) {
+        map_large_blocks();
         let now = monotonic_now();
         self.endless = Some(Tidy { names_at: now, swept_at: now, ..Tidy::default() });
         self.symbols.set_budget(SymbolBudget::ENDLESS);
+        self.late.begin_endless();
         for sources in self.sources.values_mut() {
             sources.code.set_bounds(CodeBounds::ENDLESS);
         }
@@ -147,10 +149,10 @@ impl Recorder {
             }
         }
         for sources in self.sources.values_mut() {
-            if sources.code.refused() > 0 && !std::mem::replace(&mut sources.refusal_said, true) {
+            if sources.code.is_full() && !std::mem::replace(&mut sources.refusal_said, true) {
                 remarks.push(format!(
-                    "process {} has announced more code than is kept of one process; its newest functions have no names \
-                     until it gives up others",
+                    "process {} has announced more code than is kept of one process; its newest functions have no names or \
+                     no rows until it gives up others",
                     sources.id.pid
                 ));
             }

@@ -133,6 +133,11 @@ impl Catalog {
         self.last_number
     }
 
+    /// Whether there is hardly room for another file.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.objects.len() > MAX_FILES / 8 * 7
+    }
+
     /// Whether an object's rows can be used; `None` for one that has gone.
     pub(super) fn state(&self, object: u32) -> Option<&State> {
         self.objects.get(&object).map(|object| &object.state)

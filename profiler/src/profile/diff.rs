@@ -215,8 +215,8 @@ impl Tree {
     fn sum_up(&mut self) {
         for at in (0..self.nodes.len()).rev() {
             let DiffNode { parent, own, .. } = self.nodes[at];
-            for side in 0..2 {
-                self.nodes[at].total[side] += own[side];
+            for (side, own) in own.into_iter().enumerate() {
+                self.nodes[at].total[side] += own;
                 let total = self.nodes[at].total[side];
                 if at != parent {
                     self.nodes[parent].total[side] += total;

@@ -213,7 +213,8 @@ fn profiled(dump: &Dump) -> PathBuf {
         event: SampledEvent::CpuClock,
     };
     let mut profile = Profile::new(meta, u64::MAX);
-    let task = profile.task(Task { pid: Pid(1), process_start: 0, tid: Tid(1), comm: "t".into() });
+    let task =
+        profile.task(Task { pid: Pid(1), process_start: 0, tid: Tid(1), comm: "t".into(), labels: Default::default() });
     let module = std::sync::Arc::new(Module { path: "[jit]".into(), build_id: None });
     for (name, address, count) in [("hot", 0x1001, 7), ("hot", 0x1003, 2), ("cold", 0x1001, 5), ("hot", 0x9000, 1)] {
         let frame = profile.intern_frame(&Frame {

@@ -50,19 +50,19 @@ fn draw(out: &mut String, panel: &Panel) {
     let y = |value: f64| HEIGHT - BOTTOM - value.min(top) / top * (HEIGHT - TOP - BOTTOM);
     let text = |out: &mut String, x: f64, y: f64, anchor: &str, text: &str| {
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
-        write!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>\n").ok();
+        writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>").ok();
     };
     text(out, LEFT, 16.0, "start", panel.title);
     for step in 0..=4 {
         let value = top * f64::from(step) / 4.0;
         let at = y(value);
-        write!(out, "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"#ddd\"/>\n", WIDTH - RIGHT).ok();
+        writeln!(out, "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT).ok();
         text(out, LEFT - 6.0, at + 4.0, "end", &format!("{value}"));
         let minutes = last * f64::from(step) / 4.0;
         text(out, x(minutes), HEIGHT - 10.0, "middle", &format!("{minutes:.1} min"));
     }
     if let Some(goal) = panel.goal {
-        write!(out, "<path d=\"M{LEFT} {:.1}H{:.1}\" stroke=\"#b00\"/>\n", y(goal), WIDTH - RIGHT).ok();
+        writeln!(out, "<path d=\"M{LEFT} {:.1}H{:.1}\" stroke=\"#b00\"/>", y(goal), WIDTH - RIGHT).ok();
     }
     for (index, (line, (color, dashes))) in panel.lines.iter().zip(STROKES.iter().cycle()).enumerate() {
         let mut path = String::new();
@@ -71,9 +71,9 @@ fn draw(out: &mut String, panel: &Panel) {
             write!(path, "{letter}{:.1} {:.1}", x(*at), y(*value)).ok();
         }
         let style = format!("stroke=\"{color}\" stroke-dasharray=\"{dashes}\" fill=\"none\" stroke-width=\"1.5\"");
-        write!(out, "<path d=\"{path}\" {style}/>\n").ok();
+        writeln!(out, "<path d=\"{path}\" {style}/>").ok();
         let at = WIDTH - RIGHT - 150.0 * (panel.lines.len() - index) as f64;
-        write!(out, "<path d=\"M{at:.1} 26h24\" {style}/>\n").ok();
+        writeln!(out, "<path d=\"M{at:.1} 26h24\" {style}/>").ok();
         text(out, at + 28.0, 30.0, "start", &line.name);
     }
 }

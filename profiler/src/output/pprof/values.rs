@@ -1,7 +1,7 @@
 //! Which of a sample's values are its count and its CPU time.
 
 use super::error::PprofError;
-use super::tables::{Tables, ValueType};
+use super::tables::Tables;
 use super::wire::Message;
 
 /// The places of the values that count, and how they are meant.
@@ -29,14 +29,14 @@ impl Values {
         let default_type = tables.string(tables.default_type, "default sample type", 0)?;
         let times = || types.iter().enumerate().filter(|(_, (_, unit))| unit_ns(unit).is_some()).map(|(at, _)| at);
         let named = |name: &str| times().find(|&at| types[at].0 == name);
-        let time = named("cpu").or_else(|| named(default_type)).or_else(|| times().last());
+        let time = named("cpu").or_else(|| named(default_type)).or_else(|| times().next_back());
         let count = types.iter().position(|(_, unit)| *unit == "count");
         if time.is_none() && count.is_none() {
             let mut known = types.iter().map(|(name, unit)| format!("{name}/{unit}"));
             let first = known.next().unwrap_or_else(|| "no values at all".to_owned());
             return Err(PprofError::Values(known.take(4).fold(first, |list, next| list + ", " + &next)));
         }
-        let period_unit = tables.period_type.unwrap_or(ValueType::default()).unit;
+        let period_unit = tables.period_type.unwrap_or_default().unit;
         let period_unit_ns = unit_ns(string(period_unit)?).unwrap_or(0);
         let period_ns = tables.period.checked_mul(period_unit_ns).filter(|period| (1..=1 << 62).contains(period));
         Ok(Self {

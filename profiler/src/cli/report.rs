@@ -35,9 +35,9 @@ pub struct Arguments {
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "paths")]
     diff: Vec<OsString>,
 
-    /// What is compared: parts of all CPU time, CPUs busy (CPU time by recorded time), or CPU seconds
-    #[arg(long, value_enum, value_name = "BY", default_value_t = NormalizeArg::Total, requires = "diff")]
-    normalize: NormalizeArg,
+    /// What is compared: parts of all CPU time, CPUs busy (CPU time by recorded time), or CPU seconds [default: total]
+    #[arg(long, value_enum, value_name = "BY")]
+    normalize: Option<NormalizeArg>,
 
     /// From when on: 2026-11-21T03:12:00Z, 03:12 (the last time it was so, local time), -15m, or now
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Selection")]
@@ -146,6 +146,8 @@ pub(super) enum ReportError {
     Time { text: String },
     #[error(transparent)]
     Output(#[from] OutputError),
+    #[error("--normalize says how two recordings are compared; name them with --diff BEFORE AFTER")]
+    NothingToNormalize,
     #[error("--output - needs --format (svg, folded, pprof or firefox)")]
     NoFormat,
     #[error("only one output can go to standard output")]
@@ -182,11 +184,13 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         let (before, after) = (side(before_name)?, side(after_name)?);
         let named = format!("{} compared with {}", after_name.to_string_lossy(), before_name.to_string_lossy());
         options.title.get_or_insert(named);
-        let diff = Diff::new(&before, &after, arguments.normalize.into());
+        let diff = Diff::new(&before, &after, arguments.normalize.map(Normalize::from).unwrap_or_default());
         write_changes(&diff, rows, &mut table)?;
         write_all(&outputs, |destination, format| {
             write_to(destination, |writer| write_diff([&before, &after], &diff, format, &options, writer))
         })
+    } else if arguments.normalize.is_some() {
+        return Err(ReportError::NothingToNormalize.into());
     } else {
         let profile = read(&arguments.paths, &range, &filter)?;
         write_top(&profile, rows, &mut table)?;

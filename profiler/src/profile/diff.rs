@@ -231,9 +231,8 @@ fn changes<'p>(tree: &Tree, functions: &[Function<'p>]) -> Vec<Change<'p>> {
     let change = |(&function, &total)| Change { function, own, total, own_confidence: 0.0, total_confidence: 0.0 };
     let mut changes: Vec<_> = functions.iter().zip(&tree.totals).map(change).collect();
     for node in &tree.nodes[1..] {
-        for side in 0..2 {
-            changes[node.function].own[side] += node.own[side];
-        }
+        let own = &mut changes[node.function].own;
+        own.iter_mut().zip(node.own).for_each(|(own, more)| *own += more);
     }
     changes.retain(|change| change.total.iter().any(|amount| amount.samples > 0));
     changes

@@ -28,7 +28,7 @@ fn replayed(profile: &Profile, number: u64, start_s: u64) -> Window {
             window.push(stack, frame)
         });
         let mut task = profile.task_of(row.task).clone();
-        if task.pid.0 % 10 == 0 {
+        if task.pid.0.is_multiple_of(10) {
             task.process_start += number;
             task.pid.0 += u32::try_from(number % 1000).unwrap() * 10;
         }

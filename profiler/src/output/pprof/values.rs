@@ -1,7 +1,7 @@
 //! Which of a sample's values are its count and its CPU time.
 
 use super::error::PprofError;
-use super::tables::{Tables, ValueType};
+use super::tables::Tables;
 use super::wire::Message;
 
 /// The places of the values that count, and how they are meant.

@@ -31,22 +31,8 @@ impl<'a> Service<'a> {
         Ok(service)
     }
 
-    fn connect(&self) -> Result<TcpStream> {
-        let stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        Ok(stream)
-    }
-
-    /// The body of an answer, which must be good.
     fn get(&self, path: &str) -> Result<String> {
-        let mut stream = self.connect()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        let answer = String::from_utf8_lossy(&answer);
-        let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
-        ensure!(head.contains(" 200 "), "{path}: {head}\n{body}");
-        Ok(body.to_owned())
+        get(self.address, path)
     }
 
     fn status(&self) -> Result<Value> {
@@ -61,6 +47,24 @@ impl<'a> Service<'a> {
             Ok((now >= begin + seconds).then_some(()))
         })
     }
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    Ok(stream)
+}
+
+/// The body of an answer, which must be good.
+fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = connect(address)?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    ensure!(head.contains(" 200 "), "{path}: {head}\n{body}");
+    Ok(body.to_owned())
 }
 
 #[test]
@@ -109,19 +113,19 @@ fn two_hundred_clients_cost_no_sample_and_no_window() -> Result<()> {
     let scratch = Scratch::new()?;
     let service = Service::start(&scratch)?;
     service.wait_for_samples(14.0)?;
-    let mut silent = service.connect()?;
+    let mut silent = connect(service.address)?;
     write!(silent, "GET /profile?format=folded HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let end = Instant::now() + Duration::from_secs(15);
     let answered = std::thread::scope(|scope| {
         let client = |number: usize| {
-            let service = &service;
+            let address = service.address;
             move || {
                 let paths = ["/api/flame?from=-30s", "/api/timeline?from=-30s&step=1", "/page/main.js", "/api/status"];
                 let mut answered = 0_u64;
                 while Instant::now() < end {
                     // Who asks too much may be turned away, but everybody must be answered.
                     let path = paths.get(number % paths.len()).unwrap_or(&"/");
-                    match service.get(path) {
+                    match get(address, path) {
                         Ok(_) => answered += 1,
                         Err(error) => ensure!(error.to_string().contains(" 503 "), "{error:#}"),
                     }

@@ -31,7 +31,6 @@ impl<'a> Service<'a> {
         Ok(service)
     }
 
-    /// The body of an answer, which must be good.
     fn get(&self, path: &str) -> Result<String> {
         get(self.address, path)
     }
@@ -56,6 +55,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
+/// The body of an answer, which must be good.
 fn get(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = connect(address)?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;

@@ -82,6 +82,7 @@ fn options(arguments: &Arguments) -> RecordOptions {
         gsym: Vec::new(),
         title: "endless".to_owned(),
         bucket: Duration::from_millis(100),
+        labels: None,
         log_kernel: false,
     }
 }

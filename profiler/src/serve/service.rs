@@ -260,9 +260,11 @@ impl Service<'_> {
     ) -> Result<(), ServeError> {
         let limit = self.settings.shutdown.deadline.0;
         let deadline = tokio::time::Instant::now() + limit;
+        let archive = Arc::clone(&self.archive);
         let last = tokio::task::spawn_blocking(move || {
             let stopped = recording.stop();
             keeper.join().map_err(|_| RecordingError::Panicked)?;
+            archive.flush();
             stopped
         });
         let stopped = match tokio::time::timeout(LAST_WINDOW_LIMIT, last).await {

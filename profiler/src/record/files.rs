@@ -16,10 +16,13 @@ const MAX_KNOWN: usize = 1 << 16;
 /// Root directories held open, each a descriptor; the usual soft limit of a process is 1024.
 const MAX_ROOTS: usize = 128;
 
+/// The objects of one process by the start, inode and file offset of their mappings.
+type KnownFiles = HashMap<(Avma, u64, FileOffset), Option<ObjectId>>;
+
 /// Remembers the object behind each mapping that a sample has met.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    known: HashMap<ProcessId, HashMap<(Avma, u64, FileOffset), Option<ObjectId>>>,
+    known: HashMap<ProcessId, KnownFiles>,
     count: usize,
     roots: HashMap<ProcessId, Option<Arc<File>>>,
     /// Files that could not be opened.

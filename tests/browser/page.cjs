@@ -21,7 +21,7 @@ const faults = [];
 async function open(hash, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1360, height: 900 }, reducedMotion: "reduce", ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(60000);
+  page.setDefaultTimeout(30000);
   page.on("pageerror", (error) => faults.push(`${error}`));
   page.on("console", (message) => { if (message.type() === "error") faults.push(message.text()); });
   page.on("request", (request) => { if (!request.url().startsWith(url)) faults.push(`asks elsewhere: ${request.url()}`); });
@@ -32,7 +32,7 @@ async function open(hash, options = {}) {
 
 // Until the flamegraph and its table show what was asked for last.
 async function loaded(page) {
-  await page.waitForFunction(() => !document.getElementById("flame").hasAttribute("aria-busy") && document.querySelector("#functions tbody tr"));
+  await page.waitForFunction(() => !document.getElementById("flame").hasAttribute("aria-busy") && (document.querySelector("#functions tbody tr") || !document.getElementById("empty").hidden));
 }
 
 const text = (page, selector) => page.locator(selector).textContent();
@@ -136,7 +136,7 @@ async function main() {
     await page.click("#filter button");
     await page.waitForSelector("#chips button");
     await loaded(page);
-    await page.waitForFunction(() => /leaf_hot/.test(document.querySelector("#functions tbody tr").textContent));
+    await page.waitForFunction(() => /leaf_hot/.test(document.getElementById("functions").textContent));
   });
 
   await check("a search tells the share of what it finds", async () => {

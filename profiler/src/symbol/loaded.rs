@@ -14,8 +14,10 @@ use crate::units::{Avma, FileOffset};
 
 /// Bytes of copies loaded at once; the least recently used file is dropped, and loaded again when needed.
 pub const MAX_LOADED_BYTES: u64 = 512 << 20;
-/// CPU time that may be saved up for loading, in seconds: the runtimes of a machine take half of it at the start.
-const MAX_CREDIT_S: f64 = 2.0;
+/// CPU time that may be saved up for loading, in seconds. The programs of a machine take a second or two of it at the
+/// start (node 60 ms, a debug build of 500 MB 4 s); names that are missing then would be missing from what is looked at
+/// first.
+const MAX_CREDIT_S: f64 = 30.0;
 /// Files loaded at once; each copy is a descriptor or two.
 const MAX_LOADED_FILES: usize = 128;
 

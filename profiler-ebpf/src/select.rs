@@ -6,9 +6,7 @@ use profiler_common::{
     limits::{COMM_LEN, MAX_CGROUPS},
 };
 
-use crate::maps::{
-    CGROUPS, PROCESSES, SELECT, SELECT_COMM, SELECT_MEMBERS, SELECT_USERS, SELF_PID, THREADS, USERS,
-};
+use crate::maps::{CGROUPS, PROCESSES, SELECT, SELECT_COMM, SELECT_MEMBERS, SELECT_USERS, SELF_PID, THREADS, USERS};
 
 const PROCESSES_ONLY: u32 = Select::Processes as u32;
 const THREADS_ONLY: u32 = Select::Threads as u32;

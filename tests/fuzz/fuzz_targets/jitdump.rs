@@ -4,9 +4,7 @@
 //! `profiler/fixtures/jitdump`, each with one byte in front.
 #![no_main]
 
-use jitprof::jitdump::{
-    ClockContext, DumpReader, Parser, ParserOptions, ReaderOptions, Step, TscConversion,
-};
+use jitprof::jitdump::{ClockContext, DumpReader, Parser, ParserOptions, ReaderOptions, Step, TscConversion};
 use jitprof::units::MonoNs;
 use libfuzzer_sys::fuzz_target;
 
@@ -16,17 +14,8 @@ fuzz_target!(|input: &[u8]| {
     };
     walk(bytes, *control);
 
-    let tsc = TscConversion {
-        mult: 0x5555_5555,
-        shift: 32,
-        zero: 0,
-        mono_offset: 0,
-    };
-    let clock = ClockContext {
-        process_start: MonoNs(1),
-        now: MonoNs(1 << 45),
-        tsc: Some(tsc),
-    };
+    let tsc = TscConversion { mult: 0x5555_5555, shift: 32, zero: 0, mono_offset: 0 };
+    let clock = ClockContext { process_start: MonoNs(1), now: MonoNs(1 << 45), tsc: Some(tsc) };
     let options = ReaderOptions {
         keep_code: control & 1 != 0,
         clock: (control & 2 != 0).then_some(clock),
@@ -51,10 +40,7 @@ fuzz_target!(|input: &[u8]| {
 
 /// Every step moves on, or asks for more than there is.
 fn walk(bytes: &[u8], control: u8) {
-    let options = ParserOptions {
-        want_code: control & 1 != 0,
-        whole_records: control & 2 != 0,
-    };
+    let options = ParserOptions { want_code: control & 1 != 0, whole_records: control & 2 != 0 };
     let mut parser = Parser::new(options);
     loop {
         let before = parser.offset().0;

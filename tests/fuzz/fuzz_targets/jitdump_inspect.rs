@@ -4,8 +4,7 @@
 #![no_main]
 
 use jitprof::jitdump::{
-    Deviation, Inspection, Inspector, Living, Parser, ParserOptions, Piece, ReaderOptions, Repairer,
-    Step,
+    Deviation, Inspection, Inspector, Living, Parser, ParserOptions, Piece, ReaderOptions, Repairer, Step,
 };
 use libfuzzer_sys::fuzz_target;
 

@@ -5,9 +5,7 @@
 
 use std::io::Cursor;
 
-use jitprof::plog::{
-    ImportOptions, Log, PlogError, ThreadMap, Timestamps, Trace, span_profile,
-};
+use jitprof::plog::{ImportOptions, Log, PlogError, ThreadMap, Timestamps, Trace, span_profile};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -16,11 +14,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let kinds = ["ENTER=span", "1=end", "MARK=counter", "VALUE=begin"];
     let options = ImportOptions {
-        kinds: kinds
-            .iter()
-            .filter(|_| control & 1 != 0)
-            .filter_map(|rule| rule.parse().ok())
-            .collect(),
+        kinds: kinds.iter().filter(|_| control & 1 != 0).filter_map(|rule| rule.parse().ok()).collect(),
         timestamps: match control >> 1 & 3 {
             0 => Some(Timestamps::Start),
             1 => Some(Timestamps::End),
@@ -32,13 +26,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let in_memory = if options.in_memory == 3 { 1 << 20 } else { 3 };
-    let other = read(
-        bytes,
-        &ImportOptions {
-            in_memory,
-            ..options
-        },
-    );
+    let other = read(bytes, &ImportOptions { in_memory, ..options });
     assert_eq!(Some(whole), other);
 });
 

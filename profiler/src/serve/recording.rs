@@ -75,15 +75,7 @@ impl Recording {
         let recorder = Recorder::start(options)?;
         let (wake_reader, wake) = io::pipe().map_err(system("cannot make a pipe"))?;
         let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
-        let handle = Handle(Arc::new(Shared {
-            stop: AtomicBool::new(false),
-            commands,
-            wake: Mutex::new(wake),
-            health: Mutex::default(),
-            last_window: Mutex::new(Instant::now()),
-            windows_dropped: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
-        }));
+        let handle = Handle::new(commands, wake);
         let shared = handle.clone();
         let run = move || {
             // Also if the recording panics.
@@ -131,6 +123,18 @@ impl Drop for Ended {
 }
 
 impl Handle {
+    fn new(commands: SyncSender<Command>, wake: PipeWriter) -> Self {
+        Self(Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            commands,
+            wake: Mutex::new(wake),
+            health: Mutex::default(),
+            last_window: Mutex::new(Instant::now()),
+            windows_dropped: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        }))
+    }
+
     /// What was sampled in `from..to` and is in no window yet, as soon as it is named, at the latest `patience` after
     /// `to`; `None` if the recording ended or has too much to do. The profile begins where the windows end, so
     /// earlier samples are to be had from them.
@@ -196,15 +200,7 @@ impl Handle {
     pub(super) fn detached() -> (Self, mpsc::Receiver<Command>) {
         let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
         let (_reader, wake) = io::pipe().expect("a pipe");
-        let handle = Self(Arc::new(Shared {
-            stop: AtomicBool::new(false),
-            commands,
-            wake: Mutex::new(wake),
-            health: Mutex::default(),
-            last_window: Mutex::new(Instant::now()),
-            windows_dropped: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
-        }));
+        let handle = Self::new(commands, wake);
         (handle, orders)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
@@ -80,7 +81,7 @@ pub struct ProcessStats {
 /// Every process that is or was followed.
 #[derive(Debug, Default)]
 pub struct Processes {
-    live: HashMap<Pid, Process>,
+    live: FxHashMap<Pid, Process>,
     past: VecDeque<Process>,
     past_mappings: usize,
     stats: ProcessStats,

@@ -5,6 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::process::open::{OpenError, open_mapping};
 use crate::process::{Mapping, MappingKind, ProcessId};
 use crate::symbol::{ObjectId, Objects, SymbolKey};
@@ -22,7 +24,7 @@ type MappingKey = (Avma, u64, FileOffset);
 /// Remembers the object behind each mapping that a sample has met.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    known: HashMap<ProcessId, HashMap<MappingKey, Option<ObjectId>>>,
+    known: FxHashMap<ProcessId, HashMap<MappingKey, Option<ObjectId>>>,
     count: usize,
     roots: HashMap<ProcessId, Option<Arc<File>>>,
     /// Files that could not be opened.

@@ -6,6 +6,8 @@
 
 use std::collections::HashSet;
 
+use rustc_hash::FxHashSet;
+
 use crate::kernel::{MAX_CGROUPS, Selection};
 use crate::process::hierarchy::{Group, Hierarchies};
 use crate::process::labels::Users;
@@ -107,7 +109,7 @@ impl Members {
     }
 
     /// Compares those that are followed with what is in the groups now.
-    pub(super) fn look(&mut self, followed: &HashSet<Pid>) -> Changes {
+    pub(super) fn look(&mut self, followed: &FxHashSet<Pid>) -> Changes {
         let Some(selector) = self.selector.as_ref().filter(|asked| !asked.groups.is_empty()) else {
             return Changes::default();
         };
@@ -214,6 +216,6 @@ mod tests {
         let groups = GroupQuery { paths: vec!["/no/such/group".to_owned()], ..GroupQuery::default() };
         let mut grouped = members(Selector { comms, groups, ..Selector::default() }).unwrap();
         assert!(!grouped.is_renamed(Pid(7), "a-name-of-more-", false));
-        assert_eq!(grouped.look(&HashSet::from([Pid(7)])).gone, [Pid(7)]);
+        assert_eq!(grouped.look(&FxHashSet::from_iter([Pid(7)])).gone, [Pid(7)]);
     }
 }

@@ -146,6 +146,7 @@ impl Resolver {
 
     /// Whether the sample can be resolved as well as it ever will be.
     pub(super) fn readiness(
+        &self,
         sample: &Waiting,
         context: &Context<'_>,
         files: &mut Files,
@@ -154,7 +155,7 @@ impl Resolver {
         let symbols = context.symbols;
         let kernel = context.stacks.frames(sample.kernel).iter().enumerate();
         let mut kernel = kernel.map(|(index, &pc)| SymbolKey::Kernel(Avma(lookup_pc(pc, pc_kind(index)))));
-        if !kernel.all(|key| is_named(symbols, key)) {
+        if !kernel.all(|key| self.is_named(symbols, key)) {
             return Readiness::NotYet;
         }
         let Some(process) = context.process else { return Readiness::Ready };
@@ -164,7 +165,7 @@ impl Resolver {
             let Some(mapping) = process.space.lookup(addr, sample.time) else { break };
             if is_file(mapping) {
                 let key = files.key(process.id, mapping, addr, symbols.objects(), remarks);
-                if key.is_some_and(|key| !is_named(symbols, key)) {
+                if key.is_some_and(|key| !self.is_named(symbols, key)) {
                     return Readiness::NotYet;
                 }
             } else if context.sources.is_some_and(|sources| sources.any() && !is_announced(sources, addr, sample.time))
@@ -173,6 +174,15 @@ impl Resolver {
             }
         }
         readiness
+    }
+
+    /// Whether a name has come. One that was forgotten since it was asked for is asked for again.
+    fn is_named(&self, symbols: &Symbolizer, key: SymbolKey) -> bool {
+        let named = self.native.contains_key(&key) || symbols.get(key).is_some();
+        if !named {
+            symbols.request(key);
+        }
+        named
     }
 
     /// Forgets the frames that it has made: the profile has been emptied.
@@ -460,15 +470,6 @@ impl Resolver {
 fn was_true(context: &Context<'_>, pc: u64, index: usize, time: MonoNs) -> bool {
     let rows = context.sources.and_then(|sources| sources.code.rows());
     rows.is_none_or(|rows| rows.was_true(lookup_pc(pc, pc_kind(index)), time))
-}
-
-/// Whether a name has come. One that was forgotten since it was asked for is asked for again.
-fn is_named(symbols: &Symbolizer, key: SymbolKey) -> bool {
-    let named = symbols.get(key).is_some();
-    if !named {
-        symbols.request(key);
-    }
-    named
 }
 
 fn is_file(mapping: &Mapping) -> bool {

@@ -10,13 +10,14 @@ mod serve;
 mod settle;
 mod tidy;
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::Account;
 use crate::gsym::{GsymStore, StoreError};
@@ -145,14 +146,14 @@ pub struct Recorder {
     side_band: SideBand,
     tick_clock: TickClock,
     processes: Processes,
-    sources: HashMap<ProcessId, Sources>,
+    sources: FxHashMap<ProcessId, Sources>,
     unwinding: Option<Unwinding>,
     late: LateSamples,
     copies: Copies,
     symbols: Symbolizer,
     files: Files,
     stacks: Stacks,
-    queues: HashMap<ProcessId, Queue>,
+    queues: FxHashMap<ProcessId, Queue>,
     /// Samples that wait, those put aside included.
     waiting: usize,
     /// Put aside until the end: they have code without a name.
@@ -161,18 +162,18 @@ pub struct Recorder {
     profile: Profile,
     account: Account,
     /// Processes whose samples are wanted one by one.
-    followed: HashSet<Pid>,
+    followed: FxHashSet<Pid>,
     /// The run ends when all of these have.
     awaited: Vec<ProcessId>,
     /// Processes that were gone before they could be looked at.
-    gone: HashMap<Pid, MonoNs>,
+    gone: FxHashMap<Pid, MonoNs>,
     /// Children that have not been given their parent's code yet, with the parent and the time of the fork. A code map
     /// is copied in microseconds a function, and most children call exec at once: the copy waits for a sample.
-    forked: HashMap<ProcessId, (ProcessId, MonoNs)>,
+    forked: FxHashMap<ProcessId, (ProcessId, MonoNs)>,
     /// What tells each process' runtime, read while it is there.
-    clues: HashMap<ProcessId, Clues>,
+    clues: FxHashMap<ProcessId, Clues>,
     /// What else is known about each process, if that is wanted.
-    labels: HashMap<ProcessId, History>,
+    labels: FxHashMap<ProcessId, History>,
     no_labels: History,
     labeller: Option<Labeller>,
     versions: Option<Versions>,
@@ -228,26 +229,26 @@ impl Recorder {
             sampler,
             side_band,
             processes: Processes::new(),
-            sources: HashMap::new(),
+            sources: FxHashMap::default(),
             unwinding,
             late: LateSamples::default(),
             copies: Copies::default(),
             symbols,
             files: Files::default(),
             stacks: Stacks::default(),
-            queues: HashMap::new(),
+            queues: FxHashMap::default(),
             waiting: 0,
             unnamed: Vec::new(),
             resolver: Resolver::default(),
             profile: Profile::new(profile_meta(&options, Event::CpuClock), bucket_ns(options.bucket)),
             account: Account::default(),
-            followed: HashSet::new(),
+            followed: FxHashSet::default(),
             awaited: Vec::new(),
-            gone: HashMap::new(),
+            gone: FxHashMap::default(),
             endless: None,
-            forked: HashMap::new(),
-            clues: HashMap::new(),
-            labels: HashMap::new(),
+            forked: FxHashMap::default(),
+            clues: FxHashMap::default(),
+            labels: FxHashMap::default(),
             no_labels: History::default(),
             labeller: options.labels.as_ref().map(|labels| Labeller::new(&labels.host)),
             versions,
@@ -389,13 +390,15 @@ impl Recorder {
         }
         self.ensure_labels(sample.process);
         self.note_demand(sample.process, sample.user, sample.time);
-        let mut remarks = Vec::new();
-        Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);
-        if let Some(process) = known.and_then(|id| self.processes.get(id)) {
-            let user = self.stacks.frames(sample.user);
-            Resolver::prefetch(process, user, sample.time, &mut self.files, &self.symbols, &mut remarks);
+        if self.stacks.is_new_to(sample.process, sample.kernel, sample.user) {
+            let mut remarks = Vec::new();
+            Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);
+            if let Some(process) = known.and_then(|id| self.processes.get(id)) {
+                let user = self.stacks.frames(sample.user);
+                Resolver::prefetch(process, user, sample.time, &mut self.files, &self.symbols, &mut remarks);
+            }
+            self.remark_all(remarks);
         }
-        self.remark_all(remarks);
         self.queues.entry(sample.process).or_default().push_back(sample);
         self.waiting += 1;
     }

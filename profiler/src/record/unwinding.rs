@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use profiler_common::machine::Machine;
 use profiler_common::table::{MAX_REGIONS, PageKey, Region};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::builders::{Builders, Built, Image};
 use self::catalog::{Catalog, Found, State};
@@ -86,21 +87,21 @@ struct Code {
 pub(super) struct Unwinding {
     builders: Builders,
     catalog: Catalog,
-    known: HashMap<ProcessId, HashMap<KnownFile, u32>>,
+    known: FxHashMap<ProcessId, HashMap<KnownFile, u32>>,
     /// Samples that have met files which have not been looked up yet.
     met: HashMap<(ProcessId, KnownFile), u64>,
-    code: HashMap<ProcessId, Code>,
+    code: FxHashMap<ProcessId, Code>,
     homeless: VecDeque<Homeless>,
     /// Processes whose regions have to be published again.
-    changed: HashSet<ProcessId>,
+    changed: FxHashSet<ProcessId>,
     /// Likewise, with the next tick: there was no room for their lists.
-    refused: HashSet<ProcessId>,
+    refused: FxHashSet<ProcessId>,
     /// Processes whose samples bring along what a walk by late rows needs.
-    late: HashSet<ProcessId>,
+    late: FxHashSet<ProcessId>,
     /// Files of processes that have ended, for samples that wait.
     ended: VecDeque<(ProcessId, HashMap<KnownFile, u32>)>,
     /// What each process' regions are: a list that has not changed is not written again.
-    published: HashMap<ProcessId, Published>,
+    published: FxHashMap<ProcessId, Published>,
     /// Device and inode of this program.
     own_file: Option<(u64, u64)>,
     stats: UnwindingStats,
@@ -118,15 +119,15 @@ impl Unwinding {
         Ok(Self {
             builders: Builders::spawn()?,
             catalog: Catalog::default(),
-            known: HashMap::new(),
+            known: FxHashMap::default(),
             met: HashMap::new(),
-            code: HashMap::new(),
+            code: FxHashMap::default(),
             homeless: VecDeque::new(),
-            changed: HashSet::new(),
-            refused: HashSet::new(),
-            late: HashSet::new(),
+            changed: FxHashSet::default(),
+            refused: FxHashSet::default(),
+            late: FxHashSet::default(),
             ended: VecDeque::new(),
-            published: HashMap::new(),
+            published: FxHashMap::default(),
             own_file: std::fs::metadata("/proc/self/exe").ok().map(|metadata| (metadata.dev(), metadata.ino())),
             stats: UnwindingStats::default(),
             remarks: Vec::new(),

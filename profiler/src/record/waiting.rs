@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use indexmap::IndexSet;
 use profiler_common::limits::COMM_LEN;
 use profiler_common::stop::StopReason;
+use rustc_hash::FxHashSet;
 
 use crate::process::ProcessId;
 use crate::record::late::LateId;
@@ -17,6 +18,10 @@ use crate::units::{MonoNs, Tid};
 pub(super) const MAX_WAITING: usize = 256 << 10;
 /// Words of distinct stacks kept at most, 64 MiB.
 const MAX_STACK_WORDS: usize = 8 << 20;
+/// Words of stacks that are kept when no sample waits, 1 MiB: a program comes back to the same ones.
+pub(super) const KEPT_STACK_WORDS: usize = 128 << 10;
+/// Stacks that are known to have been asked for, by process; beyond it all are asked for again.
+const MAX_ASKED: usize = 64 << 10;
 
 /// Index of a stack in [`Stacks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +33,8 @@ pub(super) struct Stacks {
     // The target chooses what stands on its stack: hashed with std's keyed hasher.
     known: IndexSet<Box<[u64]>>,
     words: usize,
+    /// Kernel and user stacks of a process whose addresses have been asked for.
+    asked: FxHashSet<(ProcessId, RawStack, RawStack)>,
 }
 
 impl Stacks {
@@ -45,6 +52,14 @@ impl Stacks {
         self.known.get_index(stack.0).map_or(&[], |frames| frames)
     }
 
+    /// Whether names for a sample's stacks have to be asked for, once for all samples that are alike.
+    pub(super) fn is_new_to(&mut self, process: ProcessId, kernel: RawStack, user: RawStack) -> bool {
+        if self.asked.len() >= MAX_ASKED {
+            self.asked.clear();
+        }
+        self.asked.insert((process, kernel, user))
+    }
+
     /// Whether the waiting samples must be resolved to make room.
     pub(super) fn is_full(&self) -> bool {
         self.words >= MAX_STACK_WORDS
@@ -58,6 +73,7 @@ impl Stacks {
     /// Forgets all stacks. Indices given out before are void.
     pub(super) fn clear(&mut self) {
         self.known.clear();
+        self.asked.clear();
         self.words = 0;
     }
 }
@@ -84,6 +100,7 @@ pub(super) type Queue = VecDeque<Waiting>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Pid;
 
     #[test]
     fn equal_stacks_share_an_index() {
@@ -95,6 +112,19 @@ mod tests {
         assert!(new && second != first);
         assert_eq!(stacks.frames(first), [1, 2]);
         assert_eq!(stacks.frames(second), [1]);
+    }
+
+    #[test]
+    fn a_stack_is_new_once_to_each_process() {
+        let mut stacks = Stacks::default();
+        let (kernel, user) = (stacks.intern(&[]).0, stacks.intern(&[1, 2]).0);
+        let process = |pid| ProcessId { pid: Pid(pid), start: MonoNs(7) };
+        assert!(stacks.is_new_to(process(1), kernel, user));
+        assert!(!stacks.is_new_to(process(1), kernel, user));
+        assert!(stacks.is_new_to(process(2), kernel, user));
+        stacks.clear();
+        let (kernel, user) = (stacks.intern(&[]).0, stacks.intern(&[3]).0);
+        assert!(stacks.is_new_to(process(1), kernel, user), "the index means another stack now");
     }
 
     #[test]

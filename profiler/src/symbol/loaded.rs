@@ -1,6 +1,6 @@
 //! The worker's side: files loaded so far, and the answers from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,13 @@ pub const MAX_LOADED_BYTES: u64 = 512 << 20;
 /// start (node 60 ms, a debug build of 500 MB 4 s); names that are missing then would be missing from what is looked at
 /// first.
 const MAX_CREDIT_S: f64 = 30.0;
+/// The same for files that were loaded before and had to go for others: a build's programs do not fit into the memory
+/// together, and would take turns in it at the price of a table for every new address.
+const MAX_AGAIN_S: f64 = 3.0;
+/// What loading again may take of the CPU time that loading may take.
+const AGAIN_PART: f64 = 0.4;
+/// Files remembered as loaded before.
+const MAX_SEEN: usize = 1 << 16;
 /// Files loaded at once; each copy is a descriptor or two.
 const MAX_LOADED_FILES: usize = 128;
 
@@ -29,31 +36,48 @@ pub(super) struct Loaded {
     names: Names,
     bytes: u64,
     clock: u64,
+    /// Files that have been loaded once.
+    seen: HashSet<ObjectId>,
     credit: Credit,
 }
 
 /// CPU time that may be spent on loading.
 struct Credit {
     left_s: f64,
+    /// Of it, for files that were loaded before.
+    again_s: f64,
+    /// Whether the last file that was loaded is one of these: what is spent until the next one is on its account.
+    again: bool,
     at: Instant,
     spent: Duration,
 }
 
 impl Default for Credit {
     fn default() -> Self {
-        Self { left_s: MAX_CREDIT_S, at: Instant::now(), spent: thread_cpu_time() }
+        let (at, spent) = (Instant::now(), thread_cpu_time());
+        Self { left_s: MAX_CREDIT_S, again_s: MAX_AGAIN_S, again: false, at, spent }
     }
 }
 
 impl Credit {
-    /// Whether there is any, of so many percent of one CPU over time.
-    fn is_left(&mut self, percent: f64) -> bool {
+    /// Whether there is any, of so many percent of one CPU over time, for a file that was loaded before (`again`) or for
+    /// a new one.
+    fn is_left(&mut self, percent: f64, again: bool) -> bool {
         let (now, spent) = (Instant::now(), thread_cpu_time());
-        let earned = (now - self.at).as_secs_f64() * percent / 100.0;
         let used = spent.saturating_sub(self.spent).as_secs_f64();
-        self.left_s = (self.left_s + earned).min(MAX_CREDIT_S) - used;
+        self.account((now - self.at).as_secs_f64() * percent / 100.0, used);
         (self.at, self.spent) = (now, spent);
-        self.left_s > 0.0
+        let left = self.left_s > 0.0 && (!again || self.again_s > 0.0);
+        if left {
+            self.again = again;
+        }
+        left
+    }
+
+    fn account(&mut self, earned_s: f64, used_s: f64) {
+        self.left_s = (self.left_s + earned_s).min(MAX_CREDIT_S) - used_s;
+        let used_again_s = if self.again { used_s } else { 0.0 };
+        self.again_s = (self.again_s + earned_s * AGAIN_PART).min(MAX_AGAIN_S) - used_again_s;
     }
 }
 
@@ -151,12 +175,17 @@ impl Loaded {
         }
         let budget = shared.budget();
         self.unload_idle(budget.idle);
-        if budget.cpu_percent.is_some_and(|percent| !self.credit.is_left(percent)) {
+        let again = self.seen.contains(&id);
+        if budget.cpu_percent.is_some_and(|percent| !self.credit.is_left(percent, again)) {
             return Err(Unresolved::NotInTime);
         }
         let origin = shared.objects.origin(id)?;
         let native = Native::load(&origin, &shared.gsym, &budget, stats);
         stats.loads = stats.loads.saturating_add(1);
+        if self.seen.len() >= MAX_SEEN {
+            self.seen.clear();
+        }
+        self.seen.insert(id);
         let file = File { native, last_used: self.clock, used_at: Instant::now() };
         self.bytes = self.bytes.saturating_add(file.bytes());
         self.files.insert(id, file);
@@ -192,5 +221,25 @@ impl Loaded {
             Ok(frame) => Answer { frames: Arc::from([frame]), reason: None },
             Err(reason) => Answer { frames: Arc::from([Kernel::unnamed(address)]), reason: Some(reason) },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_loaded_before_does_not_use_up_what_new_files_need() {
+        let mut credit = Credit { again: true, ..Credit::default() };
+        credit.account(0.0, 4.0);
+        assert!(credit.again_s < 0.0 && credit.left_s > MAX_CREDIT_S - 5.0);
+        // It comes back slowly, and never above its limit.
+        credit.account(2.5, 0.0);
+        assert!(credit.again_s <= 1e-9, "{}", credit.again_s);
+        credit.account(1000.0, 0.0);
+        assert!((credit.again_s - MAX_AGAIN_S).abs() < 1e-9);
+        credit.again = false;
+        credit.account(0.0, 5.0);
+        assert!((credit.again_s - MAX_AGAIN_S).abs() < 1e-9 && credit.left_s < MAX_CREDIT_S - 4.0);
     }
 }

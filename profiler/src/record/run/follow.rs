@@ -1,6 +1,6 @@
 //! Follows what the watched tasks do: new children, programs, mappings, ends.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::{Clues, KEEP_ENDED_NS, Recorder, is_alive};
 use crate::process::discover::is_marker;
@@ -236,7 +236,7 @@ impl Recorder {
     }
 
     fn sources_of(
-        all: &mut HashMap<ProcessId, Sources>,
+        all: &mut FxHashMap<ProcessId, Sources>,
         id: ProcessId,
         call_graph: CallGraph,
         endless: bool,

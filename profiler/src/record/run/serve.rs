@@ -16,8 +16,8 @@ use crate::units::MonoNs;
 
 /// Between two ticks while nothing is announced and nothing waits for code.
 const QUIET_TICK: Duration = Duration::from_millis(400);
-/// Pause after each early wake-up: a short process lives for some milliseconds, a build starts a hundred a second.
-const QUIET_PACE: Duration = Duration::from_millis(20);
+/// Pause after each early wake-up: a build makes hundreds of task events a second, and each turn costs some 40 µs.
+const QUIET_PACE: Duration = Duration::from_millis(40);
 /// How long the end waits for dumps that grow, and for outstanding names.
 const LAST_LIMIT: Duration = Duration::from_secs(3);
 /// Snapshots that wait at most; further ones are answered at once, with what there is.

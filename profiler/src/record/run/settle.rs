@@ -1,9 +1,9 @@
 //! Resolves waiting samples, as soon as it is certain what ran at their addresses.
 
 use super::Recorder;
-use crate::record::resolve::{Context, Readiness, Resolver};
+use crate::record::resolve::{Context, Readiness};
 use crate::record::sources::Sources;
-use crate::record::waiting::{Queue, Waiting};
+use crate::record::waiting::{KEPT_STACK_WORDS, Queue, Waiting};
 use crate::units::MonoNs;
 
 /// Samples resolved with what is known when too many wait.
@@ -40,7 +40,7 @@ impl Recorder {
                     if sample.time >= limit || (in_time && self.late.holds(sample)) {
                         break;
                     }
-                    match Resolver::readiness(sample, &context, &mut self.files, &mut remarks) {
+                    match self.resolver.readiness(sample, &context, &mut self.files, &mut remarks) {
                         Readiness::NotYet => break,
                         // A walk that may still be finished goes with it.
                         Readiness::Unnamed if self.unnamed.len() < MAX_UNNAMED => {
@@ -110,9 +110,9 @@ impl Recorder {
         self.forget_stacks();
     }
 
-    /// Raw stacks are needed as long as a sample waits.
+    /// Raw stacks are needed as long as a sample waits; a few are kept, because they come again.
     fn forget_stacks(&mut self) {
-        if self.waiting == 0 && self.arrived.is_empty() {
+        if self.waiting == 0 && self.arrived.is_empty() && self.stacks.words() >= KEPT_STACK_WORDS {
             self.stacks.clear();
         }
     }

@@ -8,7 +8,7 @@ use super::Recorder;
 use crate::process::{ProcessId, monotonic_now};
 use crate::record::bounds::{ALL_CODE_BYTES, CodeBounds};
 use crate::record::machine::{give_memory_back, map_large_blocks, running_pids};
-use crate::record::waiting::Stacks;
+use crate::record::waiting::{KEPT_STACK_WORDS, Stacks};
 use crate::symbol::SymbolBudget;
 use crate::units::{MonoNs, Pid};
 
@@ -27,8 +27,6 @@ const GONE_NS: u64 = 1_000_000_000;
 const KEPT_NAMES: usize = 16 << 10;
 /// Looks after which a name that nobody has asked for goes: five minutes.
 const NAME_TURNS: u32 = 30;
-/// Words of raw stacks above which those of resolved samples are thrown away, 1 MiB.
-const MIN_STACK_WORDS: usize = 128 << 10;
 /// Bytes of the profile's tables, and frames remembered for it, above which they are made anew after a window.
 const MAX_PROFILE_BYTES: usize = 8 << 20;
 const MAX_REMEMBERED: usize = 64 << 10;
@@ -119,7 +117,7 @@ impl Recorder {
     /// Raw stacks of samples that have been resolved go. On a busy machine some sample waits always.
     fn compact_stacks(&mut self) {
         let Some(tidy) = &mut self.endless else { return };
-        if self.stacks.words() < tidy.next_compaction.max(MIN_STACK_WORDS) || !self.arrived.is_empty() {
+        if self.stacks.words() < tidy.next_compaction.max(KEPT_STACK_WORDS) || !self.arrived.is_empty() {
             return;
         }
         let mut kept = Stacks::default();

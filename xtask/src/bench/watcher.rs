@@ -25,9 +25,7 @@ impl Watcher {
         let shell = command.process_group(0).spawn().context("cannot start the shell that cleans up in the end")?;
         Ok(Self { shell })
     }
-}
 
-impl Watcher {
     fn end(&mut self) {
         // Waiting closes the pipe first, and returns at once from the second time on.
         if self.shell.wait().is_err() {

@@ -1,6 +1,7 @@
 //! Control groups for targets.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -55,6 +56,15 @@ impl ControlGroup {
     /// Its directory.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// A command that runs `inner`, its program and arguments, in this control group.
+    #[must_use]
+    pub fn command(&self, inner: &Command) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"", "sh"]).arg(&self.directory);
+        command.arg(inner.get_program()).args(inner.get_args());
+        command
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod clock;
 mod compiled;
+mod container;
 mod control;
 mod dump;
 mod endless;
@@ -29,6 +30,7 @@ use anyhow::{Context, Result};
 
 pub use clock::unix_minus_monotonic_ns;
 pub use compiled::compile;
+pub use container::container;
 pub use control::ControlGroup;
 pub use dump::{Load, loads};
 pub use endless::{Ended, Endless};

@@ -17,6 +17,7 @@ mod running;
 mod serve;
 mod slowdown;
 mod target;
+mod watcher;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -156,7 +157,7 @@ impl Lengths {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let parts: Vec<Part> =
         Part::ALL.into_iter().filter(|p| arguments.only.is_empty() || arguments.only.contains(p)).collect();
-    let [jitprof, ingest, gsym, plog] = binaries(workspace, arguments.no_build)?;
+    let [jitprof, ingest, gsym, plog] = binaries(workspace, arguments)?;
     let scratch = workspace.target.join("bench");
     std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
     let lengths = Lengths::of(arguments);
@@ -247,11 +248,17 @@ fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
 }
 
 /// The release binaries: jitprof with its kernel part, and the programs that measure its library.
-fn binaries(workspace: &Workspace, no_build: bool) -> Result<[PathBuf; 4]> {
+fn binaries(workspace: &Workspace, arguments: &Arguments) -> Result<[PathBuf; 4]> {
     let binaries = ["jitprof", "examples/bench_ingest", "examples/bench_gsym", "examples/bench_plog"];
-    let binaries = binaries.map(|name| workspace.target.join("release").join(name));
-    if !no_build {
+    let mut binaries = binaries.map(|name| workspace.target.join("release").join(name));
+    // The service is measured without the others, and its binary may be given.
+    let needed = if arguments.serve.wanted() { &mut binaries[..1] } else { &mut binaries[..] };
+    if let Some(given) = arguments.serve.binary() {
+        given.clone_into(&mut needed[0]);
+    } else if !arguments.no_build {
         build::jitprof(workspace, Profile::Release)?;
+    }
+    if !arguments.no_build && !arguments.serve.wanted() {
         build::getstack(workspace)?;
         build::jitdemo(workspace)?;
         command::progress("building the benchmarks");
@@ -260,9 +267,9 @@ fn binaries(workspace: &Workspace, no_build: bool) -> Result<[PathBuf; 4]> {
         cargo.args(["build", "--release", "--package", "jitprof", "--examples"]);
         command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))?;
     }
-    for binary in &binaries {
+    for binary in needed {
         if !binary.is_file() {
-            anyhow::bail!("there is no {}; run without --no-build", binary.display());
+            anyhow::bail!("there is no {}; run without --no-build and --binary", binary.display());
         }
     }
     Ok(binaries)

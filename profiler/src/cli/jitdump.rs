@@ -131,7 +131,7 @@ pub(super) enum JitdumpError {
     Profile { path: String, source: Box<SamplesError> },
     #[error("{0} of a list of records needs --records or --follow")]
     FilterOfNothing(&'static str),
-    #[error("the check found {errors} errors and {quirks} quirks of known producers")]
+    #[error("the check found {} and {} of known producers", text::counted(*.errors, "error"), text::counted(*.quirks, "quirk"))]
     Outside { errors: u64, quirks: u64 },
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },

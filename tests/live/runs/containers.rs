@@ -1,33 +1,13 @@
 //! Targets with pid, mount and root of their own, as containers have them.
 
-use std::process::Command;
-
 use anyhow::Result;
-use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_at_least, assert_share, path_from};
-
-/// Makes a root with nothing but the system's libraries, and runs the demo in it.
-const CONTAINER: &str = r#"
-set -e
-mount -t tmpfs tmpfs "$1"
-cd "$1"
-for directory in usr lib lib64; do
-    if [ -d /$directory ]; then mkdir $directory; mount --rbind /$directory $directory; fi
-done
-mkdir proc tmp demo old
-cp "$2" demo/jitdemo
-mount -t proc proc proc
-shift 2
-pivot_root . old
-exec chroot . /usr/bin/sh -c 'umount -l /old; exec /demo/jitdemo --secs 60 --dir /tmp "$@"' sh "$@"
-"#;
+use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_at_least, assert_share, container, path_from};
 
 fn record(arguments: &[&str]) -> Result<Recording> {
     let scratch = Scratch::new()?;
-    let root = scratch.file("root");
-    std::fs::create_dir(&root)?;
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-c", CONTAINER, "sh"]);
-    command.arg(&root).arg(path_from("JITPROF_DEMO")?).args(arguments);
+    let demo = path_from("JITPROF_DEMO")?;
+    let run = format!("/app/jitdemo --secs 60 --dir /tmp {}", arguments.join(" "));
+    let command = container(&scratch, [(demo.as_path(), "jitdemo")], &run)?;
     let target = Target::start(command, &scratch)?;
     assert_eq!(target.pid()?, 1, "it has a pid namespace of its own");
     let pid = target.only_child()?.to_string();

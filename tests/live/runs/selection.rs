@@ -3,27 +3,8 @@
 use std::process::Command;
 
 use anyhow::Result;
-use jitprof_tests::{ControlGroup, Jitprof, Recording, Scratch, Target, path_from, target_file, wait_until};
+use jitprof_tests::{ControlGroup, Jitprof, Recording, Scratch, Target, container, path_from, target_file, wait_until};
 
-/// Makes a root with the system's libraries and a copy of Node, and runs a script in it, in the control group $1.
-const CONTAINER: &str = r#"
-set -e
-echo $$ > "$1/cgroup.procs"
-exec unshare --pid --fork --kill-child --mount sh -c '
-    set -e
-    mount -t tmpfs tmpfs "$1"
-    cd "$1"
-    for directory in usr lib lib64; do
-        if [ -d /$directory ]; then mkdir $directory; mount --rbind /$directory $directory; fi
-    done
-    mkdir proc tmp old app
-    cp "$2" app/node
-    cp "$3" app/burn.js
-    mount -t proc proc proc
-    pivot_root . old
-    exec chroot . /usr/bin/sh -c "cd /tmp; umount -l /old; exec /app/node $4 /app/burn.js 120"
-' sh "$2" "$3" "$4" "$5"
-"#;
 const FLAGS: &str = "--perf-prof --perf-prof-unwinding-info --interpreted-frames-native-stack --no-turbo-inlining";
 
 /// Digits of which containers' ids are made.
@@ -32,22 +13,18 @@ fn id(digits: &str) -> String {
 }
 
 /// Runs Node in a container of its own.
-fn container(group: &ControlGroup, scratch: &Scratch, flags: &str) -> Result<Target> {
-    let root = scratch.file("root");
-    std::fs::create_dir(&root)?;
-    let mut command = Command::new("sh");
-    command.args(["-c", CONTAINER, "sh"]).arg(group.directory()).arg(&root);
-    command.arg(path_from("JITPROF_NODE")?).arg(target_file("node/burn.js")?).arg(flags);
-    Target::start(command, scratch)
+fn node_in_container(group: &ControlGroup, scratch: &Scratch, flags: &str) -> Result<Target> {
+    let (node, script) = (path_from("JITPROF_NODE")?, target_file("node/burn.js")?);
+    let files = [(node.as_path(), "node"), (script.as_path(), "burn.js")];
+    let command = container(scratch, files, &format!("/app/node {flags} /app/burn.js 120"))?;
+    Target::start(group.command(&command), scratch)
 }
 
 /// Runs Node in a control group.
 fn grouped(group: &ControlGroup, scratch: &Scratch, seconds: &str) -> Result<Target> {
-    let mut command = Command::new("sh");
-    let script = format!("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\" {FLAGS} \"$script\" {seconds}");
-    command.args(["-c", &script, "sh"]).arg(group.directory()).arg(path_from("JITPROF_NODE")?);
-    command.env("script", target_file("node/burn.js")?);
-    Target::start(command, scratch)
+    let mut command = Command::new(path_from("JITPROF_NODE")?);
+    command.args(FLAGS.split(' ')).arg(target_file("node/burn.js")?).arg(seconds);
+    Target::start(group.command(&command), scratch)
 }
 
 #[track_caller]
@@ -60,9 +37,9 @@ fn assert_all_have(recording: &Recording, labels: &[(&str, &str)]) {
 /// A container, and beside it one that nobody asked for.
 fn record_one_of_two(group: &ControlGroup, other: &ControlGroup, choice: [&str; 2]) -> Result<Recording> {
     let (scratch, beside) = (Scratch::new()?, Scratch::new()?);
-    let target = container(group, &scratch, FLAGS)?;
+    let target = node_in_container(group, &scratch, FLAGS)?;
     assert_eq!(target.pid()?, 1, "it has a pid namespace of its own");
-    let _other = container(other, &beside, FLAGS)?;
+    let _other = node_in_container(other, &beside, FLAGS)?;
     Jitprof::recording(&scratch, [choice[0], choice[1], "-d", "3s"])?.record()
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::watcher::Group;
 use crate::command;
 
 /// Clock ticks in /proc/PID/stat a second; the same on every Linux machine (USER_HZ).
@@ -21,6 +22,8 @@ pub(crate) struct Running {
     child: Child,
     line: String,
     log: PathBuf,
+    /// Ends it in any case.
+    _group: Group,
 }
 
 /// What a program used in all.
@@ -43,9 +46,10 @@ impl Running {
         let line = command::shown(command);
         let output = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
         let errors = output.try_clone().context("cannot share the log")?;
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+        let group = Group::start()?;
+        let child = group.spawn(command.stdin(Stdio::null()).stdout(output).stderr(errors));
         let child = child.with_context(|| format!("cannot start `{line}`"))?;
-        Ok(Self { child, line, log: log.to_owned() })
+        Ok(Self { child, line, log: log.to_owned(), _group: group })
     }
 
     /// Runs it to its end.

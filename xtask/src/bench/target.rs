@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::watcher::Group;
 use crate::command;
 
 /// What Node writes a jitdump with.
@@ -21,6 +22,8 @@ const LIFE_S: &str = "1200";
 pub(crate) struct Target {
     child: Child,
     folder: PathBuf,
+    /// Ends it in any case.
+    _group: Group,
     /// Its process id.
     pub(crate) pid: String,
     /// The command, as one would type it.
@@ -56,8 +59,9 @@ impl Target {
         let folder = scratch.join("target");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
-        let mut target = Self { child, folder, pid: String::new(), line };
+        let group = Group::start()?;
+        let child = group.spawn(command).with_context(|| format!("cannot start `{line}`"))?;
+        let mut target = Self { child, folder, _group: group, pid: String::new(), line };
         let stdout = target.child.stdout.take().context("the target has no stdout")?;
         for line in BufReader::new(stdout).lines() {
             let line = line.context("cannot read what the target prints")?;

@@ -128,6 +128,15 @@ fn a_sound_dump_passes_the_strict_check() {
 }
 
 #[test]
+fn one_error_is_not_called_errors() {
+    let texts = Deviation::ALL.iter().map(|deviation| Dump::of(&example(*deviation).0).run(&["--check"]).0);
+    let texts: Vec<String> = texts.collect();
+    assert!(texts.iter().any(|text| text.contains(": 1 error, ")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.contains(", 1 quirk of ")), "{texts:?}");
+    assert!(!texts.iter().any(|text| text.contains(": 1 errors") || text.contains(", 1 quirks")), "{texts:?}");
+}
+
+#[test]
 fn the_summary_says_what_the_reader_counts() {
     let dump = Dump::of(&fixture("node20-lines"));
     let text = dump.text(&[]);

@@ -47,9 +47,9 @@ fn lines_of(dump: &DumpReport) -> Vec<(&'static str, String)> {
         lines.push(("damage", format!("{} bytes in {count} places", stats.corrupt_bytes)));
     }
     let found = &dump.inspection.findings;
-    let kinds = |severity| found.iter().filter(|(deviation, _)| deviation.severity() == severity).count();
-    let (errors, quirks) = (kinds(Severity::Error), kinds(Severity::Quirk));
-    lines.push(("check", format!("{errors} kinds of errors, {quirks} of quirks; --check names them")));
+    let kinds = |severity| found.iter().filter(|(deviation, _)| deviation.severity() == severity).count() as u64;
+    let (errors, quirks) = (counted(kinds(Severity::Error), "kind"), kinds(Severity::Quirk));
+    lines.push(("check", format!("{errors} of errors, {quirks} of quirks; --check names them")));
     lines
 }
 
@@ -185,13 +185,18 @@ fn unwinding_text(stats: &DumpStats) -> String {
     format!("{}; {} functions have an FDE", counts.join(", "), eh.attached)
 }
 
+/// `1 error`, `2 errors`.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Names each deviation of each dump.
 pub(super) fn check(report: &Report, out: &mut impl Write) -> io::Result<()> {
     for dump in &report.dumps {
         let found = &dump.inspection.findings;
         let path = printable(&dump.path);
         let (errors, quirks) = (found.count(Severity::Error), found.count(Severity::Quirk));
-        writeln!(out, "{path}: {errors} errors, {quirks} quirks of known producers")?;
+        writeln!(out, "{path}: {}, {} of known producers", counted(errors, "error"), counted(quirks, "quirk"))?;
         for (deviation, found) in found.iter() {
             deviation_text(deviation, found, out)?;
         }

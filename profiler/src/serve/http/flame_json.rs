@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::flame::{Details, Flame, Look, Node, Weights};
 use crate::output::Class;
 
-/// Most nodes that are sent: the widest ones. 40,000 take the page 3 ms to lay out and about 300 kB gzipped.
+/// Most nodes that are sent: the widest ones. Many more than a screen has room for, and a bound for the answer and the
+/// page.
 const MAX_SENT: usize = 40_000;
 /// Functions that are sent beside those of the nodes: those with the most time of their own.
 const MAX_TOP: usize = 1000;

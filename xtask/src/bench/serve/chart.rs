@@ -20,7 +20,7 @@ pub(crate) struct Line {
 
 /// Lines that share axes.
 pub(crate) struct Panel {
-    pub(crate) title: &'static str,
+    pub(crate) title: String,
     pub(crate) lines: Vec<Line>,
     /// Drawn as a line across.
     pub(crate) goal: Option<f64>,
@@ -52,7 +52,7 @@ fn draw(out: &mut String, panel: &Panel) {
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
         writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>").ok();
     };
-    text(out, LEFT, 16.0, "start", panel.title);
+    text(out, LEFT, 16.0, "start", &panel.title);
     for step in 0..=4 {
         let value = top * f64::from(step) / 4.0;
         let at = y(value);
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn every_line_is_drawn_inside_of_its_panel() {
         let lines = vec![Line { name: "a < b".into(), points: vec![(0.0, 1.0), (5.0, 128.0)] }];
-        let svg = svg(&[Panel { title: "x", lines, goal: Some(100.0) }]);
+        let svg = svg(&[Panel { title: "x".into(), lines, goal: Some(100.0) }]);
         assert!(svg.contains("a &lt; b") && svg.contains("M50.0 189.2L780.0"), "{svg}");
     }
 }

@@ -1,13 +1,13 @@
 //! A mixed load of real runtimes: what a production machine runs, on two CPUs.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
 use crate::bench::report::Report;
+use crate::bench::watcher::{Group, Watcher};
 use crate::command;
 use crate::prepare;
 use crate::workspace::Workspace;
@@ -18,7 +18,9 @@ const LIFE_S: &str = "14400";
 /// The running programs. They end when this goes out of scope.
 pub(crate) struct Load {
     children: Vec<(&'static str, Child)>,
-    folder: PathBuf,
+    group: Group,
+    /// Removes what they leave in /tmp.
+    _remains: Watcher,
 }
 
 impl Load {
@@ -26,34 +28,27 @@ impl Load {
     pub(crate) fn start(workspace: &Workspace, scratch: &Path, report: &mut Report) -> Result<Self> {
         let folder = scratch.join("load");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let mut load = Self { children: Vec::new(), folder };
+        let (group, mut children) = (Group::start()?, Vec::new());
         let targets = workspace.targets();
         for (name, command) in [
             ("Node", node(&targets)),
             ("CPython", python(&targets)),
             ("wasmtime", wasmtime(workspace, &targets)),
-            ("Erlang", erlang(&targets, &load.folder)),
-            ("C", c(&targets, &load.folder)),
-            ("a build", build(&targets, &load.folder)),
+            ("Erlang", erlang(&targets, &folder)),
+            ("C", c(&targets, &folder)),
+            ("a build", build(&targets, &folder)),
         ] {
             match command {
-                Some(command) => load.add(name, command)?,
+                Some(command) => children.push((name, spawn(&group, &folder, name, command)?)),
                 None => {
                     report.skip(&format!("{name} in the load"), "is not installed; `cargo xtask prepare` installs it")
                 }
             }
         }
-        Ok(load)
-    }
-
-    fn add(&mut self, name: &'static str, mut command: Command) -> Result<()> {
-        let log = self.folder.join(format!("{name}.log"));
-        let log = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        // A group of its own, so that what it starts ends with it.
-        let child = command.process_group(0).spawn().with_context(|| format!("cannot start {name}"))?;
-        self.children.push((name, child));
-        Ok(())
+        // Erlang and CPython write to /tmp whatever is asked for.
+        let remains = children.iter().map(|(_, child)| child.id());
+        let remains: String = remains.map(|pid| format!(" /tmp/jit-{pid}.dump /tmp/perf-{pid}.map")).collect();
+        Ok(Self { children, group, _remains: Watcher::start(&format!("rm -f{remains}"))? })
     }
 
     /// What runs.
@@ -65,20 +60,24 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for (name, child) in &mut self.children {
-            let group = format!("kill -9 -{}", child.id());
-            if command::output(Command::new("sh").args(["-c", &group])).is_err() || child.wait().is_err() {
+            if !matches!(child.try_wait(), Ok(None)) {
                 command::progress(&format!("{name} had ended before its time"));
             }
         }
-        // Erlang and CPython write to /tmp whatever is asked for.
-        for (_, child) in &self.children {
-            for file in [format!("/tmp/jit-{}.dump", child.id()), format!("/tmp/perf-{}.map", child.id())] {
-                if Path::new(&file).exists() && fs::remove_file(&file).is_err() {
-                    command::progress(&format!("{file} is left behind"));
-                }
+        self.group.kill();
+        for (name, child) in &mut self.children {
+            if child.wait().is_err() {
+                command::progress(&format!("{name} could not be waited for"));
             }
         }
     }
+}
+
+fn spawn(group: &Group, folder: &Path, name: &str, mut command: Command) -> Result<Child> {
+    let log = folder.join(format!("{name}.log"));
+    let log = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    group.spawn(&mut command).with_context(|| format!("cannot start {name}"))
 }
 
 fn node(targets: &Path) -> Option<Command> {

@@ -1,9 +1,13 @@
 //! What the service uses, from outside of it.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+
+use crate::bench::watcher::Watcher;
 
 /// The kernel counts the run time of BPF programs while this is 1.
 const BPF_STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
@@ -25,11 +29,18 @@ pub(crate) struct Usage {
     pub(crate) busy_percent: f64,
 }
 
+impl Usage {
+    /// Its own and the kernel part's.
+    pub(crate) fn cpu_percent(&self) -> f64 {
+        self.own_percent + self.kernel_percent
+    }
+}
+
 /// Sums since the start of everything.
-#[derive(Clone, Copy)]
 struct Sums {
     at: Instant,
-    own_ns: u64,
+    /// By thread.
+    own_ns: HashMap<OsString, u64>,
     kernel_ns: u64,
     busy_ticks: u64,
 }
@@ -39,32 +50,39 @@ pub(crate) struct Meter {
     pid: u32,
     start: Instant,
     last: Sums,
-    /// What it was before.
-    statistics: Option<String>,
+}
+
+/// While this lives the kernel counts the run time of BPF programs. In the end, however this program ends, that is as
+/// it was before.
+pub(crate) struct Statistics {
+    _before: Watcher,
 }
 
 impl Meter {
     /// Begins to measure.
     pub(crate) fn start(pid: u32) -> Result<Self> {
-        let statistics = fs::read_to_string(BPF_STATISTICS).ok();
-        if let Err(error) = fs::write(BPF_STATISTICS, "1") {
-            crate::command::progress(&format!("the kernel part's time is not measured: {BPF_STATISTICS}: {error}"));
-        }
-        Ok(Self { pid, start: Instant::now(), last: Sums::read(pid)?, statistics })
+        Ok(Self { pid, start: Instant::now(), last: Sums::read(pid)? })
     }
 
     /// What was used since the last call.
     pub(crate) fn step(&mut self) -> Result<Usage> {
-        let (before, now) = (self.last, Sums::read(self.pid)?);
-        self.last = now;
+        let now = Sums::read(self.pid)?;
+        let before = std::mem::replace(&mut self.last, now);
+        let now = &self.last;
         let passed = (now.at - before.at).as_secs_f64();
+        // Of a thread that has ended since, what it used in the step is not counted.
+        let own_ns = now
+            .own_ns
+            .iter()
+            .map(|(thread, ns)| ns.saturating_sub(before.own_ns.get(thread).copied().unwrap_or(0)))
+            .sum();
         let percent = |ns: u64| ns as f64 / 1e7 / passed;
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).context("the service has ended")?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let resident = resident.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
         Ok(Usage {
             at: now.at - self.start,
-            own_percent: percent(now.own_ns - before.own_ns),
+            own_percent: percent(own_ns),
             kernel_percent: percent(now.kernel_ns.saturating_sub(before.kernel_ns)),
             resident_mib: resident.unwrap_or(f64::NAN) / 1024.0,
             descriptors: fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count),
@@ -73,25 +91,25 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
-    fn drop(&mut self) {
-        if let Some(before) = &self.statistics
-            && let Err(error) = fs::write(BPF_STATISTICS, before.trim())
-        {
-            crate::command::progress(&format!("{BPF_STATISTICS} stays 1: {error}"));
-        }
+impl Statistics {
+    /// Begins to count. One for all meters: a second one would take the first one's 1 for what was before.
+    pub(crate) fn start() -> Result<Self> {
+        let before = fs::read_to_string(BPF_STATISTICS).with_context(|| format!("cannot read {BPF_STATISTICS}"))?;
+        let before = Watcher::start(&format!("echo {} > {BPF_STATISTICS}", before.trim()))?;
+        fs::write(BPF_STATISTICS, "1").with_context(|| format!("cannot write {BPF_STATISTICS}"))?;
+        Ok(Self { _before: before })
     }
 }
 
 impl Sums {
     fn read(pid: u32) -> Result<Self> {
-        // User and system time in nanoseconds, ended threads not counted: the service has none.
+        // User and system time in nanoseconds; /proc/PID/stat has hundredths of a second.
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).context("the service has ended")?;
         let own_ns = tasks
             .flatten()
-            .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
-            .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
-            .sum();
+            .filter_map(|task| Some((task.file_name(), fs::read_to_string(task.path().join("schedstat")).ok()?)))
+            .filter_map(|(thread, text)| Some((thread, text.split_whitespace().next()?.parse::<u64>().ok()?)))
+            .collect();
         let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
         let kernel_ns = descriptors
             .filter_map(|descriptor| fs::read_to_string(descriptor.path()).ok())

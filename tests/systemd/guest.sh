@@ -15,7 +15,8 @@ until_true() { for _ in $(seq 40); do eval "$1" && return; sleep 2; done; return
 cd /
 install -m 755 /payload/jitprof /usr/bin/jitprof
 mkdir -p /etc/jitprof
-install -m 644 /payload/jitprof.toml /etc/jitprof/jitprof.toml
+# An emulated CPU is slow: the limit would lower the frequency.
+sed 's/^max_cpu = .*/max_cpu = 100.0/' /payload/jitprof.toml >/etc/jitprof/jitprof.toml
 install -m 644 /payload/sysusers.conf /usr/lib/sysusers.d/jitprof.conf
 install -m 644 /payload/jitprof.service /etc/systemd/system/jitprof.service
 systemd-sysusers
@@ -68,7 +69,7 @@ done >/tmp/threads
 cat /tmp/threads
 check 'is not root' sh -c "! grep -q 'Uid: 0' /tmp/threads"
 check 'all threads have no_new_privs and a seccomp filter' sh -c "! grep -v 'NoNewPrivs: 1 Seccomp: 2' /tmp/threads"
-check 'the main thread has no capabilities' has 'CapEff: 0000000000000000' /proc/"$pid"/status
+check 'the main thread has no capabilities' has 'CapEff:.0000000000000000' /proc/"$pid"/status
 folded() { get '/profile?from=-20s&format=folded&per-process=1' >/tmp/folded; }
 check 'names in a file of mode 700 of another user' until_true 'folded && has burn_in_a_private_file /tmp/folded'
 check 'generated code in a dump of mode 600' until_true 'folded && has hot_in_node /tmp/folded'
@@ -100,10 +101,10 @@ check 'with success' test "$(systemctl show -P Result -P ExecMainStatus jitprof 
 ls -l /var/lib/jitprof/*/ | tail -4
 check 'the last window is written' test "$(windows)" -gt "$before"
 show jitprof report /var/lib/jitprof --from -5m --top 9
-check 'starts again on the same directory' systemctl start jitprof
-check 'and stops' systemctl stop jitprof
 journalctl -u jitprof --no-pager >/tmp/journal
 cat /tmp/journal
-check 'no warning but that of paranoid 3' sh -c "! grep -E ' WARN | ERROR |panick' /tmp/journal"
+check 'its log has no warning' sh -c "! grep -E ' WARN | ERROR |panick' /tmp/journal"
+check 'starts again on the same directory' systemctl start jitprof
+check 'and stops' systemctl stop jitprof
 journalctl -k --no-pager | grep -iE 'audit|seccomp|oom' | tail
 [ "$failed" = 0 ] && echo 'GUEST all passed' || echo "GUEST $failed failed"

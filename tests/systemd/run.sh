@@ -14,6 +14,7 @@ mkdir -p "$folder"
 
 if [ ! -f "$folder/base.ext4" ]; then
     packages=systemd,systemd-sysv,dbus,curl,procps,nodejs,linux-image-cloud-amd64,initramfs-tools,zstd
+    rm -rf "$folder/base"
     mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$folder/base"
     cp "$here/guest.service" "$folder/base/etc/systemd/system/"
     ln -s ../guest.service "$folder/base/etc/systemd/system/multi-user.target.wants/"

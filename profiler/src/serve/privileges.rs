@@ -9,6 +9,8 @@ use std::io;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs};
 
+use crate::process::open::check_open_in_root;
+
 /// Allows as many open files as the system lets this process have: each dump that is followed is one.
 pub(super) fn raise_open_files() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
@@ -22,6 +24,16 @@ pub(super) fn raise_open_files() -> io::Result<()> {
 /// is a second thread.
 pub(super) fn gain_no_privileges() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
+}
+
+/// Without openat2 a recording works, but names little; nothing else would say why.
+pub(super) fn warn_if_files_are_out_of_reach() {
+    if let Err(error) = check_open_in_root() {
+        tracing::warn!(
+            "files of other processes cannot be opened, so most names will be missing: openat2 is refused ({error}); \
+             allow it in the seccomp profile; systemd refuses it with RestrictSUIDSGID= and DynamicUser="
+        );
+    }
 }
 
 /// Drops every capability of this thread, and of those that it starts from now on.

@@ -102,6 +102,7 @@ pub fn run(
     if let Err(error) = privileges::raise_open_files() {
         tracing::warn!("the number of open files stays as it is: {error}");
     }
+    privileges::warn_if_files_are_out_of_reach();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("serve")

@@ -136,6 +136,16 @@ pub fn open_mapping(pid: Pid, mapping: &Mapping) -> Result<TargetFile, OpenError
     }
 }
 
+/// Whether files can be opened inside another root at all: a seccomp filter may forbid openat2, as systemd's
+/// `RestrictSUIDSGID=` does.
+///
+/// # Errors
+/// Its refusal.
+pub fn check_open_in_root() -> io::Result<()> {
+    let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open("/")?;
+    sys::open_in_root(root.as_fd(), c".", libc::O_PATH | libc::O_CLOEXEC).map(drop)
+}
+
 /// Opens a path as the target itself would resolve it from its root directory.
 ///
 /// # Errors

@@ -1,0 +1,110 @@
+# Runs in the machine that run.sh starts. Lines that begin with GUEST are the verdict; all else is for reading.
+failed=0
+check() { # what, then a command that must succeed
+    what=$1
+    shift
+    if "$@" >/tmp/out 2>&1; then echo "GUEST ok   $what"; else
+        failed=$((failed + 1)); echo "GUEST FAIL $what"; sed 's/^/     | /' /tmp/out; fi
+}
+has() { grep -q -- "$1" "$2"; }
+get() { curl -sS -f --max-time 60 "http://127.0.0.1:7878$1"; }
+windows() { find /var/lib/jitprof -name '*.pb.gz' | wc -l; }
+show() { echo "--- $*"; "$@" 2>&1; }
+until_true() { for _ in $(seq 40); do eval "$1" && return; sleep 2; done; return 1; }
+
+cd /
+install -m 755 /payload/jitprof /usr/bin/jitprof
+mkdir -p /etc/jitprof
+# An emulated CPU is slow: the limit would lower the frequency.
+sed 's/^max_cpu = .*/max_cpu = 100.0/' /payload/jitprof.toml >/etc/jitprof/jitprof.toml
+install -m 644 /payload/sysusers.conf /usr/lib/sysusers.d/jitprof.conf
+install -m 644 /payload/jitprof.service /etc/systemd/system/jitprof.service
+systemd-sysusers
+systemctl daemon-reload
+show systemctl --version
+show systemctl is-system-running
+check 'systemd-analyze verify' sh -c 'systemd-analyze verify /etc/systemd/system/jitprof.service 2>&1 | tee /dev/stderr | (! grep .)'
+show systemd-analyze security jitprof --no-pager | tail -1
+
+# A native program in a file that only its owner may read, generated code in a dump of the same kind, a loop of root.
+useradd --create-home alice
+chmod 700 /home/alice
+install -o alice -m 700 /payload/burn /home/alice/burn
+cat >/home/alice/hot.js <<'J'
+function hot_in_node(n) { let s = 0; for (let i = 0; i < n; i++) s += i % 7; return s; }
+for (;;) hot_in_node(1e6);
+J
+systemd-run --quiet --unit alice-burn --uid alice -p WorkingDirectory=/home/alice /home/alice/burn
+systemd-run --quiet --unit alice-node --uid alice -p WorkingDirectory=/home/alice -p UMask=0077 \
+    node --perf-prof --interpreted-frames-native-stack /home/alice/hot.js
+systemd-run --quiet --unit root-loop sh -c 'while :; do :; done'
+
+# As Debian is: kernel.perf_event_paranoid is 3.
+show cat /proc/sys/kernel/perf_event_paranoid
+check 'with paranoid 3 it does not start' sh -c '! systemctl start jitprof'
+journalctl -u jitprof --no-pager >/tmp/journal
+cat /tmp/journal
+check 'and says what to do' has perf_event_paranoid /tmp/journal
+systemctl stop jitprof
+
+check 'with CAP_SYS_ADMIN it does' sh -c '
+    mkdir -p /run/systemd/system/jitprof.service.d
+    printf "[Service]\nAmbientCapabilities=CAP_SYS_ADMIN\nCapabilityBoundingSet=CAP_SYS_ADMIN\n" \
+        >/run/systemd/system/jitprof.service.d/admin.conf
+    systemctl daemon-reload && systemctl reset-failed jitprof; systemctl start jitprof'
+show systemctl --no-pager status jitprof
+systemctl stop jitprof
+rm -r /run/systemd/system/jitprof.service.d
+systemctl daemon-reload
+
+sysctl -w kernel.perf_event_paranoid=2
+check 'with paranoid 2 it starts' systemctl start jitprof
+started=$(date +%s)
+show systemctl --no-pager status jitprof
+pid=$(systemctl show -P MainPID jitprof)
+check 'answers /healthz' until_true 'get /healthz'
+for task in /proc/"$pid"/task/*; do
+    echo "$(cat "$task"/comm) $(grep -E 'CapEff|NoNewPrivs|Seccomp:|Uid' "$task"/status | tr '\n\t' '  ')"
+done >/tmp/threads
+cat /tmp/threads
+check 'is not root' sh -c "! grep -q 'Uid: 0' /tmp/threads"
+check 'all threads have no_new_privs and a seccomp filter' sh -c "! grep -v 'NoNewPrivs: 1 Seccomp: 2' /tmp/threads"
+check 'the main thread has no capabilities' has 'CapEff:.0000000000000000' /proc/"$pid"/status
+folded() { get '/profile?from=-20s&format=folded&per-process=1' >/tmp/folded; }
+check 'names in a file of mode 700 of another user' until_true 'folded && has burn_in_a_private_file /tmp/folded'
+check 'generated code in a dump of mode 600' until_true 'folded && has hot_in_node /tmp/folded'
+check 'a loop of root, and names of the kernel' until_true 'folded && has ";sh;.*_sysvec_apic_timer" /tmp/folded'
+check 'a profile over /debug/pprof' sh -c '
+    curl -sSf "http://127.0.0.1:7878/debug/pprof/profile?seconds=3" -o /tmp/profile.pb.gz &&
+    jitprof report --top 9 /tmp/profile.pb.gz >/tmp/report'
+cat /tmp/report
+get /metrics >/tmp/metrics
+check 'metrics' has '^jitprof_up 1' /tmp/metrics
+grep -E '^jitprof_(up|samples|cpu|kernel_cpu|resident|windows|jit|sampling|open)' /tmp/metrics
+
+sed -i 's/^frequency = .*/frequency = 49/' /etc/jitprof/jitprof.toml
+check 'reload' systemctl reload jitprof
+sleep 3
+get /metrics >/tmp/metrics
+check 'the new frequency is in force' has '^jitprof_sampling_frequency_hertz 49' /tmp/metrics
+echo 'nonsense = 1' >>/etc/jitprof/jitprof.toml
+check 'a wrong configuration is refused, it goes on' sh -c '! systemctl reload jitprof && systemctl is-active jitprof'
+sed -i '/^nonsense/d' /etc/jitprof/jitprof.toml
+
+left=$((130 - ($(date +%s) - started)))
+[ "$left" -gt 0 ] && sleep "$left"
+check 'lives longer than its watchdog' test "$(systemctl show -P MainPID -P NRestarts jitprof | tr '\n' ' ')" = "$pid 0 "
+show systemctl show -P MemoryCurrent -P CPUUsageNSec jitprof
+before=$(windows)
+check 'stops' systemctl stop jitprof
+check 'with success' test "$(systemctl show -P Result -P ExecMainStatus jitprof | tr '\n' ' ')" = 'success 0 '
+ls -l /var/lib/jitprof/*/ | tail -4
+check 'the last window is written' test "$(windows)" -gt "$before"
+show jitprof report /var/lib/jitprof --from -5m --top 9
+journalctl -u jitprof --no-pager >/tmp/journal
+cat /tmp/journal
+check 'its log has no warning' sh -c "! grep -E ' WARN | ERROR |panick' /tmp/journal"
+check 'starts again on the same directory' systemctl start jitprof
+check 'and stops' systemctl stop jitprof
+journalctl -k --no-pager | grep -iE 'audit|seccomp|oom' | tail
+[ "$failed" = 0 ] && echo 'GUEST all passed' || echo "GUEST $failed failed"

@@ -1,0 +1,46 @@
+#!/bin/sh
+# The shipped systemd unit under a systemd that runs: boots Debian 12 in a virtual machine, installs jitprof there as the
+# unit's comments say, and runs guest.sh in it. Not part of CI, as it downloads a Debian (150 MB).
+#
+#   tests/systemd/run.sh target/release/jitprof [FOLDER]      # as root; FOLDER keeps the image, /tmp/jitprof-systemd
+#
+# Needs mmdebstrap, qemu-system-x86, e2fsprogs and gcc. The program must not need a newer glibc than Debian 12 has.
+# QEMU_ACCEL=kvm is faster where it works.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+jitprof=${1:?which jitprof}
+folder=${2:-/tmp/jitprof-systemd}
+mkdir -p "$folder"
+
+if [ ! -f "$folder/base.ext4" ]; then
+    packages=systemd,systemd-sysv,dbus,curl,procps,nodejs,linux-image-cloud-amd64,initramfs-tools,zstd
+    rm -rf "$folder/base"
+    mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$folder/base"
+    cp "$here/guest.service" "$folder/base/etc/systemd/system/"
+    ln -s ../guest.service "$folder/base/etc/systemd/system/multi-user.target.wants/"
+    mkdir "$folder/base/payload"
+    cp "$folder"/base/boot/vmlinuz-* "$folder/vmlinuz"
+    cp "$folder"/base/boot/initrd.img-* "$folder/initrd"
+    mke2fs -q -t ext4 -d "$folder/base" "$folder/new.ext4" 1500M
+    mv "$folder/new.ext4" "$folder/base.ext4"
+    rm -r "$folder/base"
+fi
+
+payload=$folder/payload
+rm -rf "$payload" && mkdir "$payload"
+cp "$jitprof" "$payload/jitprof"
+cp "$here/../../contrib/jitprof.toml" "$here/guest.sh" "$here"/../../contrib/systemd/* "$payload/"
+printf '%s\n' 'volatile long n;' \
+    '__attribute__((noinline)) void burn_in_a_private_file(void) { for (;;) n++; }' \
+    'int main(void) { burn_in_a_private_file(); }' | gcc -O1 -x c -o "$payload/burn" -
+rm -f "$folder/payload.ext4"
+mke2fs -q -t ext4 -d "$payload" "$folder/payload.ext4" 300M
+
+# The base image stays as it is.
+timeout "${LIMIT:-1200}" qemu-system-x86_64 -accel "${QEMU_ACCEL:-tcg,thread=multi}" -cpu max -machine q35,usb=off \
+    -smp 2 -m 1536 -nodefaults -no-user-config -display none -serial "file:$folder/console.log" -serial stdio -monitor none -no-reboot -nic none \
+    -drive "file=$folder/base.ext4,if=virtio,format=raw,snapshot=on" \
+    -drive "file=$folder/payload.ext4,if=virtio,format=raw,readonly=on" \
+    -kernel "$folder/vmlinuz" -initrd "$folder/initrd" -append "root=/dev/vda rw console=ttyS0 quiet panic=-1" \
+    </dev/null | tee "$folder/report.log" | sed -un 's/^GUEST //p'
+grep -q '^GUEST all passed' "$folder/report.log" || { echo "failed; see $folder/report.log and console.log" >&2; exit 1; }

@@ -39,7 +39,8 @@ enum Question {
     Two {
         sides: [Sources; 2],
         normalize: Normalize,
-        title: String,
+        /// What the sides are.
+        names: [String; 2],
     },
 }
 
@@ -142,8 +143,8 @@ impl Question {
         let second: Selection = params.selection(SECOND, now)?;
         let first = params.selection("", now)?;
         params.end()?;
-        let title = format!("{second} compared with {first}");
-        Ok(Self::Two { sides: [app.sources(first).await, app.sources(second).await], normalize, title })
+        let names = [first.to_string(), second.to_string()];
+        Ok(Self::Two { sides: [app.sources(first).await, app.sources(second).await], normalize, names })
     }
 
     /// Makes the body. Blocks.
@@ -151,9 +152,9 @@ impl Question {
         let mut body = Vec::new();
         match self {
             Self::One(sources) => write_one(&sources.profile()?, kind, &mut body)?,
-            Self::Two { sides: [first, second], normalize, title } => {
+            Self::Two { sides: [first, second], normalize, names } => {
                 let profiles = [side(first, 'A')?, side(second, 'B')?];
-                write_two([&profiles[0], &profiles[1]], *normalize, title, kind, &mut body)?;
+                write_two([&profiles[0], &profiles[1]], *normalize, names, kind, &mut body)?;
             }
         }
         Ok(body)
@@ -170,14 +171,16 @@ fn write_one(profile: &Profile, kind: &Kind, body: &mut Vec<u8>) -> Result<(), F
 fn write_two(
     profiles: [&Profile; 2],
     normalize: Normalize,
-    title: &str,
+    names: &[String; 2],
     kind: &Kind,
     body: &mut Vec<u8>,
 ) -> Result<(), Fault> {
     let diff = Diff::new(profiles[0], profiles[1], normalize);
     match kind {
         Kind::Output(format, options) => {
-            let options = OutputOptions { title: Some(title.to_owned()), ..options.clone() };
+            let [first, second] = names;
+            let (title, subtitle) = (Some(second.clone()), Some(format!("compared with {first}")));
+            let options = OutputOptions { title, subtitle, ..options.clone() };
             Ok(write_diff(profiles, &diff, *format, &options, body)?)
         }
         Kind::Table(rows) => write_changes(&diff, *rows, body).map_err(|_| Fault::Internal),

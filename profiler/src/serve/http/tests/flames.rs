@@ -140,7 +140,11 @@ fn a_comparison_is_written_for_tools_and_people() {
         assert_eq!(svg.headers[header::CONTENT_TYPE], "image/svg+xml");
         assert_eq!(svg.headers[header::CONTENT_DISPOSITION], "attachment; filename=\"jitprof-diff.svg\"");
         assert!(svg.headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("sandbox"));
-        assert!(svg.text().contains("UTC, comm=a compared with "), "{}", svg.text());
+        assert!(
+            svg.text().contains("UTC, comm=a</text>") && svg.text().contains(">compared with 20"),
+            "{}",
+            svg.text()
+        );
         let text = service.get(&ask("format=text&rows=2")).await;
         assert_eq!(text.headers[header::CONTENT_TYPE], "text/plain; charset=utf-8");
         assert!(text.text().starts_with("before  100 samples") && text.text().contains("\nafter   50 samples"));

@@ -173,14 +173,30 @@ fn a_full_disk_stops_the_writing_and_nothing_else() {
     };
     assert_eq!(temporary(folder.path()), 0);
 
-    std::fs::remove_file(&ballast).unwrap();
+    assert_eq!((full.waiting, full.written_late), (60 - full.disk_windows, 0), "{full:?}");
+
+    // Room for some: the oldest that wait are written first.
+    std::fs::write(&ballast, vec![1; 150 << 10]).unwrap();
     archive.add(window(60));
     archive.flush();
-    let again = archive.stats();
-    assert!(!again.is_stopped && again.disk_windows > full.disk_windows, "{again:?}");
-    assert_eq!(again.writes_failed, full.writes_failed);
-    drop(archive);
+    let some = archive.stats();
+    assert!(some.is_stopped && some.written_late > 0 && some.waiting > 0, "{some:?}");
     let kept = whole_windows(&read_directory(folder.path(), &always()).unwrap());
-    assert!(kept.contains(&60) && kept.len() == again.disk_windows, "{kept:?}");
+    let oldest: BTreeSet<u64> = (0..u64::try_from(some.disk_windows).unwrap()).collect();
+    assert_eq!(kept, oldest);
+
+    // Room for all: nothing is missing.
+    std::fs::remove_file(&ballast).unwrap();
+    assert!(Command::new("mount").args(["-o", "remount,size=4m"]).arg(folder.path()).status().unwrap().success());
+    archive.add(window(61));
+    archive.flush();
+    let again = archive.stats();
+    assert!(!again.is_stopped && again.waiting == 0 && again.dropped == 0, "{again:?}");
+    assert_eq!((again.disk_windows, again.writes_failed), (62, some.writes_failed), "{again:?}");
+    // The windows here all ended before the disk was full.
+    assert_eq!(again.written_late, 62 - u64::try_from(full.disk_windows).unwrap());
+    drop(archive);
+    assert_eq!(whole_windows(&read_directory(folder.path(), &always()).unwrap()), (0..62).collect());
+    assert_eq!(temporary(folder.path()), 0);
     drop(disk);
 }

@@ -231,6 +231,21 @@ async function main() {
     await accessible(page, "axe finds nothing in a comparison");
   });
 
+  await check("a comparison is exported as one", async () => {
+    await page.click("#export summary");
+    assert.match(await text(page, "#export"), /Differential flamegraph.*Folded stacks of both.*Table of changes/s);
+    await page.screenshot({ path: `${pictures}/compare-export.png` });
+    await page.keyboard.press("Escape");
+    const shapes = { svg: /compared with/, folded: /^\S.* \d+ \d+$/m, text: /^before .*\nafter .* samples/, pprof: /^\u001f/ };
+    for (const [format, shape] of Object.entries(shapes)) {
+      const href = await page.getAttribute(`#export-${format}`, "href");
+      assert.equal(href.includes("b.from="), format !== "pprof", href);
+      const answer = await page.request.get(url + href);
+      assert.equal(answer.status(), 200, href);
+      assert.match((await answer.body()).toString("latin1"), shape, href);
+    }
+  });
+
   await check("a link reproduces the view", async () => {
     const other = await open(`#${await hashOf(page)}`);
     assert.equal(await other.getAttribute("#compare", "aria-pressed"), "true");

@@ -25,18 +25,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use clock::{Clock, Relation, system_clock};
+use clock::{Clock, Now, Relation, system_clock};
 use directory::Directory;
 use id::{Level, milliseconds};
 use shelf::range_ms;
-use store::{Store, Times};
+use store::{Place, Store, Times};
 use worker::{Job, Worker};
 
 use crate::profile::{Filter, Profile};
 use crate::record::Window;
 use crate::units::MonoNs;
 
-/// Windows that wait for the disk at most.
+/// Signals to the worker that wait at most; one is enough for all windows that are there.
 const MAX_JOBS: usize = 64;
 
 /// How much is kept, and where.
@@ -94,9 +94,13 @@ pub struct ArchiveStats {
     pub memory_bytes: u64,
     /// Bytes of all files, those of merged windows included.
     pub disk_bytes: u64,
-    /// Files that could not be written or removed.
+    /// Tries to write or to remove a file that failed.
     pub writes_failed: u64,
-    /// Windows that are in no file because the disk was too slow, or the memory full before it was there again.
+    /// Windows that are in memory alone and wait for the disk.
+    pub waiting: usize,
+    /// Windows that had to wait and were written when the disk was there again.
+    pub written_late: u64,
+    /// Windows that came into no file, because the memory was full before the disk was there.
     pub dropped: u64,
     /// Files that cannot be read.
     pub unreadable: u64,
@@ -168,7 +172,7 @@ impl Archive {
     fn open_with(options: ArchiveOptions, clock: Clock) -> Result<Self, ArchiveError> {
         let directory = options.directory.as_deref().map(Directory::open).transpose()?;
         let store = Arc::new(Store::new(&options, directory));
-        list(&store, true)?;
+        list(&store, true, clock())?;
         let clock = Arc::new(clock);
         let worker = Worker::new(Arc::clone(&store), Arc::clone(&clock));
         let (jobs, waiting) = mpsc::sync_channel(MAX_JOBS);
@@ -186,16 +190,17 @@ impl Archive {
         let start_time = self.relation.lock().unwrap_or_else(PoisonError::into_inner).wall_time(start, now);
         profile.set_start_time(start_time);
         let length_ms = end.0.saturating_sub(start.0) / 1_000_000;
-        let id = match self.store.put(&profile, Level::Window, milliseconds(start_time), length_ms, &[]) {
-            Ok(id) => id,
-            Err(error) => {
-                self.store.counters.dropped.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!("cannot encode a window: {error}");
-                return;
-            }
-        };
-        if let Some(Err(TrySendError::Full(_))) = self.jobs.as_ref().map(|jobs| jobs.try_send(Job::Added(id))) {
+        let since_ms = now.mono.0.saturating_sub(end.0) / 1_000_000;
+        let ended_ms = now.steady_ms.saturating_sub_unsigned(since_ms);
+        let place = Place { level: Level::Window, start_ms: milliseconds(start_time), length_ms, ended_ms };
+        if let Err(error) = self.store.put(&profile, place, &[]) {
             self.store.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("cannot encode a window: {error}");
+            return;
+        }
+        // If the worker has that much to do already, it will come to this window too.
+        if let Some(Err(TrySendError::Full(_))) = self.jobs.as_ref().map(|jobs| jobs.try_send(Job::Added)) {
+            tracing::debug!("the archive's disk is slow; windows wait in memory");
         }
     }
 
@@ -232,6 +237,8 @@ impl Archive {
             memory_bytes: shelf.memory_bytes(),
             disk_bytes: shelf.file_bytes,
             writes_failed: counters.writes_failed.load(Ordering::Relaxed),
+            waiting: if self.store.directory.is_some() { shelf.unwritten_windows() } else { 0 },
+            written_late: counters.written_late.load(Ordering::Relaxed),
             dropped: counters.dropped.load(Ordering::Relaxed),
             unreadable: counters.unreadable.load(Ordering::Relaxed),
             to_index: counters.to_index.load(Ordering::Relaxed),
@@ -268,7 +275,7 @@ pub fn read_directory(path: &Path, query: &Query) -> Result<Profile, ArchiveErro
     let options =
         ArchiveOptions { memory_bytes: u64::MAX, directory: None, max_age: Duration::MAX, max_bytes: u64::MAX };
     let store = Store::new(&options, Some(Directory::open_to_read(path)?));
-    list(&store, false)?;
+    list(&store, false, system_clock()())?;
     let merged: Vec<_> = store.shelf().overlapping(&range_ms(query.from, query.to));
     merged.iter().filter(|piece| piece.level == Level::Merged).for_each(|piece| store.index(piece));
     ask(&store, query, Times::Together)
@@ -287,8 +294,8 @@ pub fn directory_range(path: &Path) -> Result<(SystemTime, SystemTime), ArchiveE
     start.zip(end).map(|(start, end)| (id::system_time(start), id::system_time(end))).ok_or(ArchiveError::Nothing)
 }
 
-fn list(store: &Store, clean: bool) -> Result<(), ArchiveError> {
-    store.list(clean).map_err(|source| {
+fn list(store: &Store, clean: bool, now: Now) -> Result<(), ArchiveError> {
+    store.list(clean, now).map_err(|source| {
         let path = store.directory.as_ref().map_or_else(PathBuf::new, |directory| directory.path().to_owned());
         ArchiveError::Directory { action: "read", path, source }
     })

@@ -1,6 +1,6 @@
 //! What the archive knows of its pieces: all of it in memory, and bounded.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(super) struct Piece {
     pub(super) id: Id,
     pub(super) level: Level,
     pub(super) length_ms: u64,
+    /// When it ended, on the steady clock: its age does not change when the clock of the calendar is set.
+    pub(super) ended_ms: i64,
     /// The encoded profile, as long as it is kept in memory.
     pub(super) bytes: Option<Arc<[u8]>>,
     /// The path of its file in the archive's folder, and its size.
@@ -36,22 +38,48 @@ pub(super) struct Piece {
     pub(super) is_damaged: bool,
     /// Whether it was tried in vain to merge it.
     pub(super) is_apart: bool,
+    /// Whether its file could not be written, and it is not the disk's room that was missing.
+    pub(super) is_unwritable: bool,
 }
+
+/// Pieces in the order in which they go, and in which they are written: the oldest first.
+type Age = (i64, Level, Id);
 
 /// Pieces by level and time.
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     windows: BTreeMap<Id, Piece>,
     merged: BTreeMap<Id, Piece>,
+    /// Those that are in memory alone and should be in files.
+    unwritten: BTreeSet<Age>,
     groups: Groups,
     piece_bytes: u64,
     pub(super) file_bytes: u64,
 }
 
 impl Piece {
-    pub(super) fn new(id: Id, level: Level, length_ms: u64) -> Self {
-        let parts = Arc::from([]);
-        Self { id, level, length_ms, bytes: None, file: None, usage: None, parts, is_damaged: false, is_apart: false }
+    pub(super) fn new(id: Id, level: Level, length_ms: u64, ended_ms: i64) -> Self {
+        Self {
+            id,
+            level,
+            length_ms,
+            ended_ms,
+            bytes: None,
+            file: None,
+            usage: None,
+            parts: Arc::from([]),
+            is_damaged: false,
+            is_apart: false,
+            is_unwritable: false,
+        }
+    }
+
+    fn age(&self) -> Age {
+        (self.ended_ms, self.level, self.id)
+    }
+
+    fn is_unwritten(&self) -> bool {
+        self.file.is_none() && self.bytes.is_some() && !self.is_unwritable
     }
 
     pub(super) fn start_ms(&self) -> u64 {
@@ -108,9 +136,11 @@ impl Shelf {
     fn place(&mut self, piece: Piece) {
         self.piece_bytes = self.piece_bytes.saturating_add(piece.cost());
         self.file_bytes = self.file_bytes.saturating_add(piece.file.as_ref().map_or(0, |(_, bytes)| *bytes));
+        let unwritten = piece.is_unwritten().then(|| piece.age());
         if let Some(replaced) = self.level_mut(piece.level).insert(piece.id, piece) {
             self.forget(&replaced);
         }
+        self.unwritten.extend(unwritten);
     }
 
     /// Changes a piece that is still there.
@@ -129,6 +159,7 @@ impl Shelf {
     }
 
     fn forget(&mut self, piece: &Piece) {
+        self.unwritten.remove(&piece.age());
         self.piece_bytes = self.piece_bytes.saturating_sub(piece.cost());
         self.file_bytes = self.file_bytes.saturating_sub(piece.file.as_ref().map_or(0, |(_, bytes)| *bytes));
     }
@@ -148,6 +179,16 @@ impl Shelf {
         self.level(level).get(&id)
     }
 
+    /// The oldest piece that should be in a file and is not.
+    pub(super) fn next_unwritten(&self) -> Option<&Piece> {
+        self.unwritten.first().and_then(|&(_, level, id)| self.get(level, id))
+    }
+
+    /// Windows that should be in files and are not.
+    pub(super) fn unwritten_windows(&self) -> usize {
+        self.unwritten.iter().filter(|(_, level, _)| *level == Level::Window).count()
+    }
+
     /// All pieces, windows before merged ones, each by time.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Piece> {
         self.windows.values().chain(self.merged.values())
@@ -162,7 +203,7 @@ impl Shelf {
     /// file, then the index of it, then pieces that are nowhere else; the oldest first each time.
     pub(super) fn shrink(&mut self, limit_bytes: u64) -> u64 {
         let ages = |shelf: &Self| {
-            let mut order: Vec<_> = shelf.iter().map(|piece| (piece.end_ms(), piece.level, piece.id)).collect();
+            let mut order: Vec<Age> = shelf.iter().map(Piece::age).collect();
             order.sort_unstable();
             order
         };
@@ -263,11 +304,11 @@ impl Shelf {
         parts.iter().for_each(|&part| self.update(Level::Window, part, |piece| piece.is_apart = true));
     }
 
-    /// The oldest file that has to go: too old by `now_ms`, or because all together are too large.
-    pub(super) fn expired(&self, now_ms: u64, max_age_ms: u64, max_bytes: u64) -> Option<(Level, Id)> {
+    /// The oldest file that has to go: too old by the steady clock, or because all together are too large.
+    pub(super) fn expired(&self, steady_ms: i64, max_age_ms: u64, max_bytes: u64) -> Option<(Level, Id)> {
         let with_file = self.iter().filter(|piece| piece.file.is_some());
-        let oldest = with_file.min_by_key(|piece| (piece.end_ms(), piece.level, piece.id))?;
-        let is_old = oldest.end_ms().saturating_add(max_age_ms) < now_ms;
+        let oldest = with_file.min_by_key(|piece| piece.age())?;
+        let is_old = oldest.ended_ms.saturating_add_unsigned(max_age_ms) < steady_ms;
         (is_old || self.file_bytes > max_bytes).then_some((oldest.level, oldest.id))
     }
 

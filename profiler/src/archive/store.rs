@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::clock::Now;
 use super::directory::Directory;
-use super::id::{Id, Level, system_time};
+use super::id::{Id, Level, Name, system_time};
 use super::shelf::{Piece, Shelf};
 use super::usage::{Sums, of_process};
 use super::{ArchiveError, ArchiveOptions};
@@ -48,16 +49,29 @@ impl From<&ArchiveOptions> for KeepLimits {
 /// What went wrong so far, and what is not done yet.
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Windows that are in no file because writing failed.
+    /// Tries to write or remove a file that failed.
     pub(super) writes_failed: AtomicU64,
-    /// Windows that are in no file because the disk was too slow, or that left the memory without having been written.
+    /// Windows that left the memory without having been written.
     pub(super) dropped: AtomicU64,
+    /// Windows that came into files after they had to wait for the disk.
+    pub(super) written_late: AtomicU64,
     /// Files that could not be read.
     pub(super) unreadable: AtomicU64,
     /// Files that are not in the index yet.
     pub(super) to_index: AtomicU64,
     /// Whether the last write failed.
     pub(super) is_stopped: AtomicBool,
+}
+
+/// When a profile was recorded, and what it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) level: Level,
+    /// On the calendar.
+    pub(super) start_ms: u64,
+    pub(super) length_ms: u64,
+    /// On the steady clock.
+    pub(super) ended_ms: i64,
 }
 
 /// What is made of a merged profile's rows.
@@ -87,35 +101,30 @@ impl Store {
     }
 
     /// Puts the folder's files on the shelf, without looking into them.
-    pub(super) fn list(&self, clean: bool) -> io::Result<()> {
+    pub(super) fn list(&self, clean: bool, now: Now) -> io::Result<()> {
         let Some(directory) = &self.directory else { return Ok(()) };
         let found = directory.list(clean)?;
         let mut shelf = self.shelf();
         self.counters.to_index.store(u64::try_from(found.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
         for file in found {
-            let mut piece = Piece::new(file.name.id, file.name.level, file.name.length_ms);
+            let Name { id, level, length_ms } = file.name;
+            let ended_ms = now.steady_end(id.start_ms().saturating_add(length_ms));
+            let mut piece = Piece::new(id, level, length_ms, ended_ms);
             piece.file = Some((Arc::from(file.path), file.bytes));
             shelf.insert(piece);
         }
         Ok(())
     }
 
-    /// Puts a profile on the shelf, and returns its number.
-    pub(super) fn put(
-        &self,
-        profile: &Profile,
-        level: Level,
-        start_ms: u64,
-        length_ms: u64,
-        parts: &[Id],
-    ) -> io::Result<Id> {
+    /// Puts a profile on the shelf.
+    pub(super) fn put(&self, profile: &Profile, place: Place, parts: &[Id]) -> io::Result<()> {
+        let Place { level, start_ms, length_ms, ended_ms } = place;
         let numbers: Vec<u64> = parts.iter().map(|part| part.0).collect();
         let mut bytes = Vec::new();
         encode_pprof(profile, GZIP_LEVEL, &numbers, &mut bytes)?;
         let usage = Sums::of(profile).into_usage();
         let mut shelf = self.shelf();
-        let mut piece = Piece::new(shelf.free_id(level, start_ms), level, length_ms);
-        let id = piece.id;
+        let mut piece = Piece::new(shelf.free_id(level, start_ms), level, length_ms, ended_ms);
         piece.bytes = Some(Arc::from(bytes));
         piece.usage = Some(Arc::new(usage));
         piece.parts = Arc::from(parts);
@@ -125,7 +134,7 @@ impl Store {
         if self.directory.is_some() {
             self.counters.dropped.fetch_add(lost, Ordering::Relaxed);
         }
-        Ok(id)
+        Ok(())
     }
 
     /// The bytes of a piece; `None` if it went meanwhile.

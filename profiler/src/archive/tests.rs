@@ -99,7 +99,9 @@ impl TestClock {
         let this = self.clone();
         Box::new(move || {
             let wall = UNIX_EPOCH + Duration::from_secs(this.wall_s.load(Ordering::SeqCst));
-            (wall, MonoNs(this.mono_s.load(Ordering::SeqCst) * 1_000_000_000))
+            let mono_s = this.mono_s.load(Ordering::SeqCst);
+            let steady_ms = i64::try_from(mono_s * 1000).unwrap() - 5_000_000;
+            Now { wall, mono: MonoNs(mono_s * 1_000_000_000), steady_ms }
         })
     }
 
@@ -283,6 +285,37 @@ fn old_files_go_by_age_and_by_bytes() {
     let size = |name: &String| std::fs::metadata(folder.path().join(name)).unwrap().len();
     let sizes: u64 = files(folder.path()).iter().map(size).sum();
     assert_eq!(stats.disk_bytes, sizes);
+}
+
+#[test]
+fn a_clock_that_is_set_makes_no_window_older_or_younger() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = TestClock::new();
+    let hour = ArchiveOptions { max_age: Duration::from_secs(3600), ..options(Some(folder.path())) };
+    let archive = Archive::open_with(hour.clone(), clock.clock()).unwrap();
+    clock.record(&archive, 2, |_| vec![(10, "before", 1)]);
+    // A day ahead: what is seconds old stays, beside what is recorded meanwhile.
+    clock.wall_s.fetch_add(86_400, Ordering::SeqCst);
+    clock.record(&archive, 2, |_| vec![(10, "ahead", 1)]);
+    assert_eq!(values(&archive.query(&always()).unwrap()), sum([(10, "before", 2), (10, "ahead", 2)]));
+    // Back again: what was recorded with the wrong time goes after an hour nevertheless, and what is newer stays.
+    clock.wall_s.fetch_sub(86_400, Ordering::SeqCst);
+    clock.pass(3570);
+    clock.record(&archive, 2, |_| vec![(10, "after", 1)]);
+    assert_eq!(values(&archive.query(&always()).unwrap()), sum([(10, "ahead", 2), (10, "after", 2)]));
+    clock.record(&archive, 4, |_| vec![(10, "after", 1)]);
+    assert_eq!(values(&archive.query(&always()).unwrap()), sum([(10, "after", 6)]));
+    drop(archive);
+
+    // Years back and with few bytes: the newest stay, whatever the calendar says.
+    clock.wall_s.store(1_000_000, Ordering::SeqCst);
+    let few = ArchiveOptions { max_bytes: 4_000, memory_bytes: 20_000, ..hour };
+    let archive = Archive::open_with(few, clock.clock()).unwrap();
+    clock.record(&archive, 60, |number| vec![(10, if number < 50 { "old" } else { "new" }, 1)]);
+    let stats = archive.stats();
+    assert!(stats.disk_bytes <= 4_000 && stats.disk_windows > 3, "{stats:?}");
+    let kept = values(&archive.query(&always()).unwrap());
+    assert!(kept.contains_key(&(10, "new".to_owned())) && !kept.contains_key(&(10, "after".to_owned())), "{kept:?}");
 }
 
 #[test]

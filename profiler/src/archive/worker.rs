@@ -7,15 +7,18 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::clock::Clock;
-use super::id::{Id, Level, milliseconds};
+use super::id::{Id, Level};
 use super::shelf::Piece;
-use super::store::{Store, Times};
+use super::store::{Place, Store, Times};
 use crate::profile::Filter;
 
-/// Between two files that are looked into after a start: half a millisecond of work each, so a few percent of a CPU.
-const INDEX_PACE: Duration = Duration::from_millis(20);
-/// Otherwise it wakes for retention by age.
+/// Between two files that are looked into after a start, or written after they had to wait: half a millisecond of work
+/// each, so a few percent of a CPU.
+const PACE: Duration = Duration::from_millis(20);
+/// Otherwise it wakes for retention by age, and to see whether the disk is there again.
 const IDLE: Duration = Duration::from_secs(30);
 /// Files that are removed at a time.
 const MAX_REMOVED: usize = 10_000;
@@ -24,7 +27,7 @@ const NICENESS: i32 = 10;
 /// What the worker is asked for.
 pub(super) enum Job {
     /// A new window is on the shelf.
-    Added(Id),
+    Added,
     /// Answer when everything before is done.
     Flush(Sender<()>),
 }
@@ -35,6 +38,8 @@ pub(super) struct Worker {
     pub(super) clock: Arc<Clock>,
     /// Files that have to be looked into, the most wanted last.
     to_index: Vec<(Level, Id)>,
+    /// When writing failed last, on the steady clock: what ended earlier is late when it is written.
+    failed_ms: i64,
 }
 
 impl Worker {
@@ -42,7 +47,7 @@ impl Worker {
         let mut to_index: Vec<_> = store.shelf().iter().map(|piece| (piece.level, piece.id)).collect();
         // Merged pieces first: they are few and answer for hours. Then the newest windows.
         to_index.sort_unstable();
-        Self { store, clock, to_index }
+        Self { store, clock, to_index, failed_ms: i64::MIN }
     }
 
     /// Works until the archive is gone.
@@ -52,53 +57,89 @@ impl Worker {
         }
         self.expire();
         loop {
-            let pace = if self.to_index.is_empty() { IDLE } else { INDEX_PACE };
+            let pace = if self.is_behind() || !self.to_index.is_empty() { PACE } else { IDLE };
             match jobs.recv_timeout(pace) {
-                Ok(Job::Added(id)) => {
-                    self.write(Level::Window, id);
-                    self.expire();
+                Ok(Job::Added) => {
+                    self.write_next();
                     self.merge();
                 }
                 Ok(Job::Flush(done)) => {
+                    self.catch_up();
                     if done.send(()).is_err() {
                         tracing::debug!("nobody waits for the archive any more");
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if self.to_index.is_empty() => self.expire(),
+                Err(RecvTimeoutError::Timeout) if self.is_behind() || self.to_index.is_empty() => self.write_next(),
                 Err(RecvTimeoutError::Timeout) => self.index(),
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.catch_up();
+                    return;
+                }
             }
         }
     }
 
-    fn write(&self, level: Level, id: Id) {
+    /// Whether something waits for the disk that would be written now.
+    fn is_behind(&self) -> bool {
         let store = &self.store;
-        let Some(directory) = &store.directory else { return };
-        let piece = store.shelf().get(level, id).cloned();
-        let Some(bytes) = piece.as_ref().and_then(|piece| piece.bytes.clone()) else { return };
-        let Some(name) = piece.map(|piece| piece.name()) else { return };
-        match directory.write(&name, &bytes) {
+        store.directory.is_some()
+            && !store.counters.is_stopped.load(Ordering::Relaxed)
+            && store.shelf().next_unwritten().is_some()
+    }
+
+    /// Writes until all is written or the disk does not take it.
+    fn catch_up(&mut self) {
+        while self.is_behind() {
+            self.write_next();
+        }
+    }
+
+    /// Writes the oldest piece that is in no file yet: it is the next to leave the memory.
+    fn write_next(&mut self) {
+        let next = self.store.shelf().next_unwritten().cloned();
+        if let Some(piece) = next {
+            self.write(&piece);
+        }
+        self.expire();
+    }
+
+    fn write(&mut self, piece: &Piece) {
+        let store = &self.store;
+        let (Some(directory), Some(bytes)) = (&store.directory, &piece.bytes) else { return };
+        let Piece { level, id, .. } = *piece;
+        match directory.write(&piece.name(), bytes) {
             Ok(path) => {
                 if store.counters.is_stopped.swap(false, Ordering::Relaxed) {
-                    tracing::warn!("windows are written to {} again", directory.path().display());
+                    let waiting = store.shelf().unwritten_windows();
+                    tracing::warn!(
+                        "windows are written to {} again, also those that waited: {waiting}",
+                        directory.path().display()
+                    );
                 }
-                let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                if level == Level::Window && piece.ended_ms <= self.failed_ms {
+                    store.counters.written_late.fetch_add(1, Ordering::Relaxed);
+                }
+                let file = Some((Arc::from(path), u64::try_from(bytes.len()).unwrap_or(u64::MAX)));
                 let mut shelf = store.shelf();
                 if shelf.get(level, id).is_some() {
-                    shelf.update(level, id, |piece| piece.file = Some((Arc::from(path), size)));
+                    shelf.update(level, id, |piece| piece.file = file);
                 } else {
-                    // Too little memory even for the newest piece.
-                    let mut piece = Piece::new(id, level, name.length_ms);
-                    piece.file = Some((Arc::from(path), size));
+                    // It left the memory meanwhile.
+                    let mut piece = Piece::new(id, level, piece.length_ms, piece.ended_ms);
+                    piece.file = file;
                     shelf.insert(piece);
                 }
             }
             Err(error) => {
+                self.failed_ms = (self.clock)().steady_ms;
                 store.counters.writes_failed.fetch_add(1, Ordering::Relaxed);
+                if !may_pass(&error) {
+                    store.shelf().update(level, id, |piece| piece.is_unwritable = true);
+                }
                 if !store.counters.is_stopped.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
-                        "cannot write windows to {}: {error}; recording goes on in memory, and writing when it is \
-                         possible again",
+                        "cannot write windows to {}: {error}; recording goes on in memory, and what is still there is \
+                         written when it is possible again",
                         directory.path().display()
                     );
                 }
@@ -110,12 +151,12 @@ impl Worker {
     fn expire(&self) {
         let store = &self.store;
         let Some(directory) = &store.directory else { return };
-        let now_ms = milliseconds((self.clock)().0);
+        let steady_ms = (self.clock)().steady_ms;
         let max_age_ms = u64::try_from(store.limits().max_age.as_millis()).unwrap_or(u64::MAX);
         for _ in 0..MAX_REMOVED {
             let piece = {
                 let mut shelf = store.shelf();
-                let expired = shelf.expired(now_ms, max_age_ms, store.limits().max_bytes);
+                let expired = shelf.expired(steady_ms, max_age_ms, store.limits().max_bytes);
                 let Some((level, id)) = expired else { return };
                 shelf.remove(level, id)
             };
@@ -137,16 +178,16 @@ impl Worker {
         let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return };
         let parts: Vec<Id> = windows.iter().map(|window| window.id).collect();
         let length_ms = last.end_ms().saturating_sub(first.start_ms());
+        let ended_ms = windows.iter().map(|window| window.ended_ms).max().unwrap_or(last.ended_ms);
+        let place = Place { level: Level::Merged, start_ms: first.start_ms(), length_ms, ended_ms };
         let put = match self.store.merge(&windows, &Filter::default(), Times::Together) {
-            Ok(profile) if profile.overflow().is_empty() => {
-                self.store.put(&profile, Level::Merged, first.start_ms(), length_ms, &parts)
-            }
+            Ok(profile) if profile.overflow().is_empty() => self.store.put(&profile, place, &parts),
             // Idle windows, or ones that went meanwhile, or too much for one piece: they stay as they are.
             _ => Err(io::ErrorKind::InvalidData.into()),
         };
-        match put {
-            Ok(id) => self.write(Level::Merged, id),
-            Err(_) => self.store.shelf().keep_apart(&parts),
+        // Its file comes with the next turn.
+        if put.is_err() {
+            self.store.shelf().keep_apart(&parts);
         }
     }
 
@@ -169,4 +210,26 @@ impl Worker {
             self.merge();
         }
     }
+}
+
+/// Whether writing the same may be possible later. Else something is wrong with this file, and others do not wait for it.
+fn may_pass(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| {
+        matches!(
+            errno,
+            Errno::NOSPC
+                | Errno::DQUOT
+                | Errno::ROFS
+                | Errno::ACCESS
+                | Errno::PERM
+                | Errno::NOENT
+                | Errno::MFILE
+                | Errno::NFILE
+                | Errno::NOMEM
+                | Errno::AGAIN
+                | Errno::BUSY
+                | Errno::STALE
+                | Errno::TIMEDOUT
+        )
+    })
 }

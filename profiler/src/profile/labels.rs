@@ -2,6 +2,24 @@
 
 use std::sync::Arc;
 
+/// Names of labels that every recording has where they are known: of a task, then of its process. Files of other programs
+/// may have others.
+pub const LABEL_NAMES: [&str; 13] = [
+    "pid",
+    "tid",
+    "thread",
+    "comm",
+    "host",
+    "cgroup",
+    "container",
+    "pod",
+    "unit",
+    "user",
+    "exe",
+    "runtime",
+    "runtime_version",
+];
+
 /// Labels kept for one process; further ones are left out.
 const MAX_LABELS: usize = 32;
 

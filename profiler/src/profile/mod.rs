@@ -27,7 +27,7 @@ mod top;
 
 pub use diff::{Both, Change, Diff, DiffNode, Normalize, Side};
 pub use filter::{Filter, label_of};
-pub use labels::Labels;
+pub use labels::{LABEL_NAMES, Labels};
 pub(crate) use limits::fnv1a;
 pub use limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
 pub use meta::{ProfileMeta, SampledEvent, Task};

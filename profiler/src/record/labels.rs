@@ -224,6 +224,19 @@ mod tests {
     }
 
     #[test]
+    fn a_process_of_which_all_is_known_has_the_labels_that_can_be_asked_for() {
+        let some = || Some("x".to_owned());
+        let cgroup = Cgroup { path: "/x".to_owned(), container: some(), pod: some(), unit: some() };
+        let shown = ShownRuntime { name: "node", version: some() };
+        let labels = Labeller::new("h").of(&Identity { cgroup, ..identity("x") }, Some(shown));
+        let mut names: Vec<&str> = labels.iter().map(|(name, _)| &**name).chain(["pid", "tid", "thread"]).collect();
+        let mut known = crate::profile::LABEL_NAMES;
+        names.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(names, known);
+    }
+
+    #[test]
     fn equal_sets_are_one_and_go_with_their_last_holder() {
         let mut labeller = Labeller::new("h");
         let (one, other) = (labeller.of(&identity("x"), None), labeller.of(&identity("x"), None));

@@ -1,13 +1,17 @@
 //! The service: configuration, signals, push, faults.
 
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use jitprof_tests::{
-    Jitprof, Kept, Manner, Receiver, Running, Scratch, Target, free_address, get, path_from, wait_until,
+    Jitprof, Kept, Manner, Receiver, Running, Scratch, Target, compile, free_address, get, path_from, wait_until,
 };
 
 /// Windows as short as they may be.
@@ -341,6 +345,73 @@ fn a_user_with_five_capabilities_profiles_others_and_only_the_recording_keeps_th
     let outside = ["jitprof", "archive", "serve"];
     assert!(with.iter().all(|name| !outside.contains(&&**name)), "{with:?} have capabilities");
     service.end()?;
+    Ok(())
+}
+
+/// Names of the windows in files.
+fn window_files(scratch: &Scratch) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for day in std::fs::read_dir(scratch.file("archive"))?.collect::<Result<Vec<_>, _>>()? {
+        if day.path().is_dir() {
+            let files = std::fs::read_dir(day.path())?.collect::<Result<Vec<_>, _>>()?;
+            let names_of_day = files.iter().map(|file| format!("{:?}/{:?}", day.file_name(), file.file_name()));
+            names.extend(names_of_day.filter(|name| !name.contains(".merged-") && !name.contains(".tmp-")));
+        }
+    }
+    Ok(names)
+}
+
+#[test]
+fn a_wall_clock_that_is_set_costs_no_window() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = demo(&scratch)?;
+    let library = compile(&scratch, "cc", "native/wallclock.c", &["-shared", "-fPIC", "-O1"])?;
+    let ahead = scratch.file("ahead");
+    // In place: the service has the file mapped.
+    let clock_file = File::options().create(true).truncate(false).write(true).open(&ahead)?;
+    let set = |seconds: i64| clock_file.write_all_at(&seconds.to_ne_bytes(), 0);
+    set(0)?;
+    let config = format!(
+        "{QUICK}[selection]\npids = [{}]\n[storage]\ndirectory = {:?}\nmax_age = \"10m\"\n",
+        target.said("pid")?,
+        scratch.file("archive")
+    );
+    let unix_s = || SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs());
+    let begin = unix_s()?;
+    // Another clock for the service only: the machine's belongs to everything that runs beside it.
+    let mut service = Service::start_with(&scratch, &config, |command| {
+        command.env("LD_PRELOAD", &library).env("WALLCLOCK_FILE", &ahead);
+        Ok(())
+    })?;
+    let mut known = BTreeSet::new();
+    // Ahead of the files' greatest age, back, and behind what was written so far.
+    for ahead_s in [0, 7200, 0, -3600, 0] {
+        set(ahead_s)?;
+        let windows = service.metric("jitprof_windows_total")?.unwrap_or(0.0);
+        // The first two of these may have begun before.
+        service.wait_for_metric("jitprof_windows_total", |now| now >= windows + 5.0)?;
+        let files = window_files(&scratch)?;
+        assert!(known.is_subset(&files), "with {ahead_s} s, files are gone: {:?}", known.difference(&files));
+        assert!(files.len() >= known.len() + 4, "with {ahead_s} s, windows are written: {files:?}");
+        known = files;
+        let (status, recent) = get(service.address, "/profile?from=-4s&format=folded")?;
+        assert!(status == 200 && recent.contains("leaf_hot"), "with {ahead_s} s, what is recent is found: {recent}");
+        if ahead_s >= 0 {
+            // Over HTTP the future is not shown.
+            let end = unix_s()? + 1;
+            let (status, first) = get(service.address, &format!("/profile?from={begin}&to={end}&format=folded"))?;
+            assert!(status == 200 && first.contains("leaf_hot"), "with {ahead_s} s, what was before is found: {first}");
+        }
+        assert_eq!(get(service.address, "/healthz")?.0, 200);
+    }
+    let (from, to) = (begin - 3600, begin - 3480);
+    let (status, then) = get(service.address, &format!("/profile?from={from}&to={to}&format=folded"))?;
+    assert!(status == 200 && then.contains("leaf_hot"), "windows keep the time they were given: {then}");
+    for lost in ["samples_lost", "windows_dropped", "archive_windows_dropped", "archive_writes_failed"] {
+        assert_eq!(service.metric(&format!("jitprof_{lost}_total"))?, Some(0.0), "{lost}");
+    }
+    let said = service.end()?;
+    assert!(!said.contains(" WARN ") && !said.contains(" ERROR "), "{said}");
     Ok(())
 }
 

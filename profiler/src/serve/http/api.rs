@@ -19,7 +19,7 @@ use super::App;
 use super::fault::Fault;
 use super::flame::{Flame, Shape, named};
 use super::flame_json::{FlameJson, flame_json};
-use super::params::{Params, unix_seconds};
+use super::params::{Params, SECOND, unix_seconds};
 use super::work::{Answer, accepts_gzip};
 use crate::output::{Class, frame_name, printable};
 use crate::profile::{Amount, Change, Diff, FrameRef, Function, Normalize, Profile, TopRow};
@@ -29,8 +29,8 @@ const LEAST_SHARE: f64 = 0.0001;
 /// Labels that may stand as outermost frames.
 const MAX_GROUPS: usize = 4;
 /// Rows of a table at most, and if nothing is said.
-const MAX_ROWS: usize = 1000;
-const DEFAULT_ROWS: usize = 100;
+pub(super) const MAX_ROWS: usize = 1000;
+pub(super) const DEFAULT_ROWS: usize = 100;
 
 /// The answer of `/api/diff`.
 #[derive(Serialize)]
@@ -96,17 +96,20 @@ pub(super) async fn flame_of(app: &App, mut params: Params, headers: &HeaderMap)
     app.work.answer(make).await
 }
 
-/// The merged stacks of two ranges, or of two selections of one.
 async fn diff((State(app), RawQuery(query), headers): Request) -> Result<Response, Fault> {
-    let mut params = Params::parse(query.as_deref())?;
+    diff_of(&app, Params::parse(query.as_deref())?, &headers).await
+}
+
+/// The merged stacks of two ranges, or of two selections of one.
+pub(super) async fn diff_of(app: &App, mut params: Params, headers: &HeaderMap) -> Result<Response, Fault> {
     let shape = shape(&mut params)?;
     let least_share = params.number("min", 0.0..=1.0)?.unwrap_or(LEAST_SHARE);
     let now = SystemTime::now();
-    let other = params.selection("b.", now)?;
+    let other = params.selection(SECOND, now)?;
     let one = params.selection("", now)?;
     params.end()?;
     let sides = [app.sources(one).await, app.sources(other).await];
-    let gzip = accepts_gzip(&headers);
+    let gzip = accepts_gzip(headers);
     let make = move || {
         let mut flame = Flame::new(shape);
         let [a, b] = &sides;

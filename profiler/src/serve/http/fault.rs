@@ -22,6 +22,9 @@ pub(super) enum Fault {
     /// There is nothing to show.
     #[error("nothing was sampled in that time by what the filter lets through")]
     Nothing,
+    /// There is nothing to compare, or nothing to compare it with.
+    #[error("side {0} has no samples: nothing was sampled in its time by what its filter lets through")]
+    NothingIn(char),
     /// Too many ask at the same time.
     #[error("too many requests are being answered; try again in some seconds")]
     Busy,
@@ -48,7 +51,7 @@ impl Fault {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Parameter { .. } => StatusCode::BAD_REQUEST,
-            Self::Nothing => StatusCode::NOT_FOUND,
+            Self::Nothing | Self::NothingIn(_) => StatusCode::NOT_FOUND,
             Self::Busy | Self::Ended => StatusCode::SERVICE_UNAVAILABLE,
             Self::Archive(_) | Self::Output(_) | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }

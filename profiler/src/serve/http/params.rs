@@ -1,18 +1,17 @@
 //! The parameters of a request, each checked before it is used.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::fault::Fault;
-use crate::profile::Filter;
+use crate::profile::{Filter, LABEL_NAMES};
 
 /// Parameters of one request at most.
 const MAX_PARAMETERS: usize = 100;
-/// Labels that are asked for by their own name; every other as `label.NAME`.
-pub(super) const LABELS: [&str; 12] =
-    ["pid", "tid", "comm", "thread", "container", "cgroup", "unit", "user", "host", "runtime", "version", "exe"];
+/// What the parameters of a comparison's second side begin with.
+pub(super) const SECOND: &str = "b.";
 /// The range that is meant if none is given.
 const DEFAULT_RANGE: Duration = Duration::from_secs(300);
 
@@ -54,6 +53,11 @@ impl Params {
         }
     }
 
+    /// Whether a parameter begins with `prefix`.
+    pub(super) fn has(&self, prefix: &str) -> bool {
+        self.0.iter().any(|(name, _)| name.starts_with(prefix))
+    }
+
     /// Takes a number out.
     ///
     /// # Errors
@@ -80,7 +84,7 @@ impl Params {
         }
     }
 
-    /// Takes range and labels out: `from`, `to`, the names of [`LABELS`], and `label.NAME`, each behind `prefix`.
+    /// Takes range and labels out: `from`, `to`, [`LABEL_NAMES`], and `label.NAME`, each behind `prefix`.
     ///
     /// # Errors
     /// A time that is none, or a range that is empty.
@@ -110,7 +114,7 @@ impl Params {
                 Some("pid" | "tid") if value.parse::<u32>().is_err() => {
                     return Err(Fault::parameter(&full, "must be the number of a process or thread"));
                 }
-                Some(name) if LABELS.contains(&name) || full[prefix.len()..].starts_with("label.") => {
+                Some(name) if LABEL_NAMES.contains(&name) || full[prefix.len()..].starts_with("label.") => {
                     filter.want(name, &value);
                 }
                 _ => kept.push((full, value)),
@@ -128,7 +132,7 @@ impl Params {
         match self.0.first() {
             Some((name, _)) => Err(Fault::parameter(
                 name,
-                format!("is not known here; labels other than {} are given as label.NAME", LABELS.join(", ")),
+                format!("is not known here; labels other than {} are given as label.NAME", LABEL_NAMES.join(", ")),
             )),
             None => Ok(()),
         }
@@ -155,6 +159,25 @@ fn time_of(text: &str, now: SystemTime) -> Option<SystemTime> {
         return (time >= UNIX_EPOCH).then_some(time);
     }
     humantime::parse_rfc3339_weak(text).ok()
+}
+
+impl fmt::Display for Selection {
+    /// For a title: `2026-01-31 03:12:00 to 03:14:00 UTC, comm=node`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (day_and_time(self.from), day_and_time(self.to));
+        match (&from, &to) {
+            (Some((day, from)), Some((end, to))) if day == end => write!(f, "{day} {from} to {to} UTC")?,
+            (Some((day, from)), Some((end, to))) => write!(f, "{day} {from} to {end} {to} UTC")?,
+            _ => write!(f, "{:.0} to {:.0} s since 1970", unix_seconds(self.from), unix_seconds(self.to))?,
+        }
+        self.filter.iter().try_for_each(|(name, values)| write!(f, ", {name}={}", values.join("|")))
+    }
+}
+
+/// `None` beyond the year 9999.
+fn day_and_time(time: SystemTime) -> Option<(String, String)> {
+    let time = jiff::Timestamp::try_from(time).ok()?;
+    Some((time.strftime("%Y-%m-%d").to_string(), time.strftime("%H:%M:%S").to_string()))
 }
 
 /// Seconds since 1970.
@@ -198,6 +221,14 @@ mod tests {
         assert_eq!(other.filter.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["pid"]);
         assert_eq!(params.text("format").unwrap().as_deref(), Some("svg"));
         params.end().unwrap();
+    }
+
+    #[test]
+    fn a_selection_says_what_it_is() {
+        let shown = |query| Params::parse(Some(query)).unwrap().selection("", now()).unwrap().to_string();
+        assert_eq!(shown("from=-1m&comm=a&comm=b&pid=7"), "1970-01-12 13:45:40 to 13:46:40 UTC, comm=a|b, pid=7");
+        assert_eq!(shown("from=-1d"), "1970-01-11 13:46:40 to 1970-01-12 13:46:40 UTC");
+        assert_eq!(shown("from=7&to=1e18"), "7 to 1000000000000000000 s since 1970");
     }
 
     #[test]

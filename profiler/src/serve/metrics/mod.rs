@@ -203,6 +203,9 @@ impl Metrics {
         page.one(Gauge, "jitprof_archive_disk_bytes", "Bytes of all files.", stats.disk_bytes);
         let failed = stats.writes_failed;
         page.one(Counter, "jitprof_archive_writes_failed_total", "Files not written or not removed.", failed);
+        page.one(Gauge, "jitprof_archive_windows_waiting", "Windows that wait for the disk.", stats.waiting);
+        let late = stats.written_late;
+        page.one(Counter, "jitprof_archive_windows_late_total", "Windows that waited for the disk, written.", late);
         page.one(Counter, "jitprof_archive_windows_dropped_total", "Windows that came into no file.", stats.dropped);
         page.one(Gauge, "jitprof_archive_unreadable_files", "Files that cannot be read.", stats.unreadable);
         page.one(Gauge, "jitprof_archive_writing", "Whether the last write succeeded.", !stats.is_stopped);

@@ -135,13 +135,27 @@ function showControls() {
   }
   if ($("search").value !== state.q) $("search").value = state.q;
   filters.show(side.filters, state.compare ? state.side : "a");
-  for (const format of ["svg", "pprof", "folded", "firefox"]) {
-    const params = sideParams(new URLSearchParams({ format, download: 1 }), "", side, now);
+  showExports();
+}
+
+// What two sides have together is exported as a comparison; the other formats have the side that is chosen.
+function showExports() {
+  for (const format of ["svg", "pprof", "folded", "firefox", "text"]) {
+    const params = new URLSearchParams({ format, download: 1 });
+    const isComparison = state.compare && !["pprof", "firefox"].includes(format);
+    sideParams(params, "", isComparison ? state.a : current(), now);
+    if (isComparison) sideParams(params, "b.", state.b, now);
     if (format === "svg" && state.view === "icicle") params.set("inverted", 1);
     if (format === "svg" && state.reverse) params.set("reverse", 1);
-    if (state.lines && format !== "pprof") params.set("lines", 1);
+    if (state.lines && ["svg", "folded", "firefox"].includes(format)) params.set("lines", 1);
     $(`export-${format}`).href = `/profile?${params}`;
   }
+  const side = state.side.toUpperCase();
+  $("export-svg").textContent = state.compare ? "Differential flamegraph (SVG)" : "Flamegraph (SVG)";
+  $("export-folded").textContent = state.compare ? "Folded stacks of both" : "Folded stacks";
+  $("export-text").textContent = state.compare ? "Table of changes" : "Table of functions";
+  $("export-pprof").textContent = state.compare ? `pprof of ${side}` : "pprof";
+  $("export-firefox").textContent = state.compare ? `Firefox Profiler, ${side}` : "Firefox Profiler";
 }
 
 function shortSpan(length) {

@@ -123,3 +123,60 @@ fn long_answers_are_compressed_for_who_can_read_it() {
         assert!(bytes.len() > packed.body.len() && bytes == plain.body);
     });
 }
+
+#[test]
+fn a_comparison_is_written_for_tools_and_people() {
+    run(async {
+        let service = Service::new();
+        service.window(5, &[("a", &["f", "old"], 40), ("a", &["f", "same"], 60), ("b", &["f", "same"], 7)]);
+        service.window(45, &[("a", &["f", "new"], 30), ("a", &["f", "same"], 20)]);
+        let ask = |format: &str| format!("/profile?from=-30s&comm=a&b.from=-70s&b.to=-30s&b.comm=a&{format}");
+        let folded = service.get(&ask("format=folded")).await;
+        // The first side's 100 samples count as the 50 of the second.
+        assert_eq!(folded.text(), "a;f;new 0 30\na;f;old 20 0\na;f;same 30 20\n");
+        let plain = service.get(&ask("format=folded&normalize=none")).await;
+        assert_eq!(plain.text(), "a;f;new 0 30\na;f;old 40 0\na;f;same 60 20\n");
+        let svg = service.get(&ask("format=svg&inverted=1&download=1")).await;
+        assert_eq!(svg.headers[header::CONTENT_TYPE], "image/svg+xml");
+        assert_eq!(svg.headers[header::CONTENT_DISPOSITION], "attachment; filename=\"jitprof-diff.svg\"");
+        assert!(svg.headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("sandbox"));
+        assert!(
+            svg.text().contains("UTC, comm=a</text>") && svg.text().contains(">compared with 20"),
+            "{}",
+            svg.text()
+        );
+        let text = service.get(&ask("format=text&rows=2")).await;
+        assert_eq!(text.headers[header::CONTENT_TYPE], "text/plain; charset=utf-8");
+        assert!(text.text().starts_with("before  100 samples") && text.text().contains("\nafter   50 samples"));
+        assert!(text.text().contains("+60.00      0.00     60.00"), "{}", text.text());
+        assert!(text.text().ends_with("and 2 more functions\n"), "{}", text.text());
+        let json = service.get(&ask("format=json&group=none")).await.json();
+        assert_eq!(json["changes"][0]["name"], "new");
+        let top = service.get("/profile?from=-30s&format=text&rows=1").await.text();
+        assert!(top.starts_with("107 samples, 1.07 s of CPU"), "{top}");
+    });
+}
+
+#[test]
+fn a_comparison_that_cannot_be_made_says_why() {
+    run(async {
+        let service = Service::new();
+        service.window(5, &[("a", &["f"], 5)]);
+        for (query, status, why) in [
+            ("b.comm=a&from=100&to=200", 404, "side A has no samples"),
+            ("from=-1m&b.comm=none", 404, "side B has no samples"),
+            ("from=-1m&b.from=-1m&format=pprof", 400, "go tool pprof -diff_base"),
+            ("from=-1m&b.from=-1m&format=firefox", 400, "svg, folded, json or text"),
+            ("from=-1m&b.from=-1m&normalize=half", 400, "`normalize`: must be total, duration or none"),
+            ("from=-1m&b.from=-1m&rows=5", 400, "`rows`: is not known here"),
+            ("from=-1m&normalize=total", 400, "`normalize`: is not known here"),
+            ("from=-1m&b.from=-1m&b.to=-2m", 400, "`b.from`: must lie before `b.to`"),
+            ("from=-1m&b.format=svg", 400, "`b.format`: is not known here"),
+            ("from=-1m&format=text&rows=1001", 400, "`rows`: must be a number from 1 to 1000"),
+        ] {
+            let got = service.get(&format!("/profile?{query}")).await;
+            assert_eq!(got.status.as_u16(), status, "{query}: {}", got.text());
+            assert!(got.json()["error"].as_str().unwrap().contains(why), "{query}: {}", got.text());
+        }
+    });
+}

@@ -84,9 +84,8 @@ grep -E '^jitprof_(up|samples|cpu|kernel_cpu|resident|windows|jit|sampling|open)
 
 sed -i 's/^frequency = .*/frequency = 49/' /etc/jitprof/jitprof.toml
 check 'reload' systemctl reload jitprof
-sleep 3
-get /metrics >/tmp/metrics
-check 'the new frequency is in force' has '^jitprof_sampling_frequency_hertz 49' /tmp/metrics
+check 'the new frequency is in force' until_true \
+    'get /metrics >/tmp/metrics; has "^jitprof_sampling_frequency_hertz 49" /tmp/metrics'
 echo 'nonsense = 1' >>/etc/jitprof/jitprof.toml
 check 'a wrong configuration is refused, it goes on' sh -c '! systemctl reload jitprof && systemctl is-active jitprof'
 sed -i '/^nonsense/d' /etc/jitprof/jitprof.toml

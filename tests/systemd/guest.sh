@@ -102,7 +102,9 @@ check 'the last window is written' test "$(windows)" -gt "$before"
 show jitprof report /var/lib/jitprof --from -5m --top 9
 journalctl -u jitprof --no-pager >/tmp/journal
 cat /tmp/journal
-check 'its log has no warning' sh -c "! grep -E ' WARN | ERROR |panick' /tmp/journal"
+# On a slow machine a service that is stopped at once may not have its names.
+check 'its log has no other warning' sh -c \
+    "grep -v 'names took too long' /tmp/journal | (! grep -E ' WARN | ERROR |panick')"
 check 'starts again on the same directory' systemctl start jitprof
 check 'and stops' systemctl stop jitprof
 journalctl -k --no-pager | grep -iE 'audit|seccomp|oom' | tail

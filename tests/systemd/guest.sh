@@ -84,9 +84,8 @@ grep -E '^jitprof_(up|samples|cpu|kernel_cpu|resident|windows|jit|sampling|open)
 
 sed -i 's/^frequency = .*/frequency = 49/' /etc/jitprof/jitprof.toml
 check 'reload' systemctl reload jitprof
-sleep 3
-get /metrics >/tmp/metrics
-check 'the new frequency is in force' has '^jitprof_sampling_frequency_hertz 49' /tmp/metrics
+check 'the new frequency is in force' until_true \
+    'get /metrics >/tmp/metrics; has "^jitprof_sampling_frequency_hertz 49" /tmp/metrics'
 echo 'nonsense = 1' >>/etc/jitprof/jitprof.toml
 check 'a wrong configuration is refused, it goes on' sh -c '! systemctl reload jitprof && systemctl is-active jitprof'
 sed -i '/^nonsense/d' /etc/jitprof/jitprof.toml
@@ -103,7 +102,9 @@ check 'the last window is written' test "$(windows)" -gt "$before"
 show jitprof report /var/lib/jitprof --from -5m --top 9
 journalctl -u jitprof --no-pager >/tmp/journal
 cat /tmp/journal
-check 'its log has no warning' sh -c "! grep -E ' WARN | ERROR |panick' /tmp/journal"
+# On a slow machine a service that is stopped at once may not have its names.
+check 'its log has no other warning' sh -c \
+    "grep -v 'names took too long' /tmp/journal | (! grep -E ' WARN | ERROR |panick')"
 check 'starts again on the same directory' systemctl start jitprof
 check 'and stops' systemctl stop jitprof
 journalctl -k --no-pager | grep -iE 'audit|seccomp|oom' | tail

@@ -45,7 +45,7 @@ impl Access {
         if !self.has(CAP_SYS_ADMIN) {
             if self.perf_event_paranoid.is_some_and(|level| level > 2) {
                 // Debian's kernels: perf_event_open wants CAP_SYS_ADMIN there, whatever else one has.
-                missing.push("CAP_SYS_ADMIN (kernel.perf_event_paranoid is above 2)");
+                missing.push("CAP_SYS_ADMIN (kernel.perf_event_paranoid is above 2; at 2, CAP_BPF and CAP_PERFMON do)");
             } else {
                 for (number, name) in [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")] {
                     if !self.has(number) {
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(access(&[CAP_BPF], 2).missing(), ["CAP_PERFMON", "CAP_SYS_PTRACE"]);
         assert_eq!(
             access(&[CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE], 3).missing(),
-            ["CAP_SYS_ADMIN (kernel.perf_event_paranoid is above 2)"]
+            ["CAP_SYS_ADMIN (kernel.perf_event_paranoid is above 2; at 2, CAP_BPF and CAP_PERFMON do)"]
         );
     }
 

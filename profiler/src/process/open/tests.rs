@@ -87,3 +87,8 @@ fn device_numbers_split_as_glibc_does() {
     assert_eq!(Device::from_st_dev(0xfe00), Device { major: 0xfe, minor: 0 });
     assert_eq!(Device::from_st_dev(0x0000_1000_0020_0803), Device { major: 0x1008, minor: 0x203 });
 }
+
+#[test]
+fn files_can_be_opened_in_a_root_unless_a_filter_forbids_it() {
+    check_open_in_root().unwrap();
+}

@@ -95,8 +95,38 @@ fn uuid() -> String {
 
 #[cfg(test)]
 mod tests {
+    use prost::encoding::{WireType, decode_key, decode_varint};
+
     use super::super::tests::{encoding, profile};
     use super::*;
+
+    /// A message as it is on the wire: numbers of fields and what is in them. All of this protocol have a length.
+    fn fields(mut bytes: &[u8]) -> Vec<(u32, &[u8])> {
+        let mut found = Vec::new();
+        while !bytes.is_empty() {
+            let (number, kind) = decode_key(&mut bytes).unwrap();
+            assert_eq!(kind, WireType::LengthDelimited);
+            let length = decode_varint(&mut bytes).unwrap();
+            let (content, rest) = bytes.split_at(length.try_into().unwrap());
+            found.push((number, content));
+            bytes = rest;
+        }
+        found
+    }
+
+    /// The numbers are written here a second time, from the published definitions, and not taken from the messages.
+    #[test]
+    fn fields_have_the_numbers_of_the_published_messages() {
+        let bytes = encode(&profile(&[("node", "", 3)]), &encoding()).unwrap();
+        let [(1, series)] = fields(&bytes)[..] else { panic!("one series, in field 1") };
+        let (labels, samples): (Vec<_>, Vec<_>) = fields(series).into_iter().partition(|(number, _)| *number == 1);
+        let labels: Vec<_> = labels.into_iter().map(|(_, label)| fields(label)).collect();
+        let name: [(u32, &[u8]); 2] = [(1, b"__name__"), (2, b"process_cpu")];
+        assert_eq!(labels[0], name);
+        let [(2, sample)] = samples[..] else { panic!("one sample, in field 2") };
+        let [(1, pprof), (2, id)] = fields(sample)[..] else { panic!("a file and its identity") };
+        assert!(pprof.starts_with(&[0x1f, 0x8b]) && id.len() == 36);
+    }
 
     #[test]
     fn every_series_says_its_name_its_service_and_the_host_and_holds_a_pprof_file() {

@@ -145,8 +145,13 @@ fn output(command: &mut Command) -> Result<String> {
 fn binutils_read_the_elf_file_of_a_running_node() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = Target::start(node("60")?, &scratch)?;
-    succeeds(&scratch, &[target.said("pid")?, "--write-elf", "node.elf"])?;
+    let pid = target.said("pid")?;
     let file: &Path = &scratch.file("node.elf");
+    // The first optimised functions, and Node's first records with EH frames, reach the dump a moment after the start.
+    wait_until("a function with EH frames is in the dump", || {
+        succeeds(&scratch, &[pid, "--write-elf", "node.elf"])?;
+        Ok(output(Command::new("readelf").arg("--debug-dump=frames").arg(file))?.contains(" FDE cie=").then_some(()))
+    })?;
     let symbols = output(Command::new("readelf").args(["-sW"]).arg(file))?;
     let functions = symbols.lines().filter(|line| line.contains(" FUNC ")).count();
     assert!(functions > 1000, "{functions} functions are few for Node");

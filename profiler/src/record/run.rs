@@ -390,6 +390,7 @@ impl Recorder {
         }
         self.ensure_labels(sample.process);
         self.note_demand(sample.process, sample.user, sample.time);
+        // What has changed since a stack was asked for, such as a mapping, is asked for when the sample is settled.
         if self.stacks.is_new_to(sample.process, sample.kernel, sample.user) {
             let mut remarks = Vec::new();
             Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);

@@ -16,7 +16,8 @@ use crate::units::MonoNs;
 
 /// Between two ticks while nothing is announced and nothing waits for code.
 const QUIET_TICK: Duration = Duration::from_millis(400);
-/// Pause after each early wake-up: a build makes hundreds of task events a second, and each turn costs some 40 µs.
+/// Pause after each early wake-up: a build makes hundreds of task events a second, and each turn costs some 40 µs. With a
+/// longer one, more of its processes have ended before their files are opened, and have no names.
 const QUIET_PACE: Duration = Duration::from_millis(40);
 /// How long the end waits for dumps that grow, and for outstanding names.
 const LAST_LIMIT: Duration = Duration::from_secs(3);

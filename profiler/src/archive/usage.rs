@@ -53,13 +53,8 @@ pub(super) fn of_process(filter: &Filter) -> Filter {
 
 impl Sums {
     pub(super) fn of(profile: &Profile) -> Self {
-        let mut by_task = HashMap::new();
-        for row in profile.rows_without_time() {
-            let sum: &mut u64 = by_task.entry(row.task).or_default();
-            *sum = sum.saturating_add(row.cpu_ns);
-        }
         let mut sums = Self::default();
-        by_task.iter().for_each(|(&task, &cpu_ns)| sums.add(profile.task_of(task), cpu_ns));
+        profile.cpu_by_task().into_iter().for_each(|(task, cpu_ns)| sums.add(profile.task_of(task), cpu_ns));
         sums
     }
 

@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use indexmap::IndexMap;
 use prost::Message;
 use prost::encoding::message;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 mod error;
 mod kinds;
@@ -90,10 +90,10 @@ struct Tables<'a> {
     profile: &'a Profile,
     strings: IndexMap<String, ()>,
     /// By name, system name, file and kind.
-    functions: IndexMap<(i64, i64, i64, u64), ()>,
-    modules: IndexMap<ModuleRef<'a>, Extent>,
-    /// Locations by the frames they stand for: one function, and those inlined into it.
-    locations: IndexMap<Vec<FrameId>, ()>,
+    functions: IndexMap<(i64, i64, i64, u64), (), FxBuildHasher>,
+    /// Locations by the frames they stand for, one function and those inlined into it, with their samples. Its keys are
+    /// numbers of ours, which nobody outside can choose.
+    locations: IndexMap<Vec<FrameId>, u64, FxBuildHasher>,
     labels: FxHashMap<TaskId, Vec<Label>>,
 }
 
@@ -102,9 +102,8 @@ impl<'a> Tables<'a> {
         let mut tables = Self {
             profile,
             strings: IndexMap::new(),
-            functions: IndexMap::new(),
-            modules: IndexMap::new(),
-            locations: IndexMap::new(),
+            functions: IndexMap::default(),
+            locations: IndexMap::default(),
             labels: FxHashMap::default(),
         };
         tables.string("");
@@ -170,16 +169,12 @@ impl<'a> Tables<'a> {
     }
 
     fn location(&mut self, group: &[FrameId], count: u64) -> u64 {
-        let frame = self.profile.frame(group[0]);
-        if let Some(module) = frame.module {
-            let extent = self.modules.entry(module).or_insert(Extent { lowest: u64::MAX, highest: 0, weight: 0 });
-            extent.lowest = extent.lowest.min(frame.address);
-            extent.highest = extent.highest.max(frame.address);
-            extent.weight = extent.weight.saturating_add(count);
-        }
-        let index = match self.locations.get_index_of(group) {
-            Some(index) => index,
-            None => self.locations.insert_full(group.to_vec(), ()).0,
+        let index = match self.locations.get_full_mut(group) {
+            Some((index, _, samples)) => {
+                *samples = samples.saturating_add(count);
+                index
+            }
+            None => self.locations.insert_full(group.to_vec(), count).0,
         };
         id(index)
     }
@@ -196,20 +191,20 @@ impl<'a> Tables<'a> {
 
     fn finish(mut self, parts: &[u64]) -> ProtoProfile {
         let meta = self.profile.meta();
-        let mapping_ids = self.mapping_ids();
+        let modules = self.modules();
         let groups: Vec<_> = self.locations.keys().cloned().collect();
         let location = groups.iter().enumerate().map(|(index, group)| {
             let frame = self.profile.frame(group[0]);
             Location {
                 id: id(index),
-                mapping_id: frame.module.and_then(|module| mapping_ids.get(&module)).map_or(0, |&index| id(index)),
+                mapping_id: frame.module.and_then(|module| modules.get_index_of(&module)).map_or(0, id),
                 address: frame.address,
                 line: group.iter().rev().map(|&frame| self.line(self.profile.frame(frame))).collect(),
                 inlined: frame.inlined,
             }
         });
         let location = location.collect();
-        let mapping = self.mappings(&mapping_ids);
+        let mapping = self.mappings(&modules);
         let (samples, count) = (self.string("samples"), self.string("count"));
         let is_span_time = self.is_span_time();
         let (time, nanoseconds) = (self.string(if is_span_time { "span" } else { "cpu" }), self.string("nanoseconds"));
@@ -242,24 +237,33 @@ impl<'a> Tables<'a> {
 
     /// Modules in the order of the file: pprof takes the first one for the main binary, so the file with the most
     /// samples stands first, and what is no file stands last.
-    fn mapping_ids(&self) -> IndexMap<ModuleRef<'a>, usize> {
-        let mut order: Vec<_> = self.modules.iter().collect();
-        order.sort_by_key(|(module, extent)| (module.path.starts_with('['), u64::MAX - extent.weight, **module));
-        order.iter().enumerate().map(|(index, (module, _))| (**module, index)).collect()
+    fn modules(&self) -> IndexMap<ModuleRef<'a>, Extent> {
+        let mut modules: IndexMap<ModuleRef<'a>, Extent> = IndexMap::new();
+        for (group, samples) in &self.locations {
+            let frame = self.profile.frame(group[0]);
+            let Some(module) = frame.module else { continue };
+            let extent = modules.entry(module).or_insert(Extent { lowest: u64::MAX, highest: 0, weight: 0 });
+            extent.lowest = extent.lowest.min(frame.address);
+            extent.highest = extent.highest.max(frame.address);
+            extent.weight = extent.weight.saturating_add(*samples);
+        }
+        modules.sort_by_cached_key(|module, extent| {
+            (module.path.starts_with('['), std::cmp::Reverse(extent.weight), *module)
+        });
+        modules
     }
 
     /// The range of a file is that of the addresses seen in it, in whole pages: what was really mapped is not known
     /// here. For ELF code the addresses are file offsets, so its range begins at offset 0.
-    fn mappings(&mut self, mapping_ids: &IndexMap<ModuleRef<'a>, usize>) -> Vec<Mapping> {
+    fn mappings(&mut self, modules: &IndexMap<ModuleRef<'a>, Extent>) -> Vec<Mapping> {
         const PAGE: u64 = 0x1000;
-        let mut mappings = Vec::with_capacity(mapping_ids.len());
-        for (module, &index) in mapping_ids {
-            let (lowest, highest) = self.modules.get(module).map_or((0, 0), |extent| (extent.lowest, extent.highest));
+        let mut mappings = Vec::with_capacity(modules.len());
+        for (index, (module, extent)) in modules.iter().enumerate() {
             let is_file = !module.path.starts_with('[');
             mappings.push(Mapping {
                 id: id(index),
-                memory_start: if is_file { 0 } else { lowest & !(PAGE - 1) },
-                memory_limit: (highest | (PAGE - 1)).saturating_add(1),
+                memory_start: if is_file { 0 } else { extent.lowest & !(PAGE - 1) },
+                memory_limit: (extent.highest | (PAGE - 1)).saturating_add(1),
                 file_offset: 0,
                 filename: self.string(&text::printable(module.path)),
                 build_id: module.build_id.map_or(0, |build_id| self.string(&text::printable(build_id))),

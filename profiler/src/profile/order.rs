@@ -49,6 +49,16 @@ impl Profile {
         }
     }
 
+    /// The CPU time of each task in nanoseconds, in no order.
+    pub(crate) fn cpu_by_task(&self) -> FxHashMap<TaskId, u64> {
+        let mut sums: FxHashMap<TaskId, u64> = FxHashMap::default();
+        self.visit_rows(|row| {
+            let sum = sums.entry(row.task).or_default();
+            *sum = sum.saturating_add(row.cpu_ns);
+        });
+        sums
+    }
+
     /// The same as [`Self::rows`] with all time buckets summed up.
     pub fn rows_without_time(&self) -> Vec<Row> {
         let mut sums: FxHashMap<(StackId, TaskId), Count> = FxHashMap::default();

@@ -41,14 +41,14 @@ impl CpuByLabels {
     /// as a restart; the sum over all series never falls.
     pub(super) fn add(&mut self, profile: &Profile) {
         self.windows += 1;
-        for row in profile.rows() {
-            let task = profile.task_of(row.task);
+        for (task, cpu_ns) in profile.cpu_by_task() {
+            let task = profile.task_of(task);
             let value =
                 |name: &String| label_of(task, name).map_or_else(String::new, |has| printable(&has).into_owned());
             let values: Vec<String> = self.names.iter().map(value).collect();
             if values.iter().all(|value| value == OTHER) {
                 // A process that calls itself so must not become a second series of that name.
-                self.other_ns = self.other_ns.saturating_add(row.cpu_ns);
+                self.other_ns = self.other_ns.saturating_add(cpu_ns);
                 continue;
             }
             let sum = self.known.entry(values).or_default();
@@ -56,8 +56,8 @@ impl CpuByLabels {
                 sum.last_ns = 0;
                 sum.last_window = self.windows;
             }
-            sum.total_ns = sum.total_ns.saturating_add(row.cpu_ns);
-            sum.last_ns = sum.last_ns.saturating_add(row.cpu_ns);
+            sum.total_ns = sum.total_ns.saturating_add(cpu_ns);
+            sum.last_ns = sum.last_ns.saturating_add(cpu_ns);
         }
         if self.known.len() <= self.max {
             return;

@@ -1,6 +1,6 @@
 //! From the command line to an exit status.
 
-use std::io::{self, PipeReader, PipeWriter, Write};
+use std::io;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::cli::config::{Config, default_output};
 use crate::cli::status::StatusLine;
 use crate::cli::subcommand::Subcommand;
 use crate::cli::trace_log::{TraceLogError, Watch, add_spans};
-use crate::kernel::{CommandOutput, Launch};
+use crate::kernel::{CommandOutput, Launch, Waker};
 use crate::output::{Destination, Format, OutputError, check_writable, write_file, write_to};
 use crate::plog::ThreadMap;
 use crate::record::{RecordError, Recorded, Recorder, Targets};
@@ -173,18 +173,17 @@ fn record(
     config: &Config,
     child: Option<Child>,
 ) -> Result<(Recorded, Option<ThreadMap>), AppError> {
-    let (wake_reader, wake_writer) =
-        io::pipe().map_err(|source| AppError::System { what: "cannot make a pipe", source })?;
+    let wake = Waker::new().map_err(|source| AppError::System { what: "cannot make a descriptor", source })?;
     let stop = Arc::new(AtomicBool::new(false));
     let (done_sender, done) = oneshot::channel();
     let thread = std::thread::Builder::new()
         .name("record".into())
         .spawn({
-            let (stop, quiet) = (Arc::clone(&stop), config.quiet);
+            let (stop, wake, quiet) = (Arc::clone(&stop), wake.clone(), config.quiet);
             let mut watch = config.trace.as_ref().map(|log| Watch::new(log, &config.record.targets));
             move || {
                 let mut status = StatusLine::new(quiet);
-                let result = recorder.run(&stop, &wake_reader, |progress| {
+                let result = recorder.run(&stop, &wake, |progress| {
                     status.update(progress);
                     watch.iter_mut().for_each(Watch::tick);
                 });
@@ -193,12 +192,11 @@ fn record(
                 if done_sender.send(()).is_err() {
                     tracing::debug!("nobody waits for the recording any more");
                 }
-                drop::<PipeReader>(wake_reader);
                 result
             }
         })
         .map_err(|source| AppError::System { what: "cannot start a thread", source })?;
-    let waited = wait_for_end(config.duration, done, &stop, wake_writer);
+    let waited = wait_for_end(config.duration, done, &stop, &wake);
     let recorded = thread.join().map_err(|_| AppError::Panicked)?;
     if let Some(child) = child {
         end_command(child);
@@ -212,7 +210,7 @@ fn wait_for_end(
     duration: Option<Duration>,
     mut done: oneshot::Receiver<()>,
     stop: &AtomicBool,
-    mut wake: PipeWriter,
+    wake: &Waker,
 ) -> Result<(), AppError> {
     let system = |source| AppError::System { what: "cannot wait for signals", source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
@@ -234,7 +232,7 @@ fn wait_for_end(
             _ = &mut done => return Ok(()),
         }
         stop.store(true, Ordering::Release);
-        wake.write_all(&[1])?;
+        wake.wake();
         tokio::select! {
             _ = interrupt.recv() => {
                 eprintln!("jitprof: interrupted while finishing; nothing was written");

@@ -29,4 +29,4 @@ pub use program::{Variant, Verified};
 pub use sampler::{Event, MAX_CGROUPS, RawPiece, RawSample, Sampler, SamplerCounts, SamplerOptions, Selection};
 pub use sideband::SideBand;
 pub use tables::{TableStats, Tables};
-pub use wait::wait_readable;
+pub use wait::{Arrivals, Waker};

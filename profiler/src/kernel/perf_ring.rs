@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,9 +53,9 @@ impl PerfRing {
         Ok(Self { event, memory, data_bytes })
     }
 
-    /// The descriptor to poll for readability.
-    pub(super) fn fd(&self) -> RawFd {
-        self.event.as_raw_fd()
+    /// The descriptor that tells when records come.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 
     /// The control page, for its clock fields.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use aya::maps::{CgroupArray, HashMap, MapData, PerCpuArray, RingBuf};
@@ -398,9 +398,9 @@ impl Sampler {
         Ok(())
     }
 
-    /// The descriptor that becomes readable when many samples wait.
-    pub fn fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
+    /// The descriptor that tells when many samples wait.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
     }
 
     /// Hands every waiting sample to `visit`; returns how many there were. Order is per CPU, not by time.

@@ -4,7 +4,7 @@
 //! tracepoints. Kernel 4.3 or later.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 use perf_event_open_sys::bindings::{
     PERF_COUNT_SW_DUMMY, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE, perf_event_attr,
@@ -39,8 +39,8 @@ impl SideBand {
         Ok(Self { rings, scratch: Vec::new() })
     }
 
-    /// Descriptors that become readable when events wait.
-    pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
+    /// Descriptors that tell when events come.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.rings.iter().map(PerfRing::fd)
     }
 

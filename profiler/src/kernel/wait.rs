@@ -1,24 +1,144 @@
-//! Waiting for samples and events.
+//! Waiting for samples, events and orders.
+//!
+//! Edge-triggered epoll, Linux 2.6: what woke the thread once does not wake it again. poll(2) calls a BPF ring readable
+//! as soon as one sample is in it, whatever wake-ups the kernel part held back; a thread that waits by it hardly ever
+//! waits.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Waits until one of the descriptors is readable or the time is up. Returns whether one is readable. A signal ends
-/// the wait early.
-///
-/// # Errors
-/// As `poll(2)`; the descriptors were closed.
-pub fn wait_readable(fds: &[RawFd], timeout: Duration) -> io::Result<bool> {
-    let mut polled: Vec<libc::pollfd> =
-        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-    let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    let count = libc::nfds_t::try_from(polled.len()).unwrap_or(libc::nfds_t::MAX);
-    // SAFETY: the array lives through the call and has `count` entries.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), count, timeout_ms) };
-    if ready >= 0 {
-        return Ok(ready > 0);
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+/// Wakes a thread that waits for [`Arrivals`].
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// One that wakes nobody yet.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
-    let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
+
+    /// Ends the present wait, or else the next one.
+    pub fn wake(&self) {
+        // The counter has room for 2⁶⁴ - 2 wake-ups that nobody reads.
+        if let Err(error) = rustix::io::write(&*self.0, &1_u64.to_ne_bytes()) {
+            tracing::debug!("not woken: {error}");
+        }
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What a thread waits for.
+#[derive(Debug)]
+pub struct Arrivals(OwnedFd);
+
+impl Arrivals {
+    /// From these descriptors, which leave it by themselves when they are closed. What is there already has arrived.
+    ///
+    /// # Errors
+    /// There is no descriptor left, or one of them cannot be waited for.
+    pub fn of<'fd>(sources: impl IntoIterator<Item = BorrowedFd<'fd>>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for source in sources {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&epoll, source, epoll::EventData::new_u64(0), flags)?;
+        }
+        Ok(Self(epoll))
+    }
+
+    /// Waits until something arrives or the time is up, never shorter. Returns whether something has arrived since the
+    /// last call. A signal ends the wait early.
+    ///
+    /// # Errors
+    /// As `epoll_wait(2)`.
+    pub fn wait(&self, limit: Duration) -> io::Result<bool> {
+        let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
+        let mut arrived = Vec::with_capacity(8);
+        match epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut arrived), Some(&limit)) {
+            Ok(count) => Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes note of what has arrived until now: whoever looks at all sources next need not be woken for it.
+    ///
+    /// # Errors
+    /// As `epoll_wait(2)`.
+    pub fn forget(&self) -> io::Result<()> {
+        // Each call tells of eight sources at most.
+        while self.wait(Duration::ZERO)? {}
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::time::Instant;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_woke_once_does_not_wake_again_though_nobody_has_read_it() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let arrivals = Arrivals::of([reader.as_fd()]).unwrap();
+        writer.write_all(b"x").unwrap();
+        assert!(arrivals.wait(LONG).unwrap());
+        let start = Instant::now();
+        assert!(!arrivals.wait(SHORT).unwrap());
+        assert!(start.elapsed() >= SHORT);
+    }
+
+    #[test]
+    fn a_wake_up_before_the_wait_counts_and_so_does_each_later_one() {
+        let waker = Waker::new().unwrap();
+        let arrivals = Arrivals::of([waker.as_fd()]).unwrap();
+        for _ in 0..3 {
+            waker.wake();
+            assert!(arrivals.wait(LONG).unwrap());
+        }
+        let other = waker.clone();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(SHORT);
+            other.wake();
+        });
+        assert!(arrivals.wait(LONG).unwrap());
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_wake_whatever_the_number_of_sources() {
+        let wakers: Vec<Waker> = (0..20).map(|_| Waker::new().unwrap()).collect();
+        let arrivals = Arrivals::of(wakers.iter().map(AsFd::as_fd)).unwrap();
+        wakers.iter().for_each(Waker::wake);
+        arrivals.forget().unwrap();
+        assert!(!arrivals.wait(Duration::ZERO).unwrap());
+        wakers[7].wake();
+        assert!(arrivals.wait(LONG).unwrap());
+    }
+
+    #[test]
+    fn a_wait_is_never_shorter_than_asked_for() {
+        let arrivals = Arrivals::of([]).unwrap();
+        for micros in [1, 300, 999, 1500] {
+            let (start, limit) = (Instant::now(), Duration::from_micros(micros));
+            assert!(!arrivals.wait(limit).unwrap());
+            assert!(start.elapsed() >= limit, "{micros} µs");
+        }
+    }
 }

@@ -12,7 +12,7 @@ mod tidy;
 
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -23,7 +23,7 @@ use crate::account::Account;
 use crate::gsym::{GsymStore, StoreError};
 use crate::jitdump::TscConversion;
 use crate::kernel::{
-    Event, KernelError, RawSample, Sampler, SamplerOptions, Selection, SideBand, TickClock, wait_readable,
+    Arrivals, Event, KernelError, RawSample, Sampler, SamplerOptions, Selection, SideBand, TickClock, Waker,
 };
 use crate::process::event::TaskEvent;
 use crate::process::procfs::{self, ProcError};
@@ -47,7 +47,8 @@ use tidy::Tidy;
 
 /// How often tails are read and samples resolved.
 const TICK: Duration = Duration::from_millis(100);
-/// Pause after each early wake-up, so that a storm of task events costs a bounded number of turns.
+/// Pause after an early wake-up before what has come is taken, so that a storm of task events costs a bounded number of
+/// turns, and what comes meanwhile costs none.
 const PACE: Duration = Duration::from_millis(2);
 /// Between looks for perf maps, stalled files and old code.
 const SLOW_NS: u64 = 1_000_000_000;
@@ -321,34 +322,37 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records until `stop` is set (readable `wake` ends the wait for it), or until all targets have ended. `progress`
-    /// is called about every tick.
+    /// Records until `stop` is set (`wake` ends the wait for it), or until all targets have ended. `progress` is called
+    /// about every tick.
     ///
     /// # Errors
     /// The kernel refuses what it allowed before.
     pub fn run(
         mut self,
         stop: &AtomicBool,
-        wake: &impl AsRawFd,
+        wake: &Waker,
         mut progress: impl FnMut(Progress),
     ) -> Result<Recorded, RecordError> {
-        let fds: Vec<RawFd> = self.side_band.fds().chain([self.sampler.fd(), wake.as_raw_fd()]).collect();
+        let arrivals = self.arrivals(wake)?;
         let mut next_tick = Instant::now() + TICK;
         let mut ended = self.all_ended();
         while !stop.load(Ordering::Acquire) && !ended {
-            let left = next_tick.saturating_duration_since(Instant::now());
-            let early = wait_readable(&fds, left).map_err(|source| RecordError::System { what: "poll", source })?;
+            wait_until(next_tick, PACE, &arrivals)?;
             self.gather();
             if Instant::now() >= next_tick {
                 let more = self.tick()?;
                 next_tick = Instant::now() + if more { Duration::ZERO } else { TICK };
                 progress(self.progress()?);
                 ended = self.all_ended();
-            } else if early && !stop.load(Ordering::Acquire) {
-                std::thread::sleep(PACE);
             }
         }
         self.finish()
+    }
+
+    /// What the loop waits for.
+    fn arrivals(&self, wake: &Waker) -> Result<Arrivals, RecordError> {
+        let sources = self.side_band.fds().chain([self.sampler.fd(), wake.as_fd()]);
+        Arrivals::of(sources).map_err(|source| RecordError::System { what: "epoll", source })
     }
 
     /// Takes what the kernel has: samples first, then task events, so that every event older than a sample is known
@@ -559,6 +563,17 @@ impl Recorder {
             self.account.remark(remark);
         }
     }
+}
+
+/// Waits until then, or until `pace` after something has come.
+fn wait_until(then: Instant, pace: Duration, arrivals: &Arrivals) -> Result<(), RecordError> {
+    let left = || then.saturating_duration_since(Instant::now());
+    let failed = |source| RecordError::System { what: "epoll", source };
+    if arrivals.wait(left()).map_err(failed)? {
+        std::thread::sleep(pace.min(left()));
+        arrivals.forget().map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// The processes whose end is the run's, checked so that a wrong id is an error before anything is loaded.

@@ -1,6 +1,6 @@
 //! The recording on its own thread, and the handle by which the rest of the service talks to it.
 
-use std::io::{self, PipeWriter, Write};
+use std::io;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::account::Account;
+use crate::kernel::Waker;
 use crate::profile::Profile;
 use crate::record::{Command, Health, RecordError, RecordOptions, Recorder, Window, WindowOptions};
 use crate::units::MonoNs;
@@ -41,7 +42,7 @@ pub enum RecordingError {
 struct Shared {
     stop: AtomicBool,
     commands: SyncSender<Command>,
-    wake: Mutex<PipeWriter>,
+    wake: Waker,
     health: Mutex<Health>,
     /// When the last window closed; at first, when the recording began.
     last_window: Mutex<Instant>,
@@ -73,14 +74,14 @@ impl Recording {
     ) -> Result<Self, RecordingError> {
         let system = |what| move |source| RecordingError::System { what, source };
         let recorder = Recorder::start(options)?;
-        let (wake_reader, wake) = io::pipe().map_err(system("cannot make a pipe"))?;
+        let wake = Waker::new().map_err(system("cannot make a descriptor"))?;
         let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
         let handle = Handle::new(commands, wake);
         let shared = handle.clone();
         let run = move || {
             // Also if the recording panics.
             let _ended = Ended(shared.clone());
-            let result = recorder.serve(window, &shared.0.stop, &wake_reader, &orders, |window| {
+            let result = recorder.serve(window, &shared.0.stop, &shared.0.wake, &orders, |window| {
                 *shared.0.health.lock().unwrap_or_else(PoisonError::into_inner) = window.health;
                 *shared.0.last_window.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                 if let Err(TrySendError::Full(_)) = windows.try_send(window) {
@@ -108,7 +109,7 @@ impl Recording {
     /// [`RecordingError`], also if it ended earlier.
     pub fn stop(self) -> Result<Account, RecordingError> {
         self.handle.0.stop.store(true, Ordering::Release);
-        self.handle.wake();
+        self.handle.0.wake.wake();
         Ok(self.thread.join().map_err(|_| RecordingError::Panicked)??)
     }
 }
@@ -123,11 +124,11 @@ impl Drop for Ended {
 }
 
 impl Handle {
-    fn new(commands: SyncSender<Command>, wake: PipeWriter) -> Self {
+    fn new(commands: SyncSender<Command>, wake: Waker) -> Self {
         Self(Arc::new(Shared {
             stop: AtomicBool::new(false),
             commands,
-            wake: Mutex::new(wake),
+            wake,
             health: Mutex::default(),
             last_window: Mutex::new(Instant::now()),
             windows_dropped: AtomicU64::new(0),
@@ -182,15 +183,8 @@ impl Handle {
 
     fn command(&self, command: Command) -> bool {
         let sent = self.0.commands.try_send(command).is_ok();
-        self.wake();
+        self.0.wake.wake();
         sent
-    }
-
-    fn wake(&self) {
-        let mut wake = self.0.wake.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = wake.write_all(&[1]) {
-            tracing::debug!("the recording has ended: {error}");
-        }
     }
 }
 
@@ -199,8 +193,7 @@ impl Handle {
     /// A handle without a recording: the receiver gets its commands.
     pub(super) fn detached() -> (Self, mpsc::Receiver<Command>) {
         let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
-        let (_reader, wake) = io::pipe().expect("a pipe");
-        let handle = Self::new(commands, wake);
+        let handle = Self::new(commands, Waker::new().expect("a descriptor"));
         (handle, orders)
     }
 

@@ -1,13 +1,12 @@
 //! The data loop of a recording without end.
 
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use super::{RecordError, Recorder, TICK};
+use super::{RecordError, Recorder, TICK, wait_until};
 use crate::account::Account;
-use crate::kernel::wait_readable;
+use crate::kernel::Waker;
 use crate::process::monotonic_now;
 use crate::profile::Profile;
 use crate::record::unwinding::Unwinding;
@@ -16,7 +15,7 @@ use crate::units::MonoNs;
 
 /// Between two ticks while nothing is announced and nothing waits for code.
 const QUIET_TICK: Duration = Duration::from_millis(400);
-/// Pause after each early wake-up: a build makes hundreds of task events a second, and each turn costs some 40 µs. With a
+/// Pause after an early wake-up: a build makes hundreds of task events a second, and each turn costs some 40 µs. With a
 /// longer one, more of its processes have ended before their files are opened, and have no names.
 const QUIET_PACE: Duration = Duration::from_millis(40);
 /// How long the end waits for dumps that grow, and for outstanding names.
@@ -48,7 +47,7 @@ impl Cutter {
 
 impl Recorder {
     /// Records until `stop` is set, and hands every window to `sink`, which is called on this thread and must not wait.
-    /// Readable `wake` makes it look at `stop` and `commands`.
+    /// `wake` makes it look at `stop` and `commands`.
     ///
     /// # Errors
     /// The kernel refuses what it allowed before.
@@ -56,25 +55,22 @@ impl Recorder {
         mut self,
         options: WindowOptions,
         stop: &AtomicBool,
-        wake: &impl AsRawFd,
+        wake: &Waker,
         commands: &Receiver<Command>,
         mut sink: impl FnMut(Window),
     ) -> Result<Account, RecordError> {
-        let fds: Vec<RawFd> = self.side_band.fds().chain([self.sampler.fd(), wake.as_raw_fd()]).collect();
+        let arrivals = self.arrivals(wake)?;
         self.begin_endless();
         let mut cutter = Cutter { options, begin: self.profile.meta().start, snapshots: Vec::new() };
         let mut next_tick = Instant::now() + TICK;
         while !stop.load(Ordering::Acquire) {
-            let left = next_tick.saturating_duration_since(Instant::now());
-            let early = wait_readable(&fds, left).map_err(|source| RecordError::System { what: "poll", source })?;
+            wait_until(next_tick, QUIET_PACE, &arrivals)?;
             self.gather();
             self.obey(commands, &mut cutter, &mut sink)?;
             if Instant::now() >= next_tick {
                 let more = self.tick()?;
                 next_tick = Instant::now() + self.pause(more, &cutter);
                 self.cut_due(&mut cutter, &mut sink)?;
-            } else if early && !stop.load(Ordering::Acquire) {
-                std::thread::sleep(QUIET_PACE);
             }
         }
         let duration = self.started.elapsed();

@@ -7,13 +7,17 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::process::open::{OpenError, open_mapping};
+use crate::process::open::{FileIdentity, OpenError, TargetFile, identify_mapping, open_mapping};
 use crate::process::{Mapping, MappingKind, ProcessId};
+use crate::record::unwinding::Unwinding;
 use crate::symbol::{ObjectId, Objects, SymbolKey};
 use crate::units::{Avma, FileOffset, Pid};
 
 /// Mappings remembered at most; beyond it all are looked up anew.
 const MAX_KNOWN: usize = 1 << 16;
+
+/// Files whose object is remembered: a build makes thousands, and removes them.
+const MAX_SEEN: usize = 1 << 14;
 
 /// Root directories held open, each a descriptor; the usual soft limit of a process is 1024.
 const MAX_ROOTS: usize = 128;
@@ -21,11 +25,23 @@ const MAX_ROOTS: usize = 128;
 /// A mapping of one process: where it begins, and which part of which file it is.
 type MappingKey = (Avma, u64, FileOffset);
 
+/// What is known of files elsewhere.
+#[derive(Clone, Copy)]
+pub(super) struct Tables<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) unwinding: Option<&'a Unwinding>,
+}
+
 /// Remembers the object behind each mapping that a sample has met.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     known: FxHashMap<ProcessId, HashMap<MappingKey, Option<ObjectId>>>,
     count: usize,
+    /// Objects by what was seen of their files: one that is known is not opened again for each process.
+    seen: FxHashMap<FileIdentity, ObjectId>,
+    /// The same by the number that the unwind rows have: those were looked up already, by what makes two files the same
+    /// here, too.
+    with_rows: FxHashMap<u32, ObjectId>,
     roots: HashMap<ProcessId, Option<Arc<File>>>,
     /// Files that could not be opened.
     pub(super) unreadable: u64,
@@ -39,10 +55,10 @@ impl Files {
         process: ProcessId,
         mapping: &Mapping,
         addr: Avma,
-        objects: &Objects,
+        tables: Tables<'_>,
         remarks: &mut Vec<String>,
     ) -> Option<SymbolKey> {
-        let object = self.object(process, mapping, objects, remarks)?;
+        let object = self.object(process, mapping, tables, remarks)?;
         let offset = match mapping.kind {
             MappingKind::Vdso => FileOffset(addr.0.checked_sub(mapping.start.0)?),
             _ => mapping.file_offset_of(addr)?,
@@ -54,7 +70,7 @@ impl Files {
         &mut self,
         process: ProcessId,
         mapping: &Mapping,
-        objects: &Objects,
+        tables: Tables<'_>,
         remarks: &mut Vec<String>,
     ) -> Option<ObjectId> {
         if !matches!(mapping.kind, MappingKind::File | MappingKind::Vdso) {
@@ -69,9 +85,9 @@ impl Files {
             self.count = 0;
         }
         let object = if mapping.kind == MappingKind::Vdso {
-            objects.add_vdso().map_err(|error| remarks.push(format!("vDSO not named: {error}"))).ok()
+            tables.objects.add_vdso().map_err(|error| remarks.push(format!("vDSO not named: {error}"))).ok()
         } else {
-            self.open(process, mapping, objects, remarks)
+            self.find(process, mapping, tables, remarks)
         };
         self.known.entry(process).or_default().insert(key, object);
         self.count += 1;
@@ -90,14 +106,40 @@ impl Files {
         self.known.values().flat_map(HashMap::values).flatten().copied().collect()
     }
 
+    /// The object of a file, which is opened only if nothing is known of it.
+    fn find(
+        &mut self,
+        process: ProcessId,
+        mapping: &Mapping,
+        Tables { objects, unwinding }: Tables<'_>,
+        remarks: &mut Vec<String>,
+    ) -> Option<ObjectId> {
+        let rows = unwinding.and_then(|unwinding| unwinding.object_number(process, mapping));
+        if let Some(object) = rows.and_then(|rows| self.with_rows.get(&rows)).filter(|object| objects.touch(**object)) {
+            return Some(*object);
+        }
+        let seen = identify_mapping(process.pid, mapping).ok().and_then(|identity| self.seen.get(&identity));
+        let (object, identity) = match seen.filter(|object| objects.touch(**object)) {
+            Some(object) => (*object, None),
+            None => self.open(process, mapping, objects, remarks).map(|(object, file)| (object, Some(file)))?,
+        };
+        if self.seen.len() >= MAX_SEEN || self.with_rows.len() >= MAX_SEEN {
+            self.seen.clear();
+            self.with_rows.clear();
+        }
+        self.seen.extend(identity.map(|identity| (identity, object)));
+        self.with_rows.extend(rows.map(|rows| (rows, object)));
+        Some(object)
+    }
+
     fn open(
         &mut self,
         process: ProcessId,
         mapping: &Mapping,
         objects: &Objects,
         remarks: &mut Vec<String>,
-    ) -> Option<ObjectId> {
-        let opened = match open_mapping(process.pid, mapping) {
+    ) -> Option<(ObjectId, FileIdentity)> {
+        let TargetFile { file, identity, .. } = match open_mapping(process.pid, mapping) {
             Ok(opened) => opened,
             Err(error) => {
                 self.unreadable += 1;
@@ -112,8 +154,8 @@ impl Files {
             self.roots.clear();
         }
         let root = self.roots.entry(process).or_insert_with(|| root_of(process.pid));
-        match objects.add_in(opened.file, &mapping.path, root.as_ref()) {
-            Ok(object) => Some(object),
+        match objects.add_in(file, &mapping.path, root.as_ref()) {
+            Ok(object) => Some((object, identity)),
             Err(error) => {
                 remarks.push(format!("no names for {}: {error}", mapping.path));
                 None

@@ -11,9 +11,10 @@ use crate::account::Account;
 use crate::code::{CodeHit, CodeId};
 use crate::process::{Mapping, MappingKind, Process, ProcessId};
 use crate::profile::{FrameId, Profile, Task};
-use crate::record::files::Files;
+use crate::record::files::{Files, Tables};
 use crate::record::labels::History;
 use crate::record::sources::Sources;
+use crate::record::unwinding::Unwinding;
 use crate::record::waiting::{Stacks, Waiting};
 use crate::symbol::names::classify;
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, Symbolizer};
@@ -93,8 +94,15 @@ pub(super) struct Context<'a> {
     pub(super) process: Option<&'a Process>,
     pub(super) sources: Option<&'a Sources>,
     pub(super) symbols: &'a Symbolizer,
+    pub(super) unwinding: Option<&'a Unwinding>,
     pub(super) stacks: &'a Stacks,
     pub(super) labels: &'a History,
+}
+
+impl<'a> Context<'a> {
+    fn tables(&self) -> Tables<'a> {
+        Tables { objects: self.symbols.objects(), unwinding: self.unwinding }
+    }
 }
 
 /// An object, the start and method of an inlined part (`None` for the object itself), a line, and an address.
@@ -125,12 +133,14 @@ impl Resolver {
         time: MonoNs,
         files: &mut Files,
         symbols: &Symbolizer,
+        unwinding: Option<&Unwinding>,
         remarks: &mut Vec<String>,
     ) {
+        let tables = Tables { objects: symbols.objects(), unwinding };
         for (index, &pc) in user.iter().enumerate() {
             let addr = Avma(lookup_pc(pc, pc_kind(index)));
             if let Some(mapping) = process.space.lookup(addr, time)
-                && let Some(key) = files.key(process.id, mapping, addr, symbols.objects(), remarks)
+                && let Some(key) = files.key(process.id, mapping, addr, tables, remarks)
             {
                 symbols.request(key);
             }
@@ -164,7 +174,7 @@ impl Resolver {
             let addr = Avma(lookup_pc(pc, pc_kind(index)));
             let Some(mapping) = process.space.lookup(addr, sample.time) else { break };
             if is_file(mapping) {
-                let key = files.key(process.id, mapping, addr, symbols.objects(), remarks);
+                let key = files.key(process.id, mapping, addr, context.tables(), remarks);
                 if key.is_some_and(|key| !self.is_named(symbols, key)) {
                     return Readiness::NotYet;
                 }
@@ -348,7 +358,7 @@ impl Resolver {
         account: &mut Account,
     ) -> Resolved {
         let mut remarks = Vec::new();
-        let key = files.key(process.id, mapping, addr, context.symbols.objects(), &mut remarks);
+        let key = files.key(process.id, mapping, addr, context.tables(), &mut remarks);
         for remark in remarks {
             account.remark(remark);
         }

@@ -373,6 +373,7 @@ impl Recorder {
             self.assign(sample);
         }
         self.arrived = arrived;
+        self.symbols.begin();
     }
 
     /// Finds the process of a sample and queues it.
@@ -400,7 +401,8 @@ impl Recorder {
             Resolver::prefetch_kernel(self.stacks.frames(sample.kernel), &self.symbols);
             if let Some(process) = known.and_then(|id| self.processes.get(id)) {
                 let user = self.stacks.frames(sample.user);
-                Resolver::prefetch(process, user, sample.time, &mut self.files, &self.symbols, &mut remarks);
+                let unwinding = self.unwinding.as_ref();
+                Resolver::prefetch(process, user, sample.time, &mut self.files, &self.symbols, unwinding, &mut remarks);
             }
             self.remark_all(remarks);
         }
@@ -432,6 +434,7 @@ impl Recorder {
         if self.waiting > MAX_WAITING || self.stacks.is_full() {
             self.settle_early();
         }
+        self.symbols.begin();
         if slow {
             self.symbols.check();
             self.forget(now);

@@ -21,10 +21,10 @@ use self::delays::Delays;
 use crate::account::UnwindingStats;
 use crate::elf::svma_of_mapping;
 use crate::kernel::Tables;
-use crate::process::open::{TargetFile, open_mapping};
+use crate::process::open::{FileIdentity, TargetFile, identify_mapping, open_mapping};
 use crate::process::{Device, Mapping, MappingKind, Process, ProcessId, Processes, monotonic_now, procfs};
 use crate::record::sources::Sources;
-use crate::units::{Avma, MonoNs, Pid};
+use crate::units::{Avma, MonoNs};
 use crate::unwind::ElfRows;
 
 /// Files that wait for a builder at most, each with an open descriptor; further ones are looked up when these are done.
@@ -166,6 +166,11 @@ impl Unwinding {
     pub(super) fn is_loading(&self, process: ProcessId, mapping: &Mapping) -> bool {
         let state = self.known_number(process, mapping).and_then(|object| self.catalog.state(object));
         matches!(state, Some(State::Loading))
+    }
+
+    /// The number of the object of a file's mapping that was looked up before, whether it has rows or not.
+    pub(super) fn object_number(&self, process: ProcessId, mapping: &Mapping) -> Option<u32> {
+        self.known_number(process, mapping).filter(|number| *number != 0)
     }
 
     fn known_number(&self, process: ProcessId, mapping: &Mapping) -> Option<u32> {
@@ -463,13 +468,17 @@ impl Unwinding {
         let (found, image) = if mapping.kind == MappingKind::Vdso {
             (self.catalog.vdso(now), Image::Vdso)
         } else {
+            // Most files of a new process are known: they need not be opened.
+            if let Ok(identity) = identify_mapping(process.pid, mapping)
+                && let Some(object) = self.catalog.known(&identity)
+            {
+                return (!self.is_own_image(&identity, process)).then_some(object);
+            }
             let Ok(TargetFile { file, identity, .. }) = open_mapping(process.pid, mapping) else { return Some(0) };
-            if self.own_file == Some((identity.st_dev, identity.inode)) && is_own_child(process.pid) {
-                // A command that is about to be executed: this is jitprof's image still.
+            if self.is_own_image(&identity, process) {
                 return None;
             }
-            let Ok(found) = self.catalog.file(&file, &mapping.path, now) else { return Some(0) };
-            (found, Image::File(file))
+            (self.catalog.file(&file, identity, &mapping.path, now), Image::File(file))
         };
         Some(match found {
             Found::Known(object) => object,
@@ -485,6 +494,12 @@ impl Unwinding {
                 0
             }
         })
+    }
+
+    /// Whether this is jitprof's own file in its child: a command that is about to be executed.
+    fn is_own_image(&self, file: &FileIdentity, process: ProcessId) -> bool {
+        let own = self.own_file == Some((file.st_dev, file.inode));
+        own && procfs::stat(process.pid).is_ok_and(|stat| stat.parent.0 == std::process::id())
     }
 
     fn code_of(&mut self, process: ProcessId) -> &mut Code {
@@ -546,10 +561,6 @@ impl Unwinding {
     pub(super) fn take_remarks(&mut self) -> Vec<String> {
         std::mem::take(&mut self.remarks)
     }
-}
-
-fn is_own_child(pid: Pid) -> bool {
-    procfs::stat(pid).is_ok_and(|stat| stat.parent.0 == std::process::id())
 }
 
 fn known_file(mapping: &Mapping) -> KnownFile {

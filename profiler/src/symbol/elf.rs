@@ -133,6 +133,14 @@ impl Objects {
         self.lock().intern(identity, Origin { file: Arc::new(file), root: root.cloned(), module })
     }
 
+    /// Whether an object can be loaded; one that was closed or forgotten wants its file again. Counts as a use.
+    pub fn touch(&self, id: ObjectId) -> bool {
+        let mut table = self.lock();
+        let now = table.tick();
+        let object = table.objects.get_mut(&id).filter(|object| object.file.is_some());
+        object.map(|object| object.last_used = now).is_some()
+    }
+
     /// The vDSO: our own copy, which the kernel maps into every 64-bit process alike. Its offsets are counted from the
     /// start of the mapping.
     ///

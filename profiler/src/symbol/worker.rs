@@ -181,7 +181,8 @@ impl Symbolizer {
         &self.shared.objects
     }
 
-    /// Asks for the frames of an address: some 100 ns, never waits for I/O. Asking again costs a look-up.
+    /// Asks for the frames of an address: some 100 ns, never waits for I/O. Asking again costs a look-up. The worker
+    /// begins with [`Symbolizer::begin`], so that it is woken once for all that is asked for at a time.
     pub fn request(&self, key: SymbolKey) {
         let mut state = self.shared.lock();
         let turn = state.turn;
@@ -200,9 +201,14 @@ impl Symbolizer {
             state.deferred.push_back(key);
             state.stats.deferred = state.stats.deferred.saturating_add(1);
         }
-        let idle = state.busy.is_none();
+    }
+
+    /// Has the worker answer what was requested.
+    pub fn begin(&self) {
+        let state = self.shared.lock();
+        let waits = state.busy.is_none() && !state.queue.is_empty();
         drop(state);
-        if idle {
+        if waits {
             self.shared.work.notify_one();
         }
     }

@@ -47,8 +47,10 @@ pub struct FileIdentity {
     pub inode: u64,
     /// Its owner.
     pub uid: u32,
-    /// Its length in bytes when it was opened.
+    /// Its length in bytes when it was looked at.
     pub len: u64,
+    /// When its inode was last changed, in seconds and nanoseconds: an inode may be used again, or written anew.
+    pub changed: (i64, i64),
     /// The block size that the file system recommends, which stdio buffers take theirs from.
     pub block_size: u64,
 }
@@ -113,13 +115,25 @@ pub enum OpenError {
     },
 }
 
+/// Which file is behind a mapping, without opening it: whoever knows the file need not.
+///
+/// # Errors
+/// [`OpenError`], also where [`open_mapping`] finds a second way.
+pub fn identify_mapping(pid: Pid, mapping: &Mapping) -> Result<FileIdentity, OpenError> {
+    let shown = Path::new(&*mapping.path);
+    let meta = std::fs::metadata(map_file(pid, mapping)).map_err(|error| failed(shown, error))?;
+    if !meta.is_file() {
+        return Err(OpenError::NotRegular { path: shown.to_owned() });
+    }
+    Ok(FileIdentity::of(&meta))
+}
+
 /// Opens the file behind a mapping.
 ///
 /// # Errors
 /// [`OpenError`] of the second way, if both fail.
 pub fn open_mapping(pid: Pid, mapping: &Mapping) -> Result<TargetFile, OpenError> {
-    let range = format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0);
-    let direct = reach(&proc_path(pid, &range), 0)
+    let direct = reach(&map_file(pid, mapping), 0)
         .and_then(|path| reopen(&path, Path::new(&*mapping.path), OpenedVia::MapFiles));
     match direct {
         Ok(file) => Ok(file),
@@ -134,6 +148,10 @@ pub fn open_mapping(pid: Pid, mapping: &Mapping) -> Result<TargetFile, OpenError
             Ok(file)
         }
     }
+}
+
+fn map_file(pid: Pid, mapping: &Mapping) -> PathBuf {
+    proc_path(pid, &format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0))
 }
 
 /// Whether files can be opened inside another root at all: a seccomp filter may forbid openat2, as systemd's
@@ -202,13 +220,15 @@ fn reopen(handle: &File, shown: &Path, via: OpenedVia) -> Result<TargetFile, Ope
 }
 
 impl FileIdentity {
-    fn of(meta: &Metadata) -> Self {
+    /// From what was read of an open file.
+    pub fn of(meta: &Metadata) -> Self {
         Self {
             device: Device::from_st_dev(meta.dev()),
             st_dev: meta.dev(),
             inode: meta.ino(),
             uid: meta.uid(),
             len: meta.len(),
+            changed: (meta.ctime(), meta.ctime_nsec()),
             block_size: meta.blksize(),
         }
     }

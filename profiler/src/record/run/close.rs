@@ -76,7 +76,8 @@ impl Recorder {
     }
 
     fn clues_of(&self, id: ProcessId) -> Clues {
-        self.clues.get(&id).cloned().unwrap_or_default()
+        let live = self.endless.is_some() && self.processes.is_live(id);
+        self.clues.get(&id).cloned().unwrap_or_else(|| if live { Clues::read(id.pid) } else { Clues::default() })
     }
 
     fn advice_for(&self, id: ProcessId) -> String {

@@ -62,11 +62,8 @@ impl Recorder {
                 if let Some(sources) = self.sources.get_mut(&id) {
                     sources.exec(event.time);
                 }
-                // Programs come and go; what a recording without end wants to know of one is read with its first sample.
-                match self.endless {
-                    Some(_) => drop(self.clues.remove(&id)),
-                    None => self.note_program(id),
-                }
+                self.clues.remove(&id);
+                self.note_program(id);
             }
             TaskChange::Mmap(mmap) => {
                 self.note_mapping(mmap, event.time);
@@ -110,15 +107,14 @@ impl Recorder {
 
     /// Remembers what tells the runtime of a process: when advice is given, it may have ended.
     fn note_program(&mut self, id: ProcessId) {
+        // A recording without end tells of those that are there in the end, and reads it then.
+        if self.endless.is_some() {
+            return;
+        }
         if self.clues.len() >= MAX_CLUES {
             self.clues.clear();
         }
-        let clues = Clues {
-            comm: procfs::comm(id.pid).unwrap_or_default(),
-            exe: procfs::exe(id.pid).ok().flatten(),
-            command_line: beginning(procfs::cmdline(id.pid).unwrap_or_default()),
-        };
-        self.clues.insert(id, clues);
+        self.clues.insert(id, Clues::read(id.pid));
     }
 
     pub(super) fn follow_child(&mut self, pid: Pid) {
@@ -293,6 +289,16 @@ impl Recorder {
     pub(super) fn attach_quietly(&mut self, pid: Pid) {
         if let Err(error) = self.attach(pid) {
             tracing::debug!("process {pid} not read again: {error}");
+        }
+    }
+}
+
+impl Clues {
+    pub(super) fn read(pid: Pid) -> Self {
+        Self {
+            comm: procfs::comm(pid).unwrap_or_default(),
+            exe: procfs::exe(pid).ok().flatten(),
+            command_line: beginning(procfs::cmdline(pid).unwrap_or_default()),
         }
     }
 }

@@ -153,7 +153,8 @@ impl<'a> Finisher<'a> {
                 if let Some((frames, stop)) = chain {
                     (sample.user, sample.stop) = (self.stacks.intern(&frames).0, stop);
                     if let Some(process) = process {
-                        Resolver::prefetch(process, &frames, sample.time, self.files, self.symbols, self.remarks);
+                        let (time, unwinding) = (sample.time, Some(self.unwinding));
+                        Resolver::prefetch(process, &frames, time, self.files, self.symbols, unwinding, self.remarks);
                     }
                 }
             }

@@ -30,6 +30,7 @@ impl Recorder {
                 process: self.processes.get(*id),
                 sources: self.sources.get(id),
                 symbols: &self.symbols,
+                unwinding: self.unwinding.as_ref(),
                 stacks: &self.stacks,
                 labels: self.labels.get(id).unwrap_or(&self.no_labels),
             };
@@ -71,6 +72,7 @@ impl Recorder {
                 process: self.processes.get(sample.process),
                 sources: self.sources.get(&sample.process),
                 symbols: &self.symbols,
+                unwinding: self.unwinding.as_ref(),
                 stacks: &self.stacks,
                 labels: self.labels.get(&sample.process).unwrap_or(&self.no_labels),
             };
@@ -99,6 +101,7 @@ impl Recorder {
                 process: self.processes.get(sample.process),
                 sources: self.sources.get(&sample.process),
                 symbols: &self.symbols,
+                unwinding: self.unwinding.as_ref(),
                 stacks: &self.stacks,
                 labels: self.labels.get(&sample.process).unwrap_or(&self.no_labels),
             };
@@ -126,6 +129,7 @@ impl Recorder {
                 process: self.processes.get(*id),
                 sources: self.sources.get(id),
                 symbols: &self.symbols,
+                unwinding: self.unwinding.as_ref(),
                 stacks: &self.stacks,
                 labels: self.labels.get(id).unwrap_or(&self.no_labels),
             };

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crate::elf::{Build, Segment, Source};
+use crate::process::open::FileIdentity;
 use crate::units::MonoNs;
 
 /// Distinct files at most, whether they have rows or not.
@@ -16,22 +16,13 @@ const MAX_INODES: usize = 4 * MAX_FILES;
 /// them still there.
 const GRACE_NS: u64 = 2_000_000_000;
 
-/// Which file, as fstat says. An inode may be used again, or written anew: its last change tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Inode {
-    device: u64,
-    inode: u64,
-    len: u64,
-    changed: (i64, i64),
-}
-
 /// What makes two files the same: copies of a library in twenty containers need one table. A build id alone would let
 /// anyone unwind everyone's code by rows of a crafted file: with length, segments and owner beside it, only root can
 /// speak for root's files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Identity {
     Build { build: Build, len: u64, owner: u32 },
-    Inode(Inode),
+    Inode(FileIdentity),
     Vdso,
 }
 
@@ -89,26 +80,24 @@ pub(super) struct Catalog {
     objects: HashMap<u32, Object>,
     identities: HashMap<Identity, u32>,
     /// What was read of a file need not be read again.
-    inodes: HashMap<Inode, u32>,
+    inodes: HashMap<FileIdentity, u32>,
     last_number: u32,
 }
 
 impl Catalog {
+    /// The object of a file that was looked up before.
+    pub(super) fn known(&self, inode: &FileIdentity) -> Option<u32> {
+        self.inodes.get(inode).copied()
+    }
+
     /// The object of an open file. The first look at an inode reads some 200 bytes of it.
-    pub(super) fn file(&mut self, file: &File, path: &Arc<str>, now: MonoNs) -> std::io::Result<Found> {
-        let metadata = file.metadata()?;
-        let inode = Inode {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            len: metadata.len(),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        };
-        if let Some(object) = self.inodes.get(&inode) {
-            return Ok(Found::Known(*object));
+    pub(super) fn file(&mut self, file: &File, inode: FileIdentity, path: &Arc<str>, now: MonoNs) -> Found {
+        if let Some(object) = self.known(&inode) {
+            return Found::Known(object);
         }
         let build = Build::read(&Source::File(file)).ok().filter(|build| !build.id.is_empty());
         let identity = match build {
-            Some(build) => Identity::Build { build, len: metadata.len(), owner: metadata.uid() },
+            Some(build) => Identity::Build { build, len: inode.len, owner: inode.uid },
             None => Identity::Inode(inode),
         };
         let found = self.intern(identity, path, now);
@@ -118,7 +107,7 @@ impl Catalog {
             }
             self.inodes.insert(inode, object);
         }
-        Ok(found)
+        found
     }
 
     /// The vDSO's object.
@@ -285,27 +274,51 @@ mod tests {
             std::fs::copy(&own, &to).unwrap();
             File::open(to).unwrap()
         };
+        let mut look = |file: &File| catalog.file(file, identity_of(file), &path, at(0));
         let (first, second) = (copy("first"), copy("second"));
-        let Found::New(object) = catalog.file(&first, &path, at(0)).unwrap() else { panic!("known") };
-        assert_eq!(catalog.file(&first, &path, at(0)).unwrap(), Found::Known(object));
+        let Found::New(object) = look(&first) else { panic!("known") };
+        assert_eq!(look(&first), Found::Known(object));
         let shared = Build::read(&Source::File(&first)).unwrap().id.len() > 1;
         assert!(shared, "test binaries are linked with a build id");
-        assert_eq!(catalog.file(&second, &path, at(0)).unwrap(), Found::Known(object));
+        assert_eq!(look(&second), Found::Known(object));
 
         let longer = copy("longer");
         let appending = std::fs::OpenOptions::new().append(true).open(folder.path().join("longer")).unwrap();
         std::io::Write::write_all(&mut &appending, b"x").unwrap();
-        assert!(matches!(catalog.file(&longer, &path, at(0)).unwrap(), Found::New(_)));
+        assert!(matches!(look(&longer), Found::New(_)));
     }
 
     #[test]
     fn an_evicted_file_is_new_when_it_comes_again() {
         let mut catalog = Catalog::default();
         let file = File::open("/proc/self/exe").unwrap();
-        let path = Arc::from("x");
-        let Found::New(object) = catalog.file(&file, &path, at(0)).unwrap() else { panic!("known") };
+        let (path, identity) = (Arc::from("x"), identity_of(&file));
+        let Found::New(object) = catalog.file(&file, identity, &path, at(0)) else { panic!("known") };
+        assert_eq!(catalog.known(&identity), Some(object));
         catalog.set_state(object, State::Ready { segments: Vec::new(), pages: Vec::new(), rows: 5 }, at(0));
         assert_eq!(catalog.evict(5, at(5)).len(), 1);
-        assert!(matches!(catalog.file(&file, &path, at(5)).unwrap(), Found::New(other) if other != object));
+        assert_eq!(catalog.known(&identity), None);
+        assert!(matches!(catalog.file(&file, identity, &path, at(5)), Found::New(other) if other != object));
+    }
+
+    #[test]
+    fn a_file_that_was_written_anew_is_not_the_known_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("file");
+        std::fs::write(&name, "as long as").unwrap();
+        let (mut catalog, file) = (Catalog::default(), File::open(&name).unwrap());
+        catalog.file(&file, identity_of(&file), &Arc::from("x"), at(0));
+        let before = identity_of(&file);
+        assert!(catalog.known(&before).is_some());
+        // A file system's clock may step by some milliseconds.
+        while identity_of(&file) == before {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::fs::write(&name, "the other ").unwrap();
+        }
+        assert_eq!(catalog.known(&identity_of(&file)), None);
+    }
+
+    fn identity_of(file: &File) -> FileIdentity {
+        FileIdentity::of(&file.metadata().unwrap())
     }
 }

@@ -30,6 +30,7 @@ mod window;
 
 pub use dumps::{MappedDump, ProcessDumps, dumps_of};
 pub use generated::{GeneratedCode, generated_code};
+pub use machine::keep_heap_small;
 pub use options::{CallGraph, LabelOptions, RecordOptions, Selector, Targets};
 pub use run::{Progress, RecordError, Recorded, Recorder};
 pub use window::{Command, Health, Window, WindowOptions};

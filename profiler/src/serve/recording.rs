@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::account::Account;
 use crate::kernel::Waker;
 use crate::profile::Profile;
-use crate::record::{Command, Health, RecordError, RecordOptions, Recorder, Window, WindowOptions};
+use crate::record::{Command, Health, RecordError, RecordOptions, Recorder, Window, WindowOptions, keep_heap_small};
 use crate::units::MonoNs;
 
 /// Commands that wait at most.
@@ -73,6 +73,7 @@ impl Recording {
         ended: oneshot::Sender<()>,
     ) -> Result<Self, RecordingError> {
         let system = |what| move |source| RecordingError::System { what, source };
+        keep_heap_small();
         let recorder = Recorder::start(options)?;
         let wake = Waker::new().map_err(system("cannot make a descriptor"))?;
         let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);

@@ -13,6 +13,9 @@ use crate::record::unwinding::Unwinding;
 use crate::record::window::{Command, Health, Window, WindowOptions};
 use crate::units::MonoNs;
 
+/// Between two ticks while code is announced, or a sample waits for it. Half as often as in a run: rows come a tenth of a
+/// second later, and a sample that meets code before its rows is finished by them all the same.
+const GROWING_TICK: Duration = Duration::from_millis(200);
 /// Between two ticks while nothing is announced and nothing waits for code.
 const QUIET_TICK: Duration = Duration::from_millis(400);
 /// Pause after an early wake-up: a build makes hundreds of task events a second, and each turn costs some 40 µs. With a
@@ -92,8 +95,10 @@ impl Recorder {
         let building = || self.unwinding.as_ref().is_some_and(Unwinding::is_building);
         if more {
             Duration::ZERO
-        } else if !cutter.snapshots.is_empty() || !self.late.is_empty() || growing() || building() {
+        } else if !cutter.snapshots.is_empty() || building() {
             TICK
+        } else if !self.late.is_empty() || growing() {
+            GROWING_TICK
         } else {
             QUIET_TICK
         }

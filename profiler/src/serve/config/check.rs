@@ -61,11 +61,9 @@ fn check_sampling(settings: &Settings) -> Result<(), Problem> {
     ensure(sampling.kernel || sampling.user, "sampling.user", || {
         "kernel and user frames are both switched off; leave one on".to_owned()
     })?;
-    if let Some(memory) = sampling.unwind_memory {
-        ensure((1..=1024).contains(&(memory.0 >> 20)), "sampling.unwind_memory", || {
-            "must be from 1MiB to 1GiB".to_owned()
-        })?;
-    }
+    ensure((1..=1024).contains(&(sampling.unwind_memory.0 >> 20)), "sampling.unwind_memory", || {
+        "must be from 1MiB to 1GiB".to_owned()
+    })?;
     let selection = &settings.selection;
     let lists = [
         ("comm", &selection.comm),

@@ -121,8 +121,7 @@ pub struct SamplingSettings {
     /// Read names from the target's memory that its runtime has not written yet.
     pub peek: bool,
     /// Memory of the kernel part for unwind rows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unwind_memory: Option<Bytes>,
+    pub unwind_memory: Bytes,
     /// GSYM files, or directories of such.
     pub gsym: Vec<PathBuf>,
 }
@@ -135,7 +134,7 @@ impl Default for SamplingSettings {
             user: true,
             call_graph: CallGraphSetting::Auto,
             peek: true,
-            unwind_memory: None,
+            unwind_memory: Bytes(24 << 20),
             gsym: Vec::new(),
         }
     }
@@ -210,7 +209,7 @@ impl Default for StorageSettings {
             directory: None,
             max_age: Time(Duration::from_secs(86_400)),
             max_bytes: Bytes(1 << 30),
-            memory: Bytes(64 << 20),
+            memory: Bytes(24 << 20),
         }
     }
 }
@@ -334,7 +333,7 @@ impl Settings {
                 CallGraphSetting::Eh => CallGraph::EhFrame,
                 CallGraphSetting::Fp => CallGraph::FramePointers,
             },
-            unwind_mib: self.sampling.unwind_memory.map(|bytes| u32::try_from(bytes.0 >> 20).unwrap_or(u32::MAX)),
+            unwind_mib: Some(u32::try_from(self.sampling.unwind_memory.0 >> 20).unwrap_or(u32::MAX)),
             peek: self.sampling.peek,
             gsym: self.sampling.gsym.clone(),
             title,

@@ -56,7 +56,7 @@ pub struct Arguments {
     /// Remove the oldest files when all together are larger [default: 1GiB]
     #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
     max_bytes: Option<Bytes>,
-    /// Memory for windows [default: 24MiB]
+    /// Memory for windows [default: 16MiB]
     #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
     memory: Option<Bytes>,
 

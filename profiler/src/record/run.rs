@@ -99,7 +99,7 @@ pub enum RecordError {
     /// A GSYM file that was named.
     #[error("--gsym: {0}")]
     Gsym(#[from] StoreError),
-    /// The system refuses a thread, a pipe or poll.
+    /// The system refuses a thread, a descriptor or the wait for it.
     #[error("{what} failed: {source}")]
     System {
         /// What was tried.

@@ -25,7 +25,7 @@ pub enum RecordingError {
     /// The recorder.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The system refuses a thread or a pipe.
+    /// The system refuses a thread or a descriptor.
     #[error("{what}: {source}")]
     System {
         /// What was tried.

@@ -209,7 +209,7 @@ impl Default for StorageSettings {
             directory: None,
             max_age: Time(Duration::from_secs(86_400)),
             max_bytes: Bytes(1 << 30),
-            memory: Bytes(24 << 20),
+            memory: Bytes(16 << 20),
         }
     }
 }

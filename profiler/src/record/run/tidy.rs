@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Recorder;
 use crate::process::{ProcessId, monotonic_now};
 use crate::record::bounds::{ALL_CODE_BYTES, CodeBounds};
-use crate::record::machine::{give_memory_back, keep_heap_small, running_pids};
+use crate::record::machine::{give_memory_back, running_pids};
 use crate::record::waiting::{KEPT_STACK_WORDS, Stacks};
 use crate::symbol::SymbolBudget;
 use crate::units::{MonoNs, Pid};
@@ -51,7 +51,6 @@ pub(super) struct Tidy {
 impl Recorder {
     /// From here on the recording has no end.
     pub(super) fn begin_endless(&mut self) {
-        keep_heap_small();
         let now = monotonic_now();
         self.endless = Some(Tidy { names_at: now, swept_at: now, ..Tidy::default() });
         self.symbols.set_budget(SymbolBudget::ENDLESS);

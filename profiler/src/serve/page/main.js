@@ -394,8 +394,7 @@ async function start() {
   } catch (error) {
     fail(error);
   }
-  await loadAll();
-  await loadLabels();
+  await Promise.all([loadAll(), loadLabels()]);
   setInterval(loadLabels, 30000);
   setTimeout(refresh, REFRESH_MS);
 }

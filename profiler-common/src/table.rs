@@ -8,6 +8,15 @@
 //! pid ──PROCESSES_REGIONS──▶ Span of REGIONS, sorted by address; each: range, bias, object
 //! (object, 64 KiB page) ──PAGES──▶ Span of ROWS, sorted by pc_low; the first row holds at the page's start
 //! ```
+//!
+//! The walk keeps the rows that it has found, by process and address, in a memo of each CPU: a table that is out of all
+//! caches costs several misses a frame, the memo one. A memo is believed as long as its process' epoch is the one it was
+//! found in; the writer begins a new epoch *after* each change it has published. A walk that reads the old epoch keeps
+//! what it finds under the old one, where nobody looks for it again.
+//!
+//! ```text
+//! pid, cut to EPOCH_SLOTS ──EPOCHS──▶ how often its mappings and its generated code have changed
+//! ```
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -21,6 +30,9 @@ pub const MAX_REGIONS: u32 = 8192;
 pub const REGION_STEPS: u32 = 14;
 /// Steps of a search over `MAX_PAGE_ROWS`.
 pub const ROW_STEPS: u32 = 17;
+
+/// Slots of epochs. Processes that share one begin each other's epochs, which costs time and nothing else.
+pub const EPOCH_SLOTS: u32 = 4096;
 
 const COUNT_BITS: u32 = 17;
 const FIRST_BITS: u32 = 27;
@@ -85,6 +97,58 @@ pub fn pid_check(pid: u32) -> u32 {
     pid.wrapping_mul(0x9e37_79b1) >> (32 - CHECK_BITS)
 }
 
+/// How often the tables of a process have changed; wraps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epochs {
+    /// Its list of mappings.
+    pub mappings: u32,
+    /// The rows of its generated code.
+    pub code: u32,
+}
+
+impl Epochs {
+    /// What a change of the mappings adds to an encoded slot.
+    pub const MAPPINGS: u64 = 1;
+    /// What a change of the generated code adds. The mappings' carry begins a needless epoch once in 2^32.
+    pub const CODE: u64 = 1 << 32;
+
+    /// From an element of the array.
+    #[inline(always)]
+    pub fn decode(value: u64) -> Self {
+        Self { mappings: value as u32, code: (value >> 32) as u32 }
+    }
+}
+
+/// The slot of a process' epochs.
+#[inline(always)]
+pub fn epoch_slot(pid: u32) -> u32 {
+    pid & (EPOCH_SLOTS - 1)
+}
+
+/// A row that a walk has found. Writer and reader: the kernel part, on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Memo {
+    /// Where the row holds, in the process.
+    pub address: u64,
+    /// The encoded row.
+    pub row: u64,
+    /// For whom, see [`memo_key`].
+    pub key: u64,
+}
+
+/// What must be equal for a memo to be believed: the process, and the epoch of its mappings or, for generated code, also
+/// of that. A process id has 22 bits at most.
+#[inline(always)]
+pub fn memo_key(pid: u32, epochs: Epochs, is_generated: bool) -> u64 {
+    let (epoch, kind) = match is_generated {
+        // Both only grow, and so does their sum.
+        true => (epochs.mappings.wrapping_add(epochs.code), 1 << 31),
+        false => (epochs.mappings, 0),
+    };
+    u64::from(epoch) << 32 | u64::from(pid & 0x7fff_ffff) | kind
+}
+
 /// An executable mapping. Writer: userspace. Reader: the kernel part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -97,7 +161,7 @@ pub struct Region {
     pub bias: u64,
     /// Which rows; 0 for none.
     pub object: u32,
-    /// [`Region::LATE`] or 0.
+    /// [`Region::LATE`] and [`Region::GENERATED`], or 0.
     pub flags: u32,
 }
 
@@ -105,6 +169,8 @@ impl Region {
     /// Generated code that may get rows later, or a file whose rows are being built: a frame in it without a row is
     /// worth a piece of the stack.
     pub const LATE: u32 = 1;
+    /// Its rows are those of the process' generated code, and change with it.
+    pub const GENERATED: u32 = 2;
 }
 
 const _: () = assert!(size_of::<Region>() == 32);
@@ -121,5 +187,21 @@ mod tests {
         assert_eq!(Span::decode(value, key.check()), Some(span));
         let other = PageKey { object: 7, page: 0x7f_1235 };
         assert_eq!(Span::decode(value, other.check()), None);
+    }
+
+    #[test]
+    fn a_memo_is_refused_for_another_process_and_after_each_change() {
+        let key = |pid, slot, is_generated| memo_key(pid, Epochs::decode(slot), is_generated);
+        let slot = 7 * Epochs::MAPPINGS + 9 * Epochs::CODE;
+        assert_eq!(Epochs::decode(slot), Epochs { mappings: 7, code: 9 });
+        assert_ne!(key(1, slot, false), key(1 + EPOCH_SLOTS, slot, false));
+        assert_ne!(key(1, slot, false), key(1, slot, true));
+        for is_generated in [false, true] {
+            assert_ne!(key(1, slot, is_generated), key(1, slot + Epochs::MAPPINGS, is_generated));
+        }
+        assert_ne!(key(1, slot, true), key(1, slot + Epochs::CODE, true));
+        // A file's rows stay while code is announced.
+        assert_eq!(key(1, slot, false), key(1, slot + Epochs::CODE, false));
+        assert_eq!(Epochs::decode((u64::from(u32::MAX)) + Epochs::MAPPINGS).mappings, 0);
     }
 }

@@ -92,7 +92,7 @@ fn begin(
         }
         return Some((walk, false));
     };
-    tables::begin();
+    tables::begin(pid);
     walk.frame = Frame::sampled(user);
     // What holds unless a step says otherwise.
     walk.stop = StopReason::DepthLimit as u8;

@@ -8,7 +8,7 @@ use aya_ebpf::{
 use profiler_common::{
     limits::{COMM_LEN, MAX_CGROUPS},
     sample::{COUNTERS as COUNTER_COUNT, Counter, SampleBuffer},
-    table::{PageKey, Region},
+    table::{EPOCH_SLOTS, Memo, PageKey, Region},
     unwind::Frame,
 };
 
@@ -73,6 +73,19 @@ pub static PAGES: HashMap<PageKey, u64> = HashMap::with_max_entries(65536, 0);
 /// Encoded unwind rows, sorted within each page's span. The loader sets the size.
 #[map]
 pub static ROWS: Array<u64> = Array::with_max_entries(1, MMAPABLE);
+
+/// How often the tables of processes have changed, as `Epochs` decodes it.
+#[map]
+pub static EPOCHS: Array<u64> = Array::with_max_entries(EPOCH_SLOTS, MMAPABLE);
+
+/// Rows that walks on a CPU have found. Where in it follows from process and address; a newer one takes the place.
+#[map]
+pub static MEMOS: PerCpuArray<[Memo; MEMOS_OF_A_BLOCK]> = PerCpuArray::with_max_entries(1 << MEMO_BLOCK_BITS, 0);
+
+/// A value of a per-CPU map has 32 KiB at most.
+pub const MEMOS_OF_A_BLOCK: usize = 32768 / size_of::<Memo>();
+/// Blocks of memos: 64 KiB a CPU, 2730 addresses.
+pub const MEMO_BLOCK_BITS: u32 = 1;
 
 /// One `u64` per `Counter`.
 #[map]

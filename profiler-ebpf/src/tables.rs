@@ -3,11 +3,16 @@
 use profiler_common::{
     machine::Machine,
     row::Row,
-    table::{MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span, pid_check},
+    table::{
+        Epochs, MAX_PAGE_ROWS, MAX_REGIONS, Memo, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span,
+        epoch_slot, memo_key, pid_check,
+    },
     unwind::UnwindRules,
 };
 
-use crate::maps::{CACHE, CODE_MASK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS};
+use crate::maps::{
+    CACHE, CODE_MASK, EPOCHS, MEMO_BLOCK_BITS, MEMOS, MEMOS_OF_A_BLOCK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS,
+};
 
 /// Generated code that nothing is known about yet, or a file whose rows are being built.
 const NEW_CODE: u32 = 1;
@@ -32,6 +37,9 @@ pub struct Cache {
     /// What is unknown about the code whose row was looked up last: `NEW_CODE`, `NEW_MAPPING` or 0.
     unknown: u32,
     reserved: u32,
+    /// The keys of memos that may be believed: of rows of files, and of generated code.
+    file_key: u64,
+    code_key: u64,
 }
 
 impl Cache {
@@ -47,7 +55,15 @@ impl Cache {
         flags: 0,
         unknown: 0,
         reserved: 0,
+        file_key: 0,
+        code_key: 0,
     };
+
+    /// Whether a memo is of this address, of the walk's process, and of what its tables are now.
+    #[inline(always)]
+    fn believes(&self, memo: &Memo, address: u64) -> bool {
+        memo.address == address && (memo.key == self.file_key || memo.key == self.code_key)
+    }
 }
 
 /// The tables of one process.
@@ -91,14 +107,24 @@ impl UnwindRules for Tables {
 extern "C" fn find_row(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return Row::GAP.0 };
     cache.unknown = 0;
-    let Some((object, address)) = region(pid, address, cache) else {
+    let memo = memo(pid, address);
+    if let Some(memo) = &memo
+        && cache.believes(memo, address)
+    {
+        return memo.row;
+    }
+    let Some((object, in_object)) = region(pid, address, cache) else {
         cache.unknown = NEW_MAPPING;
         return Row::GAP.0;
     };
-    let row = if object == 0 { None } else { row_at(object, address, cache) };
+    let row = if object == 0 { None } else { row_at(object, in_object, cache) };
     let row = row.unwrap_or(Row::GAP);
     if row.is_unknown() && cache.flags & Region::LATE != 0 {
+        // What comes late is looked for again.
         cache.unknown = NEW_CODE;
+    } else if let Some(memo) = memo {
+        let key = if cache.flags & Region::GENERATED != 0 { cache.code_key } else { cache.file_key };
+        *memo = Memo { address, row: row.0, key };
     }
     row.0
 }
@@ -108,6 +134,10 @@ extern "C" fn find_row(pid: u32, address: u64) -> u64 {
 #[inline(never)]
 extern "C" fn find_region(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return 0 };
+    // Only where code is mapped is a row kept.
+    if memo(pid, address).is_some_and(|memo| cache.believes(memo, address)) {
+        return 1;
+    }
     u64::from(region(pid, address, cache).is_some())
 }
 
@@ -122,12 +152,26 @@ pub fn is_unknown(sampled: bool) -> bool {
     }
 }
 
-/// Forgets what the walk before has looked up.
+/// Forgets what the walk before has looked up, and sees what of the memos of a process still holds.
 #[inline(always)]
-pub fn begin() {
+pub fn begin(pid: u32) {
+    let epochs = Epochs::decode(EPOCHS.get(epoch_slot(pid)).copied().unwrap_or(0));
     if let Some(cache) = cache() {
-        *cache = Cache::EMPTY;
+        let (file_key, code_key) = (memo_key(pid, epochs, false), memo_key(pid, epochs, true));
+        *cache = Cache { file_key, code_key, ..Cache::EMPTY };
     }
+}
+
+/// Where the row of an address of a process is kept.
+#[inline(always)]
+fn memo(pid: u32, address: u64) -> Option<&'static mut Memo> {
+    let hash = (address ^ u64::from(pid) << 44).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let block = (hash >> (64 - MEMO_BLOCK_BITS)) as u32;
+    let at = (hash >> (32 - MEMO_BLOCK_BITS) & 0xffff_ffff) * MEMOS_OF_A_BLOCK as u64 >> 32;
+    // Hidden from LLVM, which would add the distance first and compare with null afterwards: the verifier refuses that.
+    let block = core::hint::black_box(MEMOS.get_ptr_mut(block)?);
+    // SAFETY: as in `cache`.
+    unsafe { &mut *block }.get_mut(at as usize)
 }
 
 /// The cache of the walk in progress on this CPU.

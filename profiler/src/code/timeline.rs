@@ -112,6 +112,8 @@ pub(super) struct Timeline {
     ended: BTreeMap<Key, Ended>,
     /// How many ended pieces each size class holds; a look-up skips the empty ones.
     classes: [u32; CLASSES],
+    /// Addresses between which all ended pieces lie, for code that is elsewhere. It never becomes narrower.
+    ended_within: Range<u64>,
     /// The greatest `from` or end of any piece so far: an announcement at or after it is in order.
     newest: u64,
 }
@@ -214,6 +216,11 @@ impl Timeline {
     fn put_ended(&mut self, start: u64, size: u32, from: u64, end: u64, order: u64, function: Option<Arc<Function>>) {
         let class = class_of(size);
         let key = Key { place: place_of(class, start >> shift_of(class)), from, order };
+        let (within, end_address) = (&mut self.ended_within, start.saturating_add(u64::from(size)));
+        *within = match within.is_empty() {
+            true => start..end_address,
+            false => within.start.min(start)..within.end.max(end_address),
+        };
         self.ended.insert(key, Ended { start, end, size, function });
         self.classes[class] = self.classes[class].saturating_add(1);
         self.newest = self.newest.max(end);
@@ -225,7 +232,8 @@ impl Timeline {
 
     /// The cells in which an ended piece that covers `addr` can start.
     fn cells(&self, addr: u64) -> impl Iterator<Item = u64> + '_ {
-        self.used_classes().flat_map(move |class| {
+        let near = self.ended_within.contains(&addr);
+        self.used_classes().filter(move |_| near).flat_map(move |class| {
             let cell = addr >> shift_of(class);
             (cell.saturating_sub(2)..=cell).map(move |cell| place_of(class, cell))
         })

@@ -2,16 +2,20 @@
 //!
 //! A reader never sees a half-written table: rows are written into elements that no reader knows, then published by
 //! one hash update whose value is a single word, and the elements they replace are used again only after a grace of a
-//! second, longer than any sample takes. The update is a system call, which orders the writes before it.
+//! second, longer than any sample takes. The update is a system call, which orders the writes before it. Behind it a new
+//! epoch begins: rows that walks have kept from the tables before are not believed any more.
 
 use std::collections::HashMap as Index;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData};
 use profiler_common::row::Row;
-use profiler_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, Region, Span, pid_check};
+use profiler_common::table::{
+    EPOCH_SLOTS, Epochs, MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, Region, Span, epoch_slot, pid_check,
+};
 use serde::Serialize;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -46,6 +50,7 @@ pub struct TableStats {
 pub struct Tables {
     rows: Mapped<u64>,
     regions: Mapped<Region>,
+    epochs: Mapped<u64>,
     pages: HashMap<MapData, [u32; 2], u64>,
     processes: HashMap<MapData, u32, u64>,
     row_space: Space,
@@ -59,13 +64,14 @@ impl Tables {
     /// Takes the tables' maps out of a loaded object.
     pub(super) fn take(ebpf: &mut Ebpf, rows: u32, regions: u32) -> Result<Self, KernelError> {
         let mut take = |name| ebpf.take_map(name).ok_or(KernelError::Mismatch { name });
-        let (row_map, region_map) = (take("ROWS")?, take("REGIONS")?);
+        let (row_map, region_map, epoch_map) = (take("ROWS")?, take("REGIONS")?, take("EPOCHS")?);
         let pages = HashMap::try_from(take("PAGES")?)?;
         let processes = HashMap::try_from(take("PROCESS_REGIONS")?)?;
         let bytes = u64::from(rows) * 8 + u64::from(regions) * size_of::<Region>() as u64;
         Ok(Self {
             rows: Mapped::new(row_map, rows)?,
             regions: Mapped::new(region_map, regions)?,
+            epochs: Mapped::new(epoch_map, EPOCH_SLOTS)?,
             pages,
             processes,
             row_space: Space::new(rows),
@@ -77,7 +83,8 @@ impl Tables {
     }
 
     /// Publishes the rows of a page, encoded and sorted, in place of those before. Without rows, or when there is no
-    /// room, the page has none. Returns whether it has what was asked for.
+    /// room, the page has none. Returns whether it has what was asked for. A process that has the object mapped goes by
+    /// what it had until [`Tables::change_code`] or [`Tables::set_regions`] is called for it.
     pub fn set_page(&mut self, key: PageKey, rows: &[u64], now: MonoNs) -> bool {
         let span = match u32::try_from(rows.len()) {
             Ok(0) => None,
@@ -108,6 +115,15 @@ impl Tables {
         complete
     }
 
+    /// Pages of a process' generated code have changed.
+    pub fn change_code(&self, pid: Pid) {
+        self.begin_epoch(pid, Epochs::CODE);
+    }
+
+    fn begin_epoch(&self, pid: Pid, change: u64) {
+        self.epochs.counter(epoch_slot(pid.0)).fetch_add(change, Ordering::SeqCst);
+    }
+
     /// Publishes a process' executable mappings, sorted by address and without overlap. Without any, or when there is
     /// no room, the process is walked by frame pointers. Returns whether it has what was asked for.
     pub fn set_regions(&mut self, pid: Pid, regions: &[Region], now: MonoNs) -> bool {
@@ -130,6 +146,7 @@ impl Tables {
                 self.region_spans.remove(&pid)
             }
         };
+        self.begin_epoch(pid, Epochs::MAPPINGS);
         if let Some(old) = old {
             self.region_space.retire(old, now);
         }
@@ -213,6 +230,16 @@ impl<T: IntoBytes + Immutable> Mapped<T> {
             let start = self.memory.address().as_ptr().cast::<T>().add(first as usize);
             std::ptr::copy_nonoverlapping(elements.as_ptr(), start, elements.len());
         }
+    }
+}
+
+impl Mapped<u64> {
+    /// An element that the kernel part reads while it changes. An index beyond the array would be a bug of the caller's.
+    fn counter(&self, index: u32) -> &AtomicU64 {
+        assert!(index < self.capacity, "element {index} of {}", self.capacity);
+        // SAFETY: the index was just checked, elements are aligned to 8 bytes, and no reference to them is ever made
+        // that is not to an atomic.
+        unsafe { AtomicU64::from_ptr(self.memory.address().as_ptr().cast::<u64>().add(index as usize)) }
     }
 }
 

@@ -4,6 +4,7 @@
 mod builders;
 mod catalog;
 mod delays;
+mod recent;
 mod regions;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -18,6 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::builders::{Builders, Built, Image};
 use self::catalog::{Catalog, Found, State};
 use self::delays::Delays;
+use self::recent::Recent;
 use crate::account::UnwindingStats;
 use crate::elf::svma_of_mapping;
 use crate::kernel::Tables;
@@ -87,6 +89,7 @@ struct Code {
 pub(super) struct Unwinding {
     builders: Builders,
     catalog: Catalog,
+    recent: Recent,
     known: FxHashMap<ProcessId, HashMap<KnownFile, u32>>,
     /// Samples that have met files which have not been looked up yet.
     met: HashMap<(ProcessId, KnownFile), u64>,
@@ -119,6 +122,7 @@ impl Unwinding {
         Ok(Self {
             builders: Builders::spawn()?,
             catalog: Catalog::default(),
+            recent: Recent::default(),
             known: FxHashMap::default(),
             met: HashMap::new(),
             code: FxHashMap::default(),
@@ -239,6 +243,14 @@ impl Unwinding {
             for page in pages {
                 tables.set_page(PageKey { object, page }, &[], now);
             }
+            self.change_code(object, tables);
+        }
+    }
+
+    /// The rows of a process' generated code have changed: for itself, and for children that still go by them.
+    fn change_code(&self, object: u32, tables: &Tables) {
+        for (id, _) in self.code.iter().filter(|(_, code)| code.object == object) {
+            tables.change_code(id.pid);
         }
     }
 
@@ -410,12 +422,9 @@ impl Unwinding {
             // Mappings without rows are listed, too: that code can be there is known by them.
             let (object, bias) = self.object_of(process, mapping, now).unwrap_or((0, 0));
             let (start, end) = (mapping.start.0, mapping.end.0);
-            let late = if mapping.may_hold_generated_code() {
-                self.late.contains(&process.id)
-            } else {
-                self.is_loading(process.id, mapping)
-            };
-            let flags = if late { Region::LATE } else { 0 };
+            let generated = mapping.may_hold_generated_code();
+            let late = if generated { self.late.contains(&process.id) } else { self.is_loading(process.id, mapping) };
+            let flags = if late { Region::LATE } else { 0 } | if generated { Region::GENERATED } else { 0 };
             regions::push(&mut regions, Region { start, end, bias, object, flags });
         }
         regions::fit(regions, MAX_REGIONS as usize)
@@ -468,8 +477,13 @@ impl Unwinding {
         let (found, image) = if mapping.kind == MappingKind::Vdso {
             (self.catalog.vdso(now), Image::Vdso)
         } else {
-            // Most files of a new process are known: they need not be opened.
-            if let Ok(identity) = identify_mapping(process.pid, mapping)
+            // Most files of a new process are known: they need not be opened, and mostly not even be looked at.
+            let identity = self.recent.get(mapping, now).or_else(|| {
+                let identity = identify_mapping(process.pid, mapping).ok()?;
+                self.recent.add(mapping, identity, now);
+                Some(identity)
+            });
+            if let Some(identity) = identity
                 && let Some(object) = self.catalog.known(&identity)
             {
                 return (!self.is_own_image(&identity, process)).then_some(object);
@@ -531,7 +545,9 @@ impl Unwinding {
                 code.pages.insert(page);
             }
         });
+        let object = code.object;
         self.stats.jit_pages += count;
+        self.change_code(object, tables);
         let wanted = u64::from(profiler_common::table::MAX_PAGE_ROWS);
         if !refused.is_empty() && (self.evict(wanted, tables, now) || tables.is_returning()) {
             // There will be room when the grace is over.

@@ -167,7 +167,7 @@ pub fn begin(pid: u32) {
 fn memo(pid: u32, address: u64) -> Option<&'static mut Memo> {
     let hash = (address ^ u64::from(pid) << 44).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let block = (hash >> (64 - MEMO_BLOCK_BITS)) as u32;
-    let at = (hash >> (32 - MEMO_BLOCK_BITS) & 0xffff_ffff) * MEMOS_OF_A_BLOCK as u64 >> 32;
+    let at = ((hash >> (32 - MEMO_BLOCK_BITS) & 0xffff_ffff) * MEMOS_OF_A_BLOCK as u64) >> 32;
     // Hidden from LLVM, which would add the distance first and compare with null afterwards: the verifier refuses that.
     let block = core::hint::black_box(MEMOS.get_ptr_mut(block)?);
     // SAFETY: as in `cache`.

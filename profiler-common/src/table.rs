@@ -12,7 +12,8 @@
 //! The walk keeps the rows that it has found, by process and address, in a memo of each CPU: a table that is out of all
 //! caches costs several misses a frame, the memo one. A memo is believed as long as its process' epoch is the one it was
 //! found in; the writer begins a new epoch *after* each change it has published. A walk that reads the old epoch keeps
-//! what it finds under the old one, where nobody looks for it again.
+//! what it finds under the old one, where nobody looks for it again. That one that reads the new epoch sees the new tables is
+//! the order of loads on x86-64; on AArch64 it rests on the end of a system call between the two writes.
 //!
 //! ```text
 //! pid, cut to EPOCH_SLOTS ──EPOCHS──▶ how often its mappings and its generated code have changed

@@ -375,6 +375,7 @@ impl Sampler {
 
     /// No longer samples this process. A process that was not followed is none of a problem.
     pub fn unfollow(&mut self, pid: Pid) {
+        // Each process of a host ends: where none is chosen, none is worth a system call.
         if self.followed > 0 && self.processes.remove(&pid.0).is_ok() {
             self.followed = self.followed.saturating_sub(1);
         }

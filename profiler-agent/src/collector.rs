@@ -123,7 +123,7 @@ impl Collector {
         self.settle(number, outcome)
     }
 
-    /// Forgets what lies in the sections of an object.
+    /// Removes what lies in the sections of an object.
     pub(crate) fn object_gone(&mut self, sections: &[Range]) -> Result<(), Failure> {
         let clear =
             |section: &Range| self.methods.clear(section.start, section.start.saturating_add(u64::from(section.size)));

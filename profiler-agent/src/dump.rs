@@ -81,7 +81,7 @@ impl Drop for Dump {
         let ours = sys::identity(&self.file)
             .is_some_and(|now| now.device == self.identity.device && now.inode == self.identity.inode);
         if !ours {
-            self.file.forget();
+            self.file.give_up();
         }
     }
 }

@@ -9,8 +9,10 @@
 //! ```
 //!
 //! What holds everywhere: nothing here ends the process, waits for anything but the disk, or grows without a bound.
-//! [`process`] keeps panics inside, gives a forked child a dump of its own, and falls silent after the first failure.
-//! The use of it is described in `docs/jit-api.md`.
+//! `process` keeps panics inside, gives a forked child a dump of its own, and falls silent after the first failure.
+//! The use of it is described in [docs/reference/jit-api.md].
+//!
+//! [docs/reference/jit-api.md]: https://github.com/jitprof/jitprof/blob/main/docs/reference/jit-api.md
 
 mod collector;
 mod dump;

@@ -105,7 +105,7 @@ impl Methods {
         room
     }
 
-    /// Forgets a method and returns its regions.
+    /// Removes a method and returns its regions.
     pub(crate) fn remove(&mut self, method: u32) -> Vec<Region> {
         let Some(known) = self.methods.remove(&method) else { return Vec::new() };
         let further = self.further.remove(&method).unwrap_or_default();
@@ -120,7 +120,7 @@ impl Methods {
             .collect()
     }
 
-    /// Makes room for code of `method`: forgets every other method that has a byte in the range, wholly, and what the
+    /// Makes room for code of `method`: removes every other method that has a byte in the range, wholly, and what the
     /// method itself has there. Returns the regions that are gone.
     pub(crate) fn displace(&mut self, start: u64, end: u64, method: u32) -> Vec<Region> {
         let mut gone = Vec::new();
@@ -134,7 +134,7 @@ impl Methods {
         gone
     }
 
-    /// Forgets everything in a range of addresses, and returns the regions that are gone.
+    /// Removes everything in a range of addresses, and returns the regions that are gone.
     pub(crate) fn clear(&mut self, start: u64, end: u64) -> Vec<Region> {
         self.displace(start, end, 0)
     }

@@ -36,7 +36,8 @@ pub(crate) fn with_collector(work: impl FnOnce(&mut Collector) -> Result<(), Fai
 fn run(work: impl FnOnce(&mut Collector) -> Result<(), Failure>) -> Result<(), Failure> {
     let process = current();
     let thread = sys::thread();
-    // A signal handler that compiles, on a thread that is inside: it would wait for itself.
+    // The handler of a fault that compiles, on a thread that is inside: it would wait for itself. (Other signals wait
+    // until the work is done, see `Undisturbed`.)
     if process.inside.load(Ordering::Relaxed) == thread {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! The records that are written, as bytes in this machine's order.
 //!
 //! LOAD, DEBUG_INFO and UNWINDING_INFO are the format's own. The others are extensions, which readers that do not know
-//! them skip by their size; `docs/jit-api.md` specifies them:
+//! them skip by their size; `docs/reference/jit-api.md` specifies them:
 //!
 //! ```text
 //! every record  id total_size u32 | timestamp u64                                                    16

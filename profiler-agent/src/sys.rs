@@ -14,7 +14,7 @@ impl Fd {
     }
 
     /// Lets go of the number without closing it.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.0 = -1;
     }
 
@@ -236,27 +236,43 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
 const CANCEL_DISABLE: i32 = 1;
 
+/// Signals that an instruction of the thread itself causes: blocked, they would end the process.
+const FAULTS: [i32; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
+
 /// While it lives, the thread is not cancelled (write(2) is a place where it could be, and the unwinding that follows
-/// would end the process at our border). At its end the thread's errno is what it was.
-#[derive(Debug)]
+/// would end the process at our border), and signals from outside wait: the handler of one may compile, and would wait
+/// for a lock that its own thread holds. At its end the thread's errno is what it was.
 pub(crate) struct Undisturbed {
     errno: i32,
     cancel_state: i32,
+    signals: libc::sigset_t,
 }
 
 impl Undisturbed {
     pub(crate) fn begin() -> Self {
-        let mut undisturbed = Self { errno: errno(), cancel_state: 0 };
-        // SAFETY: writes the old state into the field.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut undisturbed.cancel_state) };
-        undisturbed
+        // SAFETY: all-zero bytes are a valid set; the calls write into the sets and into the field only.
+        unsafe {
+            let mut undisturbed = Self { errno: errno(), cancel_state: 0, signals: std::mem::zeroed() };
+            let mut blocked: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut blocked);
+            for fault in FAULTS {
+                libc::sigdelset(&raw mut blocked, fault);
+            }
+            pthread_setcancelstate(CANCEL_DISABLE, &raw mut undisturbed.cancel_state);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, &raw mut undisturbed.signals);
+            undisturbed
+        }
     }
 }
 
 impl Drop for Undisturbed {
     fn drop(&mut self) {
-        // SAFETY: the state that the thread had; a null pointer is not written to (glibc, musl).
-        unsafe { pthread_setcancelstate(self.cancel_state, std::ptr::null_mut()) };
+        // SAFETY: the mask and the state that the thread had; null pointers are not written to (glibc, musl).
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, std::ptr::null_mut());
+            pthread_setcancelstate(self.cancel_state, std::ptr::null_mut());
+        }
         set_errno(self.errno);
     }
 }
@@ -291,5 +307,32 @@ impl Pages {
         // SAFETY: the range lies within the readable pages, which live for good.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
         at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn on_signal(_: i32) {
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+        set_errno(libc::EINTR);
+    }
+
+    #[test]
+    fn a_signal_waits_until_the_work_is_done_and_then_comes() {
+        // SAFETY: the handler does nothing that a handler may not do.
+        unsafe { libc::signal(libc::SIGUSR2, on_signal as extern "C" fn(i32) as libc::sighandler_t) };
+        set_errno(libc::ENOENT);
+        let undisturbed = Undisturbed::begin();
+        // SAFETY: sends the calling thread a signal that it handles.
+        unsafe { libc::raise(libc::SIGUSR2) };
+        assert_eq!(SIGNALS.load(Ordering::Relaxed), 0);
+        drop(undisturbed);
+        assert_eq!((SIGNALS.load(Ordering::Relaxed), errno()), (1, libc::ENOENT));
     }
 }

@@ -1,13 +1,25 @@
-//! What crosses the border between jitprof's kernel part and its userspace: records, limits, stop reasons, the
-//! configuration's names, and the unwinding step that both sides run.
+#![doc = include_str!("../README.md")]
+//!
+//! # Where things are
+//!
+//! | module | what |
+//! |---|---|
+//! | [`unwind`] | the step, and the traits of what it reads: [`StackMemory`](unwind::StackMemory) and [`UnwindRules`](unwind::UnwindRules) |
+//! | [`row`] | rules and the 8 bytes that they are written as |
+//! | [`machine`], [`stop`], [`units`] | whose code it is; why a walk ended; numbers that must not be mixed up |
+//! | [`table`] | keys and values of the maps in which rows are found, and how they are replaced under their readers |
+//! | [`sample`], [`snapshot`] | records of the ring buffer |
+//! | [`config`], [`limits`] | what both sides agree on |
 #![no_std]
 
 pub mod config;
-pub mod late;
 pub mod limits;
 pub mod machine;
 pub mod row;
 pub mod sample;
+pub mod snapshot;
 pub mod stop;
 pub mod table;
+pub mod taken;
+pub mod units;
 pub mod unwind;

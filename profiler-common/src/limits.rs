@@ -1,4 +1,4 @@
-//! Bounds that the kernel part and userspace agree on.
+//! Bounds that BPF programs and userspace agree on.
 
 /// Kernel frames kept per sample. The kernel's own default limit (`kernel.perf_event_max_stack`) is 127.
 pub const MAX_KERNEL_FRAMES: usize = 127;
@@ -13,7 +13,7 @@ pub const MAX_FRAMES: usize = MAX_KERNEL_FRAMES + MAX_USER_FRAMES;
 /// Bytes of a thread's name, NUL included (the kernel's `TASK_COMM_LEN`).
 pub const COMM_LEN: usize = 16;
 
-/// Control groups of version 2 that the kernel part compares a task's with; each costs a call a sample.
+/// Control groups of version 2 that the BPF program compares a task's with; each costs a call a sample.
 pub const MAX_CGROUPS: u32 = 16;
 
 /// Farthest that a frame pointer may lie above the stack pointer of its frame, in bytes. Larger frames do not occur in

@@ -11,7 +11,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// The one that this code runs on; in the kernel part, the one that it was built for.
+    /// The one that this code runs on; in a BPF program, the one that it was built for.
     pub const NATIVE: Self =
         if cfg!(any(bpf_target_arch = "aarch64", all(not(target_arch = "bpf"), target_arch = "aarch64"))) {
             Self::Aarch64

@@ -1,4 +1,4 @@
-//! Unwind rows: how the tables that the kernel part searches are written.
+//! Unwind rows: how the tables that the BPF program searches are written.
 //!
 //! A row holds from its address to that of the next row. It is 8 bytes, because the kernel pads the elements of array
 //! maps to 8 bytes anyway:
@@ -44,6 +44,11 @@ pub enum CfaKind {
     /// `cfa = *(sp + a) + b`: generated code that has moved to another stack, or aligned its own, and keeps the stack
     /// pointer that it came with where it is now. The offset is both: see [`Row::saved_sp_bytes`].
     SpSaved = 9,
+    /// `cfa = fp + offset`, and `sp` is on another stack, which may lie above: BEAM's calls on the C stack.
+    FpAway = 10,
+    /// The caller's frame pointer and the return address are at `fp` as usual, but its stack pointer was saved:
+    /// `cfa = *(fp + offset)`. Interpreters that move arguments away from where their caller has put them (HotSpot).
+    FpSender = 11,
 }
 
 /// Where the caller's frame pointer is.
@@ -56,6 +61,8 @@ pub enum FpKind {
     AtCfa = 1,
     /// `fp = *(fp + offset)`.
     AtFp = 2,
+    /// Nowhere that is known: the caller's rows must do without it.
+    Lost = 3,
 }
 
 /// Where the return address is. x86-64 knows only the first.
@@ -98,6 +105,8 @@ impl Rule {
     pub const PLT: Self = Self::plain(CfaKind::Plt);
     /// A signal frame.
     pub const SIGNAL: Self = Self::plain(CfaKind::Signal);
+    /// HotSpot's interpreter: `ra = *(fp + 8); fp = *fp`, and the caller's stack pointer at `fp - 8`.
+    pub const INTERPRETER: Self = Self { cfa_offset: -1, ..Self::plain(CfaKind::FpSender) };
     /// `push rbp; mov rbp, rsp` or `stp x29, x30, [sp, #-16]!; mov x29, sp` has run: `cfa = fp + 16; fp = *(cfa - 16)`.
     pub const FRAME_POINTER: Self =
         Self { cfa_offset: 2, fp: FpKind::AtCfa, fp_offset: -2, ..Self::plain(CfaKind::Fp) };
@@ -156,7 +165,7 @@ impl Rule {
         }
         let anchored = match self.fp {
             FpKind::AtCfa => Some(self),
-            FpKind::Same => scaled(offset_bytes).map(|fp_offset| Self { fp_offset, ..self }),
+            FpKind::Same | FpKind::Lost => scaled(offset_bytes).map(|fp_offset| Self { fp_offset, ..self }),
             FpKind::AtFp => None,
         };
         anchored.and_then(|rule| rule.with_return_near_fp(offset_bytes)).unwrap_or(Self::UNSUPPORTED)
@@ -211,6 +220,12 @@ impl Row {
     #[inline(always)]
     pub fn is_unknown(self) -> bool {
         self.0 >> 16 == 0
+    }
+
+    /// Whether there is no rule, so that the frame pointer is tried.
+    #[inline(always)]
+    pub fn is_gap(self) -> bool {
+        self.cfa_kind() == CfaKind::Gap as u8
     }
 
     /// Low 16 bits of the first address that the row holds for.
@@ -281,6 +296,8 @@ mod tests {
         for rule in [
             Rule::FRAME_POINTER,
             Rule::ENTRY,
+            Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::FpAway, 16) },
+            Rule::INTERPRETER,
             Rule::with_cfa(CfaKind::Sp, 32_760 * 8).with_fp(FpKind::AtCfa, -16),
             Rule::with_cfa(CfaKind::FpDeref, -8).with_fp(FpKind::AtFp, 0),
             Rule::LINK_ENTRY,

@@ -1,18 +1,65 @@
-//! The record that the kernel part puts into the ring buffer for each sample.
+//! The record that the BPF program puts into the ring buffer for each sample.
 //!
 //! ```text
 //! SampleHeader   48 bytes
 //! u64 × kernel_frames   innermost first
-//! u64 × user_frames     innermost first; [0] is the instruction pointer, the others are return addresses
-//! LateHeader and stack bytes, if `late` is set: see `late`
+//! u64 × user_frames     innermost first, each a `FramePc`
+//! TakenHeader and words of frames, if `taken` is not 0: see `taken`
+//! SnapshotHeader and stack bytes, if `snapshot` is set: see `snapshot`
 //! ```
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::late::{LateHeader, MAX_PIECE_BYTES};
 use crate::limits::{COMM_LEN, MAX_FRAMES};
+use crate::snapshot::{MAX_SNAPSHOT_BYTES, SnapshotHeader};
+use crate::taken::{MAX_TAKEN, TakenFrame, TakenHeader};
+use crate::unwind::PcKind;
 
-/// The fixed part of a sample. Writer: the sampler in the kernel. Reader: userspace, once, in ring order.
+/// A user frame's program counter, and what it is, in one word: user addresses leave the upper bits free.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct FramePc(pub u64);
+
+impl FramePc {
+    /// Set where the frame was interrupted at its program counter: the innermost one, and one below a signal handler.
+    const INTERRUPTED: u64 = 1 << 63;
+
+    /// From what a walk has found.
+    #[inline(always)]
+    pub const fn new(pc: u64, kind: PcKind) -> Self {
+        match kind {
+            PcKind::Instruction => Self(pc | Self::INTERRUPTED),
+            PcKind::ReturnAddress | PcKind::ReturnAddressAbove => Self(pc),
+        }
+    }
+
+    /// The program counter.
+    #[inline(always)]
+    pub const fn pc(self) -> u64 {
+        self.0 & !Self::INTERRUPTED
+    }
+
+    /// Whether the CPU was at the program counter, or would have gone on there without a call's return.
+    #[inline(always)]
+    pub const fn is_interrupted(self) -> bool {
+        self.0 & Self::INTERRUPTED != 0
+    }
+
+    /// The address at which rules, names and lines of the frame are looked up: of a return address one byte before it,
+    /// because the call may be the last instruction of its function.
+    #[inline(always)]
+    pub const fn lookup(self) -> u64 {
+        if self.is_interrupted() { self.pc() } else { self.0.wrapping_sub(1) }
+    }
+}
+
+impl core::fmt::Debug for FramePc {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:#x}{}", self.pc(), if self.is_interrupted() { "!" } else { "" })
+    }
+}
+
+/// The fixed part of a sample. Writer: the BPF program. Reader: userspace, once, in ring order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SampleHeader {
@@ -24,7 +71,7 @@ pub struct SampleHeader {
     pub tid: u32,
     /// CPU number.
     pub cpu: u32,
-    /// What the sample cost in the kernel part until it was handed over, in nanoseconds; saturates.
+    /// What the sample cost in the BPF program until it was handed over, in nanoseconds; saturates.
     pub cost_ns: u32,
     /// Kernel frames that follow, 0 to `MAX_KERNEL_FRAMES`.
     pub kernel_frames: u16,
@@ -34,10 +81,10 @@ pub struct SampleHeader {
     pub stop: u8,
     /// 1 when the CPU was in the kernel, else 0.
     pub in_kernel: u8,
-    /// 1 when a [`LateHeader`] and a piece of the stack follow the frames, else 0.
-    pub late: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// 1 when a [`SnapshotHeader`] and bytes of the stack follow behind all else, else 0.
+    pub snapshot: u8,
+    /// Frames whose words follow the frames.
+    pub taken: u8,
     /// The thread's name, NUL-terminated.
     pub comm: [u8; COMM_LEN],
 }
@@ -45,7 +92,7 @@ pub struct SampleHeader {
 const _: () = assert!(size_of::<SampleHeader>() == 48);
 const _: () = assert!(size_of::<SampleHeader>().is_multiple_of(8));
 
-/// A sample with room for all frames: what the kernel part fills in its per-CPU state.
+/// A sample with room for all frames: what the BPF program fills in its per-CPU state.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct SampleBuffer {
@@ -54,13 +101,17 @@ pub struct SampleBuffer {
     /// Kernel frames, directly followed by user frames.
     pub frames: [u64; MAX_FRAMES],
     /// Room for what follows the frames; it begins where they end.
-    pub late: [u8; size_of::<LateHeader>() + MAX_PIECE_BYTES],
+    pub rest: [u8; REST_BYTES],
 }
 
-// The kernel refuses a per-CPU map value above 32 KiB.
-const _: () = assert!(size_of::<SampleBuffer>() <= 32 << 10);
+/// Room for a whole snapshot without words, or for all words and a short one. The kernel refuses a per-CPU map value above
+/// 32 KiB, and what a walk needs besides lies in the same.
+const REST_BYTES: usize = 22 << 10;
+const _: () = assert!(size_of::<TakenHeader>() + MAX_TAKEN * size_of::<TakenFrame>() + 4096 <= REST_BYTES);
+const _: () = assert!(size_of::<SnapshotHeader>() + MAX_SNAPSHOT_BYTES <= REST_BYTES);
+const _: () = assert!(size_of::<SampleBuffer>() <= (32 << 10) - 512);
 
-/// What the kernel part counts per CPU; indices of the COUNTERS map.
+/// What the BPF program counts per CPU; indices of the COUNTERS map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Counter {
@@ -70,8 +121,8 @@ pub enum Counter {
     RingFull = 1,
     /// Nanoseconds spent on taken samples.
     CostNs = 2,
-    /// Pieces of stacks left out because there were too many, or the ring too full.
-    LateRefused = 3,
+    /// Stack snapshots left out because there were too many, or the ring too full.
+    SnapshotsRefused = 3,
 }
 
 /// Entries of the COUNTERS map.

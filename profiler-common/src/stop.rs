@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum StopReason {
-    /// The frame-pointer chain ended with a zero, or the tables mark the outermost function: the whole stack.
+    /// The tables mark the outermost function: the whole stack.
     EndOfStack = 0,
     /// The sampled task has no user registers: a kernel thread, or an exiting task.
     NoUserRegisters = 1,
@@ -29,12 +29,15 @@ pub enum StopReason {
     /// Found by userspace: generated code was unwound before its own rules were in the tables.
     StaleRules = 11,
     /// Found by userspace: the part of the stack that the sample brought along ends before the stack does.
-    PieceEnd = 12,
+    SnapshotEnd = 12,
+    /// The frame pointer is zero: the end of a chain, or a register that is used for something else. Where the chain has
+    /// reached an entry point, userspace knows that it is the end.
+    ZeroFramePointer = 13,
 }
 
 impl StopReason {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::EndOfStack,
         Self::NoUserRegisters,
         Self::NotAsked,
@@ -47,7 +50,8 @@ impl StopReason {
         Self::UnsupportedRule,
         Self::BadFrame,
         Self::StaleRules,
-        Self::PieceEnd,
+        Self::SnapshotEnd,
+        Self::ZeroFramePointer,
     ];
 
     /// The reason with this code, if there is one.
@@ -69,7 +73,8 @@ impl StopReason {
             Self::NotExecutable => "return address outside executable mappings",
             Self::UnsupportedRule => "unwind rule not supported",
             Self::BadFrame => "unwind rule gives no caller above",
-            Self::PieceEnd => "deeper than the saved piece of the stack",
+            Self::SnapshotEnd => "deeper than the stack snapshot",
+            Self::ZeroFramePointer => "frame pointer is zero, behind no known entry point",
             Self::StaleRules => "generated code too new for its unwind rules",
         }
     }

@@ -5,15 +5,15 @@
 //! of its key.
 //!
 //! ```text
-//! pid ──PROCESSES_REGIONS──▶ Span of REGIONS, sorted by address; each: range, bias, object
+//! pid ──PROCESS_REGIONS──▶ Span of REGIONS, sorted by address; each: range, bias, object
 //! (object, 64 KiB page) ──PAGES──▶ Span of ROWS, sorted by pc_low; the first row holds at the page's start
 //! ```
 //!
-//! The walk keeps the rows that it has found, by process and address, in a memo of each CPU: a table that is out of all
-//! caches costs several misses a frame, the memo one. A memo is believed as long as its process' epoch is the one it was
-//! found in; the writer begins a new epoch *after* each change it has published. A walk that reads the old epoch keeps
-//! what it finds under the old one, where nobody looks for it again. That one that reads the new epoch sees the new tables is
-//! the order of loads on x86-64; on AArch64 it rests on the end of a system call between the two writes.
+//! The walk keeps the rows that it has found, by process and address, in a row cache of each CPU: a table that is out of
+//! the CPU's caches costs several misses a frame, the row cache one. A row in it is believed as long as its process' epoch
+//! is the one it was found in; the writer begins a new epoch *after* each change it has published. A walk that reads the
+//! old epoch keeps what it finds under the old one, where nobody looks for it again. That one that reads the new epoch sees
+//! the new tables is the order of loads on x86-64; on AArch64 it rests on the end of a system call between the two writes.
 //!
 //! ```text
 //! pid, cut to EPOCH_SLOTS ──EPOCHS──▶ how often its mappings and its generated code have changed
@@ -25,8 +25,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const PAGE_BITS: u32 = 16;
 /// Rows of a page: one for each address, at most.
 pub const MAX_PAGE_ROWS: u32 = 1 << PAGE_BITS;
-/// Executable mappings of a process that the kernel part knows.
+/// Executable mappings of a process that the BPF program knows.
 pub const MAX_REGIONS: u32 = 8192;
+/// Pages of rows that all objects together have.
+pub const MAX_PAGES: u32 = 65_536;
+/// Processes whose mappings are known.
+pub const MAX_PROCESSES: u32 = 16_384;
 /// Steps of a search over `MAX_REGIONS`.
 pub const REGION_STEPS: u32 = 14;
 /// Steps of a search over `MAX_PAGE_ROWS`.
@@ -126,31 +130,34 @@ pub fn epoch_slot(pid: u32) -> u32 {
     pid & (EPOCH_SLOTS - 1)
 }
 
-/// A row that a walk has found. Writer and reader: the kernel part, on one CPU.
+/// A row that a walk has found. Writer and reader: the BPF program, on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Memo {
+pub struct CachedRow {
     /// Where the row holds, in the process.
     pub address: u64,
     /// The encoded row.
     pub row: u64,
-    /// For whom, see [`memo_key`].
+    /// For whom, see [`cached_row_key`].
     pub key: u64,
 }
 
-/// What must be equal for a memo to be believed: the process, and the epoch of its mappings or, for generated code, also
+/// Set in the key of a cached row if words are taken along with frames there; not compared.
+pub const CACHED_TAKE: u64 = 1 << 30;
+
+/// What must be equal for a cached row to be believed: the process, and the epoch of its mappings or, for generated code, also
 /// of that. A process id has 22 bits at most.
 #[inline(always)]
-pub fn memo_key(pid: u32, epochs: Epochs, is_generated: bool) -> u64 {
+pub fn cached_row_key(pid: u32, epochs: Epochs, is_generated: bool) -> u64 {
     let (epoch, kind) = match is_generated {
         // Both only grow, and so does their sum.
         true => (epochs.mappings.wrapping_add(epochs.code), 1 << 31),
         false => (epochs.mappings, 0),
     };
-    u64::from(epoch) << 32 | u64::from(pid & 0x7fff_ffff) | kind
+    u64::from(epoch) << 32 | u64::from(pid & 0x3fff_ffff) | kind
 }
 
-/// An executable mapping. Writer: userspace. Reader: the kernel part.
+/// An executable mapping. Writer: userspace. Reader: the BPF program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Region {
@@ -162,16 +169,21 @@ pub struct Region {
     pub bias: u64,
     /// Which rows; 0 for none.
     pub object: u32,
-    /// [`Region::LATE`] and [`Region::GENERATED`], or 0.
+    /// [`Region::SNAPSHOT`], [`Region::GENERATED`], [`Region::REPLACED`] and [`Region::TAKE`], or 0.
     pub flags: u32,
 }
 
 impl Region {
     /// Generated code that may get rows later, or a file whose rows are being built: a frame in it without a row is
-    /// worth a piece of the stack.
-    pub const LATE: u32 = 1;
+    /// worth a stack snapshot.
+    pub const SNAPSHOT: u32 = 1;
     /// Its rows are those of the process' generated code, and change with it.
     pub const GENERATED: u32 = 2;
+    /// Code that is replaced all the time: with [`Region::SNAPSHOT`] also a frame that has a row is worth one, for the row
+    /// may be that of what was there before.
+    pub const REPLACED: u32 = 4;
+    /// Words are taken along with frames in it; see [`taken`](crate::taken).
+    pub const TAKE: u32 = 8;
 }
 
 const _: () = assert!(size_of::<Region>() == 32);
@@ -191,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn a_memo_is_refused_for_another_process_and_after_each_change() {
-        let key = |pid, slot, is_generated| memo_key(pid, Epochs::decode(slot), is_generated);
+    fn a_cached_row_is_refused_for_another_process_and_after_each_change() {
+        let key = |pid, slot, is_generated| cached_row_key(pid, Epochs::decode(slot), is_generated);
         let slot = 7 * Epochs::MAPPINGS + 9 * Epochs::CODE;
         assert_eq!(Epochs::decode(slot), Epochs { mappings: 7, code: 9 });
         assert_ne!(key(1, slot, false), key(1 + EPOCH_SLOTS, slot, false));

@@ -1,6 +1,6 @@
 //! One step from a frame to its caller: the code that runs in the kernel and in the host tests.
 //!
-//! The step is generic over the memory it reads and over the tables that give a rule for a pc, so that the kernel part
+//! The step is generic over the memory it reads and over the tables that give a rule for a pc, so that the BPF program
 //! reads user memory through BPF helpers while tests read recorded stacks. The rules also say which machine they are
 //! for: where that is a constant the other machine's part is compiled away.
 
@@ -57,7 +57,7 @@ pub trait StackMemory {
     fn read_u64(&self, address: u64) -> Result<u64, ReadFault>;
 
     /// Reads the two words at `address`: a saved frame pointer mostly lies below the return address, and one read costs
-    /// the kernel part half of two.
+    /// the BPF program half of two.
     ///
     /// # Errors
     /// As [`StackMemory::read_u64`], for either.
@@ -74,6 +74,12 @@ pub trait UnwindRules {
 
     /// Whether code can be at `lookup_pc`, as far as is known.
     fn is_code(&self, lookup_pc: u64) -> bool;
+
+    /// Whether the row that was asked for last is one of a file, which hold whatever happens: where it leads is where
+    /// the code goes on, also if nothing is known to be mapped there yet.
+    fn is_certain(&self) -> bool {
+        false
+    }
 
     /// Whose code it is.
     fn machine(&self) -> Machine;
@@ -131,12 +137,20 @@ const SP: u8 = CfaKind::Sp as u8;
 const FP: u8 = CfaKind::Fp as u8;
 const FP_DEREF: u8 = CfaKind::FpDeref as u8;
 const SP_DEREF: u8 = CfaKind::SpDeref as u8;
+/// This kind and those above it lead back from another stack.
 const SP_SAVED: u8 = CfaKind::SpSaved as u8;
+const FP_AWAY: u8 = CfaKind::FpAway as u8;
+const FP_SENDER: u8 = CfaKind::FpSender as u8;
 const PLT: u8 = CfaKind::Plt as u8;
 const SIGNAL: u8 = CfaKind::Signal as u8;
 const OUTERMOST: u8 = CfaKind::Outermost as u8;
 const AT_CFA: u8 = FpKind::AtCfa as u8;
 const AT_FP: u8 = FpKind::AtFp as u8;
+const LOST: u8 = FpKind::Lost as u8;
+
+/// The frame pointer of a caller whose is not known: aligned to nothing, so that no rule and no check believes it. A zero
+/// would look like the end of a chain.
+pub const LOST_FP: u64 = 1;
 
 const BAD_FRAME: u8 = StopReason::BadFrame as u8;
 const BAD_RETURN_ADDRESS: u8 = StopReason::BadReturnAddress as u8;
@@ -170,7 +184,7 @@ const ARM_SIGRETURN: u64 = 0xd400_0001_d280_1168;
 /// forged signal frames and saved stack pointers.
 ///
 /// Where there is no row, the frame pointer is believed only if `sp <= fp`, `fp - sp < MAX_FRAME_BYTES` and it is
-/// 8-byte aligned. The same is tried where a row leads to no code: generated code that has just been replaced still
+/// 8-byte aligned. The same is tried where a row of generated code leads to no code: what has just been replaced still
 /// has its predecessor's rows for some milliseconds, and most of it keeps frame pointers.
 ///
 /// # Errors
@@ -191,7 +205,7 @@ pub fn step<M: StackMemory, R: UnwindRules>(frame: Frame, memory: &M, rules: &R)
     };
     let by_row = failed.map_or(Ok(caller), Err);
     let believed = match failed {
-        None => rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
+        None => rules.is_certain() || rules.is_code(lookup_pc(caller.registers.pc, caller.kind)),
         // A word that cannot be read is no sign of a wrong row: the frame pointer would skip callers in silence.
         // On AArch64 an unsupported rule mostly is one that names the link register in a caller.
         Some(reason) => match reason as u8 {
@@ -227,7 +241,7 @@ impl<M: StackMemory> Walk<'_, M> {
             // The frame pointer leads to where the caller's has been saved, which the row places in the frame.
             SP if row.fp_kind() == AT_CFA => fp.wrapping_sub(row.fp_offset_bytes().cast_unsigned()),
             SP => return Err(StopReason::NoFramePointer),
-            FP => fp.wrapping_add_signed(row.cfa_offset_bytes()),
+            FP | FP_AWAY => fp.wrapping_add_signed(row.cfa_offset_bytes()),
             FP_DEREF => self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
             SP_DEREF => self.read(sp.wrapping_add_signed(row.cfa_offset_bytes()))?.wrapping_add(8),
             SP_SAVED => {
@@ -237,13 +251,14 @@ impl<M: StackMemory> Walk<'_, M> {
             // Behind the slot's push the return address is one word further up.
             PLT => sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 }),
             SIGNAL => return self.over_signal(sp),
+            FP_SENDER if self.machine == Machine::X86_64 => return self.by_sender(row, sp, fp),
             OUTERMOST => return Err(StopReason::EndOfStack),
             _ => return Err(StopReason::UnsupportedRule),
         };
         match self.machine {
             Machine::X86_64 => {
                 // A stack that code has moved to may lie anywhere.
-                if cfa <= sp && row.cfa_kind() != SP_SAVED {
+                if cfa <= sp && row.cfa_kind() < SP_SAVED {
                     return Err(StopReason::BadFrame);
                 }
                 if row.fp_kind() == AT_CFA && row.fp_offset_bytes() == -16 {
@@ -255,6 +270,17 @@ impl<M: StackMemory> Walk<'_, M> {
             }
             Machine::Aarch64 => self.by_arm_row(row, cfa, frame),
         }
+    }
+
+    #[inline(always)]
+    fn by_sender(&self, row: Row, sp: u64, fp: u64) -> Result<Frame, StopReason> {
+        let sender = self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?;
+        // Before the frame is made the frame pointer is somebody else's, and anything lies there.
+        if fp < sp || sender <= fp || sender.wrapping_sub(fp) >= MAX_FRAME_BYTES {
+            return Err(StopReason::BadFrame);
+        }
+        let (caller_fp, return_address) = self.read_pair(fp)?;
+        self.caller(return_address, sender, caller_fp)
     }
 
     #[inline(always)]
@@ -282,6 +308,7 @@ impl<M: StackMemory> Walk<'_, M> {
         match row.fp_kind() {
             AT_CFA => self.read(cfa.wrapping_add_signed(row.fp_offset_bytes())),
             AT_FP => self.read(fp.wrapping_add_signed(row.fp_offset_bytes())),
+            LOST => Ok(LOST_FP),
             _ => Ok(fp),
         }
     }
@@ -303,21 +330,26 @@ impl<M: StackMemory> Walk<'_, M> {
     }
 
     /// Whether a handler returns to here, or what it has returned to is at its second instruction or in its system call.
+    ///
+    /// One read for all three places: that is asked of every frame without a row, and the verifier walks through what
+    /// follows for each way that a read can end. At the last word that is mapped it is not seen.
     #[inline(always)]
     fn is_sigreturn(&self, pc: u64, kind: PcKind) -> bool {
-        let is_at = |start| self.memory.read_u64(start) == Ok(ARM_SIGRETURN);
-        match kind {
-            PcKind::Instruction => is_at(pc) || is_at(pc.wrapping_sub(4)) || is_at(pc.wrapping_sub(8)),
-            PcKind::ReturnAddress => is_at(pc),
-            PcKind::ReturnAddressAbove => false,
-        }
+        let behind = match kind {
+            PcKind::Instruction => 8,
+            PcKind::ReturnAddress => 0,
+            PcKind::ReturnAddressAbove => return false,
+        };
+        let Ok((first, second)) = self.memory.read_pair(pc.wrapping_sub(behind)) else { return false };
+        first == ARM_SIGRETURN
+            || (behind != 0 && (second == ARM_SIGRETURN || (first >> 32 | second << 32) == ARM_SIGRETURN))
     }
 
     /// `ra = *(fp + 8); fp = *fp`, and on x86-64 `cfa = fp + 16`, which elsewhere is the least that it can be.
     #[inline(always)]
     fn by_frame_pointer(&self, sp: u64, fp: u64) -> Result<Frame, StopReason> {
         if fp == 0 {
-            return Err(StopReason::EndOfStack);
+            return Err(StopReason::ZeroFramePointer);
         }
         if fp < sp || fp.wrapping_sub(sp) >= MAX_FRAME_BYTES || fp & 7 != 0 {
             return Err(StopReason::NoFramePointer);

@@ -1,8 +1,8 @@
-//! Recorded states of real processes, walked by the step that the kernel part runs.
+//! Recorded states of real processes, walked by the step that the BPF program runs.
 //!
 //! A state (`states/NAME.state`) is registers, the words of the stack, executable mappings, the rows that look-ups found
 //! with the range that each holds for, and the frames that are to be found. All of it is from a stopped process:
-//! `states/record.py` has gdb write it down, with the frames that gdb's own unwinder finds, and the example
+//! `states/record.py` has gdb write it down, with the frames that gdb's own unwinder finds, and the tool
 //! `record_state` adds the rows that jitprof makes of the process' files and its dump, and holds the frames against gdb's.
 //! Behind generated code, about which gdb knows nothing, the names are what can be checked: they are the chain that the
 //! target is known to have.
@@ -11,10 +11,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use profiler_common::machine::Machine;
-use profiler_common::row::Row;
-use profiler_common::stop::StopReason;
-use profiler_common::unwind::{Frame, ReadFault, Registers, StackMemory, UnwindRules, step};
+use jitprof_common::machine::Machine;
+use jitprof_common::row::Row;
+use jitprof_common::stop::StopReason;
+use jitprof_common::unwind::{Frame, ReadFault, Registers, StackMemory, UnwindRules, step};
 
 /// A state, and which of its reads is to fail.
 #[derive(Default)]

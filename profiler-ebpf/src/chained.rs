@@ -1,4 +1,5 @@
-//! The sampler for kernels without `bpf_loop`: the same walk, some turns in each of a chain of tail calls.
+//! The sampler for kernels without `bpf_loop`: the same walk, some turns in each of a chain of tail calls. It takes no
+//! words along with frames.
 
 use aya_ebpf::{
     macros::{map, perf_event},
@@ -37,7 +38,7 @@ fn start(ctx: &PerfEventContext, registers: impl FnOnce(&PerfEventContext) -> Sa
         // SAFETY: nothing of this frame is needed after a successful call, and nothing in it has a destructor.
         unsafe { WALKERS.tail_call(ctx, 0) };
     }
-    hand_over(walk);
+    hand_over::<false>(walk, 0);
     0
 }
 
@@ -46,7 +47,7 @@ fn start(ctx: &PerfEventContext, registers: impl FnOnce(&PerfEventContext) -> Sa
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn chained_turn() -> u64 {
-    u64::from(turn())
+    u64::from(turn::<false>())
 }
 
 /// Goes on with the walk of this CPU, and hands the sample over when it has ended.
@@ -66,6 +67,6 @@ pub fn walker(ctx: PerfEventContext) -> u32 {
     }
     let Some(walk) = STATE.get_ptr_mut(0) else { return 0 };
     // SAFETY: as in `begin`; the per-CPU state stays this sample's from the entry program to here.
-    hand_over(unsafe { &mut *walk });
+    hand_over::<false>(unsafe { &mut *walk }, 0);
     0
 }

@@ -16,7 +16,7 @@ use aya_ebpf::{
     maps::{PerCpuArray, RingBuf},
     programs::PerfEventContext,
 };
-use profiler_common::{
+use jitprof_common::{
     limits::{COMM_LEN, MAX_KERNEL_FRAMES},
     sample::{SampleBuffer, SampleHeader},
 };
@@ -71,8 +71,8 @@ pub fn getstack(ctx: PerfEventContext) -> u32 {
         user_frames: user as u16,
         stop: 0,
         in_kernel: 0,
-        late: 0,
-        reserved: 0,
+        snapshot: 0,
+        taken: 0,
         comm,
     };
     let size = (size_of::<SampleHeader>() + (kernel + user) * 8).min(size_of::<SampleBuffer>());

@@ -3,10 +3,11 @@
 #![no_main]
 
 mod chained;
-mod late;
 mod maps;
 mod select;
+mod snapshot;
 mod tables;
+mod take;
 mod user;
 
 use core::ffi::c_void;
@@ -22,9 +23,9 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use aya_log_ebpf::debug;
-use profiler_common::{
+use jitprof_common::{
     limits::{COMM_LEN, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, WAKE_UP_BYTES},
-    sample::{Counter, SampleBuffer, SampleHeader},
+    sample::{Counter, FramePc, SampleBuffer, SampleHeader},
     stop::StopReason,
     unwind::{Frame, step},
 };
@@ -39,10 +40,13 @@ use crate::user::{SampledRegisters, UserMemory};
 pub fn sampler(ctx: PerfEventContext) -> u32 {
     let Some((walk, has_user_stack)) = begin(&ctx, user::registers) else { return 0 };
     if has_user_stack {
+        take::begin(&ctx, walk);
         // SAFETY: the callback keeps to the signature that bpf_loop calls.
         unsafe { bpf_loop(MAX_USER_FRAMES as u32, walk_frame as *mut c_void, core::ptr::null_mut(), 0) };
+        take::words(walk);
     }
-    hand_over(walk);
+    let taken = take::bytes(walk);
+    hand_over::<true>(walk, taken);
     0
 }
 
@@ -75,12 +79,13 @@ fn begin(
         user_frames: 0,
         stop: StopReason::NotAsked as u8,
         in_kernel: registers.in_kernel as u8,
-        late: 0,
-        reserved: 0,
+        snapshot: 0,
+        taken: 0,
         comm,
     };
     walk.user_frames = 0;
-    walk.late.reset();
+    (walk.take, walk.noted, walk.taken) = (0, 0, 0);
+    walk.snapshot.reset();
     walk.stop = StopReason::NotAsked as u8;
     if USER_STACK.load() == 0 {
         return Some((walk, false));
@@ -114,12 +119,12 @@ fn kernel_stack(ctx: &PerfEventContext, walk: &mut Walk) -> u16 {
 
 /// A turn as `bpf_loop` calls it. Not by way of a global function, of whose result the verifier would know nothing.
 unsafe extern "C" fn walk_frame(_index: u64, _ctx: *mut c_void) -> i64 {
-    i64::from(turn())
+    i64::from(turn::<true>())
 }
 
 /// One turn of the walk: notes the frame at hand and steps to its caller. Returns whether the walk has ended.
 #[inline(always)]
-fn turn() -> bool {
+fn turn<const TAKES: bool>() -> bool {
     // A pointer kept across the border of bpf_loop or of a tail call would be unknown to the verifier: the state is
     // fetched again.
     let Some(walk) = STATE.get_ptr_mut(0) else { return true };
@@ -127,11 +132,14 @@ fn turn() -> bool {
     let walk = unsafe { &mut *walk };
     let slot = usize::from(walk.sample.header.kernel_frames & 0x7f) + walk.user_frames as usize;
     let Some(frame) = walk.sample.frames.get_mut(slot) else { return true };
-    *frame = walk.frame.registers.pc;
+    *frame = FramePc::new(walk.frame.registers.pc, walk.frame.kind).0;
     walk.user_frames += 1;
     let tables = Tables { pid: walk.sample.header.pid };
     let stepped = step(walk.frame, &UserMemory, &tables);
-    walk.late.note(&walk.frame, walk.user_frames - 1);
+    walk.snapshot.note(&walk.frame, walk.user_frames - 1);
+    if TAKES {
+        take::note(walk);
+    }
     match stepped {
         Ok(caller) => {
             walk.frame = caller;
@@ -145,18 +153,34 @@ fn turn() -> bool {
 }
 
 /// Where the frames end at most.
-const FRAMES_END: usize = core::mem::offset_of!(SampleBuffer, late);
+const FRAMES_END: usize = core::mem::offset_of!(SampleBuffer, rest);
 
-/// Puts the sample into the ring buffer; userspace is woken only when much is waiting.
+/// The size of a sample, compared with what there is: the verifier does not follow how frames, words and snapshot are
+/// bounded. What it can follow differs: 6.1 does not know of a second load what it has found out of the first, so the size is
+/// loaded once; 5.10, which runs the program without words, loses it then, and takes it as a value that it knows nothing of.
 #[inline(always)]
-fn hand_over(walk: &mut Walk) {
+fn bounded(size: usize, takes: bool) -> usize {
+    let size = if takes {
+        // SAFETY: a variable can be read.
+        unsafe { core::ptr::read_volatile(&raw const size) }
+    } else {
+        core::hint::black_box(size)
+    };
+    size.min(size_of::<SampleBuffer>())
+}
+
+/// Puts the sample into the ring buffer, with so many bytes of words behind its frames; userspace is woken only when much
+/// is waiting.
+#[inline(always)]
+fn hand_over<const TAKES: bool>(walk: &mut Walk, taken: usize) {
     walk.sample.header.stop = walk.stop;
     let user_frames = (walk.user_frames as usize).min(MAX_USER_FRAMES);
     walk.sample.header.user_frames = user_frames as u16;
     let frames = usize::from(walk.sample.header.kernel_frames & 0x7f) + user_frames;
     let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(FRAMES_END);
     let waiting = SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA));
-    let size = size + late::append(walk, size, waiting);
+    let size = size + taken;
+    let size = bounded(size + snapshot::append(walk, size, waiting), TAKES);
     let wake = if waiting >= WAKE_UP_BYTES { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     // SAFETY: a helper without arguments.
     let cost_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(walk.sample.header.time_ns);

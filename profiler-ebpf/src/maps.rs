@@ -5,15 +5,17 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, CgroupArray, HashMap, PerCpuArray, RingBuf},
 };
-use profiler_common::{
+use jitprof_common::{
     limits::{COMM_LEN, MAX_CGROUPS},
     sample::{COUNTERS as COUNTER_COUNT, Counter, SampleBuffer},
-    table::{EPOCH_SLOTS, Memo, PageKey, Region},
+    table::{CachedRow, EPOCH_SLOTS, MAX_PAGES, MAX_PROCESSES, PageKey, Region},
+    taken::{FrameSpec, MAX_SPECS, MAX_TAKEN, MAX_TAKES, TakenHeader},
     unwind::Frame,
 };
 
-use crate::late::Late;
+use crate::snapshot::Snapshot;
 use crate::tables::Cache;
+use crate::take::{Kept, Noted};
 
 /// The state of one walk. It lives in a per-CPU map because a BPF stack has 512 bytes.
 #[repr(C)]
@@ -26,7 +28,16 @@ pub struct Walk {
     pub stop: u8,
     reserved: [u8; 3],
     /// Where unknown generated code was met.
-    pub late: Late,
+    pub snapshot: Snapshot,
+    /// What is taken along with frames: the index of a description and 1, or 0.
+    pub take: u32,
+    /// User frames of which words are to be taken, and how many have some.
+    pub noted: u32,
+    pub taken: u32,
+    /// Bytes before the words.
+    pub take_from: u32,
+    /// Registers of the innermost frame.
+    pub leaf: TakenHeader,
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }
@@ -60,7 +71,7 @@ const MMAPABLE: u32 = 1 << 10;
 
 /// Where each process' regions are; values are spans of REGIONS.
 #[map]
-pub static PROCESS_REGIONS: HashMap<u32, u64> = HashMap::with_max_entries(16384, 0);
+pub static PROCESS_REGIONS: HashMap<u32, u64> = HashMap::with_max_entries(MAX_PROCESSES, 0);
 
 /// Executable mappings, sorted within each process' span. The loader sets the size.
 #[map]
@@ -68,7 +79,7 @@ pub static REGIONS: Array<Region> = Array::with_max_entries(1, MMAPABLE);
 
 /// Where the rows of each page are; values are spans of ROWS.
 #[map]
-pub static PAGES: HashMap<PageKey, u64> = HashMap::with_max_entries(65536, 0);
+pub static PAGES: HashMap<PageKey, u64> = HashMap::with_max_entries(MAX_PAGES, 0);
 
 /// Encoded unwind rows, sorted within each page's span. The loader sets the size.
 #[map]
@@ -80,12 +91,32 @@ pub static EPOCHS: Array<u64> = Array::with_max_entries(EPOCH_SLOTS, MMAPABLE);
 
 /// Rows that walks on a CPU have found. Where in it follows from process and address; a newer one takes the place.
 #[map]
-pub static MEMOS: PerCpuArray<[Memo; MEMOS_OF_A_BLOCK]> = PerCpuArray::with_max_entries(1 << MEMO_BLOCK_BITS, 0);
+pub static ROW_CACHE: PerCpuArray<[CachedRow; CACHED_ROWS_OF_A_BLOCK]> =
+    PerCpuArray::with_max_entries(1 << ROW_CACHE_BLOCK_BITS, 0);
 
 /// A value of a per-CPU map has 32 KiB at most.
-pub const MEMOS_OF_A_BLOCK: usize = 32768 / size_of::<Memo>();
-/// Blocks of memos: 64 KiB a CPU, 2730 addresses.
-pub const MEMO_BLOCK_BITS: u32 = 1;
+pub const CACHED_ROWS_OF_A_BLOCK: usize = 32768 / size_of::<CachedRow>();
+/// Blocks of the row cache: 64 KiB a CPU, 2730 addresses.
+pub const ROW_CACHE_BLOCK_BITS: u32 = 1;
+
+/// What is taken along with the frames of a process: the index of a description and 1.
+#[map]
+pub static TAKES: HashMap<u32, u32> = HashMap::with_max_entries(MAX_TAKES, 0);
+
+/// Descriptions of what is taken along.
+#[map]
+pub static SPECS: Array<FrameSpec> = Array::with_max_entries(MAX_SPECS, 0);
+
+/// Frames of the walk in progress of which words are to be taken.
+#[map]
+pub static NOTED: PerCpuArray<[Noted; MAX_TAKEN]> = PerCpuArray::with_max_entries(1, 0);
+
+/// Words of frames that were taken lately.
+#[map]
+pub static KEPT: PerCpuArray<[Kept; KEPT_FRAMES]> = PerCpuArray::with_max_entries(1, 0);
+
+/// Frames whose words are kept on a CPU: 24 KiB; a power of two.
+pub const KEPT_FRAMES: usize = 256;
 
 /// One `u64` per `Counter`.
 #[map]

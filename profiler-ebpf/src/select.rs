@@ -1,7 +1,7 @@
 //! Which tasks are sampled. Decided in the kernel: a sample that nobody asked for costs a map look-up.
 
 use aya_ebpf::helpers::bpf_get_current_uid_gid;
-use profiler_common::{
+use jitprof_common::{
     config::Select,
     limits::{COMM_LEN, MAX_CGROUPS},
 };

@@ -1,20 +1,21 @@
 //! Searches the unwind tables that userspace has published.
 
-use profiler_common::{
+use jitprof_common::{
     machine::Machine,
     row::Row,
     table::{
-        Epochs, MAX_PAGE_ROWS, MAX_REGIONS, Memo, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span,
-        epoch_slot, memo_key, pid_check,
+        CACHED_TAKE, CachedRow, Epochs, MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS,
+        Region, Span, cached_row_key, epoch_slot, pid_check,
     },
     unwind::UnwindRules,
 };
 
 use crate::maps::{
-    CACHE, CODE_MASK, EPOCHS, MEMO_BLOCK_BITS, MEMOS, MEMOS_OF_A_BLOCK, PAGES, PROCESS_REGIONS, REGIONS, ROWS, USE_ROWS,
+    CACHE, CACHED_ROWS_OF_A_BLOCK, CODE_MASK, EPOCHS, PAGES, PROCESS_REGIONS, REGIONS, ROW_CACHE, ROW_CACHE_BLOCK_BITS,
+    ROWS, USE_ROWS,
 };
 
-/// Generated code that nothing is known about yet, or a file whose rows are being built.
+/// Generated code that nothing is known about yet or that is replaced all the time, or a file whose rows are being built.
 const NEW_CODE: u32 = 1;
 /// An address that nothing is known to be mapped at.
 const NEW_MAPPING: u32 = 2;
@@ -36,8 +37,12 @@ pub struct Cache {
     flags: u32,
     /// What is unknown about the code whose row was looked up last: `NEW_CODE`, `NEW_MAPPING` or 0.
     unknown: u32,
+    /// 1 if words are taken along with frames where a row was looked up last, else 0.
+    take: u32,
     reserved: u32,
-    /// The keys of memos that may be believed: of rows of files, and of generated code.
+    /// 1 if the row that was looked up last is of a file and leads to a caller, else 0.
+    by_file: u32,
+    /// The keys of cached rows that may be believed: of rows of files, and of generated code.
     file_key: u64,
     code_key: u64,
 }
@@ -54,15 +59,18 @@ impl Cache {
         page_span: Span { first: 0, count: 0 },
         flags: 0,
         unknown: 0,
+        by_file: 0,
+        take: 0,
         reserved: 0,
         file_key: 0,
         code_key: 0,
     };
 
-    /// Whether a memo is of this address, of the walk's process, and of what its tables are now.
+    /// Whether a cached row is of this address, of the walk's process, and of what its tables are now.
     #[inline(always)]
-    fn believes(&self, memo: &Memo, address: u64) -> bool {
-        memo.address == address && (memo.key == self.file_key || memo.key == self.code_key)
+    fn believes(&self, cached: &CachedRow, address: u64) -> bool {
+        let key = cached.key & !CACHED_TAKE;
+        cached.address == address && (key == self.file_key || key == self.code_key)
     }
 }
 
@@ -87,6 +95,11 @@ impl UnwindRules for Tables {
     }
 
     #[inline(always)]
+    fn is_certain(&self) -> bool {
+        cache().is_some_and(|cache| cache.by_file != 0)
+    }
+
+    #[inline(always)]
     fn machine(&self) -> Machine {
         Machine::NATIVE
     }
@@ -107,25 +120,34 @@ impl UnwindRules for Tables {
 extern "C" fn find_row(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return Row::GAP.0 };
     cache.unknown = 0;
-    let memo = memo(pid, address);
-    if let Some(memo) = &memo
-        && cache.believes(memo, address)
+    let came_by_file = core::mem::replace(&mut cache.by_file, 0);
+    let cached = cached(pid, address);
+    if let Some(cached) = &cached
+        && cache.believes(cached, address)
     {
-        return memo.row;
+        cache.take = u32::from(cached.key & CACHED_TAKE != 0);
+        cache.by_file = u32::from(cached.key & !CACHED_TAKE == cache.file_key && !Row(cached.row).is_gap());
+        return cached.row;
     }
+    cache.take = 0;
     let Some((object, in_object)) = region(pid, address, cache) else {
-        cache.unknown = NEW_MAPPING;
+        // Where the row of a file leads there is code: in a mapping that is not known yet.
+        cache.unknown = if came_by_file != 0 { NEW_CODE } else { NEW_MAPPING };
         return Row::GAP.0;
     };
     let row = if object == 0 { None } else { row_at(object, in_object, cache) };
     let row = row.unwrap_or(Row::GAP);
-    if row.is_unknown() && cache.flags & Region::LATE != 0 {
-        // What comes late is looked for again.
+    let flags = cache.flags;
+    cache.take = u32::from(flags & Region::TAKE != 0);
+    if flags & Region::SNAPSHOT != 0 && (row.is_unknown() || flags & Region::REPLACED != 0) {
+        // What comes late is looked for again, and so is what may be out of date.
         cache.unknown = NEW_CODE;
-    } else if let Some(memo) = memo {
+    } else if let Some(cached) = cached {
         let key = if cache.flags & Region::GENERATED != 0 { cache.code_key } else { cache.file_key };
-        *memo = Memo { address, row: row.0, key };
+        let take = if cache.take != 0 { CACHED_TAKE } else { 0 };
+        *cached = CachedRow { address, row: row.0, key: key | take };
     }
+    cache.by_file = u32::from(cache.flags & Region::GENERATED == 0 && !row.is_gap());
     row.0
 }
 
@@ -135,10 +157,16 @@ extern "C" fn find_row(pid: u32, address: u64) -> u64 {
 extern "C" fn find_region(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return 0 };
     // Only where code is mapped is a row kept.
-    if memo(pid, address).is_some_and(|memo| cache.believes(memo, address)) {
+    if cached(pid, address).is_some_and(|cached| cache.believes(cached, address)) {
         return 1;
     }
     u64::from(region(pid, address, cache).is_some())
+}
+
+/// Whether words are taken along with frames where a row was looked up last.
+#[inline(always)]
+pub fn takes() -> bool {
+    cache().is_some_and(|cache| cache.take != 0)
 }
 
 /// Whether the frame whose row was looked up last is in code whose rows may come later. `sampled`: it is the innermost,
@@ -152,24 +180,24 @@ pub fn is_unknown(sampled: bool) -> bool {
     }
 }
 
-/// Forgets what the walk before has looked up, and sees what of the memos of a process still holds.
+/// Drops what the walk before has looked up, and sees what of the cached rows of a process still holds.
 #[inline(always)]
 pub fn begin(pid: u32) {
     let epochs = Epochs::decode(EPOCHS.get(epoch_slot(pid)).copied().unwrap_or(0));
     if let Some(cache) = cache() {
-        let (file_key, code_key) = (memo_key(pid, epochs, false), memo_key(pid, epochs, true));
+        let (file_key, code_key) = (cached_row_key(pid, epochs, false), cached_row_key(pid, epochs, true));
         *cache = Cache { file_key, code_key, ..Cache::EMPTY };
     }
 }
 
 /// Where the row of an address of a process is kept.
 #[inline(always)]
-fn memo(pid: u32, address: u64) -> Option<&'static mut Memo> {
+fn cached(pid: u32, address: u64) -> Option<&'static mut CachedRow> {
     let hash = (address ^ u64::from(pid) << 44).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let block = (hash >> (64 - MEMO_BLOCK_BITS)) as u32;
-    let at = ((hash >> (32 - MEMO_BLOCK_BITS) & 0xffff_ffff) * MEMOS_OF_A_BLOCK as u64) >> 32;
+    let block = (hash >> (64 - ROW_CACHE_BLOCK_BITS)) as u32;
+    let at = ((hash >> (32 - ROW_CACHE_BLOCK_BITS) & 0xffff_ffff) * CACHED_ROWS_OF_A_BLOCK as u64) >> 32;
     // Hidden from LLVM, which would add the distance first and compare with null afterwards: the verifier refuses that.
-    let block = core::hint::black_box(MEMOS.get_ptr_mut(block)?);
+    let block = core::hint::black_box(ROW_CACHE.get_ptr_mut(block)?);
     // SAFETY: as in `cache`.
     unsafe { &mut *block }.get_mut(at as usize)
 }

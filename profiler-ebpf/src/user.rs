@@ -9,7 +9,10 @@ use aya_ebpf::{
     },
     programs::PerfEventContext,
 };
-use profiler_common::unwind::{ReadFault, Registers, StackMemory};
+use jitprof_common::{
+    taken::TakenHeader,
+    unwind::{ReadFault, Registers, StackMemory},
+};
 
 use crate::maps::{ENTRY_REGISTERS, TASK_STACK};
 
@@ -58,6 +61,25 @@ fn registers_or(ctx: &PerfEventContext, entered: impl FnOnce() -> Option<Registe
         return SampledRegisters { in_kernel: false, user: Some(unwind_registers(interrupted)) };
     }
     SampledRegisters { in_kernel: true, user: entered() }
+}
+
+/// The registers of the innermost frame that may be taken along, if it was interrupted in user mode.
+#[cfg(bpf_target_arch = "x86_64")]
+#[inline(always)]
+pub fn leaf_registers(ctx: &PerfEventContext) -> TakenHeader {
+    // SAFETY: the context of a perf_event program is a bpf_perf_event_data.
+    let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
+    if !in_user_mode(interrupted) {
+        return TakenHeader::default();
+    }
+    TakenHeader { has_registers: 1, registers: [interrupted.rdi, interrupted.r9, interrupted.r12] }
+}
+
+/// The registers of the innermost frame that may be taken along: none is known to be needed on this machine.
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+pub fn leaf_registers(_ctx: &PerfEventContext) -> TakenHeader {
+    TakenHeader::default()
 }
 
 #[cfg(bpf_target_arch = "x86_64")]

@@ -12,7 +12,7 @@ use jitprof::archive::{Archive, ArchiveOptions, Query, read_directory};
 use jitprof::profile::{Filter, Profile, ProfileMeta, SampledEvent, Task};
 use jitprof::record::{Health, Window};
 use jitprof::symbol::{Frame, FrameKind};
-use jitprof::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// Where the writer that will be killed writes.
 const WRITER: &str = "JITPROF_TEST_WRITER";
@@ -103,7 +103,7 @@ fn writer() {
 fn a_writer_that_is_killed_loses_the_open_window_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("archive");
-    // Killed at another moment each time, and started again on what is there.
+    // Killed at another point each time, and started again on what is there.
     for round in 0..8_usize {
         let mut writer = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "writer", "--nocapture"])

@@ -6,13 +6,15 @@ use std::cell::RefCell;
 use std::ffi::CString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 
-use jitprof::code::{CodeEvent, CodeOrigin};
-use jitprof::jitdump::writer::{DumpWriter, LoadFields};
-use jitprof::jitdump::{DumpTail, ReaderOptions};
-use jitprof::peek::Peek;
+use jitprof::peek::{DumpEnd, Peek, look};
+use jitprof::process::open::FileId;
 use jitprof::process::{monotonic_now, procfs};
-use jitprof::units::Pid;
+use jitprof_common::units::Pid;
+use jitprof_jitdump::code::{CodeEvent, CodeOrigin};
+use jitprof_jitdump::writer::{DumpWriter, LoadFields};
+use jitprof_jitdump::{DumpStream, DumpTail, ReaderOptions};
 
 static CODE: [u8; 24] = *b"the code of our function";
 
@@ -63,6 +65,14 @@ fn names(events: &[CodeEvent]) -> Vec<String> {
     events.iter().map(name).collect()
 }
 
+/// Looks at this process' own buffer.
+fn poll(peek: &mut Peek, file: &File, stream: &DumpStream) -> Vec<CodeEvent> {
+    let meta = file.metadata().unwrap();
+    let who = (Pid(std::process::id()), FileId(1), (meta.dev(), meta.ino()));
+    let wanted = DumpEnd::of(stream).and_then(|end| peek.look(who, end, monotonic_now()));
+    wanted.map_or_else(Vec::new, |wanted| peek.take(look(&wanted, file), stream, monotonic_now()))
+}
+
 #[test]
 fn unwritten_records_of_a_real_stdio_buffer_are_reported_once_and_in_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +81,8 @@ fn unwritten_records_of_a_real_stdio_buffer_are_reported_once_and_in_order() {
     let pid = Pid(std::process::id());
     let start = procfs::stat(pid).unwrap().start();
     let mut tail = DumpTail::new(File::open(&path).unwrap(), ReaderOptions::default());
-    let mut peek = Peek::new(pid, pid.0, start, File::open(&path).unwrap()).unwrap();
+    let mut peek = Peek::new(pid.0, start);
+    let file = File::open(&path).unwrap();
     let from_file = RefCell::new(Vec::new());
     let mut look = |wanted: bool| {
         // The search may take several slices of this process' memory.
@@ -80,8 +91,8 @@ fn unwritten_records_of_a_real_stdio_buffer_are_reported_once_and_in_order() {
                 CodeEvent::Load(load) => load.name,
                 other => panic!("{other:?}"),
             };
-            tail.poll(&mut |event| from_file.borrow_mut().push(name(event))).unwrap();
-            let events = peek.poll(&tail);
+            tail.poll(monotonic_now, &mut |event| from_file.borrow_mut().push(name(event))).unwrap();
+            let events = poll(&mut peek, &file, tail.stream());
             if !wanted || !events.is_empty() {
                 return (names(&events), peek.stats());
             }

@@ -165,6 +165,68 @@ async function main() {
     assert.equal(await page.locator("#details").isVisible(), false);
   });
 
+  await check("a zoom moves nothing, and what was clicked stays in sight", async () => {
+    // Within its panel: the legend above it may get a line more with the next refresh.
+    const place = () => page.evaluate(() => document.getElementById("flame").offsetTop - document.getElementById("flame-title").offsetTop);
+    const before = await place();
+    const said = () => text(page, "#said");
+    await page.focus("#flame");
+    await page.keyboard.press("Home");
+    // As deep as it goes, by the widest callee.
+    for (let last = ""; last !== (await said()); await page.keyboard.press("ArrowDown")) last = await said();
+    await page.keyboard.press("Enter");
+    assert.ok((await page.locator("#crumbs li").count()) >= 4);
+    assert.equal(await place(), before);
+    const { top, bottom, row } = await page.evaluate(() => {
+      const box = document.getElementById("flame");
+      const row = document.querySelectorAll("#crumbs li").length - 1;
+      return { top: box.scrollTop, bottom: box.scrollTop + box.clientHeight, row: row * 19 };
+    });
+    assert.ok(row >= top && row + 19 <= bottom, `row at ${row} of ${top} to ${bottom}`);
+    await page.locator("#crumbs button").first().click();
+    await page.evaluate(() => { document.getElementById("flame").scrollTop = 0; });
+    await page.click("#details-close");
+  });
+
+  await check("loading is shown, and a late answer replaces nothing", async () => {
+    const held = [];
+    await page.route("**/api/flame?*", async (route) => {
+      if (route.request().url().includes("group=unit")) await new Promise((resolve) => held.push(resolve));
+      await route.continue().catch(() => {});
+    });
+    await page.selectOption("#group", "unit,comm");
+    await page.waitForFunction(() => /loading/.test(document.getElementById("busy").textContent));
+    await page.selectOption("#group", "thread");
+    await loaded(page);
+    assert.equal(await text(page, "#busy"), "");
+    held.forEach((release) => release());
+    await page.waitForTimeout(300);
+    const shown = await text(page, "#functions");
+    await page.unroute("**/api/flame?*");
+    assert.equal(await page.inputValue("#group"), "thread");
+    assert.ok(/leaf_hot/.test(shown), shown);
+    await page.selectOption("#group", "comm");
+    await loaded(page);
+    faults.length = 0;
+  });
+
+  await check("code without a name says whose it is", async () => {
+    const other = await browser.newContext();
+    const view = await other.newPage();
+    await view.route("**/api/flame?*", (route) => {
+      const json = manyStacks(2);
+      json.strings = json.strings.map((name) => name && "[JIT code without a name]");
+      return route.fulfill({ json });
+    });
+    await view.route("**/api/unnamed?*", (route) => route.fulfill({ json: { processes: [{ pid: 4711, comm: "node", cpu_ns: 3e9, advice: "start it with --perf-prof" }], more: 0 } }));
+    await view.goto(`${url}/`);
+    await loaded(view);
+    await view.click("#functions tbody button");
+    await view.waitForSelector("#details .needs");
+    assert.match(await text(view, "#details"), /node \(4711\), 3.00 s.*--perf-prof/);
+    await other.close();
+  });
+
   await check("the keyboard walks, zooms and comes back", async () => {
     await page.focus("#flame");
     await page.keyboard.press("Home");
@@ -195,14 +257,14 @@ async function main() {
   });
 
   await check("icicle and flame, by leaf, lines, groups", async () => {
-    for (const id of ["view", "reverse", "lines"]) {
+    for (const id of ["view", "reverse", "lines", "merge"]) {
       await page.click(`#${id}`);
       assert.equal(await page.getAttribute(`#${id}`, "aria-pressed"), "true");
       await loaded(page);
     }
     await page.selectOption("#group", "comm,thread");
     await loaded(page);
-    for (const id of ["view", "reverse", "lines"]) await page.click(`#${id}`);
+    for (const id of ["view", "reverse", "lines", "merge"]) await page.click(`#${id}`);
     await page.selectOption("#group", "comm");
     await loaded(page);
   });
@@ -229,6 +291,14 @@ async function main() {
     await page.fill("#search", "");
     await page.screenshot({ path: `${pictures}/compare.png` });
     await accessible(page, "axe finds nothing in a comparison");
+  });
+
+  await check("a side without samples is said, and nothing is painted", async () => {
+    const other = await open(`#${await hashOf(page)}&f=user:nobody-at-all`);
+    assert.match(await text(other, "#empty"), /Nothing was sampled on side A /);
+    assert.equal(await other.locator("#flame").isVisible(), false);
+    assert.equal(await other.locator("#functions tbody tr").count(), 0);
+    await other.context().close();
   });
 
   await check("a comparison is exported as one", async () => {
@@ -273,6 +343,27 @@ async function main() {
       await accessible(page, colorScheme);
     });
     await page.context().close();
+  }
+
+  // To be looked at: each view at three sizes.
+  for (const [size, width, height] of [["desktop", 1360, 900], ["tablet", 820, 1180], ["phone", 390, 844]]) {
+    await check(`it fits ${width} pixels`, async () => {
+      page = await open("#span=900", { viewport: { width, height } });
+      const fits = async (view) => {
+        await page.screenshot({ path: `${pictures}/${size}-${view}.png`, fullPage: true });
+        const wide = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+        assert.ok(wide[0] <= wide[1], `${view}: ${wide}`);
+      };
+      await page.waitForSelector("#series button");
+      await fits("all");
+      await page.locator("#flame").click({ position: { x: width / 3, y: 19 * 3 + 8 } });
+      await page.waitForSelector("#details dl");
+      await fits("zoom");
+      await page.click("#compare");
+      await loaded(page);
+      await fits("compare");
+      await page.context().close();
+    });
   }
 
   await check("nothing moves on a phone when the labels come", async () => {

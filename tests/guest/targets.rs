@@ -31,11 +31,13 @@ pub(crate) fn run(seconds: &str, work: fn() -> Result<()>) -> ExitCode {
     }
 }
 
-/// Is in the kernel most of the time.
+/// Is in the kernel most of the time: it reads so much at once that the ways in and out are next to none of it. Interrupts
+/// are off there, and a sample that is due is taken behind the system call. With a 16th of it, and a new buffer for every
+/// 100 reads, 0.56 to 0.66 of samples on emulated AArch64 were in the copy.
 pub(crate) fn read_zeros() -> Result<()> {
     let mut zeros = std::fs::File::open("/dev/zero").context("/dev/zero")?;
-    let mut buffer = vec![0; 1 << 18];
-    for _ in 0..100 {
+    let mut buffer = vec![0; 1 << 22];
+    for _ in 0..1000 {
         zeros.read_exact(&mut buffer)?;
     }
     black_box(&buffer);

@@ -1,6 +1,6 @@
 //! jitdump files, as far as tests need them: what a runtime has announced when all is written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -18,6 +18,37 @@ pub struct Load {
     pub end: usize,
     /// The function's name.
     pub name: String,
+}
+
+/// A file that a runtime leaves in /tmp, whatever is asked for. It is removed with the value.
+#[derive(Debug)]
+pub struct Leftover(PathBuf);
+
+impl Leftover {
+    /// The dump of a process.
+    pub fn dump(pid: u32) -> Self {
+        Self(PathBuf::from(format!("/tmp/jit-{pid}.dump")))
+    }
+
+    /// The perf map of a process.
+    pub fn perf_map(pid: u32) -> Self {
+        Self(PathBuf::from(format!("/tmp/perf-{pid}.map")))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            eprintln!("{} not removed: {error}", self.0.display());
+        }
+    }
 }
 
 /// Reads the LOAD records of a file of this machine's byte order.

@@ -12,8 +12,38 @@ use prost::Message;
 struct Profile {
     #[prost(message, repeated, tag = "2")]
     sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "3")]
+    address: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -45,6 +75,10 @@ pub struct Pprof {
     pub sets: Vec<(BTreeMap<String, String>, u64)>,
     /// All strings, names of functions among them.
     pub strings: BTreeSet<String>,
+    /// Function, file and line of each frame that has a line.
+    pub lines: BTreeSet<(String, String, i64)>,
+    /// The greatest address of a location.
+    pub highest_address: u64,
 }
 
 impl Pprof {
@@ -69,7 +103,9 @@ impl Pprof {
             *sets.entry(set).or_default() += u64::try_from(count)?;
         }
         let (labels, sets) = (labels.unwrap_or_default(), sets.into_iter().collect());
-        Ok(Self { total, labels, sets, strings: profile.string_table.into_iter().collect() })
+        let highest_address = profile.location.iter().map(|location| location.address).max().unwrap_or(0);
+        let lines = lines_of(&profile)?;
+        Ok(Self { total, labels, sets, lines, strings: profile.string_table.into_iter().collect(), highest_address })
     }
 
     /// Samples that have all of these labels.
@@ -81,6 +117,17 @@ impl Pprof {
     }
 }
 
+fn lines_of(profile: &Profile) -> Result<BTreeSet<(String, String, i64)>> {
+    let functions: BTreeMap<u64, &Function> = profile.function.iter().map(|function| (function.id, function)).collect();
+    let lines = profile.location.iter().flat_map(|location| &location.line).filter(|line| line.line != 0);
+    lines
+        .map(|line| {
+            let function = functions.get(&line.function_id).context("a line of no function")?;
+            Ok((text(profile, function.name)?, text(profile, function.filename)?, line.line))
+        })
+        .collect()
+}
+
 fn named(profile: &Profile, label: &Label) -> Result<(String, String)> {
     let value = if label.str == 0 { label.num.to_string() } else { text(profile, label.str)? };
     Ok((text(profile, label.key)?, value))
@@ -88,5 +135,5 @@ fn named(profile: &Profile, label: &Label) -> Result<(String, String)> {
 
 fn text(profile: &Profile, index: i64) -> Result<String> {
     let string = usize::try_from(index).ok().and_then(|index| profile.string_table.get(index));
-    string.cloned().context("a label's key is beyond the strings")
+    string.cloned().context("an index is beyond the strings")
 }

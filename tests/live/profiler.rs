@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -73,9 +74,18 @@ impl<'a> Jitprof<'a> {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn spawn(mut self) -> Result<Running<'a>> {
+    pub fn spawn(self) -> Result<Running<'a>> {
+        let stderr = File::create(self.scratch.file("jitprof.stderr"))?;
+        self.spawn_saying_to(stderr)
+    }
+
+    /// Starts it with another standard error: what it says there is not read.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn_saying_to(mut self, to: impl Into<Stdio>) -> Result<Running<'a>> {
         let (stdout, stderr) = (self.scratch.file("jitprof.stdout"), self.scratch.file("jitprof.stderr"));
-        self.command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+        self.command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(to);
         let child = self.command.spawn().with_context(|| format!("cannot start {:?}", self.command))?;
         Ok(Running { child, scratch: self.scratch, stdout, stderr, recording: self.recording })
     }
@@ -94,6 +104,18 @@ impl<'a> Jitprof<'a> {
     /// It fails, or writes what cannot be read, or an account that does not add up.
     pub fn record(self) -> Result<Recording> {
         self.spawn()?.record()
+    }
+
+    /// Records until `pid` has used so many seconds of CPU time meanwhile, and reads what it recorded. Samples are CPU
+    /// time: a busy machine takes longer to as many of them, and what a test asserts of them stays as exact.
+    ///
+    /// # Errors
+    /// Like [`Self::record`], or the process does not get that far.
+    pub fn record_cpu(self, pid: u32, cpu_s: u64) -> Result<Recording> {
+        let mut running = self.spawn()?;
+        running.wait_for_samples(pid, cpu_s * 1000)?;
+        running.signal(libc::SIGINT)?;
+        running.record()
     }
 }
 
@@ -131,6 +153,21 @@ impl Running<'_> {
     /// The file of what it says on stderr.
     pub fn said_file(&self) -> &Path {
         &self.stderr
+    }
+
+    /// How long its threads have been ready to run and waited for a CPU so far, by the kernel's own account.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn waited_for_cpu(&self) -> Result<Duration> {
+        let mut waited_ns = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            // A thread that has just ended has no file any more.
+            if let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) {
+                waited_ns += text.split(' ').nth(1).context("no time in schedstat")?.parse::<u64>()?;
+            }
+        }
+        Ok(Duration::from_nanos(waited_ns))
     }
 
     /// Waits until `look` finds something; fails if jitprof ends before.
@@ -175,8 +212,16 @@ impl Running<'_> {
     ///
     /// # Errors
     /// It does not end in time.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        wait_until("jitprof's end", || Ok(self.child.try_wait()?))
+    }
+
+    /// Waits for its end and reads what it said.
+    ///
+    /// # Errors
+    /// It does not end in time.
     pub fn finish(mut self) -> Result<Finished> {
-        let status = wait_until("jitprof's end", || Ok(self.child.try_wait()?))?;
+        let status = self.wait()?;
         Ok(Finished {
             status,
             stdout: std::fs::read_to_string(&self.stdout).context("jitprof's stdout")?,
@@ -220,7 +265,7 @@ pub struct Finished {
 }
 
 /// CPU time of a process and its threads in milliseconds.
-fn cpu_ms_of(pid: u32) -> Result<u64> {
+pub(crate) fn cpu_ms_of(pid: u32) -> Result<u64> {
     let text =
         std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
     // Behind the name, which may hold anything: utime and stime are the 12th and 13th.

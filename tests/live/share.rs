@@ -40,8 +40,7 @@ impl Share {
 #[track_caller]
 pub fn assert_share(what: &str, share: Share, expected: f64) {
     assert!(share.whole >= FEWEST, "{what}: {} samples are too few to tell a share", share.whole);
-    let independent = as_f64(share.whole) / SAMPLES_PER_INDEPENDENT;
-    let tolerance = SIGMAS * (expected * (1.0 - expected) / independent).sqrt();
+    let tolerance = tolerance(expected, as_f64(share.whole));
     assert!(
         (share.fraction() - expected).abs() <= tolerance,
         "{what}: {} of {} is {:.4}, expected {expected} ± {tolerance:.4}",
@@ -49,6 +48,57 @@ pub fn assert_share(what: &str, share: Share, expected: f64) {
         share.whole,
         share.fraction()
     );
+}
+
+/// How far off a share of so many samples may be.
+fn tolerance(expected: f64, samples: f64) -> f64 {
+    SIGMAS * (expected * (1.0 - expected) / (samples / SAMPLES_PER_INDEPENDENT)).sqrt()
+}
+
+/// A share of samples of different weights, such as CPU time at changing frequencies.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WeightedShare {
+    part: f64,
+    whole: f64,
+    squares: f64,
+}
+
+impl WeightedShare {
+    /// Adds samples that stand for `weight` each; all three in one unit.
+    pub fn add(&mut self, part: u64, whole: u64, weight: f64) {
+        self.part += as_f64(part);
+        self.whole += as_f64(whole);
+        self.squares += as_f64(whole) * weight;
+    }
+
+    /// Asserts that it is what it should be, like [`assert_share`]. Samples of which some weigh more tell as much as fewer
+    /// of equal weight: `(sum of weights)² / (sum of squared weights)`.
+    ///
+    /// # Panics
+    /// Like [`assert_share`].
+    #[track_caller]
+    pub fn assert(&self, what: &str, expected: f64) {
+        let samples = self.whole * self.whole / self.squares;
+        assert!(samples >= as_f64(FEWEST), "{what}: as much as {samples:.0} samples is too few to tell a share");
+        let (fraction, tolerance) = (self.part / self.whole, tolerance(expected, samples));
+        assert!(
+            (fraction - expected).abs() <= tolerance,
+            "{what}: {fraction:.4} by as much as {samples:.0} samples, expected {expected} ± {tolerance:.4}"
+        );
+    }
+}
+
+/// Asserts that a number of samples is what it should be: within five standard deviations of as many independent ones.
+///
+/// A profiler counts time at equal distances, and the number varies less than that for a target that runs all the time.
+/// One that runs in slices begins and ends each of them anywhere between two samples.
+///
+/// # Panics
+/// If it is not.
+#[track_caller]
+pub fn assert_count(what: &str, count: u64, expected: f64) {
+    let tolerance = SIGMAS * expected.sqrt();
+    assert!((as_f64(count) - expected).abs() <= tolerance, "{what}: {count}, expected {expected:.0} ± {tolerance:.0}");
 }
 
 /// Asserts that a promised fraction is reached. There is no tolerance: a promise is not a measurement. Of few samples
@@ -87,6 +137,29 @@ mod tests {
         assert!(std::panic::catch_unwind(|| assert_share("beyond", of_1000(847), 0.75)).is_err());
         assert!(std::panic::catch_unwind(|| assert_share("beyond", of_1000(653), 0.75)).is_err());
         assert!(std::panic::catch_unwind(|| assert_share("few", Share { part: 75, whole: 99 }, 0.75)).is_err());
+    }
+
+    #[test]
+    fn samples_of_different_weights_tell_less() {
+        let of = |weights: [f64; 2]| {
+            let mut share = WeightedShare::default();
+            for weight in weights {
+                share.add(417, 500, weight);
+            }
+            share
+        };
+        // 0.834 of 1000 seconds by 1000 samples, by 2000, and by 750 that tell as much as 667.
+        of([1.0, 1.0]).assert("within", 0.75);
+        assert!(std::panic::catch_unwind(|| of([0.5, 0.5]).assert("beyond", 0.75)).is_err());
+        of([1.0, 2.0]).assert("within", 0.75);
+        assert!(std::panic::catch_unwind(|| of([10.0, 20.0]).assert("few", 0.75)).is_err());
+    }
+
+    #[test]
+    fn a_number_of_samples_is_held_against_its_own_error() {
+        assert_count("within", 900, 1000.0);
+        assert_count("within", 1158, 1000.0);
+        assert!(std::panic::catch_unwind(|| assert_count("beyond", 841, 1000.0)).is_err());
     }
 
     #[test]

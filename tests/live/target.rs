@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use anyhow::{Context, Result, bail};
 
+use crate::profiler::cpu_ms_of;
 use crate::scratch::Scratch;
 use crate::wait::{WAIT_LIMIT, wait_until};
 
@@ -37,6 +38,16 @@ impl Target {
             .stderr(log)
             // A group of its own, so that its children end with it.
             .process_group(0);
+        // SAFETY: signal is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                // A shell starts what runs in its background with SIGINT ignored, and a runtime that finds it so leaves it.
+                match libc::signal(libc::SIGINT, libc::SIG_DFL) {
+                    libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                    _ => Ok(()),
+                }
+            });
+        }
         let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
         let stdout = child.stdout.take().context("no pipe")?;
         let (sender, lines) = channel();
@@ -100,6 +111,14 @@ impl Target {
             (Some(child), None) => Ok(child.parse()?),
             _ => bail!("process {pid} has not one child but: {text:?}"),
         }
+    }
+
+    /// CPU time that it has used so far, in milliseconds.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn cpu_ms(&self) -> Result<u64> {
+        cpu_ms_of(self.pid()?)
     }
 
     /// Sends SIGINT to what was started: an end that is none by accident, at which runtimes still write their dumps.

@@ -1,4 +1,4 @@
-//! The verified size of the kernel part's programs, and its committed ceilings.
+//! The verified size of the BPF programs, and its committed ceilings.
 
 use anyhow::{Context, Result, bail};
 

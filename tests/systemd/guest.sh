@@ -7,23 +7,25 @@ check() { # what, then a command that must succeed
         failed=$((failed + 1)); echo "GUEST FAIL $what"; sed 's/^/     | /' /tmp/out; fi
 }
 has() { grep -q -- "$1" "$2"; }
-get() { curl -sS -f --max-time 60 "http://127.0.0.1:7878$1"; }
+authorization() { echo "Authorization: Bearer $(cat /run/jitprof/token-7878)"; }
+get() { curl -sS -f --max-time 60 -H "$(authorization)" "http://127.0.0.1:7878$1"; }
 windows() { find /var/lib/jitprof -name '*.pb.gz' | wc -l; }
 show() { echo "--- $*"; "$@" 2>&1; }
 until_true() { for _ in $(seq 40); do eval "$1" && return; sleep 2; done; return 1; }
 
 cd /
-install -m 755 /payload/jitprof /usr/bin/jitprof
-mkdir -p /etc/jitprof
+there() { find / -xdev \( -path /proc -o -path /sys -o -path /tmp -o -path /run -o -path /var/log \) -prune \
+    -o -name '*jitprof*' -print | sort; }
+there >/tmp/before
+check 'the package can be installed' dpkg -i /payload/jitprof.deb
+check 'has the user of the service' id jitprof
+check 'starts nothing' sh -c '! systemctl is-active jitprof && ! systemctl is-enabled jitprof'
+check 'says its version' sh -c 'jitprof --version | grep "BPF object"'
 # An emulated CPU is slow: the limit would lower the frequency.
-sed 's/^max_cpu = .*/max_cpu = 100.0/' /payload/jitprof.toml >/etc/jitprof/jitprof.toml
-install -m 644 /payload/sysusers.conf /usr/lib/sysusers.d/jitprof.conf
-install -m 644 /payload/jitprof.service /etc/systemd/system/jitprof.service
-systemd-sysusers
-systemctl daemon-reload
+sed -i 's/^max_cpu = .*/max_cpu = 100.0/' /etc/jitprof/jitprof.toml
 show systemctl --version
 show systemctl is-system-running
-check 'systemd-analyze verify' sh -c 'systemd-analyze verify /etc/systemd/system/jitprof.service 2>&1 | tee /dev/stderr | (! grep .)'
+check 'systemd-analyze verify' sh -c 'systemd-analyze verify /usr/lib/systemd/system/jitprof.service 2>&1 | tee /dev/stderr | (! grep .)'
 show systemd-analyze security jitprof --no-pager | tail -1
 
 # A native program in a file that only its owner may read, generated code in a dump of the same kind, a loop of root.
@@ -75,10 +77,12 @@ check 'names in a file of mode 700 of another user' until_true 'folded && has bu
 check 'generated code in a dump of mode 600' until_true 'folded && has hot_in_node /tmp/folded'
 check 'a loop of root, and names of the kernel' until_true 'folded && has ";sh;.*_sysvec_apic_timer" /tmp/folded'
 check 'a profile over /debug/pprof' sh -c '
-    curl -sSf "http://127.0.0.1:7878/debug/pprof/profile?seconds=3" -o /tmp/profile.pb.gz &&
+    curl -sSf -H "Authorization: Bearer $(cat /run/jitprof/token-7878)" "http://127.0.0.1:7878/debug/pprof/profile?seconds=3" -o /tmp/profile.pb.gz &&
     jitprof report --top 9 /tmp/profile.pb.gz >/tmp/report'
 cat /tmp/report
 get /metrics >/tmp/metrics
+check 'another user of the machine gets nothing' sh -c '! su alice -c "cat /run/jitprof/token-7878" &&
+    test "$(curl -s -o /dev/null -w "%{http_code}" http://127.0.0.1:7878/metrics)" = 401'
 check 'metrics' has '^jitprof_up 1' /tmp/metrics
 grep -E '^jitprof_(up|samples|cpu|kernel_cpu|resident|windows|jit|sampling|open)' /tmp/metrics
 
@@ -105,7 +109,25 @@ cat /tmp/journal
 # On a slow machine a service that is stopped at once may not have its names.
 check 'its log has no other warning' sh -c \
     "grep -v 'names took too long' /tmp/journal | (! grep -E ' WARN | ERROR |panick')"
-check 'starts again on the same directory' systemctl start jitprof
-check 'and stops' systemctl stop jitprof
+check 'starts again on the same directory' systemctl enable --now jitprof
+check 'the package can be installed over itself' dpkg -i /payload/jitprof.deb
+check 'the service runs again' until_true 'get /healthz'
+check 'with the configuration that was changed' has '^max_cpu = 100.0' /etc/jitprof/jitprof.toml
+
+check 'the package can be removed' dpkg -r jitprof
+check 'which stops the service' sh -c '! systemctl is-active jitprof && ! systemctl cat jitprof'
+check 'configuration and recordings stay' test -f /etc/jitprof/jitprof.toml -a -d /var/lib/jitprof
+check 'they go with a purge' sh -c 'dpkg -P jitprof && ! test -e /etc/jitprof && ! test -e /var/lib/jitprof'
+there >/tmp/after
+check 'nothing else is left' diff /tmp/before /tmp/after
+
+tar -xf /payload/jitprof.tar.xz -C /tmp
+check 'the archive can be installed' sh -c 'cd /tmp/jitprof-* && ./install.sh --service'
+check 'and started' systemctl start jitprof
+check 'answers again' until_true 'get /healthz'
+check 'and removed' sh -c 'cd /tmp/jitprof-* && ./install.sh --uninstall && ! systemctl is-active jitprof'
+rm -rf /var/lib/jitprof
+there >/tmp/after
+check 'nothing but its recordings is left' diff /tmp/before /tmp/after
 journalctl -k --no-pager | grep -iE 'audit|seccomp|oom' | tail
 [ "$failed" = 0 ] && echo 'GUEST all passed' || echo "GUEST $failed failed"

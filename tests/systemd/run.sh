@@ -1,19 +1,20 @@
 #!/bin/sh
-# The shipped systemd unit under a systemd that runs: boots Debian 12 in a virtual machine, installs jitprof there as the
-# unit's comments say, and runs guest.sh in it. Not part of CI, as it downloads a Debian (150 MB).
+# Packages and unit under a systemd that runs: boots Debian 12 in a virtual machine and runs guest.sh in it, which installs
+# the Debian package, looks at the service, removes the package, and does the same in short with the archive's install.sh.
+# Not part of CI, as it downloads a Debian (150 MB).
 #
-#   tests/systemd/run.sh target/release/jitprof [FOLDER]      # as root; FOLDER keeps the image, /tmp/jitprof-systemd
+#   cargo xtask dist && tests/systemd/run.sh target/dist [FOLDER]    # as root; FOLDER keeps the image, /tmp/jitprof-systemd
 #
-# Needs mmdebstrap, qemu-system-x86, e2fsprogs and gcc. The program must not need a newer glibc than Debian 12 has.
+# Needs mmdebstrap, qemu-system-x86, e2fsprogs and gcc.
 # QEMU_ACCEL=kvm is faster where it works.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-jitprof=${1:?which jitprof}
+dist=${1:?which folder of packages}
 folder=${2:-/tmp/jitprof-systemd}
 mkdir -p "$folder"
 
 if [ ! -f "$folder/base.ext4" ]; then
-    packages=systemd,systemd-sysv,dbus,curl,procps,nodejs,linux-image-cloud-amd64,initramfs-tools,zstd
+    packages=systemd,systemd-sysv,dbus,curl,procps,nodejs,linux-image-cloud-amd64,initramfs-tools,zstd,xz-utils
     rm -rf "$folder/base"
     mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$folder/base"
     cp "$here/guest.service" "$folder/base/etc/systemd/system/"
@@ -28,8 +29,9 @@ fi
 
 payload=$folder/payload
 rm -rf "$payload" && mkdir "$payload"
-cp "$jitprof" "$payload/jitprof"
-cp "$here/../../contrib/jitprof.toml" "$here/guest.sh" "$here"/../../contrib/systemd/* "$payload/"
+cp "$dist"/jitprof_*_amd64.deb "$payload/jitprof.deb"
+cp "$dist"/jitprof-*-x86_64-linux.tar.xz "$payload/jitprof.tar.xz"
+cp "$here/guest.sh" "$payload/"
 printf '%s\n' 'volatile long n;' \
     '__attribute__((noinline)) void burn_in_a_private_file(void) { for (;;) n++; }' \
     'int main(void) { burn_in_a_private_file(); }' | gcc -O1 -x c -o "$payload/burn" -

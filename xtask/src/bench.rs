@@ -5,6 +5,7 @@
 
 mod agent;
 mod compare;
+mod flags;
 mod gsym;
 mod ingest;
 mod jitdump;
@@ -12,11 +13,11 @@ mod kernel;
 mod plog;
 mod profilers;
 mod recording;
-mod report;
+pub(crate) mod report;
 mod running;
 mod serve;
 mod slowdown;
-mod target;
+pub(crate) mod target;
 mod watcher;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +45,15 @@ pub(crate) struct Arguments {
     /// Measure the binaries of an earlier run
     #[arg(long)]
     no_build: bool,
+    /// Write the figures into docs/measurements, each part between its markers
+    #[arg(long)]
+    write: bool,
+    /// Measure nothing: write the Markdown table of standard input into this block of docs/measurements
+    #[arg(long, value_name = "NAME")]
+    block: Option<String>,
+    /// Only what runtimes' flags cost, as a table for --block flags; needs no root
+    #[arg(long)]
+    flags: bool,
     #[command(flatten)]
     serve: serve::ServeArguments,
     /// A jitdump to read besides those that are made in the shape of Node's and Erlang's
@@ -155,6 +165,13 @@ impl Lengths {
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    if let Some(block) = &arguments.block {
+        let table = std::io::read_to_string(std::io::stdin()).context("cannot read standard input")?;
+        return report::write_table(&workspace.root, block, &table);
+    }
+    if arguments.flags {
+        return flags::run(workspace, if arguments.quick { 3 } else { 7 });
+    }
     let parts: Vec<Part> =
         Part::ALL.into_iter().filter(|p| arguments.only.is_empty() || arguments.only.contains(p)).collect();
     let [jitprof, ingest, gsym, plog] = binaries(workspace, arguments)?;
@@ -165,13 +182,18 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         Bench { jitprof, ingest, gsym, plog, targets: workspace.targets(), files: large_files(), scratch, lengths };
     let mut report = Report::begin(&workspace.root);
     let outcome = if arguments.serve.wanted() {
+        report.begin_part("serve");
         serve::run(workspace, &bench, &arguments.serve, &mut report)
     } else {
         measure(workspace, &bench, arguments, &parts, &mut report)
     };
     std::fs::remove_dir_all(&bench.scratch).with_context(|| format!("cannot remove {}", bench.scratch.display()))?;
     print!("\n{report}");
-    outcome
+    outcome?;
+    if arguments.write {
+        report.write(&workspace.root.join("docs/measurements"), if arguments.quick { ", a quick run" } else { "" })?;
+    }
+    Ok(())
 }
 
 fn measure(
@@ -182,18 +204,23 @@ fn measure(
     report: &mut Report,
 ) -> Result<()> {
     if parts.contains(&Part::Ingest) {
+        report.begin_part(Part::Ingest.name());
         ingest::run(bench, arguments.dump.as_deref(), report)?;
     }
     if parts.contains(&Part::Jitdump) {
+        report.begin_part(Part::Jitdump.name());
         jitdump::run(bench, report)?;
     }
     if parts.contains(&Part::Plog) {
+        report.begin_part(Part::Plog.name());
         plog::run(bench, report)?;
     }
     if parts.contains(&Part::Gsym) {
+        report.begin_part(Part::Gsym.name());
         gsym::run(bench, report)?;
     }
     if parts.contains(&Part::Agent) {
+        report.begin_part(Part::Agent.name());
         agent::run(workspace, bench, report)?;
     }
     let needs_root =
@@ -207,6 +234,7 @@ fn measure(
         Root::Sudo => return as_root(arguments, &recorded),
         Root::Unavailable => {
             for part in recorded {
+                report.begin_part(part.name());
                 report.skip(part.name(), "needs root, and sudo asks for a password here; run `sudo -v` first");
             }
             return Ok(());
@@ -214,19 +242,23 @@ fn measure(
     }
     let profilers = profilers::find(workspace, report)?;
     if recorded.contains(&Part::Kernel) {
+        report.begin_part(Part::Kernel.name());
         let peers = kernel::Peers {
             getstack: workspace.target.join("bpf/getstack.bpf.o"),
-            loader: workspace.target.join("release/examples/bench_kernel"),
+            loader: workspace.target.join("release/bench_kernel"),
         };
         kernel::run(bench, &peers, report)?;
     }
     if recorded.contains(&Part::Recording) {
+        report.begin_part(Part::Recording.name());
         recording::run(bench, &profilers, report)?;
     }
     if recorded.contains(&Part::Slowdown) {
+        report.begin_part(Part::Slowdown.name());
         slowdown::run(bench, &profilers, report)?;
     }
     if recorded.contains(&Part::Accuracy) {
+        report.begin_part(Part::Accuracy.name());
         compare::run(bench, &profilers, &workspace.target.join("compare"), report)?;
     }
     Ok(())
@@ -239,7 +271,7 @@ fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
     let mut again = Root::Sudo.command(&own).context("sudo has gone")?;
     again.args(["bench", "--no-build", "--only"]);
     again.arg(parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(","));
-    for (flag, given) in [("--quick", arguments.quick), ("--long", arguments.long)] {
+    for (flag, given) in [("--quick", arguments.quick), ("--long", arguments.long), ("--write", arguments.write)] {
         if given {
             again.arg(flag);
         }
@@ -247,9 +279,9 @@ fn as_root(arguments: &Arguments, parts: &[Part]) -> Result<()> {
     command::run(&mut again)
 }
 
-/// The release binaries: jitprof with its kernel part, and the programs that measure its library.
+/// The release binaries: jitprof with its BPF programs, and the programs that measure its library.
 fn binaries(workspace: &Workspace, arguments: &Arguments) -> Result<[PathBuf; 4]> {
-    let binaries = ["jitprof", "examples/bench_ingest", "examples/bench_gsym", "examples/bench_plog"];
+    let binaries = ["jitprof", "bench_ingest", "bench_gsym", "bench_plog"];
     let mut binaries = binaries.map(|name| workspace.target.join("release").join(name));
     // The service is measured without the others, and its binary may be given.
     let needed = if arguments.serve.wanted() { &mut binaries[..1] } else { &mut binaries[..] };
@@ -261,11 +293,7 @@ fn binaries(workspace: &Workspace, arguments: &Arguments) -> Result<[PathBuf; 4]
     if !arguments.no_build && !arguments.serve.wanted() {
         build::getstack(workspace)?;
         build::jitdemo(workspace)?;
-        command::progress("building the benchmarks");
-        // The same object as the binary's, or cargo would build the library a second time without it.
-        let mut cargo = workspace.cargo();
-        cargo.args(["build", "--release", "--package", "jitprof", "--examples"]);
-        command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))?;
+        build::benchmarks(workspace)?;
     }
     for binary in needed {
         if !binary.is_file() {

@@ -1,4 +1,4 @@
-//! `build`: the kernel part, then the binary that carries it.
+//! `build`: the BPF programs, then the binary that carries them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,17 +6,18 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::platform::Platform;
+use crate::rustc;
 use crate::workspace::Workspace;
 use crate::{command, tools};
 
-/// The target of the kernel part; every machine jitprof runs on is little-endian.
+/// The target of the BPF programs; every machine jitprof runs on is little-endian.
 const BPF_TARGET: &str = "bpfel-unknown-none";
 /// The binary of the package `profiler-ebpf`.
 const BPF_BIN: &str = "jitprof-ebpf";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Build the binary without optimisation (the kernel part always has it: the verifier's limits need it)
+    /// Build the binary without optimisation (the BPF programs always have it: the verifier's limits need it)
     #[arg(long)]
     debug: bool,
     /// Build for another machine, e.g. aarch64-unknown-linux-musl [default: this one]
@@ -43,23 +44,33 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// Builds `jitprof` with its kernel part inside and returns the binary's path.
+/// Builds `jitprof` with its BPF programs inside and returns the binary's path.
 pub(crate) fn jitprof(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     jitprof_for(workspace, &Platform::host(), profile)
 }
 
-/// Builds the recording without end whose inside the live tests look at, with its kernel part inside.
-pub(crate) fn endless(workspace: &Workspace) -> Result<()> {
-    command::progress("building the recording without end");
+/// Builds the continuous recording whose inside the live tests look at, with its BPF programs inside.
+pub(crate) fn continuous(workspace: &Workspace) -> Result<()> {
+    command::progress("building the continuous recording");
+    tools(workspace, &["--bin", "continuous", "--bin", "fleet"])
+}
+
+/// Builds the programs that measure the library.
+pub(crate) fn benchmarks(workspace: &Workspace) -> Result<()> {
+    command::progress("building the benchmarks");
+    tools(workspace, &["--bins"])
+}
+
+fn tools(workspace: &Workspace, which: &[&str]) -> Result<()> {
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--release", "--package", "jitprof", "--example", "endless"]);
+    cargo.args(["build", "--release", "--package", "jitprof-tools"]).args(which);
     // The same object as the binary's, or cargo would build the library a second time without it.
     command::run(cargo.env("JITPROF_BPF_OBJECT", workspace.target.join("bpf/jitprof.bpf.o")))
 }
 
 /// The same for a platform.
 pub(crate) fn jitprof_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
-    let object = kernel_part(workspace, platform)?;
+    let object = bpf_programs(workspace, platform)?;
     command::progress("building jitprof");
     let mut cargo = workspace.cargo();
     cargo.args(["build", "--package", "jitprof", "--bin", "jitprof"]).env("JITPROF_BPF_OBJECT", object);
@@ -71,10 +82,10 @@ pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> 
     agent_for(workspace, &Platform::host(), profile)
 }
 
-fn agent_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
+pub(crate) fn agent_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
     command::progress("building the agent");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package", "profiler-agent", "--lib"]);
+    cargo.args(["build", "--package", "jitprof-agent", "--lib"]);
     binary(workspace, cargo, platform, profile, "libjitprof_agent.so")
 }
 
@@ -111,6 +122,10 @@ fn binary(
         Profile::Debug => "debug",
         Profile::Release => {
             cargo.arg("--release");
+            if platform.is_static() {
+                // What is passed on is not cut into pieces that can be built anew one by one.
+                cargo.env("CARGO_INCREMENTAL", "0");
+            }
             "release"
         }
     };
@@ -125,66 +140,115 @@ fn binary(
 
 /// Builds the eBPF object for a platform's kernels and returns its path, `<target>/bpf/jitprof.bpf.o` for this
 /// machine's.
-pub(crate) fn kernel_part(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
-    kernel_object(workspace, platform, BPF_BIN, "jitprof.bpf.o")
+pub(crate) fn bpf_programs(workspace: &Workspace, platform: &Platform) -> Result<PathBuf> {
+    bpf_object(&BpfBuild::here(workspace, platform), workspace, BPF_BIN, "jitprof.bpf.o")
+}
+
+/// The same from another copy of the sources, into another folder.
+pub(crate) fn bpf_programs_of(
+    workspace: &Workspace,
+    platform: &Platform,
+    sources: &Path,
+    folder: &Path,
+) -> Result<PathBuf> {
+    let build = BpfBuild { platform, sources: sources.to_owned(), folder: folder.to_owned() };
+    bpf_object(&build, workspace, BPF_BIN, "jitprof.bpf.o")
 }
 
 /// Builds the sampler that jitprof's is compared with and returns its path, `<target>/bpf/getstack.bpf.o`.
 pub(crate) fn getstack(workspace: &Workspace) -> Result<PathBuf> {
-    kernel_object(workspace, &Platform::host(), "getstack", "getstack.bpf.o")
+    bpf_object(&BpfBuild::here(workspace, &Platform::host()), workspace, "getstack", "getstack.bpf.o")
 }
 
-fn kernel_object(workspace: &Workspace, platform: &Platform, bin: &str, name: &str) -> Result<PathBuf> {
+/// What BPF programs are built of, for which machine, and where to.
+struct BpfBuild<'a> {
+    platform: &'a Platform,
+    /// The root of the sources.
+    sources: PathBuf,
+    /// Cargo's target folder for them.
+    folder: PathBuf,
+}
+
+impl<'a> BpfBuild<'a> {
+    /// Of this checkout. A target folder for each machine: cargo would build everything anew whenever it changes.
+    fn here(workspace: &Workspace, platform: &'a Platform) -> Self {
+        let folder = platform.folder(&workspace.target).join("bpf");
+        Self { platform, sources: workspace.root.clone(), folder }
+    }
+}
+
+fn bpf_object(build: &BpfBuild, workspace: &Workspace, bin: &str, name: &str) -> Result<PathBuf> {
     tools::ensure_component(workspace, "rust-src")?;
     let linker = tools::ensure_bpf_linker(workspace)?;
-    command::progress("building the kernel part");
-    command::run(
-        kernel_cargo(workspace, &linker, platform)?.args(["build", "--release", "--bin", bin]).args(KERNEL_TARGET),
-    )?;
-    let folder = kernel_folder(workspace, platform);
+    command::progress("building the BPF programs");
+    command::run(bpf_cargo(build, workspace, &linker)?.args(["build", "--release", "--bin", bin]).args(BPF_BUILD))?;
+    let folder = &build.folder;
     let (built, object) = (folder.join(BPF_TARGET).join("release").join(bin), folder.join(name));
-    // Copied under a temporary name: a build that is cut short leaves no half object behind.
+    // Left as it is if nothing has changed: by its time cargo would build the library anew.
+    let bytes = std::fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    if std::fs::read(&object).is_ok_and(|there| there == bytes) {
+        return Ok(object);
+    }
+    // Written under a temporary name: a build that is cut short leaves no half object behind.
     let unfinished = folder.join(format!("{name}.tmp"));
-    std::fs::copy(&built, &unfinished)
-        .and_then(|_| std::fs::rename(&unfinished, &object))
+    std::fs::write(&unfinished, bytes)
+        .and_then(|()| std::fs::rename(&unfinished, &object))
         .with_context(|| format!("cannot copy {} to {}", built.display(), object.display()))?;
     Ok(object)
 }
 
-/// Lints the kernel part; every warning is an error.
-pub(crate) fn kernel_clippy(workspace: &Workspace) -> Result<()> {
+/// Lints the BPF programs; every warning is an error.
+pub(crate) fn bpf_clippy(workspace: &Workspace) -> Result<()> {
     tools::ensure_component(workspace, "rust-src")?;
     let linker = tools::ensure_bpf_linker(workspace)?;
-    let mut cargo = kernel_cargo(workspace, &linker, &Platform::host())?;
-    command::run(cargo.args(["clippy", "--release"]).args(KERNEL_TARGET).args(["--", "-D", "warnings"]))
+    let mut cargo = bpf_cargo(&BpfBuild::here(workspace, &Platform::host()), workspace, &linker)?;
+    command::run(cargo.args(["clippy", "--release"]).args(BPF_BUILD).args(["--", "-D", "warnings"]))
 }
 
-/// A target folder for each machine: cargo would build everything anew whenever the machine changes.
-fn kernel_folder(workspace: &Workspace, platform: &Platform) -> PathBuf {
-    platform.folder(&workspace.target).join("bpf")
-}
+const BPF_BUILD: [&str; 4] = ["--target", BPF_TARGET, "-Z", "build-std=core"];
 
-const KERNEL_TARGET: [&str; 4] = ["--target", BPF_TARGET, "-Z", "build-std=core"];
-
-/// A cargo command for the kernel part's workspace. `RUSTC_BOOTSTRAP` opens build-std on the pinned stable toolchain,
+/// A cargo command for the BPF programs' workspace. `RUSTC_BOOTSTRAP` opens build-std on the pinned stable toolchain,
 /// so that one toolchain builds everything.
-fn kernel_cargo(workspace: &Workspace, linker: &Path, platform: &Platform) -> Result<Command> {
+///
+/// The same sources give the same bytes wherever they stand: paths in the debug information are not this machine's.
+fn bpf_cargo(build: &BpfBuild, workspace: &Workspace, linker: &Path) -> Result<Command> {
     let linker =
         linker.to_str().context("the target folder's path is no UTF-8; set CARGO_TARGET_DIR to one that is")?;
-    let flags = [
-        format!("--cfg=bpf_target_arch=\"{}\"", platform.arch()),
+    let mut flags = vec![
+        format!("--cfg=bpf_target_arch=\"{}\"", build.platform.arch()),
         // BTF is made from debug information; the loader needs it for maps and bpf_loop callbacks.
         "-Cdebuginfo=2".to_owned(),
         "-Clink-arg=--btf".to_owned(),
-        format!("-Clinker={linker}"),
+        // Instructions of Linux 4.14: each comparison has its own, with the constant as its second operand. Verifiers before
+        // 6.8 do not see that a branch is never taken if the constant is the first.
+        "-Ctarget-cpu=v2".to_owned(),
     ];
+    for (from, to) in [(build.sources.clone(), "/jitprof"), (sysroot(workspace)?, "/rust"), (cargo_home()?, "/cargo")] {
+        flags.push(format!("--remap-path-prefix={}={to}", from.display()));
+    }
     let mut cargo = workspace.cargo();
     cargo
-        .current_dir(workspace.ebpf())
+        .current_dir(build.sources.join("profiler-ebpf"))
         .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_DIR", kernel_folder(workspace, platform))
+        .env("RUSTC_WRAPPER", std::env::current_exe().context("where is xtask?")?)
+        .env(rustc::MARK, "1")
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
+        .env("CARGO_TARGET_DIR", &build.folder)
         .env_remove("RUSTFLAGS")
         // Encoded: a path with spaces stays one flag.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     Ok(cargo)
+}
+
+/// Where the toolchain is.
+fn sysroot(workspace: &Workspace) -> Result<PathBuf> {
+    let mut rustc = Command::new("rustc");
+    Ok(command::output(rustc.args(["--print", "sysroot"]).current_dir(&workspace.root))?.trim().into())
+}
+
+/// Where cargo keeps the sources of crates.
+fn cargo_home() -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    home.context("neither CARGO_HOME nor HOME says where cargo keeps the sources of crates")
 }

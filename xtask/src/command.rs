@@ -1,5 +1,6 @@
 //! Running other programs: shown before they run, and an error that says which one failed.
 
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -21,6 +22,58 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The most that is kept of what a test program says about its failures.
+const FAILURES_KEPT: usize = 6000;
+
+/// Like [`run`], for `cargo test`: what the test programs print of their failures is shown and becomes part of the
+/// error, so that it stands at the end of a long log, too.
+pub(crate) fn run_tests(command: &mut Command) -> Result<()> {
+    run_tests_into(command, &mut io::stdout())
+}
+
+/// [`run_tests`], and where it shows what the test programs print.
+fn run_tests_into(command: &mut Command, to: &mut impl Write) -> Result<()> {
+    let line = shown(command);
+    eprintln!("    $ {line}");
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| cannot_start(command))?;
+    let mut failures = Failures::default();
+    if let Some(stdout) = child.stdout.take() {
+        let mut stdout = BufReader::new(stdout);
+        let mut bytes = Vec::new();
+        while stdout.read_until(b'\n', &mut bytes).with_context(|| format!("cannot read what `{line}` prints"))? > 0 {
+            to.write_all(&bytes).context("cannot show what the tests print")?;
+            failures.read(&String::from_utf8_lossy(&bytes));
+            bytes.clear();
+        }
+    }
+    let status = child.wait().with_context(|| format!("cannot wait for `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed ({status})\n{}", failures.text.trim_end());
+    }
+    Ok(())
+}
+
+/// The part between `failures:` and the result, of each test program that reports failures.
+#[derive(Default)]
+struct Failures {
+    text: String,
+    inside: bool,
+}
+
+impl Failures {
+    fn read(&mut self, line: &str) {
+        if line.starts_with("test result:") {
+            self.inside = false;
+        } else if line.trim_end() == "failures:" {
+            // The second list has the names alone, which the first has said.
+            self.inside = !self.inside;
+        } else if self.inside && self.text.len() + line.len() <= FAILURES_KEPT {
+            self.text.push_str(line);
+        }
+    }
+}
+
 /// Runs the command unseen and returns what it wrote to stdout.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let line = shown(command);
@@ -29,6 +82,11 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         bail!("`{line}` failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed bytes that are no text"))
+}
+
+/// For compilers of C and C++: what they build says `to` in place of the folder `from`, which is this machine's business.
+pub(crate) fn prefix_map(from: &Path, to: &str) -> String {
+    format!("-ffile-prefix-map={}={to}", from.display())
 }
 
 /// Whether the command can be started and succeeds; its output is dropped.
@@ -121,6 +179,20 @@ mod tests {
     fn a_failing_command_is_named_in_the_error() {
         let error = output(Command::new("sh").args(["-c", "echo reason >&2; exit 3"])).unwrap_err().to_string();
         assert!(error.contains("exit 3") && error.contains("reason"), "{error}");
+    }
+
+    #[test]
+    fn what_tests_say_of_their_failures_is_part_of_the_error() {
+        let printed = r"running 2 tests\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\nreason of a\n\n\nfailures:\n    a\n\ntest result: FAILED. 1 failed\n";
+        let program = format!("printf '{printed}'; exit 101");
+        // Not into this test's own output, where whoever reads the log would take it for a failed test.
+        let mut shown = Vec::new();
+        let error = run_tests_into(Command::new("sh").args(["-c", &program]), &mut shown).unwrap_err().to_string();
+        assert!(String::from_utf8(shown).unwrap().ends_with("test result: FAILED. 1 failed\n"));
+        let (command, reasons) = error.split_once('\n').unwrap();
+        assert!(command.ends_with("failed (exit status: 101)"), "{error}");
+        assert_eq!(reasons, "\n---- a stdout ----\nreason of a");
+        run_tests_into(Command::new("sh").args(["-c", "printf 'failures:\n'"]), &mut io::sink()).unwrap();
     }
 
     #[test]

@@ -1,17 +1,22 @@
 //! Builds, tests, measures and packages jitprof: `cargo xtask VERB`, one module a verb.
 
+mod apt;
 mod bench;
 mod build;
 mod command;
 mod demo;
 mod dist;
+mod fleet;
 mod fuzz;
 mod matrix;
+mod package;
 mod platform;
 mod prepare;
+mod rustc;
 mod test;
 mod tools;
 mod workspace;
+mod zoo;
 
 use std::process::ExitCode;
 
@@ -29,7 +34,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Builds the kernel part, embeds it, and leaves the `jitprof` binary and the agent in the target folder
+    /// Builds the BPF programs, embeds them, and leaves the `jitprof` binary and the agent in the target folder
     Build(build::Arguments),
     /// Profiles a small JIT program of our own and writes its flamegraph
     Demo(demo::Arguments),
@@ -39,13 +44,22 @@ enum Verb {
     Bench(bench::Arguments),
     /// Finds or installs the runtimes that the live tests profile
     Prepare(prepare::Arguments),
+    /// Profiles real runtimes that run a known program, and prints how much of it jitprof has seen
+    Zoo(zoo::Arguments),
+    /// Generates a fleet's dataset and asks it the questions of contrib/queries in each engine
+    Fleet(fleet::Arguments),
     /// Runs the fuzz targets of tests/fuzz
     Fuzz(fuzz::Arguments),
-    /// Packs binary, agent, documents and licences into a tar.gz with its checksum
-    Dist,
+    /// Builds the static program and packs it: an archive with an installer, a Debian package, an RPM, their checksums
+    Dist(dist::Arguments),
+    /// Packs the crates as they are published: with the BPF objects, so that `cargo install` needs no more than stable Rust
+    Package(package::Arguments),
 }
 
 fn main() -> ExitCode {
+    if rustc::is_asked() {
+        return rustc::run();
+    }
     let arguments = Arguments::parse();
     match Workspace::find().and_then(|workspace| run(&workspace, arguments.verb)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,7 +77,10 @@ fn run(workspace: &Workspace, verb: Verb) -> anyhow::Result<()> {
         Verb::Test(arguments) => test::run(workspace, &arguments),
         Verb::Bench(arguments) => bench::run(workspace, &arguments),
         Verb::Prepare(arguments) => prepare::run(workspace, &arguments),
+        Verb::Zoo(arguments) => zoo::run(workspace, &arguments),
+        Verb::Fleet(arguments) => fleet::run(workspace, &arguments),
         Verb::Fuzz(arguments) => fuzz::run(workspace, &arguments),
-        Verb::Dist => dist::run(workspace),
+        Verb::Package(arguments) => package::run(workspace, &arguments),
+        Verb::Dist(arguments) => dist::run(workspace, &arguments),
     }
 }

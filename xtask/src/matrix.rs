@@ -1,7 +1,7 @@
 //! `test --kernel`: jitprof on other kernels than this machine's, each in a virtual machine of its own.
 //!
 //! ```text
-//! Debian's mirrors ─▶ <target>/kernels/vmlinuz-SUITE-ARCH                                   kernel.rs
+//! Debian's mirrors ─▶ <target>/kernels/vmlinuz-SUITE-ARCH                         ../apt.rs, kernel.rs, emulator.rs
 //! jitprof, jitdemo, kernel-guest (the init), their libraries ─▶ <target>/kernels/ARCH.cpio  image.rs
 //! qemu ─▶ the serial console ─▶ <target>/kernels/NAME.log ─▶ a verdict                      guest.rs
 //! ```
@@ -9,6 +9,7 @@
 //! What is checked in the machine is in `tests/guest`. Machines are emulated (tcg): where this runs mostly is a virtual
 //! machine itself, and nested virtualisation cannot be counted on.
 
+mod emulator;
 mod guest;
 mod image;
 mod kernel;
@@ -23,8 +24,8 @@ use anyhow::{Context, Result};
 use crate::build::{self, Profile};
 use crate::command;
 use crate::platform::Platform;
-use crate::prepare;
 use crate::workspace::Workspace;
+use emulator::Emulator;
 use kernel::KERNELS;
 pub(crate) use kernel::Kernel;
 
@@ -96,7 +97,7 @@ pub(crate) fn prepare(workspace: &Workspace, kernels: &[&'static Kernel]) -> Res
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for arch in [&X86_64, &AARCH64] {
         if kernels.iter().any(|kernel| kernel.arch.name == arch.name) {
-            prepare::qemu(arch.qemu, arch.package)?;
+            Emulator::prepare(arch, &folder)?;
             image::make(&programs(workspace, arch)?, &folder.join(format!("{}.cpio", arch.name)))?;
         }
     }
@@ -109,14 +110,16 @@ pub(crate) fn prepare(workspace: &Workspace, kernels: &[&'static Kernel]) -> Res
 /// Tries all of them, as many at a time as fit, and returns what each came to, in the same order.
 pub(crate) fn run(workspace: &Workspace, kernels: &[&'static Kernel]) -> Vec<Tried> {
     let mut tried = run_all(kernels, &folder(workspace));
-    tried.sort_by_key(|tried| KERNELS.iter().position(|kernel| kernel.name == tried.kernel));
+    tried.sort_by_key(|tried| KERNELS.iter().position(|kernel| kernel.name == tried.name));
     tried
 }
 
 /// What a kernel came to.
 pub(crate) struct Tried {
-    /// Its name.
-    pub(crate) kernel: &'static str,
+    /// The name that it was chosen by.
+    name: &'static str,
+    /// What it says that it is (`uname -r`), or the name if it has not come so far.
+    pub(crate) kernel: String,
     /// From the machine's start to its end.
     pub(crate) took: Duration,
     /// What was found, or what failed.
@@ -137,8 +140,9 @@ fn run_all(kernels: &[&'static Kernel], folder: &Path) -> Vec<Tried> {
         while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
             command::progress(&format!("kernel {}", kernel.name));
             let start = Instant::now();
-            let verdict = guest::run(kernel, folder);
-            tried.push(Tried { kernel: kernel.name, took: start.elapsed(), verdict });
+            let (release, verdict) = guest::run(kernel, folder);
+            let release = release.unwrap_or_else(|| kernel.name.to_owned());
+            tried.push(Tried { name: kernel.name, kernel: release, took: start.elapsed(), verdict });
         }
         tried
     };
@@ -179,7 +183,7 @@ mod tests {
 
     #[test]
     fn kernels_are_chosen_by_name_and_group_once_each() {
-        assert_eq!(names(&["7.2", "5.10", "7.2"]), ["5.10", "7.2"]);
+        assert_eq!(names(&["backports", "5.10", "backports"]), ["5.10", "backports"]);
         assert_eq!(names(&["arm64"]), ["arm64-6.1", "arm64-6.12"]);
         assert!(names(&["short", "all"]).len() >= names(&["short"]).len());
         assert!(select(&["4.4".to_owned()]).is_err());

@@ -34,7 +34,7 @@ impl Platform {
         Ok(Self { triple: Some(triple.to_owned()), arch })
     }
 
-    /// The machine's name, as Rust and the kernel part have it.
+    /// The machine's name, as Rust and the BPF programs have it.
     pub(crate) fn arch(&self) -> &'static str {
         self.arch
     }
@@ -54,23 +54,63 @@ impl Platform {
         let Some(triple) = &self.triple else { return Ok(()) };
         ensure_std(workspace, triple)?;
         cargo.args(["--target", triple]);
-        let gcc = format!("{}-linux-gnu-gcc", self.arch);
+        let gcc = self.tool("gcc");
         let key = triple.replace('-', "_");
         let linker = format!("CARGO_TARGET_{}_LINKER", key.to_uppercase());
         let compiler = format!("CC_{key}");
         let is_set = |name: &str| std::env::var_os(name).is_some();
         if !is_set(&compiler) && !is_set("TARGET_CC") {
-            if !command::succeeds(Command::new(&gcc).arg("--version")) {
-                bail!("no C compiler for {triple}: install {gcc} (Debian: gcc-{}-linux-gnu), or set {compiler}", {
-                    self.arch.replace('_', "-")
-                });
+            if !compiles(&gcc) {
+                let (machine, package) = (self.arch.replace('_', "-"), debian_architecture(self.arch));
+                bail!(
+                    "no C compiler with headers for {triple}: install {gcc} and its C library (Debian: \
+                     gcc-{machine}-linux-gnu libc6-dev-{package}-cross), or set {compiler}"
+                );
             }
             cargo.env(&compiler, &gcc);
         }
         if !is_set(&linker) {
             cargo.env(&linker, if self.is_static() { "rust-lld" } else { &gcc });
+            let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", key.to_uppercase());
+            if self.is_static() && !is_set(&flags) && !is_set("RUSTFLAGS") {
+                // What .cargo/config.toml says for all, and what gcc tells the linker unasked: a build id, by which
+                // debug information that stands apart is found.
+                cargo.env(&flags, "-Cforce-frame-pointers=yes -Clink-arg=--build-id");
+            }
         }
         Ok(())
+    }
+
+    /// Whether C can be compiled for it.
+    pub(crate) fn has_compiler(&self) -> bool {
+        compiles(&self.tool("gcc"))
+    }
+
+    /// A program of the GNU tools for the machine: `gcc`, `objcopy`.
+    pub(crate) fn tool(&self, name: &str) -> String {
+        format!("{}-linux-gnu-{name}", self.arch)
+    }
+}
+
+/// Whether a C compiler is there, and finds the headers of its C library: Debian's comes without them where recommended
+/// packages are not installed, and then `ring` fails in the middle of the build.
+fn compiles(compiler: &str) -> bool {
+    let source = std::env::temp_dir().join(format!("jitprof-headers-{}.c", std::process::id()));
+    if std::fs::write(&source, "#include <stdint.h>\n").is_err() {
+        return false;
+    }
+    let found = command::succeeds(Command::new(compiler).arg("-fsyntax-only").arg(&source));
+    // It is a few bytes in a temporary folder; that it stays is no reason to fail.
+    std::fs::remove_file(&source).ok();
+    found
+}
+
+/// What Debian calls a machine.
+pub(crate) fn debian_architecture(arch: &str) -> &str {
+    match arch {
+        "aarch64" => "arm64",
+        "x86_64" => "amd64",
+        other => other,
     }
 }
 

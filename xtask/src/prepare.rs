@@ -24,6 +24,10 @@ const NUMBA_WHEEL: &str = "numba==0.68.1";
 /// Brings the source of the JIT profiling API's static part.
 const ITTAPI_CRATE: &str = "ittapi-sys = \"=0.5.0\"";
 
+/// Engines that ask datasets, and a server that speaks S3; the versions that the queries were tested with. 400 MB.
+const ENGINE_WHEELS: [(&str, &str); 3] =
+    [("duckdb", "duckdb==2.0.0"), ("chdb", "chdb==4.4.0"), ("moto.server", "moto[server]==5.2.5")];
+
 /// Drives Chromium, and finds what is not accessible; the versions that the page was tested with.
 const BROWSER_MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
 
@@ -45,12 +49,13 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 14] = [
+pub(crate) const RUNTIMES: [Runtime; 16] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
     Runtime { name: "erlang", find: erlang },
+    Runtime { name: "java", find: java },
     Runtime { name: "native", find: native },
     Runtime { name: "golang", find: golang },
     Runtime { name: "llvm", find: llvm },
@@ -60,6 +65,7 @@ pub(crate) const RUNTIMES: [Runtime; 14] = [
     Runtime { name: "linux_perf", find: linux_perf },
     Runtime { name: GSYMUTIL, find: gsymutil },
     Runtime { name: "browser", find: browser },
+    Runtime { name: "tmux", find: tmux },
 ];
 
 impl Runtime {
@@ -119,6 +125,11 @@ fn erlang(_: &Workspace) -> Result<Variables> {
     Ok(vec![("JITPROF_ERL", erl.into()), ("JITPROF_ERLC", erlc.into())])
 }
 
+/// JDK 17 or later: older ones do not run a program from its source, or do not say where they keep their code.
+fn java(_: &Workspace) -> Result<Variables> {
+    Ok(vec![("JITPROF_JAVA", program("JITPROF_JAVA", "java", &["openjdk-17-jdk-headless"])?.into())])
+}
+
 /// Compilers of C and C++, which tests call by their usual names.
 fn native(_: &Workspace) -> Result<Variables> {
     program("CC", "cc", &["gcc", "libc6-dev"])?;
@@ -172,6 +183,17 @@ pub(crate) fn python_with_perf_jit() -> Result<PathBuf> {
             "no CPython with `-X perf_jit` was found in PATH or under pyenv; run `pyenv install 3.13`, or set \
              JITPROF_PYTHON to a CPython of 3.13 or later",
         )
+}
+
+/// pyenv's interpreter of a version that begins so.
+pub(crate) fn pyenv_python(version: &str) -> Result<PathBuf> {
+    let is_of = |python: &&PathBuf| {
+        let name = python.ancestors().nth(2).and_then(|folder| folder.file_name()).unwrap_or_default();
+        name.to_string_lossy().strip_prefix(version).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let pythons = pyenv_pythons();
+    let found = pythons.iter().rfind(is_of);
+    found.cloned().with_context(|| format!("pyenv has no Python {version}; run `pyenv install {version}`"))
 }
 
 /// pyenv's interpreters; its shims answer for one version only.
@@ -229,6 +251,15 @@ fn python_with(workspace: &Workspace, variable: &'static str, module: &str, whee
     Ok(vec![(variable, python.into())])
 }
 
+/// Of `cargo xtask fleet`.
+pub(crate) fn engines(workspace: &Workspace) -> Result<Variables> {
+    let mut found = Vec::new();
+    for (module, wheel) in ENGINE_WHEELS {
+        found = python_with(workspace, "JITPROF_FLEET_PYTHON", module, wheel)?;
+    }
+    Ok(found)
+}
+
 /// C programs that announce code, linked with the API's own static parts.
 fn ittapi(workspace: &Workspace) -> Result<Variables> {
     const METHODS: &str = "JITPROF_JIT_API";
@@ -241,10 +272,12 @@ fn ittapi(workspace: &Workspace) -> Result<Variables> {
         let library = ittapi_sources(workspace, &folder)
             .with_context(|| format!("the crate ittapi-sys cannot be fetched; set {variable} to a built {source}.c"))?;
         let compiler = program("CC", "cc", &["gcc", "libc6-dev"])?;
-        let (parts, binary) = (library.join("src/ittnotify"), folder.join(source));
+        let (parts, binary, targets) = (library.join("src/ittnotify"), folder.join(source), workspace.targets());
         let mut build = Command::new(compiler);
+        build.current_dir(&targets).arg(command::prefix_map(&targets, "tests/targets"));
+        build.arg(command::prefix_map(&library, "ittapi"));
         build.args(["-O1", "-g", "-fno-omit-frame-pointer", "-I"]).arg(library.join("include")).arg("-I").arg(&parts);
-        build.arg(workspace.targets().join("jit_api").join(source).with_extension("c")).arg(parts.join(part));
+        build.arg(targets.join("jit_api").join(source).with_extension("c")).arg(parts.join(part));
         command::run(build.arg("-o").arg(&binary).args(["-ldl", "-lpthread"]))?;
         Ok((variable, binary.into()))
     };
@@ -282,8 +315,9 @@ fn onednn(workspace: &Workspace) -> Result<Variables> {
             .with_context(|| format!("there is no oneDNN; install it, or set {VARIABLE} to a built onednn/burn.cpp"))?;
     }
     let binary = workspace.target.join("onednn-burn");
-    let mut build = Command::new(compiler);
-    build.args(["-O1", "-g"]).arg(workspace.targets().join("onednn/burn.cpp")).arg("-o").arg(&binary).arg("-ldnnl");
+    let (mut build, targets) = (Command::new(compiler), workspace.targets());
+    build.current_dir(&targets).arg(command::prefix_map(&targets, "tests/targets"));
+    build.args(["-O1", "-g"]).arg(targets.join("onednn/burn.cpp")).arg("-o").arg(&binary).arg("-ldnnl");
     command::run(&mut build)?;
     Ok(vec![(VARIABLE, binary.into())])
 }
@@ -311,29 +345,17 @@ fn browser(workspace: &Workspace) -> Result<Variables> {
     Ok(vec![chromium, (VARIABLE, modules.into())])
 }
 
+/// A terminal whose screen can be read.
+fn tmux(_: &Workspace) -> Result<Variables> {
+    Ok(vec![("JITPROF_TMUX", program("JITPROF_TMUX", "tmux", &["tmux"])?.into())])
+}
+
 fn linux_perf(_: &Workspace) -> Result<Variables> {
     Ok(vec![("JITPROF_PERF", program("JITPROF_PERF", "perf", &["linux-perf"])?.into())])
 }
 
-/// An emulator in `PATH`, or the one that Debian's package brings.
-///
-/// # Errors
-/// It is not there and cannot be installed, or only in place of something else: Debian's emulators of one release
-/// displace tools (qemu-utils) of another.
-pub(crate) fn qemu(name: &str, package: &str) -> Result<()> {
-    if command::in_path(name).is_some() {
-        return Ok(());
-    }
-    apt_install(&["--no-remove", package]).with_context(|| {
-        format!(
-            "there is no `{name}`; see what `apt-get install --simulate --no-install-recommends {package}` would remove, \
-             and install it, or leave the virtual machines out with --skip kernels=REASON"
-        )
-    })
-}
-
 /// The program that `variable` names, or the one in `PATH`, or the one that Debian's packages bring.
-fn program(variable: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
+pub(crate) fn program(variable: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os(variable) {
         return Ok(given.into());
     }

@@ -2,9 +2,10 @@
 
 mod summary;
 
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Profile};
 use crate::command::{self, Root};
@@ -50,8 +51,16 @@ fn parse_skip(text: &str) -> Result<Skip, String> {
 type Step = fn(&Workspace) -> Result<String>;
 
 /// Steps that need neither root nor a runtime, in order.
-const STATIC_STEPS: [(&str, Step); 5] =
-    [("fmt", fmt), ("clippy", clippy), ("clippy-kernel", clippy_kernel), ("unit", unit), ("build", build_all)];
+const STATIC_STEPS: [(&str, Step); 6] = [
+    ("fmt", fmt),
+    ("clippy", clippy),
+    ("clippy-bpf", clippy_bpf),
+    ("packages", packages),
+    ("unit", unit),
+    ("build", build_all),
+];
+/// The packages that others can use by themselves.
+const LIBRARIES: [&str; 3] = ["jitprof-common", "jitprof-jitdump", "jitprof-unwind"];
 /// The step that runs the live tests.
 const LIVE: &str = "live";
 /// The step that tries other kernels in virtual machines.
@@ -65,7 +74,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         if summary.passed("build") {
             try_kernels(workspace, &kernels, &mut summary);
         }
-        return verdict(&summary);
+        return verdict(workspace, &summary);
     }
     let mut skips = arguments.skip.clone();
     for (name, step) in STATIC_STEPS {
@@ -95,7 +104,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     for skip in &skips {
         summary.run(&skip.name, || bail!("--skip names no step of this run"));
     }
-    verdict(&summary)
+    verdict(workspace, &summary)
 }
 
 /// Tries kernels in virtual machines: a row for what they need, and one for each.
@@ -109,12 +118,31 @@ fn try_kernels(workspace: &Workspace, kernels: &[&'static matrix::Kernel], summa
 }
 
 /// Shows the table; an error if a step failed.
-fn verdict(summary: &Summary) -> Result<()> {
+fn verdict(workspace: &Workspace, summary: &Summary) -> Result<()> {
     eprint!("\n{summary}");
     match summary.failures() {
         0 => Ok(()),
-        count => bail!("{count} failed"),
+        count => {
+            let disk = free_room(&workspace.target).ok().and_then(full_disk).unwrap_or_default();
+            bail!("{count} failed\n\n{}{disk}", summary.reasons())
+        }
     }
+}
+
+/// The least room on the disk at which a step that failed may well have failed for another reason.
+const ROOM_BYTES: u64 = 1 << 30;
+
+/// What is said of a disk with so much room, if that explains failures.
+fn full_disk(free: u64) -> Option<String> {
+    let left = free >> 20;
+    (free < ROOM_BYTES).then(|| format!("\n\nthe disk is full ({left} MiB left): a whole run builds some 10 GB"))
+}
+
+/// How many bytes can still be written below a folder.
+fn free_room(folder: &Path) -> Result<u64> {
+    let printed = command::output(Command::new("df").args(["--output=avail", "-B1"]).arg(folder))?;
+    let number = printed.lines().last().unwrap_or_default().trim();
+    number.parse().with_context(|| format!("`df` printed {number:?} for the room below {}", folder.display()))
 }
 
 fn take(skips: &mut Vec<Skip>, name: &str) -> Option<Skip> {
@@ -135,22 +163,32 @@ fn clippy(workspace: &Workspace) -> Result<String> {
     Ok(String::new())
 }
 
-fn clippy_kernel(workspace: &Workspace) -> Result<String> {
+fn clippy_bpf(workspace: &Workspace) -> Result<String> {
     tools::ensure_component(workspace, "clippy")?;
-    build::kernel_clippy(workspace)?;
+    build::bpf_clippy(workspace)?;
+    Ok(String::new())
+}
+
+/// Whether what others use can be published, and its documentation read.
+fn packages(workspace: &Workspace) -> Result<String> {
+    let libraries = LIBRARIES.iter().flat_map(|library| ["--package", library]);
+    let mut documented = workspace.cargo();
+    command::run(documented.args(["doc", "--no-deps"]).args(libraries).env("RUSTDOCFLAGS", "-D warnings"))?;
+    // Not built a second time from what was packed: that takes minutes, and what is missing there is mostly a version.
+    command::run(workspace.cargo().args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"]))?;
     Ok(String::new())
 }
 
 fn unit(workspace: &Workspace) -> Result<String> {
-    command::run(workspace.cargo().arg("test"))?;
+    command::run_tests(workspace.cargo().arg("test"))?;
     // The rest of what needs no root: xtask's own tests, and those of the programs that the live tests profile.
-    command::run(workspace.cargo().args(["test", "--package", "xtask", "--package", "jitprof-tests", "--bins"]))?;
+    command::run_tests(workspace.cargo().args(["test", "--package", "xtask", "--package", "jitprof-tests", "--bins"]))?;
     Ok(String::new())
 }
 
 fn build_all(workspace: &Workspace) -> Result<String> {
     build::jitprof(workspace, Profile::Release)?;
-    build::endless(workspace)?;
+    build::continuous(workspace)?;
     build::jitdemo(workspace)?;
     build::agent(workspace, Profile::Release)?;
     Ok(String::new())
@@ -161,7 +199,7 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
     let mut variables = vec![
         ("JITPROF_BIN", workspace.target.join("release/jitprof").into()),
         ("JITPROF_AGENT", workspace.target.join("release/libjitprof_agent.so").into()),
-        ("JITPROF_ENDLESS", workspace.target.join("release/examples/endless").into()),
+        ("JITPROF_CONTINUOUS", workspace.target.join("release/continuous").into()),
         ("JITPROF_DEMO", workspace.target.join("release/jitdemo").into()),
         ("JITPROF_TARGETS", workspace.targets().into()),
     ];
@@ -197,19 +235,20 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
     summary.run(LIVE, || run_live(workspace, skips, variables, wanted));
 }
 
-/// The unit tests that need LLVM's own GSYM tool.
+/// The unit tests that need LLVM's own GSYM tool. Of no package by its name, so that they are what `unit` has built:
+/// another choice of packages is another choice of features, and all is built once more.
 fn unit_with_gsymutil(workspace: &Workspace, variables: &Variables) -> Result<String> {
     let mut cargo = workspace.cargo();
-    cargo.args(["test", "--package", "jitprof", "--lib", "--", "--ignored", "llvm"]);
-    command::run(cargo.envs(variables.iter().map(|(name, value)| (name, value))))?;
+    cargo.args(["test", "--lib", "--", "--ignored", "llvm"]);
+    command::run_tests(cargo.envs(variables.iter().map(|(name, value)| (name, value))))?;
     Ok(String::new())
 }
 
-/// The test of the archive on a full disk, which mounts one.
+/// The test of the archive on a full disk, which mounts one; built by `unit`, as those above.
 fn archive_faults(workspace: &Workspace) -> Result<String> {
     let mut cargo = workspace.cargo();
-    cargo.args(["test", "--package", "jitprof", "--test", "archive_faults", "--", "--ignored"]);
-    command::run(&mut cargo)?;
+    cargo.args(["test", "--test", "archive_faults", "--", "--ignored"]);
+    command::run_tests(&mut cargo)?;
     Ok(String::new())
 }
 
@@ -242,7 +281,7 @@ fn run_live(workspace: &Workspace, skips: &[Skip], variables: Variables, wanted:
     for skip in skips {
         cargo.args(["--skip", &skip.name]);
     }
-    command::run(&mut cargo)?;
+    command::run_tests(&mut cargo)?;
     Ok(format!("{wanted} tests"))
 }
 
@@ -273,6 +312,14 @@ mod tests {
         assert!(parse_skip("=no package").is_err());
         let skip = parse_skip("php=no package = no test").unwrap();
         assert_eq!((skip.name.as_str(), skip.reason.as_str()), ("php", "no package = no test"));
+    }
+
+    #[test]
+    fn a_full_disk_is_named_and_an_empty_one_is_not() {
+        assert!(full_disk(5 << 20).unwrap().contains("5 MiB left"));
+        assert_eq!(full_disk(ROOM_BYTES), None);
+        assert!(free_room(&std::env::temp_dir()).unwrap() > 0);
+        assert!(free_room(Path::new("/no/such/folder")).is_err());
     }
 
     #[test]

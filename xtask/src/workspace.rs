@@ -45,7 +45,7 @@ impl Workspace {
         })
     }
 
-    /// The kernel part's own workspace.
+    /// The BPF programs' own workspace.
     pub(crate) fn ebpf(&self) -> PathBuf {
         self.root.join("profiler-ebpf")
     }

@@ -9,8 +9,16 @@ use crate::rows::Row;
 const NUMBA: &[u8] = include_bytes!("../../fixtures/numba-leaf_hot.o");
 
 /// `tests/targets/jit_api/inlined.c`, compiled by gcc 12 (DWARF 5): parts with several ranges.
+///
+/// ```text
+/// gcc -g -O2 -fomit-frame-pointer -ffile-prefix-map=$PWD=. -c tests/targets/jit_api/inlined.c
+/// ```
 const INLINED: &[u8] = include_bytes!("../../fixtures/gcc12-inlined.o");
 /// The same in DWARF 4 by clang 14.
+///
+/// ```text
+/// clang-14 -gdwarf-4 -O2 -fomit-frame-pointer -fno-unroll-loops -ffile-prefix-map=$PWD=. -c tests/targets/jit_api/inlined.c
+/// ```
 const INLINED_4: &[u8] = include_bytes!("../../fixtures/clang14-inlined-dwarf4.o");
 
 /// Where the object's sections would lie.
@@ -104,6 +112,14 @@ fn inlined_functions_are_frames_with_lines_of_their_own_and_calls_around_them() 
         assert_eq!(frames_at(&functions, cold)[..], [frame("run", 37), frame("cold_part", 28)]);
         let (_, inlined, _) = functions.levels(&functions.list[0]);
         assert!(inlined.iter().filter(|part| part.name == b"hot_part").all(|part| part.source.ends_with(b"inlined.c")));
+    }
+}
+
+#[test]
+fn objects_do_not_say_where_they_were_built() {
+    for file in [INLINED, INLINED_4] {
+        let places = [&b"/root/"[..], b"/home/", b"/tmp/", b"/work/"];
+        assert!(places.iter().all(|place| file.windows(place.len()).all(|bytes| bytes != *place)));
     }
 }
 

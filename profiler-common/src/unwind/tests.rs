@@ -80,7 +80,8 @@ fn a_frame_pointer_chain_is_walked_to_its_zero() {
     let registers = instruction(0x40_0000, 0x6ff0, 0x7000);
     let (pcs, reason) = walk(registers, &memory, &X86_FRAME_POINTERS);
     assert_eq!(pcs, [0x40_0000, 0x40_1000, 0x40_2000, 0x40_3000]);
-    assert_eq!(reason, StopReason::EndOfStack);
+    // Whether that is the end is not the walk's to say.
+    assert_eq!(reason, StopReason::ZeroFramePointer);
 }
 
 #[test]
@@ -120,12 +121,58 @@ fn return_addresses_that_cannot_be_code_end_the_stack() {
     }
 }
 
+/// As the rule says, and the rule is a file's.
+struct OfFile(OneRule);
+
+impl UnwindRules for OfFile {
+    fn row(&self, lookup_pc: u64) -> Row {
+        self.0.row(lookup_pc)
+    }
+
+    fn is_code(&self, lookup_pc: u64) -> bool {
+        self.0.is_code(lookup_pc)
+    }
+
+    fn is_certain(&self) -> bool {
+        true
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::X86_64
+    }
+
+    fn code_mask(&self) -> u64 {
+        u64::MAX
+    }
+}
+
+#[test]
+fn a_caller_in_memory_that_nothing_is_known_of_is_skipped_only_where_the_row_may_be_another_functions() {
+    // By the row the caller is in fresh memory; by the frame pointer there is one further up, in known code.
+    let memory = Words(BTreeMap::from([(0x7000, 0x90_1000), (0x7040, 0x7080), (0x7048, 0x40_3000)]));
+    let rule = || OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::Sp, 8));
+    let leaf = instruction(0x40_0010, 0x7000, 0x7040);
+    assert_eq!(step(leaf, &memory, &OfFile(rule())).map(|caller| caller.registers.pc), Ok(0x90_1000));
+    assert_eq!(step(leaf, &memory, &rule()).map(|caller| caller.registers.pc), Ok(0x40_3000));
+}
+
 #[test]
 fn a_stack_pointer_rule_recovers_the_saved_frame_pointer() {
     let memory = Words(BTreeMap::from([(0x7018, 0x40_1000), (0x7010, 0x7abc)]));
     let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::Sp, 0x20).with_fp(FpKind::AtCfa, -16));
     let registers = instruction(0x40_0000, 0x7000, 0x1234);
     assert_eq!(step(registers, &memory, &rules), Ok(called(0x40_1000, 0x7020, 0x7abc)));
+}
+
+#[test]
+fn a_frame_pointer_that_is_lost_leads_to_no_caller() {
+    let memory = Words(BTreeMap::from([(0x7018, 0x40_1000), (0x7020, 0x7abc)]));
+    let lost = Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Sp, 0x20) };
+    let caller = step(instruction(0x40_0000, 0x7000, 0x7040), &memory, &OneRule(0x40_0000..0x40_0100, lost)).unwrap();
+    assert_eq!(caller.registers.pc, 0x40_1000);
+    assert_eq!(step(caller, &memory, &X86_FRAME_POINTERS), Err(StopReason::NoFramePointer));
+    let by_fp = OneRule(0x40_0000..0x40_2000, Rule::FRAME_POINTER);
+    assert_eq!(step(caller, &memory, &by_fp), Err(StopReason::BadFrame));
 }
 
 #[test]
@@ -152,6 +199,27 @@ fn the_stack_that_code_has_left_is_found_where_it_keeps_it() {
         let memory = Words(BTreeMap::from([(sp + 0x98, left), (left + 48, 0x40_1000), (left + 32, 0x7abc)]));
         let registers = instruction(0x40_0000, sp, 0x1234);
         assert_eq!(step(registers, &memory, &rules), Ok(called(0x40_1000, left + 56, 0x7abc)));
+    }
+}
+
+#[test]
+fn a_frame_pointer_leads_back_from_another_stack() {
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::FpAway, 16).with_fp(FpKind::AtCfa, -16));
+    for (sp, left) in [(0x7000, 0x9000), (0x9000, 0x7000)] {
+        let memory = Words(BTreeMap::from([(left, 0x7abc), (left + 8, 0x40_1000)]));
+        assert_eq!(step(instruction(0x40_0000, sp, left), &memory, &rules), Ok(called(0x40_1000, left + 16, 0x7abc)));
+    }
+}
+
+#[test]
+fn an_interpreter_keeps_its_callers_stack_pointer_beside_the_return_address() {
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::INTERPRETER);
+    let saved = |sender| Words(BTreeMap::from([(0x7ff8, sender), (0x8000, 0x7abc), (0x8008, 0x40_1000)]));
+    let registers = instruction(0x40_0000, 0x7000, 0x8000);
+    assert_eq!(step(registers, &saved(0x8050), &rules), Ok(called(0x40_1000, 0x8050, 0x7abc)));
+    // What is no stack pointer of a caller is not believed: then only the frame pointer is left.
+    for sender in [0, 0x8000, 0x7000, 0x8000 + MAX_FRAME_BYTES] {
+        assert_eq!(step(registers, &saved(sender), &rules), Ok(called(0x40_1000, 0x8010, 0x7abc)), "{sender:#x}");
     }
 }
 

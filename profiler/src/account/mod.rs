@@ -2,21 +2,20 @@
 //!
 //! `taken = delivered + lost`, and every delivered sample is in the profile.
 
-mod text;
+mod account_text;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::code::{CodeMapStats, CodeOrigin};
-use crate::jitdump::DumpStats;
-use crate::kernel::TableStats;
+use crate::cost::Costs;
 use crate::peek::PeekStats;
-use crate::perfmap::PerfMapStats;
-use crate::process::ProcessStats;
 use crate::profile::Overflow;
 use crate::symbol::SymbolStats;
+use jitprof_jitdump::DumpStats;
+use jitprof_jitdump::code::{CodeMapStats, CodeOrigin};
+use jitprof_jitdump::perfmap::PerfMapStats;
 
 /// Remarks kept; further ones are counted.
 const MAX_REMARKS: usize = 32;
@@ -25,9 +24,11 @@ const MAX_REMARKS: usize = 32;
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Account {
     /// The event that took the samples: `cycles` or `cpu-clock`.
-    pub event: &'static str,
+    pub event: String,
     /// Samples per second and busy CPU that were asked for.
     pub frequency_hz: u32,
+    /// Changes of the frequency: seconds since the start, and samples per second from then on; the first 256.
+    pub frequencies: Vec<(f64, u32)>,
     /// CPUs that were sampled.
     pub cpus: usize,
     /// From the first perf event to the last, in seconds.
@@ -39,22 +40,29 @@ pub struct Account {
     pub stacks: Stacks,
     /// Frames of generated code.
     pub jit: JitFrames,
+    /// Names of generated code that were compared with a second source, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<VerifiedNames>,
     /// Frames of native and kernel code without a name.
     pub native_unnamed: u64,
     /// What announced code, by process.
     pub sources: Vec<SourceAccount>,
+    /// What named the frames of which process, those with the most unnamed ones first.
+    pub naming: Vec<ProcessNaming>,
     /// Processes whose generated code nothing names, and what to do about it.
     pub advice: Vec<AdviceLine>,
     /// Names of native and kernel code.
     pub symbols: SymbolStats,
-    /// What the kernel part unwound by; absent if by frame pointers alone.
+    /// What the BPF program unwound by; absent if by frame pointers alone.
     pub unwinding: Option<UnwindingStats>,
-    /// Use of the kernel part's unwind tables; absent likewise.
+    /// Use of the BPF program's unwind tables; absent likewise.
     pub tables: Option<TableStats>,
-    /// Walks that met generated code before its rows had come; absent likewise.
-    pub late: Option<LateStats>,
+    /// Walks that met code before its rows had come; absent likewise.
+    pub deferred: Option<DeferredStats>,
     /// Code that nothing has recorded and that was read from memory; absent likewise.
-    pub copies: Option<CopyStats>,
+    pub learned: Option<LearnStats>,
+    /// Files that are mapped.
+    pub files: FileStats,
     /// Processes and their mappings.
     pub processes: ProcessStats,
     /// What the profile had no room for.
@@ -76,7 +84,7 @@ pub struct Samples {
     pub delivered: u64,
     /// Found the ring buffer full.
     pub lost_ring_full: u64,
-    /// Could not be read: kernel part and userspace are of different builds.
+    /// Could not be read: BPF program and userspace are of different builds.
     pub lost_malformed: u64,
     /// Of those delivered, resolved before every record up to their time was known, because too many waited.
     pub resolved_early: u64,
@@ -102,6 +110,11 @@ pub struct JitFrames {
     pub named: NamedBy,
     /// Of the named: announced only after the sample, by at most a tick.
     pub named_late: u64,
+    /// Of those named by the runtime's own tables: not looked at again after the sample.
+    pub unconfirmed: u64,
+    /// Of those named by the runtime's own tables: without the functions that were inlined there, and without a line, by
+    /// reason.
+    pub not_looked_into: BTreeMap<&'static str, u64>,
     /// Not named, by reason.
     pub unnamed: BTreeMap<&'static str, u64>,
     /// Samples whose innermost frame is generated code with a name.
@@ -113,6 +126,34 @@ pub struct JitFrames {
     pub leaves_inexact: u64,
 }
 
+/// Names of frames of generated code beside those of a perf map, or of what the runtime says of the frames.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VerifiedNames {
+    /// Both sources name the same function.
+    pub agreed: u64,
+    /// They name different ones.
+    pub disagreed: u64,
+    /// Named by a jitdump or the runtime's tables alone: it is not in the perf map, or came after that was read.
+    pub only_announced: u64,
+    /// Named by the perf map alone.
+    pub only_perf_map: u64,
+    /// Some that disagree, each pair of names once.
+    pub examples: Vec<NameDisagreement>,
+}
+
+/// Two names of one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NameDisagreement {
+    /// The process.
+    pub pid: u32,
+    /// The address that was sampled, or that a caller returned to.
+    pub address: String,
+    /// As the jitdump or the tables have it.
+    pub announced: String,
+    /// As the perf map, or the runtime, has it.
+    pub listed: String,
+}
+
 /// Frames by the input that named them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NamedBy {
@@ -122,6 +163,33 @@ pub struct NamedBy {
     pub peeked: u64,
     /// A line of a perf map.
     pub perf_map: u64,
+    /// The runtime's own tables.
+    pub runtime: u64,
+}
+
+/// What named the frames of one process, and why some have no name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Naming {
+    /// Frames of generated code with a name, by what named them.
+    pub named: NamedBy,
+    /// Frames of generated code without one, by reason.
+    pub unnamed: BTreeMap<&'static str, u64>,
+    /// Frames of files, which their symbols name.
+    pub in_files: u64,
+}
+
+/// One process' part of the names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessNaming {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// The runtime whose tables were read, with its version.
+    pub runtime: Option<String>,
+    /// What named its frames.
+    #[serde(flatten)]
+    pub naming: Naming,
 }
 
 /// What one process announced.
@@ -141,6 +209,27 @@ pub struct SourceAccount {
     pub dumps: Vec<DumpAccount>,
     /// Its perf map.
     pub perf_map: Option<PerfMapStats>,
+    /// Its runtime's own tables.
+    pub tables: Option<TablesAccount>,
+}
+
+/// What was read of the tables of one runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TablesAccount {
+    /// The runtime and its version.
+    pub runtime: String,
+    /// How often they were read.
+    pub readings: u64,
+    /// What the readings have cost, in nanoseconds of CPU time.
+    pub cpu_ns: u64,
+    /// Pieces of code that were found.
+    pub loads: u64,
+    /// Of these, pieces left out because there were too many.
+    pub left_out: u64,
+    /// Frames of samples that it has named when it was asked about them...
+    pub frames: u64,
+    /// ...so often.
+    pub answers: u64,
 }
 
 /// One dump.
@@ -156,20 +245,24 @@ pub struct DumpAccount {
     pub peek: Option<PeekStats>,
 }
 
-/// A runtime whose code nothing names.
+/// A runtime whose code, or what it interprets, nothing names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdviceLine {
     /// The process.
     pub pid: u32,
     /// Its name.
     pub comm: String,
-    /// Frames without a name.
+    /// Processes with fewer such frames that it is for as well.
+    pub further_processes: usize,
+    /// Frames without a name, of all of them.
     pub unnamed_frames: u64,
+    /// Samples in an interpreter's loop that do not say what it ran, of all of them.
+    pub interpreted_samples: u64,
     /// What to do.
     pub advice: String,
 }
 
-/// What the kernel part's unwind tables were built from.
+/// What the BPF program's unwind tables were built from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UnwindingStats {
     /// Files whose rows were put into the tables.
@@ -184,7 +277,7 @@ pub struct UnwindingStats {
     pub files_evicted: u64,
     /// Rows of these.
     pub rows_evicted: u64,
-    /// Mappings left out of the longest list of one process that was cut to what the kernel part can hold.
+    /// Mappings left out of the longest list of one process that was cut to what the BPF program can hold.
     pub regions_refused: u64,
     /// Microseconds spent on building rows of files, on threads of their own.
     pub build_us: u64,
@@ -202,13 +295,13 @@ pub struct UnwindingStats {
     pub jit_delay_longest_ms: u64,
 }
 
-/// Samples that met generated code without rows, and brought along registers and a piece of the stack, so that the walk
-/// could be finished when the rows were there. At the end of a run `pieces` is the sum of those finished and those
-/// refused for memory.
+/// Samples that met code without rows, and brought along registers and a snapshot of the stack, so that the walk could be
+/// finished when the rows were there. At the end of a run `snapshots` is the sum of those finished and those refused for
+/// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LateStats {
-    /// Samples with a piece.
-    pub pieces: u64,
+pub struct DeferredStats {
+    /// Samples with a stack snapshot.
+    pub snapshots: u64,
     /// Bytes of stack in them.
     pub bytes: u64,
     /// Finished by rows that came later.
@@ -217,9 +310,9 @@ pub struct LateStats {
     pub changed: u64,
     /// Left as the frame pointers had it: no rows came.
     pub finished_by_frame_pointer: u64,
-    /// Left likewise because too many pieces waited.
+    /// Left likewise because too many snapshots waited.
     pub refused_for_memory: u64,
-    /// Samples that brought no piece along because there were too many, or the ring too full.
+    /// Samples that brought no snapshot along because there were too many, or the ring too full.
     pub refused_by_rate: u64,
     /// Processes that send none any more because hardly any was of use.
     pub processes_given_up: usize,
@@ -227,12 +320,12 @@ pub struct LateStats {
 
 /// Generated code that walks have met and nothing has recorded, read from the target's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CopyStats {
+pub struct LearnStats {
     /// Copies of recorded code, which have its rows.
     pub copies: u64,
-    /// Functions of perf maps whose code gave rows.
+    /// Functions of perf maps, or that a runtime was asked about, whose code gave rows.
     pub listed_with_rows: u64,
-    /// Functions of perf maps whose code did not.
+    /// The same whose code did not.
     pub listed_without_rows: u64,
     /// Of all of these, pieces of code that were other code later, and lost their rows.
     pub changed: u64,
@@ -242,6 +335,74 @@ pub struct CopyStats {
     pub read_errors: u64,
 }
 
+impl std::ops::Add for LearnStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            copies: self.copies + other.copies,
+            listed_with_rows: self.listed_with_rows + other.listed_with_rows,
+            listed_without_rows: self.listed_without_rows + other.listed_without_rows,
+            changed: self.changed + other.changed,
+            bytes_read: self.bytes_read + other.bytes_read,
+            read_errors: self.read_errors + other.read_errors,
+        }
+    }
+}
+
+/// Files behind mappings that samples or rows have asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FileStats {
+    /// Different files.
+    pub files: u64,
+    /// Of these, copies of another one, byte for byte as far as it matters.
+    pub copies: u64,
+    /// Mappings whose file could not be looked at or opened.
+    pub unreadable: u64,
+    /// Mappings that had another file behind them by the time it was looked at, and files that had changed.
+    pub replaced: u64,
+    /// Mappings whose file was left out because there were too many.
+    pub refused: u64,
+    /// Files closed because too many were open.
+    pub closed: u64,
+}
+
+/// Processes and their mappings: what was seen, and what was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessStats {
+    /// Sideband events applied.
+    pub events: u64,
+    /// Sideband events that the kernel could not deliver.
+    pub events_lost: u64,
+    /// Events about processes that are not known.
+    pub events_unknown_process: u64,
+    /// Mappings whose range made no sense.
+    pub bad_mappings: u64,
+    /// Mappings that were evicted because a process had or ended more than are kept: frames in them have no names.
+    pub mappings_evicted: u64,
+    /// Processes or threads left out because there were too many.
+    pub over_limit: u64,
+}
+
+/// Use of the BPF program's unwind tables, and what did not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TableStats {
+    /// Unwind rows in use, those in their grace included.
+    pub rows: u32,
+    /// Unwind rows that fit.
+    pub rows_capacity: u32,
+    /// Pages of rows published.
+    pub pages: usize,
+    /// Executable mappings published.
+    pub regions: u32,
+    /// Kernel memory of the row and region arrays, in bytes.
+    pub bytes: u64,
+    /// Pages that were not published because rows or page entries were used up: their code is walked by frame pointer.
+    pub pages_refused: u64,
+    /// Lists of a process' mappings that were not published, likewise; each is tried again.
+    pub processes_refused: u64,
+}
+
 /// What the run cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OwnCost {
@@ -249,12 +410,14 @@ pub struct OwnCost {
     pub cpu_s: f64,
     /// Largest resident size in bytes.
     pub max_rss_bytes: u64,
+    /// CPU time by what it was for, in nanoseconds, that of the BPF program included.
+    pub cpu_ns: Costs,
     /// Mean nanoseconds of one sample in the kernel.
     pub kernel_ns_per_sample: u64,
-    /// How the kernel part walked stacks.
-    pub walk: &'static str,
+    /// How the BPF program walked stacks.
+    pub walk: String,
     /// Instructions that the verifier walked through, by program; none where the kernel does not tell.
-    pub verified_instructions: BTreeMap<&'static str, Option<u32>>,
+    pub verified_instructions: BTreeMap<String, Option<u32>>,
 }
 
 impl Account {
@@ -281,21 +444,46 @@ impl Samples {
 impl JitFrames {
     /// Named frames of all inputs.
     pub fn named_total(&self) -> u64 {
-        self.named.jitdump + self.named.peeked + self.named.perf_map
+        self.named.total()
     }
 
     /// Frames without a name.
     pub fn unnamed_total(&self) -> u64 {
         self.unnamed.values().sum()
     }
+}
 
-    /// Counts a named frame.
-    pub fn count_named(&mut self, origin: CodeOrigin) {
+impl NamedBy {
+    /// Of all inputs.
+    pub fn total(&self) -> u64 {
+        self.jitdump + self.peeked + self.perf_map + self.runtime
+    }
+
+    /// Counts a frame.
+    pub fn count(&mut self, origin: CodeOrigin) {
         match origin {
-            CodeOrigin::Jitdump => self.named.jitdump += 1,
-            CodeOrigin::Peeked => self.named.peeked += 1,
-            CodeOrigin::PerfMap => self.named.perf_map += 1,
+            CodeOrigin::Jitdump => self.jitdump += 1,
+            CodeOrigin::Peeked => self.peeked += 1,
+            CodeOrigin::PerfMap => self.perf_map += 1,
+            CodeOrigin::Runtime => self.runtime += 1,
         }
+    }
+
+    /// Each, under the word that metrics have for it.
+    pub fn each(&self) -> [(&'static str, u64); 4] {
+        [("jitdump", self.jitdump), ("peeked", self.peeked), ("perf_map", self.perf_map), ("runtime", self.runtime)]
+    }
+}
+
+impl Naming {
+    /// Frames of generated code, named or not.
+    pub fn generated(&self) -> u64 {
+        self.named.total() + self.unnamed_total()
+    }
+
+    /// Frames of generated code without a name.
+    pub fn unnamed_total(&self) -> u64 {
+        self.unnamed.values().sum()
     }
 }
 

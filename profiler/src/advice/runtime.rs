@@ -31,6 +31,16 @@ pub enum Runtime {
     LuaJit,
     /// CRuby.
     Ruby,
+    /// numba and what else generates code by llvmlite.
+    Numba,
+    /// PostgreSQL, with LLVM.
+    Postgres,
+    /// Mono.
+    Mono,
+    /// QEMU's translator, of programs and of machines.
+    Qemu,
+    /// PyPy.
+    PyPy,
 }
 
 /// A version as far as a path tells it.
@@ -45,7 +55,7 @@ pub struct Version {
 /// A runtime found in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detected {
-    /// Which one.
+    /// The runtime that was found.
     pub runtime: Runtime,
     /// Its version, if a path says it.
     pub version: Option<Version>,
@@ -60,6 +70,8 @@ pub struct Clues<'a> {
     pub mapped_files: &'a [String],
     /// Arguments from `/proc/PID/cmdline`.
     pub cmdline: &'a [String],
+    /// What [`flags_in_environment`](super::flags_in_environment) has found.
+    pub environment: &'a [String],
 }
 
 impl Runtime {
@@ -79,6 +91,11 @@ impl Runtime {
             Runtime::Wasmtime => "wasmtime",
             Runtime::LuaJit => "luajit",
             Runtime::Ruby => "ruby",
+            Runtime::Numba => "numba",
+            Runtime::Postgres => "postgresql",
+            Runtime::Mono => "mono",
+            Runtime::Qemu => "qemu",
+            Runtime::PyPy => "pypy",
         }
     }
 }
@@ -99,6 +116,11 @@ impl fmt::Display for Runtime {
             Runtime::Wasmtime => "wasmtime",
             Runtime::LuaJit => "LuaJIT",
             Runtime::Ruby => "Ruby",
+            Runtime::Numba => "numba",
+            Runtime::Postgres => "PostgreSQL",
+            Runtime::Mono => "Mono",
+            Runtime::Qemu => "QEMU",
+            Runtime::PyPy => "PyPy",
         })
     }
 }
@@ -110,6 +132,8 @@ const PROGRAMS: &[(&str, Runtime)] = &[
     ("deno", Runtime::Deno),
     ("electron", Runtime::V8),
     ("bun", Runtime::Bun),
+    // What npm installs, also on Linux.
+    ("bun.exe", Runtime::Bun),
     ("python", Runtime::CPython),
     ("java", Runtime::Jvm),
     ("dotnet", Runtime::DotNet),
@@ -120,6 +144,31 @@ const PROGRAMS: &[(&str, Runtime)] = &[
     ("wasmtime", Runtime::Wasmtime),
     ("luajit", Runtime::LuaJit),
     ("ruby", Runtime::Ruby),
+    ("mono", Runtime::Mono),
+    ("mono-sgen", Runtime::Mono),
+    ("pypy", Runtime::PyPy),
+];
+
+/// What QEMU's programs that translate code end in, after `qemu-` or `qemu-system-`; its tools are called so, too.
+const QEMU_MACHINES: &[&str] = &[
+    "x86_64",
+    "i386",
+    "aarch64",
+    "arm",
+    "riscv",
+    "ppc",
+    "s390x",
+    "mips",
+    "loongarch",
+    "sparc",
+    "m68k",
+    "alpha",
+    "hppa",
+    "microblaze",
+    "sh4",
+    "xtensa",
+    "or1k",
+    "hexagon",
 ];
 
 /// Libraries by how their file name begins.
@@ -133,6 +182,12 @@ const LIBRARIES: &[(&str, Runtime)] = &[
     ("libj9vm", Runtime::OpenJ9),
     ("libjvm.so", Runtime::Jvm),
     ("libcoreclr.so", Runtime::DotNet),
+    // Programs in a single file have no library, but .NET 7 and later map what they generate twice.
+    ("memfd:doublemapper", Runtime::DotNet),
+    ("libllvmlite.so", Runtime::Numba),
+    ("llvmjit.so", Runtime::Postgres),
+    ("libmonosgen-2", Runtime::Mono),
+    ("libpypy", Runtime::PyPy),
     ("libphp", Runtime::Php),
     ("libruby", Runtime::Ruby),
     ("libpython3", Runtime::CPython),
@@ -175,6 +230,10 @@ pub(super) fn file_name(path: &str) -> &str {
 }
 
 pub(super) fn program(name: &str) -> Option<Runtime> {
+    if let Some(machine) = name.strip_prefix("qemu-") {
+        let machine = machine.strip_prefix("system-").unwrap_or(machine);
+        return QEMU_MACHINES.iter().any(|known| machine.starts_with(known)).then_some(Runtime::Qemu);
+    }
     PROGRAMS.iter().find_map(|(program, runtime)| {
         let rest = name.strip_prefix(program)?;
         let version = rest.trim_start_matches('-');
@@ -197,7 +256,9 @@ fn version_in(runtime: Runtime, path: &str) -> Option<Version> {
             let erts = after(path, "/erts-")?;
             Some(Version { major: erts.major.checked_add(12)?, minor: 0 })
         }
+        Runtime::PyPy => after(path, "/pypy").or_else(|| after(path, "libpypy")),
         Runtime::Node | Runtime::Deno | Runtime::V8 | Runtime::Bun | Runtime::Wasmtime | Runtime::LuaJit => None,
+        Runtime::Numba | Runtime::Postgres | Runtime::Mono | Runtime::Qemu => None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! Which runtime a process is shown under, and its version.
 
 use super::runtime::{Clues, Detected, Runtime, detect, file_name, numbers_after, program};
+use serde::{Deserialize, Serialize};
 
 /// Longest version that is believed.
 const MAX_BYTES: usize = 32;
 
 /// Where an installation says its version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Notation {
     /// `#define NODE_MAJOR_VERSION 20` and its like, in C.
     NodeHeader,
@@ -17,7 +18,7 @@ enum Notation {
 }
 
 /// A small file of an installation that says its version.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VersionFile {
     /// Where it is, in the target's view.
     pub path: String,
@@ -83,7 +84,9 @@ fn markers(runtime: Runtime) -> &'static [&'static str] {
         Runtime::Ruby => &["/libruby.so.", "/libruby-", "/ruby-", "/ruby"],
         Runtime::Wasmtime => &["/wasmtime-v"],
         Runtime::LuaJit => &["/luajit-"],
+        Runtime::PyPy => &["/pypy", "libpypy"],
         Runtime::Deno | Runtime::V8 | Runtime::Bun | Runtime::Erlang => &[],
+        Runtime::Numba | Runtime::Postgres | Runtime::Mono | Runtime::Qemu => &[],
     }
 }
 
@@ -134,6 +137,7 @@ pub fn version_variable(runtime: Runtime) -> Option<&'static str> {
         Runtime::Erlang => Some("OTP_VERSION"),
         Runtime::Ruby => Some("RUBY_VERSION"),
         Runtime::V8 | Runtime::Wasmtime | Runtime::LuaJit => None,
+        Runtime::Numba | Runtime::Postgres | Runtime::Mono | Runtime::Qemu | Runtime::PyPy => None,
     }
 }
 

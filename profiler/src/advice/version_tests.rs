@@ -6,7 +6,7 @@ use super::*;
 
 fn with_clues<T>(exe: &str, mapped: &[&str], test: impl FnOnce(&Clues<'_>) -> T) -> T {
     let mapped_files: Vec<String> = mapped.iter().map(|path| (*path).to_owned()).collect();
-    test(&Clues { exe, mapped_files: &mapped_files, cmdline: &[] })
+    test(&Clues { exe, mapped_files: &mapped_files, ..Clues::default() })
 }
 
 fn shown(exe: &str, mapped: &[&str]) -> Option<(&'static str, Option<String>)> {
@@ -86,7 +86,7 @@ proptest! {
                                               text in prop::collection::vec(any::<u8>(), 0..300)) {
         let mapped_files = [file.clone()];
         for exe in [exe, file] {
-            let clues = Clues { exe: &exe, mapped_files: &mapped_files, cmdline: &[] };
+            let clues = Clues { exe: &exe, mapped_files: &mapped_files, ..Clues::default() };
             let Some(runtime) = main_runtime(&clues).map(|main| main.runtime) else { continue };
             let files = version_files(runtime, &clues);
             let versions = files.iter().map(|file| file.version(&text)).chain([version_in_paths(runtime, &clues)]);

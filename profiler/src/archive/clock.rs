@@ -4,17 +4,17 @@ use std::time::{Duration, SystemTime};
 
 use super::id::milliseconds;
 use crate::process::monotonic_now;
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
 /// Beyond this the wall clock was set; below it runs a little faster or slower, as NTP has it.
 const STEP: Duration = Duration::from_millis(500);
 
-/// One moment on all clocks.
+/// One time, read from all clocks at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     /// The calendar's, which may be set at any time.
     pub(super) wall: SystemTime,
-    /// The samples'.
+    /// The clock of the samples' timestamps.
     pub(super) mono: MonoNs,
     /// Milliseconds of a clock that nobody sets and that counts while the machine is suspended: what ages are measured
     /// with. It begins anywhere.
@@ -61,7 +61,7 @@ impl Relation {
     }
 }
 
-/// A moment of the samples' clock, by one moment that is known on both clocks.
+/// A timestamp of the samples as a time of the calendar, by one time that is known on both clocks.
 fn at(now: Now, time: MonoNs) -> SystemTime {
     let Now { wall, mono, .. } = now;
     let later = Duration::from_nanos(time.0.saturating_sub(mono.0));

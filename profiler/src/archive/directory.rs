@@ -18,7 +18,7 @@ const LOCK: &str = "lock";
 /// Folders of days that are looked at, and files of one.
 const MAX_DAYS: usize = 4096;
 const MAX_FILES: usize = 1 << 20;
-/// A piece's file is not larger than this.
+/// A block's file is not larger than this.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 const FOLDER_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -31,7 +31,7 @@ pub(super) struct Found {
     pub(super) bytes: u64,
 }
 
-/// The archive's folder.
+/// The folder of an archive that keeps files, opened once; files are reached relative to it.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -182,6 +182,36 @@ impl Directory {
             Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What stands in a small file of the folder that is no window; `None` if there is none.
+    #[cfg(feature = "parquet")]
+    pub(super) fn read_note(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match fs::openat(&self.folder, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(Errno::INVAL.into());
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Writes such a file, whole or not at all, over what it was.
+    #[cfg(feature = "parquet")]
+    pub(super) fn write_note(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let temporary = format!("{TEMPORARY}{name}");
+        match fs::unlinkat(&self.folder, temporary.as_str(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        write_file(&self.folder, &temporary, bytes)?;
+        fs::renameat(&self.folder, temporary.as_str(), &self.folder, name)?;
+        Ok(fs::fsync(&self.folder)?)
     }
 
     fn day(&self, day: &str) -> io::Result<OwnedFd> {

@@ -1,9 +1,9 @@
-//! Pieces of the archive: their numbers and the names of their files.
+//! Blocks of the archive: their numbers and the names of their files.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bits of the counter that tells pieces of one millisecond apart.
+/// Bits of the counter that tells blocks of one millisecond apart.
 const COUNTER_BITS: u32 = 12;
 /// Longest host name in a file name.
 const MAX_HOST_BYTES: usize = 64;
@@ -12,12 +12,12 @@ const MERGED: &str = ".merged";
 /// What unfinished files begin with.
 pub(super) const TEMPORARY: &str = ".tmp-";
 
-/// Milliseconds since 1970 of a piece's start, and a counter: no two pieces of an archive have the same, also if the
+/// Milliseconds since 1970 of a block's start, and a counter: no two blocks of an archive have the same, also if the
 /// clock was set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Id(pub(super) u64);
 
-/// What a piece holds.
+/// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Level {
     /// One window as it was recorded.
@@ -130,7 +130,7 @@ pub(super) fn milliseconds(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// And back.
+/// The other direction of [`milliseconds`].
 pub(super) fn system_time(milliseconds: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
 }

@@ -1,4 +1,4 @@
-//! The windows of the last hours: what a recording without end hands out, kept within bounds, and asked for by time and
+//! The windows of the last hours: what a continuous recording hands out, kept within bounds, and asked for by time and
 //! label.
 //!
 //! Each window is kept as an encoded profile (gzip pprof), in memory and, with a directory, as a file, with an index of
@@ -9,7 +9,9 @@
 mod clock;
 mod directory;
 mod id;
-mod shelf;
+mod index;
+#[cfg(feature = "parquet")]
+mod slots;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -28,13 +30,14 @@ use std::time::{Duration, SystemTime};
 use clock::{Clock, Now, Relation, system_clock};
 use directory::Directory;
 use id::{Level, milliseconds};
-use shelf::range_ms;
+use index::range_ms;
 use store::{Place, Store, Times};
 use worker::{Job, Worker};
 
 use crate::profile::{Filter, Profile};
 use crate::record::Window;
-use crate::units::MonoNs;
+#[cfg(feature = "parquet")]
+pub use slots::Slot;
 
 /// Signals to the worker that wait at most; one is enough for all windows that are there.
 const MAX_JOBS: usize = 64;
@@ -55,11 +58,11 @@ pub struct ArchiveOptions {
 /// What is asked for. A window belongs to a range if its middle does; a range within one window gets that window.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// First moment.
+    /// Where the range begins.
     pub from: SystemTime,
-    /// First moment that is not wanted.
+    /// Where the range ends; what begins here is not wanted any more.
     pub to: SystemTime,
-    /// Whose samples.
+    /// The samples whose labels this lets through.
     pub filter: Filter,
 }
 
@@ -88,7 +91,7 @@ pub struct Series {
 pub struct ArchiveStats {
     /// Windows that can be asked for.
     pub windows: usize,
-    /// Of these, in files.
+    /// How many of the windows are in files.
     pub disk_windows: usize,
     /// Memory of windows and index.
     pub memory_bytes: u64,
@@ -105,7 +108,7 @@ pub struct ArchiveStats {
     /// Files that cannot be read.
     pub unreadable: u64,
     /// Files from before the start that were not looked into yet.
-    pub to_index: u64,
+    pub unscanned: u64,
     /// Whether the last write failed.
     pub is_stopped: bool,
     /// When the oldest window begins.
@@ -124,7 +127,7 @@ pub enum ArchiveError {
         path.display()
     )]
     Unsafe {
-        /// The directory.
+        /// The archive's directory, as configured.
         path: PathBuf,
         /// What is wrong with it.
         why: &'static str,
@@ -132,14 +135,14 @@ pub enum ArchiveError {
     /// The operating system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Directory {
-        /// What was tried.
+        /// What was tried: a verb of the message.
         action: &'static str,
-        /// The directory.
+        /// The file or directory that it was tried with.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
     },
-    /// No thread.
+    /// The system refused the thread that writes files.
     #[error("cannot start the archive's thread: {0}")]
     Thread(io::Error),
 }
@@ -167,6 +170,17 @@ impl Archive {
     /// Keeps as much from now on. The directory stays.
     pub fn set_limits(&self, options: &ArchiveOptions) {
         self.store.set_limits(options);
+    }
+
+    /// For tests: as on a machine that was started so much earlier than this one.
+    #[cfg(test)]
+    pub(crate) fn open_with_uptime(options: ArchiveOptions, longer: std::time::Duration) -> Result<Self, ArchiveError> {
+        let system = system_clock();
+        let clock = move || {
+            let now = system();
+            Now { mono: jitprof_common::units::MonoNs(now.mono.0 + longer.as_nanos() as u64), ..now }
+        };
+        Self::open_with(options, Box::new(clock))
     }
 
     fn open_with(options: ArchiveOptions, clock: Clock) -> Result<Self, ArchiveError> {
@@ -217,7 +231,7 @@ impl Archive {
     /// # Errors
     /// [`ArchiveError::Nothing`] if there are none.
     pub fn query_by_window(&self, query: &Query) -> Result<Profile, ArchiveError> {
-        ask(&self.store, query, Times::OfPieces)
+        ask(&self.store, query, Times::OfBlocks)
     }
 
     /// CPU time by the values of label `by`. What a window used is spread evenly over its length, so steps that are
@@ -229,21 +243,21 @@ impl Archive {
     /// What is kept, and what went wrong.
     pub fn stats(&self) -> ArchiveStats {
         let counters = &self.store.counters;
-        let shelf = self.store.shelf();
-        let windows = || shelf.iter().filter(|piece| piece.level == Level::Window);
+        let index = self.store.index();
+        let windows = || index.iter().filter(|block| block.level == Level::Window);
         ArchiveStats {
             windows: windows().count(),
-            disk_windows: windows().filter(|piece| piece.file.is_some()).count(),
-            memory_bytes: shelf.memory_bytes(),
-            disk_bytes: shelf.file_bytes,
+            disk_windows: windows().filter(|block| block.file.is_some()).count(),
+            memory_bytes: index.memory_bytes(),
+            disk_bytes: index.file_bytes,
             writes_failed: counters.writes_failed.load(Ordering::Relaxed),
-            waiting: if self.store.directory.is_some() { shelf.unwritten_windows() } else { 0 },
+            waiting: if self.store.directory.is_some() { index.unwritten_windows() } else { 0 },
             written_late: counters.written_late.load(Ordering::Relaxed),
             dropped: counters.dropped.load(Ordering::Relaxed),
             unreadable: counters.unreadable.load(Ordering::Relaxed),
-            to_index: counters.to_index.load(Ordering::Relaxed),
+            unscanned: counters.unscanned.load(Ordering::Relaxed),
             is_stopped: counters.is_stopped.load(Ordering::Relaxed),
-            oldest: shelf.oldest(),
+            oldest: index.oldest(),
         }
     }
 
@@ -276,8 +290,8 @@ pub fn read_directory(path: &Path, query: &Query) -> Result<Profile, ArchiveErro
         ArchiveOptions { memory_bytes: u64::MAX, directory: None, max_age: Duration::MAX, max_bytes: u64::MAX };
     let store = Store::new(&options, Some(Directory::open_to_read(path)?));
     list(&store, false, system_clock()())?;
-    let merged: Vec<_> = store.shelf().overlapping(&range_ms(query.from, query.to));
-    merged.iter().filter(|piece| piece.level == Level::Merged).for_each(|piece| store.index(piece));
+    let merged: Vec<_> = store.index().overlapping(&range_ms(query.from, query.to));
+    merged.iter().filter(|block| block.level == Level::Merged).for_each(|block| store.scan(block));
     ask(&store, query, Times::Together)
 }
 
@@ -304,10 +318,4 @@ fn list(store: &Store, clean: bool, now: Now) -> Result<(), ArchiveError> {
 fn ask(store: &Store, query: &Query, times: Times) -> Result<Profile, ArchiveError> {
     let plan = store.plan(&range_ms(query.from, query.to), times == Times::Together);
     store.merge(&plan, &query.filter, times)
-}
-
-/// A moment of the samples' clock on the calendar.
-pub fn wall_time(profile: &Profile, time: MonoNs) -> SystemTime {
-    let meta = profile.meta();
-    meta.start_time + Duration::from_nanos(time.0.saturating_sub(meta.start.0))
 }

@@ -10,12 +10,16 @@ use super::*;
 
 mod speed;
 
+use super::id::Level;
+use super::store::{Place, READ_LIMITS, Store, Times};
+use crate::output::pprof::sources::unpack;
+use crate::output::pprof::{Encoding, encode};
 use crate::profile::{Labels, ProfileMeta, SampledEvent, Task};
 use crate::record::Health;
-use crate::symbol::{Frame, FrameKind};
-use crate::units::{Pid, Tid};
+use crate::symbol::{Frame, FrameKind, Tier};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
-/// The wall clock at moment 0 of the samples' clock.
+/// The wall clock at time 0 of the samples' clock.
 const BEGIN_S: u64 = 1_700_000_000;
 
 /// One stack of one thread, so many times.
@@ -345,7 +349,7 @@ fn a_clock_that_is_set_overwrites_nothing() {
 }
 
 #[test]
-fn merged_pieces_answer_for_hours_and_count_nothing_twice() {
+fn merged_blocks_answer_for_hours_and_count_nothing_twice() {
     let folder = tempfile::tempdir().unwrap();
     let clock = TestClock::new();
     let archive = open(Some(folder.path()), &clock);
@@ -355,29 +359,29 @@ fn merged_pieces_answer_for_hours_and_count_nothing_twice() {
     assert_eq!(values(&archive.query(&always()).unwrap()), all);
     assert_eq!(archive.query(&always()).unwrap().meta().duration, Duration::from_secs(1500));
     let plan = archive.store.plan(&range_ms(always().from, always().to), true);
-    assert_eq!(plan.len(), 2 + 30, "two merged pieces and the rest as windows");
-    // Across the border of merged pieces: both are only partly asked for.
+    assert_eq!(plan.len(), 2 + 30, "two merged blocks and the rest as windows");
+    // Across the border of merged blocks: both are only partly asked for.
     assert_eq!(values(&archive.query(&range(300, 900)).unwrap()), sum([(10, "a;b", 120), (21, "a;c", 60)]));
     drop(archive);
     assert_eq!(values(&read_directory(folder.path(), &always()).unwrap()), all);
     let archive = open(Some(folder.path()), &clock);
     assert_eq!(values(&archive.query(&always()).unwrap()), all, "before the index is there");
-    wait_for_index(&archive);
+    wait_for_scan(&archive);
     assert_eq!(archive.store.plan(&range_ms(always().from, always().to), true).len(), 2 + 30);
     assert_eq!(values(&archive.query(&always()).unwrap()), all);
-    // Once the windows are gone, merged pieces answer alone.
+    // Once the windows are gone, merged blocks answer alone.
     for name in files(folder.path()).iter().filter(|name| !name.contains(".merged-")) {
         std::fs::remove_file(folder.path().join(name)).unwrap();
     }
     drop(archive);
     let archive = open(Some(folder.path()), &clock);
-    wait_for_index(&archive);
+    wait_for_scan(&archive);
     assert_eq!(values(&archive.query(&always()).unwrap()), sum([(10, "a;b", 240), (21, "a;c", 120)]));
 }
 
-fn wait_for_index(archive: &Archive) {
-    while archive.stats().to_index > 0 {
-        std::thread::yield_now();
+fn wait_for_scan(archive: &Archive) {
+    while archive.stats().unscanned > 0 {
+        std::thread::sleep(Duration::from_millis(2));
     }
     archive.flush();
 }
@@ -453,4 +457,42 @@ proptest! {
             prop_assert_eq!(&values(&archive.query(&always()).unwrap()), &all);
         }
     }
+}
+
+#[test]
+fn a_window_with_more_names_than_a_file_holds_is_read_again_and_its_total_is_true() {
+    let mut profile = Profile::new(meta(0), 100_000_000);
+    let mut add = |of, name: &str, count| {
+        let frame = Frame {
+            name: Arc::from(name),
+            kind: FrameKind::Jit,
+            tier: Some(Tier::Optimized),
+            inlined: true,
+            module: None,
+            source: None,
+            address: 0,
+        };
+        let frame = profile.intern_frame(&frame);
+        let (stack, task) = (profile.push(profile.stack_root(), frame), profile.task(task(of)));
+        profile.add(MonoNs(0), stack, task, count);
+    };
+    let count = 3_000;
+    (0..count).for_each(|number| add(10, &format!("{number:0>2000}"), 1));
+    add(20, "victim", 50);
+    // It is so large that no reader takes it.
+    let mut bytes = Vec::new();
+    encode(&profile, Encoding::default(), &mut bytes).unwrap();
+    assert!(unpack(&*bytes, &READ_LIMITS, &mut Vec::new()).is_err());
+
+    let store = Store::new(&options(None), None);
+    let place = Place { level: Level::Window, start_ms: 0, length_ms: 10_000, ended_ms: 0 };
+    store.put(&profile, place, &[]).unwrap();
+    let merged = store.merge(&store.plan(&(0..20_000), true), &Filter::default(), Times::Together).unwrap();
+    assert_eq!(merged.total(), count + 50);
+    let mut of_victim = 0;
+    merged.visit_rows(|row| {
+        let (_, frame) = merged.pop(row.stack).unwrap();
+        of_victim += if merged.frame(frame).name == "victim" { row.count } else { 0 };
+    });
+    assert_eq!(of_victim, 50);
 }

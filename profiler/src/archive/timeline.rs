@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::id::{milliseconds, system_time};
-use super::shelf::{MERGED_MS, Piece, Shelf};
+use super::index::{Block, Index, MERGED_MS};
 use super::store::Store;
 use super::usage::{OTHERS, is_of_thread, of_process};
 use super::{Query, Series, Timeline};
@@ -16,17 +16,17 @@ const MAX_STEPS: u64 = 10_000;
 /// Numbers of a timeline at most, which bounds the series: the rest is summed up.
 const MAX_CELLS: usize = 2 << 20;
 const MAX_SERIES: usize = 1000;
-/// Files that are decoded for one timeline; beyond, merged pieces answer.
+/// Files that are decoded for one timeline; beyond, merged blocks answer.
 const MAX_DECODED: usize = 4000;
 /// Half of the longest window whose part at the ends of a range is counted.
 const MAX_HALF_MS: u64 = 60_000;
-/// (Piece, value) pairs at most; further ones are counted as [`OTHERS`].
+/// (Block, value) pairs at most; further ones are counted as [`OTHERS`].
 const MAX_SHARES: usize = 4 << 20;
 
-/// CPU time of one value in one piece.
+/// CPU time of one value in one block.
 struct Share {
     value: usize,
-    piece: usize,
+    block: usize,
     cpu_ns: u64,
 }
 
@@ -38,7 +38,7 @@ struct Shares {
     shares: Vec<Share>,
 }
 
-/// What is asked of every piece.
+/// What is asked of every block.
 struct Question<'q> {
     filter: &'q Filter,
     process_filter: Filter,
@@ -50,8 +50,8 @@ struct Question<'q> {
 }
 
 impl Question<'_> {
-    fn needs_file(&self, piece: &Piece) -> bool {
-        self.of_threads || piece.usage.as_ref().is_none_or(|usage| self.of_pids && !usage.is_complete)
+    fn needs_file(&self, block: &Block) -> bool {
+        self.of_threads || block.usage.as_ref().is_none_or(|usage| self.of_pids && !usage.is_complete)
     }
 }
 
@@ -72,10 +72,10 @@ pub(super) fn timeline(store: &Store, query: &Query, by: &str, step: Duration) -
     // Windows at the ends count as far as they lie within.
     let wide_ms = range_ms.start.saturating_sub(MAX_HALF_MS)..range_ms.end.saturating_add(MAX_HALF_MS);
     let mut plan = store.plan(&wide_ms, step_ms >= MERGED_MS);
-    if plan.iter().filter(|piece| question.needs_file(piece)).count() > MAX_DECODED {
+    if plan.iter().filter(|block| question.needs_file(block)).count() > MAX_DECODED {
         plan = store.plan(&wide_ms, true);
     }
-    plan.retain(|piece| piece.start_ms() < range_ms.end && piece.end_ms() > range_ms.start);
+    plan.retain(|block| block.start_ms() < range_ms.end && block.end_ms() > range_ms.start);
     let shares = gather(store, &plan, &question);
     Timeline {
         start: system_time(range_ms.start),
@@ -84,11 +84,11 @@ pub(super) fn timeline(store: &Store, query: &Query, by: &str, step: Duration) -
     }
 }
 
-fn gather(store: &Store, plan: &[Piece], question: &Question<'_>) -> Shares {
+fn gather(store: &Store, plan: &[Block], question: &Question<'_>) -> Shares {
     let mut shares = Shares::default();
     let mut raw = Vec::new();
-    for (at, piece) in plan.iter().enumerate() {
-        if !Shelf::may_pass(piece, &question.process_filter) {
+    for (at, block) in plan.iter().enumerate() {
+        if !Index::may_pass(block, &question.process_filter) {
             continue;
         }
         let mut count = |task: &Task, cpu_ns| {
@@ -96,19 +96,19 @@ fn gather(store: &Store, plan: &[Piece], question: &Question<'_>) -> Shares {
                 shares.add(&label_of(task, question.by).unwrap_or_default(), at, cpu_ns);
             }
         };
-        match &piece.usage {
-            Some(usage) if !question.needs_file(piece) => {
+        match &block.usage {
+            Some(usage) if !question.needs_file(block) => {
                 usage.entries.iter().for_each(|(process, cpu_ns)| count(process, *cpu_ns));
             }
             // A file that went meanwhile has nothing more to say.
-            _ => drop(store.decode(piece, &mut raw, |file| file.cpu_by_task(count))),
+            _ => drop(store.decode(block, &mut raw, |file| file.cpu_by_task(count))),
         }
     }
     shares
 }
 
 impl Shares {
-    fn add(&mut self, value: &str, piece: usize, cpu_ns: u64) {
+    fn add(&mut self, value: &str, block: usize, cpu_ns: u64) {
         let value = if self.shares.len() < MAX_SHARES { value } else { OTHERS };
         let value = match self.values.get(value) {
             Some(value) => *value,
@@ -119,16 +119,16 @@ impl Shares {
         };
         self.totals[value] = self.totals[value].saturating_add(cpu_ns);
         match self.shares.last_mut() {
-            Some(last) if (last.value, last.piece) == (value, piece) => {
+            Some(last) if (last.value, last.block) == (value, block) => {
                 last.cpu_ns = last.cpu_ns.saturating_add(cpu_ns);
             }
-            _ => self.shares.push(Share { value, piece, cpu_ns }),
+            _ => self.shares.push(Share { value, block, cpu_ns }),
         }
     }
 }
 
-/// Spreads every share evenly over the length of its piece.
-fn draw(shares: Shares, plan: &[Piece], range_ms: &Range<u64>, step_ms: u64, steps: usize) -> Vec<Series> {
+/// Spreads every share evenly over the length of its block.
+fn draw(shares: Shares, plan: &[Block], range_ms: &Range<u64>, step_ms: u64, steps: usize) -> Vec<Series> {
     let Shares { values, totals, shares } = shares;
     let mut names: Vec<(String, usize)> = values.into_iter().collect();
     names.sort_unstable_by(|one, other| (totals[other.1], &one.0).cmp(&(totals[one.1], &other.0)));
@@ -141,23 +141,23 @@ fn draw(shares: Shares, plan: &[Piece], range_ms: &Range<u64>, step_ms: u64, ste
         series.push(Series { value: name(place), cpu_ns: vec![0; steps] });
     }
     for share in shares {
-        let piece = &plan[share.piece];
+        let block = &plan[share.block];
         if let Some(series) = series.get_mut(places[share.value]) {
-            spread(&mut series.cpu_ns, piece, range_ms, step_ms, share.cpu_ns);
+            spread(&mut series.cpu_ns, block, range_ms, step_ms, share.cpu_ns);
         }
     }
     series
 }
 
-fn spread(cells: &mut [u64], piece: &Piece, range_ms: &Range<u64>, step_ms: u64, cpu_ns: u64) {
-    let length_ms = piece.end_ms().saturating_sub(piece.start_ms()).max(1);
-    // What the piece has used up to a time, in whole nanoseconds, so that the steps of one piece add up to all of it.
+fn spread(cells: &mut [u64], block: &Block, range_ms: &Range<u64>, step_ms: u64, cpu_ns: u64) {
+    let length_ms = block.end_ms().saturating_sub(block.start_ms()).max(1);
+    // What the block has used up to a time, in whole nanoseconds, so that the steps of one block add up to all of it.
     let used = |time_ms: u64| {
-        let since = u128::from(time_ms.saturating_sub(piece.start_ms()).min(length_ms));
+        let since = u128::from(time_ms.saturating_sub(block.start_ms()).min(length_ms));
         u64::try_from(u128::from(cpu_ns) * since / u128::from(length_ms)).unwrap_or(u64::MAX)
     };
     let (start, end) =
-        (piece.start_ms().max(range_ms.start), piece.start_ms().saturating_add(length_ms).min(range_ms.end));
+        (block.start_ms().max(range_ms.start), block.start_ms().saturating_add(length_ms).min(range_ms.end));
     let mut at = start;
     while at < end {
         let Ok(step) = usize::try_from((at - range_ms.start) / step_ms) else { return };

@@ -1,12 +1,12 @@
-//! Who used how much CPU in a piece: the index that timelines are drawn from.
+//! Who used how much CPU in a block: what timelines are drawn from.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::profile::{Filter, Labels, Profile, Task};
-use crate::units::{Pid, Tid};
+use jitprof_common::units::{Pid, Tid};
 
-/// Processes that are kept apart in one piece. Beyond, those with the least CPU time are summed up by their labels.
+/// Processes that are kept apart in one block. Beyond, those with the least CPU time are summed up by their labels.
 const MAX_PROCESSES: usize = 256;
 /// Groups of processes that are kept apart then; what is still beyond is one group without labels.
 const MAX_GROUPS: usize = 256;
@@ -26,7 +26,7 @@ pub(super) struct Usage {
     pub(super) is_complete: bool,
 }
 
-/// Processes as they occur in many pieces, each kept once.
+/// Processes as they occur in many blocks, each kept once.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     known: HashSet<Arc<Task>>,
@@ -97,7 +97,7 @@ impl Usage {
 }
 
 impl Groups {
-    /// Makes equal processes of different pieces one.
+    /// Makes equal processes of different blocks one.
     pub(super) fn share(&mut self, usage: &mut Usage) {
         for (process, _) in &mut usage.entries {
             match self.known.get(process) {
@@ -110,8 +110,8 @@ impl Groups {
         }
     }
 
-    /// Forgets processes that no piece has any more.
-    pub(super) fn forget_unused(&mut self) {
+    /// Releases processes that no block has any more.
+    pub(super) fn release_unused(&mut self) {
         let bytes = &mut self.bytes;
         self.known.retain(|process| {
             let is_used = Arc::strong_count(process) > 1;

@@ -1,4 +1,4 @@
-//! The archive's own thread: writes windows to files, removes old ones, merges, and looks into what was there before.
+//! The archive's own thread: writes windows to files, removes old ones, merges, and scans the files of earlier runs.
 //! It is niced, and a disk that hangs holds up nothing but it.
 
 use std::io;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::clock::Clock;
 use super::id::{Id, Level};
-use super::shelf::Piece;
+use super::index::Block;
 use super::store::{Place, Store, Times};
 use crate::profile::Filter;
 
@@ -26,28 +26,27 @@ const NICENESS: i32 = 10;
 
 /// What the worker is asked for.
 pub(super) enum Job {
-    /// A new window is on the shelf.
+    /// A new window is in the index.
     Added,
     /// Answer when everything before is done.
     Flush(Sender<()>),
 }
 
-/// The worker's state.
 pub(super) struct Worker {
     pub(super) store: Arc<Store>,
     pub(super) clock: Arc<Clock>,
     /// Files that have to be looked into, the most wanted last.
-    to_index: Vec<(Level, Id)>,
+    to_scan: Vec<(Level, Id)>,
     /// When writing failed last, on the steady clock: what ended earlier is late when it is written.
     failed_ms: i64,
 }
 
 impl Worker {
     pub(super) fn new(store: Arc<Store>, clock: Arc<Clock>) -> Self {
-        let mut to_index: Vec<_> = store.shelf().iter().map(|piece| (piece.level, piece.id)).collect();
-        // Merged pieces first: they are few and answer for hours. Then the newest windows.
-        to_index.sort_unstable();
-        Self { store, clock, to_index, failed_ms: i64::MIN }
+        let mut to_scan: Vec<_> = store.index().iter().map(|block| (block.level, block.id)).collect();
+        // Merged blocks first: they are few and answer for hours. Then the newest windows.
+        to_scan.sort_unstable();
+        Self { store, clock, to_scan, failed_ms: i64::MIN }
     }
 
     /// Works until the archive is gone.
@@ -57,7 +56,7 @@ impl Worker {
         }
         self.expire();
         loop {
-            let pace = if self.is_behind() || !self.to_index.is_empty() { PACE } else { IDLE };
+            let pace = if self.is_behind() || !self.to_scan.is_empty() { PACE } else { IDLE };
             match jobs.recv_timeout(pace) {
                 Ok(Job::Added) => {
                     self.write_next();
@@ -69,8 +68,8 @@ impl Worker {
                         tracing::debug!("nobody waits for the archive any more");
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if self.is_behind() || self.to_index.is_empty() => self.write_next(),
-                Err(RecvTimeoutError::Timeout) => self.index(),
+                Err(RecvTimeoutError::Timeout) if self.is_behind() || self.to_scan.is_empty() => self.write_next(),
+                Err(RecvTimeoutError::Timeout) => self.scan_next(),
                 Err(RecvTimeoutError::Disconnected) => {
                     self.catch_up();
                     return;
@@ -84,7 +83,7 @@ impl Worker {
         let store = &self.store;
         store.directory.is_some()
             && !store.counters.is_stopped.load(Ordering::Relaxed)
-            && store.shelf().next_unwritten().is_some()
+            && store.index().next_unwritten().is_some()
     }
 
     /// Writes until all is written or the disk does not take it.
@@ -94,47 +93,47 @@ impl Worker {
         }
     }
 
-    /// Writes the oldest piece that is in no file yet: it is the next to leave the memory.
+    /// Writes the oldest block that is in no file yet: it is the next to leave the memory.
     fn write_next(&mut self) {
-        let next = self.store.shelf().next_unwritten().cloned();
-        if let Some(piece) = next {
-            self.write(&piece);
+        let next = self.store.index().next_unwritten().cloned();
+        if let Some(block) = next {
+            self.write(&block);
         }
         self.expire();
     }
 
-    fn write(&mut self, piece: &Piece) {
+    fn write(&mut self, block: &Block) {
         let store = &self.store;
-        let (Some(directory), Some(bytes)) = (&store.directory, &piece.bytes) else { return };
-        let Piece { level, id, .. } = *piece;
-        match directory.write(&piece.name(), bytes) {
+        let (Some(directory), Some(bytes)) = (&store.directory, &block.bytes) else { return };
+        let Block { level, id, .. } = *block;
+        match directory.write(&block.name(), bytes) {
             Ok(path) => {
                 if store.counters.is_stopped.swap(false, Ordering::Relaxed) {
-                    let waiting = store.shelf().unwritten_windows();
+                    let waiting = store.index().unwritten_windows();
                     tracing::warn!(
                         "windows are written to {} again, also those that waited: {waiting}",
                         directory.path().display()
                     );
                 }
-                if level == Level::Window && piece.ended_ms <= self.failed_ms {
+                if level == Level::Window && block.ended_ms <= self.failed_ms {
                     store.counters.written_late.fetch_add(1, Ordering::Relaxed);
                 }
                 let file = Some((Arc::from(path), u64::try_from(bytes.len()).unwrap_or(u64::MAX)));
-                let mut shelf = store.shelf();
-                if shelf.get(level, id).is_some() {
-                    shelf.update(level, id, |piece| piece.file = file);
+                let mut index = store.index();
+                if index.get(level, id).is_some() {
+                    index.update(level, id, |block| block.file = file);
                 } else {
                     // It left the memory meanwhile.
-                    let mut piece = Piece::new(id, level, piece.length_ms, piece.ended_ms);
-                    piece.file = file;
-                    shelf.insert(piece);
+                    let mut block = Block::new(id, level, block.length_ms, block.ended_ms);
+                    block.file = file;
+                    index.insert(block);
                 }
             }
             Err(error) => {
                 self.failed_ms = (self.clock)().steady_ms;
                 store.counters.writes_failed.fetch_add(1, Ordering::Relaxed);
                 if !may_pass(&error) {
-                    store.shelf().update(level, id, |piece| piece.is_unwritable = true);
+                    store.index().update(level, id, |block| block.is_unwritable = true);
                 }
                 if !store.counters.is_stopped.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
@@ -154,13 +153,13 @@ impl Worker {
         let steady_ms = (self.clock)().steady_ms;
         let max_age_ms = u64::try_from(store.limits().max_age.as_millis()).unwrap_or(u64::MAX);
         for _ in 0..MAX_REMOVED {
-            let piece = {
-                let mut shelf = store.shelf();
-                let expired = shelf.expired(steady_ms, max_age_ms, store.limits().max_bytes);
+            let block = {
+                let mut index = store.index();
+                let expired = index.expired(steady_ms, max_age_ms, store.limits().max_bytes);
                 let Some((level, id)) = expired else { return };
-                shelf.remove(level, id)
+                index.remove(level, id)
             };
-            let Some((path, _)) = piece.and_then(|piece| piece.file) else { return };
+            let Some((path, _)) = block.and_then(|block| block.file) else { return };
             if let Err(error) = directory.remove(&path) {
                 tracing::debug!("cannot remove {path} from {}: {error}", directory.path().display());
                 store.counters.writes_failed.fetch_add(1, Ordering::Relaxed);
@@ -168,13 +167,13 @@ impl Worker {
         }
     }
 
-    /// Makes one piece of some minutes of windows.
+    /// Makes one block of some minutes of windows.
     fn merge(&self) {
-        // Until it is known what the merged pieces of an earlier run hold, their windows could be merged again.
-        if self.to_index.last().is_some_and(|(level, _)| *level == Level::Merged) {
+        // Until it is known what the merged blocks of an earlier run hold, their windows could be merged again.
+        if self.to_scan.last().is_some_and(|(level, _)| *level == Level::Merged) {
             return;
         }
-        let Some(windows) = self.store.shelf().mergeable() else { return };
+        let Some(windows) = self.store.index().mergeable() else { return };
         let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return };
         let parts: Vec<Id> = windows.iter().map(|window| window.id).collect();
         let length_ms = last.end_ms().saturating_sub(first.start_ms());
@@ -182,30 +181,30 @@ impl Worker {
         let place = Place { level: Level::Merged, start_ms: first.start_ms(), length_ms, ended_ms };
         let put = match self.store.merge(&windows, &Filter::default(), Times::Together) {
             Ok(profile) if profile.overflow().is_empty() => self.store.put(&profile, place, &parts),
-            // Idle windows, or ones that went meanwhile, or too much for one piece: they stay as they are.
+            // Idle windows, or ones that went meanwhile, or too much for one block: they stay as they are.
             _ => Err(io::ErrorKind::InvalidData.into()),
         };
         // Its file comes with the next turn.
         if put.is_err() {
-            self.store.shelf().keep_apart(&parts);
+            self.store.index().keep_apart(&parts);
         }
     }
 
     /// Looks into one file that was there at the start.
-    fn index(&mut self) {
+    fn scan_next(&mut self) {
         let store = &self.store;
-        let Some((level, id)) = self.to_index.pop() else { return };
-        store.counters.to_index.store(u64::try_from(self.to_index.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        let piece = store.shelf().get(level, id).cloned();
-        let Some(piece) = piece.filter(|piece| piece.usage.is_none()) else { return };
-        if level == Level::Window && store.shelf().memory_bytes() > store.limits().memory_bytes / 2 {
+        let Some((level, id)) = self.to_scan.pop() else { return };
+        store.counters.unscanned.store(u64::try_from(self.to_scan.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let block = store.index().get(level, id).cloned();
+        let Some(block) = block.filter(|block| block.usage.is_none()) else { return };
+        if level == Level::Window && store.index().memory_bytes() > store.limits().memory_bytes / 2 {
             // Older windows are looked into when somebody asks.
-            self.to_index.clear();
-            store.counters.to_index.store(0, Ordering::Relaxed);
+            self.to_scan.clear();
+            store.counters.unscanned.store(0, Ordering::Relaxed);
             return;
         }
-        store.index(&piece);
-        if self.to_index.is_empty() {
+        store.scan(&block);
+        if self.to_scan.is_empty() {
             // What an earlier run had no time for.
             self.merge();
         }

@@ -1,25 +1,26 @@
 //! From the command line to an exit status.
 
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::account::Account;
 use crate::cli::args::Args;
 use crate::cli::check;
 use crate::cli::config::{Config, default_output};
+use crate::cli::say::{say, say_part};
 use crate::cli::status::StatusLine;
 use crate::cli::subcommand::Subcommand;
 use crate::cli::trace_log::{TraceLogError, Watch, add_spans};
 use crate::kernel::{CommandOutput, Launch, Waker};
-use crate::output::{Destination, Format, OutputError, check_writable, write_file, write_to};
-use crate::plog::ThreadMap;
+use crate::output::{self, Destination, Format, OutputError, check_writable, write_aside, write_file, write_to};
 use crate::record::{RecordError, Recorded, Recorder, Targets};
 
 /// Something failed while running.
@@ -42,6 +43,10 @@ enum AppError {
     Launch { command: String, source: io::Error },
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
+    #[error("not everything could be written to its place")]
+    NotInPlace,
+    #[error("interrupted while attaching; nothing was sampled, and nothing written")]
+    Interrupted,
     #[error("the recording thread panicked; please report this with the lines above")]
     Panicked,
 }
@@ -52,8 +57,7 @@ pub fn run() -> ExitCode {
         Ok(args) => args,
         Err(error) => error.exit(),
     };
-    // The service's log is its own.
-    if !matches!(args.subcommand, Some(Subcommand::Serve(_))) {
+    if !args.subcommand.as_ref().is_some_and(Subcommand::has_own_log) {
         init_log(args.verbose);
     }
     if let Some(subcommand) = args.subcommand {
@@ -73,20 +77,29 @@ pub fn run() -> ExitCode {
         Ok(config) => config,
         Err(error) => return complain(&error.to_string(), USAGE),
     };
+    let nothing = nothing_sampled(&config.record.targets);
     match profile(config) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(AppError::Output(OutputError::NoSamples)) => complain(
-            "no samples: the target used no CPU while it was recorded; record longer, or while it works",
-            NO_SAMPLES,
-        ),
+        Err(AppError::Output(OutputError::NoSamples)) => complain(&nothing, NO_SAMPLES),
         // The reader of standard output has seen enough.
         Err(AppError::Output(error)) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => complain(&error.to_string(), FAILED),
     }
 }
 
+/// What is said when there is not one sample.
+fn nothing_sampled(targets: &Targets) -> String {
+    match targets {
+        Targets::Comm(name) => format!(
+            "no samples: no process or thread called {name} used a CPU while it was recorded; `ps -eLo pid,comm` lists \
+             the names"
+        ),
+        _ => "no samples: the target used no CPU while it was recorded; record longer, or while it works".to_owned(),
+    }
+}
+
 fn complain(text: &str, status: u8) -> ExitCode {
-    eprintln!("jitprof: {text}");
+    say!("jitprof: {text}");
     ExitCode::from(status)
 }
 
@@ -98,6 +111,10 @@ fn init_log(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
+        // Its own complaint about a stderr that has gone would be a panic.
+        .log_internal_errors(false)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(verbose > 0)
         .with_env_filter(tracing_subscriber::EnvFilter::new(level))
         .without_time()
         .init();
@@ -120,25 +137,86 @@ fn profile(mut config: Config) -> Result<(), AppError> {
         }
         config.outputs.push((destination, Format::Svg));
     }
-    let recorder = match Recorder::start(config.record.clone()) {
-        Ok(recorder) => recorder,
+    let (recorder, signals) = match attach(&config) {
+        Ok(attached) => attached,
         Err(error) => {
             cancel(launch);
-            return Err(error.into());
+            return Err(error);
         }
     };
     let child = launch
         .map(|launch| launch.release().map_err(|source| AppError::Launch { command: command_text(&config), source }))
         .transpose()?;
-    let (mut recorded, threads) = record(recorder, &config, child)?;
-    let traced = config.trace.as_ref().map(|log| add_spans(&mut recorded.profile, log, threads.as_ref(), 0));
+    let (mut recorded, watch) = record(recorder, signals, &config, child)?;
+    let traced = config.trace.as_ref().map(|log| add_spans(&mut recorded.profile, log, watch.as_ref(), 0));
     report(&config, &recorded)?;
     let lines = traced.transpose()?;
     if !config.quiet {
-        lines.into_iter().flatten().for_each(|line| eprintln!("{line}"));
+        lines.into_iter().flatten().for_each(|line| say!("{line}"));
     }
     Ok(())
 }
+
+/// The signals that end a recording. Listening begins before attaching, which may take seconds: what comes then counts.
+struct Signals {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let guard = runtime.enter();
+        let [interrupt, terminate, hang_up] =
+            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        drop(guard);
+        Ok(Self { interrupt: interrupt?, terminate: terminate?, hang_up: hang_up?, runtime })
+    }
+}
+
+/// Attaches to the targets, on a thread of its own, so that a signal ends it at once.
+fn attach(config: &Config) -> Result<(Recorder, Signals), AppError> {
+    let mut signals = Signals::listen().map_err(WAITING)?;
+    let (sender, mut attached) = oneshot::channel();
+    let options = config.record.clone();
+    let starting = move || {
+        if sender.send(Recorder::start(options)).is_err() {
+            tracing::debug!("nobody waits for it any more");
+        }
+    };
+    std::thread::Builder::new()
+        .name("attach".into())
+        .spawn(starting)
+        .map_err(|source| AppError::System { what: "cannot start a thread", source })?;
+    let mut status = StatusLine::new(config.quiet);
+    let Signals { runtime, interrupt, terminate, hang_up } = &mut signals;
+    let recorder = runtime.block_on(async {
+        let soon = async {
+            tokio::time::sleep(SOON).await;
+            status.attaching();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            recorder = &mut attached => Some(recorder),
+            _ = interrupt.recv() => None,
+            _ = terminate.recv() => None,
+            _ = hang_up.recv() => None,
+            () = soon => None,
+        }
+    });
+    status.clear();
+    match recorder {
+        Some(recorder) => Ok((recorder.map_err(|_| AppError::Panicked)??, signals)),
+        None => Err(AppError::Interrupted),
+    }
+}
+
+/// Nothing is said about attaching before.
+const SOON: Duration = Duration::from_millis(700);
+const WAITING: fn(io::Error) -> AppError = |source| AppError::System { what: "cannot wait for signals", source };
 
 /// The command must not run when nobody profiles it.
 fn cancel(launch: Option<Launch>) {
@@ -166,13 +244,14 @@ fn command_text(config: &Config) -> String {
     config.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Lets the recorder run on a thread of its own until it ends, the time is up, or a signal comes. Returns also which
-/// kernel threads those of a trace log are, as far as that could be seen meanwhile.
+/// Lets the recorder run on a thread of its own until it ends, the time is up, or a signal comes. Returns also what was
+/// seen of a trace log meanwhile.
 fn record(
     recorder: Recorder,
+    signals: Signals,
     config: &Config,
     child: Option<Child>,
-) -> Result<(Recorded, Option<ThreadMap>), AppError> {
+) -> Result<(Recorded, Option<Watch>), AppError> {
     let wake = Waker::new().map_err(|source| AppError::System { what: "cannot make a descriptor", source })?;
     let stop = Arc::new(AtomicBool::new(false));
     let (done_sender, done) = oneshot::channel();
@@ -196,28 +275,26 @@ fn record(
             }
         })
         .map_err(|source| AppError::System { what: "cannot start a thread", source })?;
-    let waited = wait_for_end(config.duration, done, &stop, &wake);
+    wait_for_end(signals, config.duration, done, (&stop, &wake));
     let recorded = thread.join().map_err(|_| AppError::Panicked)?;
     if let Some(child) = child {
         end_command(child);
     }
-    waited?;
     Ok(recorded?)
 }
 
+/// How long after a Ctrl-C another one means the same.
+const SAME_INTENTION: Duration = Duration::from_millis(700);
+
 /// Waits on signals, the clock and the recorder. A second Ctrl-C ends jitprof at once.
 fn wait_for_end(
+    signals: Signals,
     duration: Option<Duration>,
     mut done: oneshot::Receiver<()>,
-    stop: &AtomicBool,
-    wake: &Waker,
-) -> Result<(), AppError> {
-    let system = |source| AppError::System { what: "cannot wait for signals", source };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
-    let result = runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
+    (stop, wake): (&AtomicBool, &Waker),
+) {
+    let Signals { runtime, mut interrupt, mut terminate, mut hang_up } = signals;
+    runtime.block_on(async {
         let time_is_up = async {
             match duration {
                 Some(duration) => tokio::time::sleep(duration).await,
@@ -229,21 +306,26 @@ fn wait_for_end(
             _ = terminate.recv() => {}
             _ = hang_up.recv() => {}
             () = time_is_up => {}
-            _ = &mut done => return Ok(()),
+            _ = &mut done => return,
         }
         stop.store(true, Ordering::Release);
         wake.wake();
+        // Both of `timeout` and a supervisor send it twice at once, to the process and to its group: that is one intention.
+        let second = async {
+            tokio::time::sleep(SAME_INTENTION).await;
+            // What has come meanwhile is one signal, as a tokio stream keeps it.
+            let meanwhile = tokio::time::timeout(Duration::ZERO, interrupt.recv()).await;
+            drop(meanwhile);
+            interrupt.recv().await
+        };
         tokio::select! {
-            _ = interrupt.recv() => {
-                eprintln!("jitprof: interrupted while finishing; nothing was written");
+            _ = second => {
+                say!("jitprof: interrupted while finishing; nothing was written");
                 std::process::exit(FAILED.into());
             }
-            _ = &mut done => Ok(()),
+            _ = &mut done => {}
         }
     });
-    // Whatever happened here, the recorder must not go on alone.
-    stop.store(true, Ordering::Release);
-    result.map_err(system)
 }
 
 /// A launched command that still runs when the recording ends is asked to end, as perf does.
@@ -255,28 +337,61 @@ fn end_command(mut child: Child) {
     }
 }
 
+/// Writes everything, what cannot be written to its place to another; the first error is returned after that.
 fn report(config: &Config, recorded: &Recorded) -> Result<(), AppError> {
     let account = &recorded.account;
     if !config.quiet {
-        eprint!("{account}");
+        say_part!("{account}");
     }
-    if let Some(destination) = &config.account {
-        write_account(destination, account)?;
+    let mut in_place = true;
+    if let Some(destination) = &config.account
+        && let Err(error) = write_account(destination, account)
+    {
+        in_place &= aside(destination, &error, |writer| account_to(writer, account));
     }
     for (destination, format) in &config.outputs {
-        write_file(&recorded.profile, *format, &config.output_options, destination)?;
-        if !config.quiet
-            && let Destination::File(path) = destination
-        {
-            eprintln!("written    {}", path.display());
+        let (profile, options) = (&recorded.profile, &config.output_options);
+        match write_file(profile, *format, options, destination) {
+            Ok(()) => {
+                if let (false, Destination::File(path)) = (config.quiet, destination) {
+                    say!("written    {}", path.display());
+                }
+            }
+            // The same for every output: there is nothing to write.
+            Err(error @ OutputError::NoSamples) => return Err(error.into()),
+            Err(error) => {
+                in_place &= aside(destination, &error, |writer| output::write(profile, *format, options, writer));
+            }
         }
     }
-    Ok(())
+    if in_place { Ok(()) } else { Err(AppError::NotInPlace) }
 }
 
-fn write_account(destination: &Destination, account: &Account) -> Result<(), OutputError> {
-    write_to(destination, |writer| {
-        serde_json::to_writer_pretty(&mut *writer, account).map_err(io::Error::from)?;
-        Ok(writer.write_all(b"\n")?)
-    })
+/// Writes elsewhere what could not be written to its place: the recording cannot be made again. Says where, even if
+/// nothing else is to be said. Returns whether that is as good: the reader of standard output has seen enough.
+fn aside(
+    destination: &Destination,
+    error: &OutputError,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), OutputError>,
+) -> bool {
+    let Destination::File(path) = destination else {
+        if !error.is_broken_pipe() {
+            say!("jitprof: {error}");
+        }
+        return error.is_broken_pipe();
+    };
+    match write_aside(path, write) {
+        Ok(place) => say!("jitprof: {error}\nwritten    {} instead", place.display()),
+        Err(other) => say!("jitprof: {error}\njitprof: nor can it be written elsewhere: {other}"),
+    }
+    false
+}
+
+pub(super) fn write_account(destination: &Destination, account: &Account) -> Result<(), OutputError> {
+    write_to(destination, |writer| account_to(writer, account))
+}
+
+fn account_to(mut writer: &mut dyn Write, account: &Account) -> Result<(), OutputError> {
+    serde_json::to_writer_pretty(&mut writer, account).map_err(io::Error::from)?;
+    Ok(writer.write_all(b"\n")?)
 }

@@ -2,19 +2,20 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
 
+use super::look::LookArgs;
 use super::select::SelectArgs;
 use super::subcommand::Subcommand;
-use super::trace_log::LogOptions;
+use super::trace_log::TraceArgs;
+use crate::times::{Period, TimeError};
 
 /// What the user typed; see [`Config`](super::config::Config) for what it means.
 #[derive(Debug, Parser)]
 #[command(
     name = "jitprof",
-    version,
+    version = env!("JITPROF_VERSION"),
     about = "Shows where a program with a JIT spends its CPU: live, with every frame named.",
     long_about = "Shows where a program with a JIT spends its CPU: live, with every frame named.\n\n\
         jitprof samples in the kernel, follows the jitdump that the runtime writes, and writes a flamegraph when the \
@@ -24,16 +25,19 @@ use super::trace_log::LogOptions;
         sudo jitprof --pid 4711 -d 10s -o out.pb.gz   ten seconds, for `go tool pprof`\n  \
         sudo jitprof -o - --format folded -- node --perf-prof app.js   the program's own output goes to stderr\n\n\
         Exit status: 0 written, 1 failed, 2 wrong usage, 3 no samples.",
-    override_usage = "jitprof [OPTIONS] --pid <PID>\n       jitprof [OPTIONS] -- <COMMAND>...\n       \
+    override_usage = "jitprof [OPTIONS] <PID>...\n       jitprof [OPTIONS] -- <COMMAND>...\n       \
         jitprof <SUBCOMMAND> ...",
     subcommand_help_heading = "Subcommands",
-    disable_help_subcommand = true,
     args_conflicts_with_subcommands = true
 )]
 pub struct Args {
     /// What to do instead of recording
     #[command(subcommand)]
     pub subcommand: Option<Subcommand>,
+
+    /// Processes to profile, as with --pid
+    #[arg(value_name = "PID", value_parser = pid_or_hint, conflicts_with = "pid", help_heading = "What to profile")]
+    pub pids: Vec<u32>,
 
     /// Processes by what is known of them.
     #[command(flatten)]
@@ -59,9 +63,9 @@ pub struct Args {
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = 99, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Recording")]
     pub freq: u32,
 
-    /// How long to record, such as 10s or 5m; without it until Ctrl-C or the target's exit
-    #[arg(short, long, value_name = "TIME", value_parser = duration, help_heading = "Recording")]
-    pub duration: Option<Duration>,
+    /// How long to record, such as 10s or 5m (a number alone is seconds); without it until Ctrl-C or the target's exit
+    #[arg(short, long, value_name = "TIME", value_parser = period, help_heading = "Recording")]
+    pub duration: Option<Period>,
 
     /// What makes the CPU take a sample; auto is cycles where the machine counts them, else cpu-clock
     #[arg(long, value_enum, default_value_t = EventArg::Auto, help_heading = "Recording")]
@@ -81,28 +85,43 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = CallGraphArg::Auto, help_heading = "Recording")]
     pub call_graph: CallGraphArg,
 
-    /// Memory of the kernel part for unwind rows, in MiB; rows of what no process uses make room first
+    /// Kernel memory for unwind rows, in MiB; rows of what no process uses make room first
     /// [default: 16, with --all and --comm 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Recording")]
     pub unwind_memory: Option<u32>,
+
+    /// Write everything that the recording goes by into a file, for `jitprof replay`: it gives the same result without
+    /// the target, and is what to attach to a report of a wrong one. In it of every process that was seen: names, paths
+    /// and command lines, what is mapped where, addresses of all stacks, up to 16 KiB of stack memory of samples in new
+    /// code (the environment may lie there), what runtimes announce (names and code), and their code as it was read from
+    /// memory. 1 GiB at most
+    #[arg(long, value_name = "FILE", help_heading = "Recording")]
+    pub capture: Option<PathBuf>,
 
     /// Do not read from the target's memory what its runtime has not written yet: names in its buffer, and the code of
     /// functions that are only named or not recorded, whose stacks may end there then
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
 
+    /// Do not read what the target's runtime knows of its own code: the tables of HotSpot, and what is registered for
+    /// GDB (LLVM, numba). Without them the code of a process that announces nothing has no names
+    #[arg(long, help_heading = "Recording")]
+    pub no_read_runtime: bool,
+
+    /// Compare the name of each frame of generated code with what the process' perf map says of the same address, where a
+    /// jitdump or the runtime's tables name it; the account says how many agree, and how others differ
+    #[arg(long, help_heading = "Recording")]
+    pub verify_names: bool,
+
     /// GSYM files, or directories to search for *.gsym, that name programs without debug information by their build
     /// id; repeatable
+    #[cfg(feature = "gsym")]
     #[arg(long, value_name = "FILE|DIR", help_heading = "Recording")]
     pub gsym: Vec<PathBuf>,
 
-    /// An HQNplog trace log that the target writes: its spans stand around the samples of the same thread and time
-    #[arg(long, value_name = "FILE", help_heading = "Trace log")]
-    pub trace: Option<PathBuf>,
-
-    /// How the log is meant.
+    /// A trace log beside the recording.
     #[command(flatten)]
-    pub trace_options: LogOptions,
+    pub trace: TraceArgs,
 
     /// Where to write; repeatable; the extension picks the format (.svg .folded .pb.gz .json); - is standard output
     /// [default: jitprof-<comm>-<pid>.svg]
@@ -113,44 +132,16 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub format: Option<String>,
 
-    /// A frame for each thread at the root of the stacks
-    #[arg(long, help_heading = "Output")]
-    pub per_thread: bool,
-
-    /// A frame for each process at the root of the stacks; always on when several processes are chosen
-    #[arg(long, help_heading = "Output")]
-    pub per_process: bool,
-
-    /// Source lines in the frames
-    #[arg(long, help_heading = "Output")]
-    pub lines: bool,
-
-    /// Title of the flamegraph
-    #[arg(long, value_name = "TEXT", help_heading = "Output")]
-    pub title: Option<String>,
-
-    /// Leave out frames narrower than this many percent of the picture
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.01, value_parser = percent, help_heading = "Output")]
-    pub min_width: f64,
-
-    /// Merge stacks from the leaf instead of the root: who calls the hot functions
-    #[arg(long, help_heading = "Output")]
-    pub reverse: bool,
-
-    /// Root at the top
-    #[arg(long, help_heading = "Output")]
-    pub icicle: bool,
-
-    /// Colours of the flamegraph: kind (kernel, native, JIT, …) or one of inferno's palettes
-    #[arg(long, value_name = "PALETTE", default_value = "kind", help_heading = "Output")]
-    pub color: String,
+    /// How outputs look.
+    #[command(flatten)]
+    pub look: LookArgs,
 
     /// Also write the account (samples taken, lost, unnamed, and why) as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub account: Option<PathBuf>,
 
-    /// Say how this kernel can be used, and the verified size of each program of the kernel part; records nothing
-    #[arg(long, conflicts_with_all = ["SelectArgs", "all", "tid", "command"], help_heading = "What to profile")]
+    /// Say how this kernel can be used, and the verified size of each BPF program; records nothing
+    #[arg(long, conflicts_with_all = ["SelectArgs", "pids", "all", "tid", "command"], help_heading = "What to profile")]
     pub check: bool,
 
     /// Neither status line nor account
@@ -177,11 +168,29 @@ pub(super) fn id(text: &str) -> Result<u32, String> {
     text.trim().parse().map_err(|_| "wants a number; a process is chosen by its name with --comm".to_owned())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("wants more than no time at all".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(format!("{error}; write it as 10s or 5m")),
+/// A period on a command line, where a number alone is seconds.
+pub(super) fn period(text: &str) -> Result<Period, TimeError> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { format!("{text}s").parse() } else { text.parse() }
+}
+
+/// A process, where a subcommand may be meant as well.
+fn pid_or_hint(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| hint(text))
+}
+
+/// What somebody may have meant who typed a word that is neither a process nor a subcommand.
+fn hint(word: &str) -> String {
+    if ["record", "profile", "run", "attach"].contains(&word) {
+        return "is no subcommand: to record needs no word, as in jitprof 4711".to_owned();
+    }
+    let command = Args::command();
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    // As near as clap wants an option to be before it names it.
+    let near = names.map(|name| (strsim::jaro(word, name), name)).filter(|(nearness, _)| *nearness > 0.7);
+    match near.max_by(|one, other| one.0.total_cmp(&other.0)) {
+        Some((_, name)) => format!("is no process; a similar subcommand exists: {name}"),
+        None => format!("is no process; --comm {word} chooses by name, and -- {word} starts a program"),
     }
 }
 
@@ -196,14 +205,9 @@ pub enum CallGraphArg {
     Fp,
 }
 
-fn percent(text: &str) -> Result<f64, String> {
-    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("{text} is no number"))?;
-    if (0.0..=100.0).contains(&value) { Ok(value) } else { Err(format!("{text} is not between 0 and 100")) }
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::time::Duration;
 
     use super::*;
 
@@ -213,6 +217,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(all(feature = "gsym", feature = "plog", feature = "serve"))]
     fn the_help_text_is_as_blessed() {
         let help = Args::command().term_width(100).render_help().to_string();
         insta::assert_snapshot!("help", help);
@@ -226,10 +231,40 @@ mod tests {
 
     #[test]
     fn durations_have_units() {
-        let duration = |text| Args::try_parse_from(["jitprof", "-d", text]).map(|args| args.duration.unwrap());
+        let duration = |text| Args::try_parse_from(["jitprof", "-d", text]).map(|args| args.duration.unwrap().0);
         assert_eq!(duration("10s").unwrap(), Duration::from_secs(10));
         assert_eq!(duration("5m").unwrap(), Duration::from_secs(300));
-        assert!(duration("10").is_err());
-        assert!(duration("0s").is_err());
+        assert_eq!(duration("10").unwrap(), Duration::from_secs(10));
+        for refused in ["0", "0s", "", "99999999999999999999"] {
+            assert!(duration(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn processes_need_no_option() {
+        let args = Args::try_parse_from(["jitprof", "4711", "4712", "-d", "5"]).unwrap();
+        assert_eq!((args.pids, args.select.pid), (vec![4711, 4712], vec![]));
+        assert!(Args::try_parse_from(["jitprof", "4711", "--pid", "1"]).is_err());
+        assert!(
+            Args::try_parse_from(["jitprof", "help", "serve"])
+                .unwrap_err()
+                .to_string()
+                .contains("Usage: jitprof serve")
+        );
+    }
+
+    #[test]
+    #[cfg(feature = "serve")]
+    fn a_word_that_is_nothing_gets_what_may_have_been_meant() {
+        for (words, meant) in [
+            (&["servee"][..], "a similar subcommand exists: serve"),
+            (&["snapshto", "-o", "x.svg"], "a similar subcommand exists: snapshot"),
+            (&["record", "4711"], "to record needs no word, as in jitprof 4711"),
+            (&["node"], "--comm node chooses by name, and -- node starts a program"),
+            (&["--piid", "1"], "a similar argument exists: '--pid'"),
+        ] {
+            let said = Args::try_parse_from(["jitprof"].iter().chain(words)).unwrap_err().to_string();
+            assert!(said.contains(meant), "{words:?}: {said}");
+        }
     }
 }

@@ -10,7 +10,7 @@ pub(super) enum CheckError {
     /// The kernel cannot be used.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// Standard output.
+    /// The findings cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
 }

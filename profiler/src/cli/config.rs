@@ -5,53 +5,54 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::args::{Args, CallGraphArg, EventArg};
+use crate::cli::outputs::{Formats, OutputsError, stdout_count};
 use crate::cli::trace_log::TraceLog;
 use crate::kernel::Event;
-use crate::output::{ColorScheme, Destination, Format, OutputError, OutputOptions};
+use crate::output::{Destination, Format, OutputError, OutputOptions};
 use crate::process::procfs;
 use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets};
-use crate::units::{Pid, Tid};
+use jitprof_common::units::{Pid, Tid};
 
 /// Time buckets of outputs that show time.
-const TIMED_BUCKET: Duration = Duration::from_millis(1);
+pub(super) const TIMED_BUCKET: Duration = Duration::from_millis(1);
 
 /// A command line that cannot be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// Nothing chosen.
+    /// No option says what to profile.
     #[error(
         "say what to profile: --pid PID, --comm NAME, --user USER, --cgroup PATH, --container ID, --unit NAME or several \
          of these, --tid TID, --all, or -- COMMAND"
     )]
     NoTarget,
-    /// Several choices.
+    /// Several options say what to profile, and exclude each other.
     #[error(
         "choose one of --tid, --all, -- COMMAND, and processes by --pid, --comm, --user, --cgroup, --container and --unit"
     )]
     SeveralTargets,
-    /// Format or colours.
+    /// The palette is unknown.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// Standard output without a format.
-    #[error("--output - needs --format (svg, folded, pprof or firefox)")]
-    NoFormat,
-    /// Standard output twice.
+    /// An output cannot be written as it is named.
+    #[error(transparent)]
+    Outputs(#[from] OutputsError),
+    /// Two outputs would go to standard output.
     #[error("only one output, the account included, can go to standard output")]
     SeveralStdout,
 }
 
-/// What to do.
+/// A checked command line: what `jitprof` without a subcommand does.
 #[derive(Debug)]
 pub struct Config {
     /// The command to launch, if any.
     pub command: Vec<OsString>,
     /// How to record; for a launched command the targets are filled in later.
     pub record: RecordOptions,
-    /// For how long.
+    /// When the recording ends by itself.
     pub duration: Option<Duration>,
     /// Where to, in which format. Empty: the default name.
     pub outputs: Vec<(Destination, Format)>,
-    /// How.
+    /// How outputs look.
     pub output_options: OutputOptions,
     /// Where the account goes as JSON.
     pub account: Option<Destination>,
@@ -62,69 +63,70 @@ pub struct Config {
 }
 
 impl Config {
-    /// Checks the arguments.
+    /// Checks the arguments against each other.
     ///
     /// # Errors
     /// They contradict each other, or name an unknown format or palette.
-    pub fn from_args(args: Args) -> Result<Self, UsageError> {
-        let outputs = outputs(&args.output, args.format.as_deref())?;
+    pub fn from_args(mut args: Args) -> Result<Self, UsageError> {
+        args.select.pid.append(&mut args.pids);
+        let formats = Formats::of_profile(args.format.as_deref())?;
+        let outputs = args.output.iter().map(|path| formats.output(path)).collect::<Result<Vec<_>, _>>()?;
         let account = args.account.as_deref().map(Destination::from_argument);
-        let destinations = outputs.iter().map(|(destination, _)| destination).chain(&account);
-        if destinations.filter(|destination| **destination == Destination::Stdout).count() > 1 {
+        if stdout_count(outputs.iter().map(|(destination, _)| destination).chain(&account)) > 1 {
             return Err(UsageError::SeveralStdout);
         }
         let targets = targets(&args)?;
         let timed = outputs.iter().any(|(_, format)| *format == Format::Firefox);
         let bucket = if timed { TIMED_BUCKET } else { Duration::MAX };
-        let trace = args.trace.map(|path| TraceLog { path, options: args.trace_options, bucket });
-        let record = RecordOptions {
-            inherit: !args.no_inherit,
-            frequency_hz: args.freq,
-            event: match args.event {
-                EventArg::Auto => None,
-                EventArg::Cycles => Some(Event::Cycles),
-                EventArg::CpuClock => Some(Event::CpuClock),
-            },
-            kernel_stack: !args.user_only,
-            user_stack: !args.kernel_only,
-            call_graph: match args.call_graph {
-                CallGraphArg::Auto => CallGraph::Auto,
-                CallGraphArg::Eh => CallGraph::EhFrame,
-                CallGraphArg::Fp => CallGraph::FramePointers,
-            },
-            unwind_mib: args.unwind_memory,
-            peek: !args.no_peek,
-            gsym: args.gsym,
-            title: args.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
-            // Spans are looked up by the time of each sample.
-            bucket: if trace.is_some() { Duration::ZERO } else { bucket },
-            labels: Some(LabelOptions::of_this_host()),
-            log_kernel: args.verbose > 1,
-            targets,
-        };
+        let trace = args.trace.clone().log(bucket);
+        // Spans are looked up by the time of each sample.
+        let bucket = if trace.is_some() { Duration::ZERO } else { bucket };
+        let record = record_options(&args, targets, bucket);
         let several = matches!(&record.targets, Targets::All | Targets::Comm(_) | Targets::Matching(_))
             || matches!(&record.targets, Targets::Processes(pids) if pids.len() > 1);
         Ok(Self {
             command: args.command,
-            duration: args.duration,
+            duration: args.duration.map(|duration| duration.0),
             outputs,
-            output_options: OutputOptions {
-                title: args.title,
-                subtitle: None,
-                min_width_percent: args.min_width,
-                reverse: args.reverse,
-                inverted: args.icicle,
-                colors: args.color.parse::<ColorScheme>()?,
-                lines: args.lines,
-                per_thread: args.per_thread,
-                per_process: several || args.per_process,
-                without_labels: false,
-            },
+            output_options: args.look.options(several)?,
             account,
             trace,
             quiet: args.quiet,
             record,
         })
+    }
+}
+
+fn record_options(args: &Args, targets: Targets, bucket: Duration) -> RecordOptions {
+    RecordOptions {
+        inherit: !args.no_inherit,
+        frequency_hz: args.freq,
+        event: match args.event {
+            EventArg::Auto => None,
+            EventArg::Cycles => Some(Event::Cycles),
+            EventArg::CpuClock => Some(Event::CpuClock),
+        },
+        kernel_stack: !args.user_only,
+        user_stack: !args.kernel_only,
+        call_graph: match args.call_graph {
+            CallGraphArg::Auto => CallGraph::Auto,
+            CallGraphArg::Eh => CallGraph::EhFrame,
+            CallGraphArg::Fp => CallGraph::FramePointers,
+        },
+        unwind_mib: args.unwind_memory,
+        peek: !args.no_peek,
+        read_runtime: !args.no_read_runtime,
+        verify_names: args.verify_names,
+        #[cfg(feature = "gsym")]
+        gsym: args.gsym.clone(),
+        #[cfg(not(feature = "gsym"))]
+        gsym: Vec::new(),
+        title: args.look.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
+        bucket,
+        labels: Some(LabelOptions::of_this_host()),
+        log_kernel: args.verbose > 1,
+        capture: args.capture.clone(),
+        targets,
     }
 }
 
@@ -144,23 +146,6 @@ fn targets(args: &Args) -> Result<Targets, UsageError> {
     } else {
         Targets::Threads(args.tid.iter().copied().map(Tid).collect())
     })
-}
-
-fn outputs(paths: &[PathBuf], format: Option<&str>) -> Result<Vec<(Destination, Format)>, UsageError> {
-    let named: Option<Format> = format.map(str::parse).transpose()?;
-    let mut outputs = Vec::new();
-    for path in paths {
-        let destination = Destination::from_argument(path);
-        let format = match (Format::from_path(path), named) {
-            (_, Some(named)) if destination == Destination::Stdout => named,
-            (_, None) if destination == Destination::Stdout => return Err(UsageError::NoFormat),
-            (Ok(format), _) => format,
-            (Err(_), Some(named)) => named,
-            (Err(error), None) => return Err(error.into()),
-        };
-        outputs.push((destination, format));
-    }
-    Ok(outputs)
 }
 
 /// The output when none was asked for: `jitprof-<comm>-<pid>.svg` in the working directory.
@@ -193,7 +178,7 @@ fn file_word(name: &str) -> String {
     if word.is_empty() { "process".to_owned() } else { word }
 }
 
-fn default_title(targets: &Targets, command: &[OsString]) -> String {
+pub(super) fn default_title(targets: &Targets, command: &[OsString]) -> String {
     match targets {
         Targets::All => "All processes".to_owned(),
         Targets::Comm(comm) => format!("Processes named {comm}"),
@@ -248,8 +233,8 @@ mod tests {
         );
         assert_eq!(formats(&["-a", "-o", "x", "--format", "folded"]).unwrap(), [Format::Folded]);
         assert_eq!(formats(&["-a", "-o", "-", "--format", "svg"]).unwrap(), [Format::Svg]);
-        assert!(matches!(formats(&["-a", "-o", "-"]), Err(UsageError::NoFormat)));
-        assert!(matches!(formats(&["-a", "-o", "x.unknown"]), Err(UsageError::Output(_))));
+        assert!(matches!(formats(&["-a", "-o", "-"]), Err(UsageError::Outputs(OutputsError::NoFormat { .. }))));
+        assert!(matches!(formats(&["-a", "-o", "x.unknown"]), Err(UsageError::Outputs(OutputsError::Format(_)))));
     }
 
     #[test]

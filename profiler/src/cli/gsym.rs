@@ -3,10 +3,11 @@
 mod export;
 mod report;
 mod show;
-mod text;
+mod symbol_listing;
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -14,8 +15,9 @@ use super::subcommand::SubcommandError;
 use crate::gsym::GsymError;
 use crate::output::OutputError;
 use crate::output::gsym::WriteError;
-use crate::process::procfs::ProcError;
-use crate::units::Pid;
+use crate::record::RecordError;
+use crate::regular_file::open_regular;
+use jitprof_common::units::Pid;
 
 /// `gsym` as typed.
 #[derive(Debug, Args)]
@@ -26,7 +28,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Writes the generated code of a process, a jitdump or a perf map at a moment
+    /// Writes the generated code of a process, a jitdump or a perf map at one time
     Export(export::Arguments),
     /// Shows what a GSYM file says: everything, or what lies at addresses
     Show(show::Arguments),
@@ -56,7 +58,7 @@ pub(super) enum GsymCommandError {
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error(transparent)]
-    Process(#[from] ProcError),
+    Announced(#[from] RecordError),
 }
 
 impl GsymCommandError {
@@ -64,6 +66,11 @@ impl GsymCommandError {
     pub(super) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.is_broken_pipe())
     }
+}
+
+fn open(path: &Path) -> Result<File, GsymCommandError> {
+    let opened = open_regular(path).map_err(|source| GsymCommandError::Read { path: path.to_owned(), source })?;
+    opened.ok_or_else(|| GsymCommandError::NotRegular { path: path.to_owned() })
 }
 
 /// Does what was asked for.

@@ -1,6 +1,7 @@
-//! `jitprof jitdump`: a dump as a thing to look at.
+//! `jitprof jitdump`: what is in a dump, and what can be made of it.
 
 mod disasm;
+mod dump_summary;
 mod elf;
 mod filter;
 mod follow;
@@ -12,20 +13,19 @@ mod report;
 mod source;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::moment::{Moment, moment};
 use super::subcommand::SubcommandError;
-use crate::jitdump::{Inspection, Severity};
 use crate::output::{ElfError, OutputError, SamplesError};
-use crate::process::procfs::ProcError;
-use crate::units::Pid;
+use crate::record::RecordError;
+use crate::times::DumpTime;
 use filter::Filter;
+use jitprof_common::units::Pid;
+use jitprof_jitdump::{Inspection, Severity};
 use listing::Syntax;
 use report::{DumpReport, Report};
 use source::Source;
@@ -69,10 +69,10 @@ pub struct Arguments {
     #[arg(long, value_name = "OUT", group = "what", help_heading = "What to do")]
     write_elf: Option<PathBuf>,
 
-    /// With --write-elf: the code of this moment instead of the last one: +DURATION after the first record (+1.5s), or
+    /// With --write-elf: the code at this time instead of the last one: +DURATION after the first record (+1.5s), or
     /// as the dump has it, in nanoseconds or seconds
-    #[arg(long, value_name = "TIME", value_parser = moment, requires = "write_elf", help_heading = "How")]
-    at: Option<Moment>,
+    #[arg(long, value_name = "TIME", requires = "write_elf", help_heading = "How")]
+    at: Option<DumpTime>,
 
     /// JSON: one document, or for lists of records one line for each
     #[arg(long, help_heading = "How")]
@@ -123,7 +123,7 @@ pub(super) enum JitdumpError {
     Machine { machine: String },
     #[error("the dump is of {machine}; ELF files are written for machines of 64 bits only")]
     NoElf { machine: String },
-    #[error("no function with its code is there at that moment")]
+    #[error("no function with its code is there at that time")]
     NothingThere,
     #[error(transparent)]
     Elf(ElfError),
@@ -131,14 +131,14 @@ pub(super) enum JitdumpError {
     Profile { path: String, source: Box<SamplesError> },
     #[error("{0} of a list of records needs --records or --follow")]
     FilterOfNothing(&'static str),
-    #[error("the check found {} and {} of known producers", text::counted(*.errors, "error"), text::counted(*.quirks, "quirk"))]
+    #[error("the check found {} and {} of known producers", dump_summary::counted(*.errors, "error"), dump_summary::counted(*.quirks, "quirk"))]
     Outside { errors: u64, quirks: u64 },
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error(transparent)]
-    Process(#[from] ProcError),
+    Announced(#[from] RecordError),
 }
 
 impl JitdumpError {
@@ -198,9 +198,9 @@ fn report(arguments: &Arguments, sources: Vec<Source>, out: &mut impl Write) -> 
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else if arguments.check {
-        text::check(&report, out)?;
+        dump_summary::check(&report, out)?;
     } else {
-        text::summary(&report, out)?;
+        dump_summary::summary(&report, out)?;
     }
     if arguments.check && (errors > 0 || arguments.strict && quirks > 0) {
         return Err(JitdumpError::Outside { errors, quirks }.into());

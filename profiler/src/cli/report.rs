@@ -1,24 +1,28 @@
 //! `jitprof report`: recordings read back, merged, selected, compared.
 
+mod dataset;
+mod directory;
 mod source;
 #[cfg(test)]
 mod tests;
-mod time;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::filter::FilterArgs;
+use super::look::LookArgs;
+use super::outputs::{Formats, OutputsError, stdout_count};
 use super::subcommand::SubcommandError;
-use crate::archive::ArchiveError;
+use crate::cli::say::{say, say_part};
 use crate::output::{
-    ColorScheme, Destination, Format, OutputError, OutputOptions, PprofError, SavedError, check_writable,
-    write_changes, write_diff, write_file, write_to, write_top,
+    Destination, Format, OutputError, PprofError, SavedError, Sheet, SheetFormat, check_writable, write_changes,
+    write_diff, write_file, write_to, write_top,
 };
-use crate::plog::PlogError;
 use crate::profile::{Diff, Filter, Normalize, Profile};
+use crate::times::TimeError;
 use source::{Range, Source};
 
 /// Functions in a table.
@@ -27,11 +31,12 @@ const DEFAULT_TOP: usize = 40;
 /// `report` as typed.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Recordings (pprof of any program; .json that jitprof wrote), or directories of `jitprof serve`; all are merged
-    #[arg(value_name = "FILE|DIR", required_unless_present = "diff")]
+    /// Recordings (pprof of any program; .json that jitprof wrote), directories of `jitprof serve`, datasets of
+    /// `[archive.parquet]` (DIR, s3://…, FILE.parquet); all are merged
+    #[arg(value_name = "FILE|DIR|URL", required_unless_present = "diff")]
     paths: Vec<OsString>,
 
-    /// Compare two recordings: each a FILE, a DIR, or DIR@FROM..TO
+    /// Compare two recordings: each a FILE, DIR or URL, which @FROM..TO and @NAME=VALUE may follow
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "paths")]
     diff: Vec<OsString>,
 
@@ -47,29 +52,9 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Selection")]
     to: Option<String>,
 
-    /// Processes; repeatable, as all of these: several values of one are alternatives
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', help_heading = "Selection")]
-    pid: Vec<u32>,
-
-    /// Processes of this name
-    #[arg(long, value_name = "NAME", help_heading = "Selection")]
-    comm: Vec<String>,
-
-    /// Containers
-    #[arg(long, value_name = "ID", help_heading = "Selection")]
-    container: Vec<String>,
-
-    /// systemd units
-    #[arg(long, value_name = "UNIT", help_heading = "Selection")]
-    unit: Vec<String>,
-
-    /// Threads of this name
-    #[arg(long, value_name = "NAME", help_heading = "Selection")]
-    thread: Vec<String>,
-
-    /// Any other label
-    #[arg(long, value_name = "NAME=VALUE", value_parser = label, help_heading = "Selection")]
-    label: Vec<(String, String)>,
+    /// Whose samples.
+    #[command(flatten)]
+    filter: FilterArgs,
 
     /// Where to write; repeatable; the extension picks the format (.svg .folded .pb.gz .json); - is standard output
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
@@ -83,37 +68,17 @@ pub struct Arguments {
     #[arg(long, value_name = "N", help_heading = "Output")]
     top: Option<usize>,
 
-    /// A frame for each thread at the root of the stacks
-    #[arg(long, help_heading = "Output")]
-    per_thread: bool,
+    /// Sum up by a label, such as host, version or container; with --top also functions for each of its values
+    #[arg(long, value_name = "LABEL", help_heading = "Output")]
+    by: Option<String>,
 
-    /// A frame for each process at the root of the stacks
-    #[arg(long, help_heading = "Output")]
-    per_process: bool,
+    /// How the table is printed
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = SheetFormat::Text, help_heading = "Output")]
+    table: SheetFormat,
 
-    /// Source lines in the frames
-    #[arg(long, help_heading = "Output")]
-    lines: bool,
-
-    /// Title of the flamegraph
-    #[arg(long, value_name = "TEXT", help_heading = "Output")]
-    title: Option<String>,
-
-    /// Leave out frames narrower than this many percent of the picture
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.01, help_heading = "Output")]
-    min_width: f64,
-
-    /// Merge stacks from the leaf instead of the root: who calls the hot functions
-    #[arg(long, help_heading = "Output")]
-    reverse: bool,
-
-    /// Root at the top
-    #[arg(long, help_heading = "Output")]
-    icicle: bool,
-
-    /// Colours of the flamegraph: kind (kernel, native, JIT, …) or one of inferno's palettes
-    #[arg(long, value_name = "PALETTE", default_value = "kind", help_heading = "Output")]
-    color: String,
+    /// How outputs look.
+    #[command(flatten)]
+    look: LookArgs,
 }
 
 /// `--normalize`.
@@ -131,27 +96,49 @@ enum NormalizeArg {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReportError {
     #[error("cannot read {}: {source}", path.display())]
-    Open { path: PathBuf, source: PlogError },
-    #[error("{}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{} is no regular file", path.display())]
+    NotRegular { path: PathBuf },
+    #[error("{}: {source}{}", path.display(), what_is_read(source))]
     Pprof { path: PathBuf, source: PprofError },
     #[error("{}: {source}", path.display())]
     Saved { path: PathBuf, source: SavedError },
+    #[cfg(feature = "serve")]
     #[error("{}: {source}", path.display())]
-    Archive { path: PathBuf, source: ArchiveError },
+    Archive { path: PathBuf, source: crate::archive::ArchiveError },
+    #[cfg(not(feature = "serve"))]
+    #[error("{} is a directory, and this jitprof was built without the feature `serve`, which reads them", .0.display())]
+    NoArchive(PathBuf),
+    #[cfg(feature = "serve")]
     #[error("{} holds no windows of `jitprof serve`; name recordings by their files", .0.display())]
     NoWindows(PathBuf),
+    #[cfg(feature = "parquet")]
+    #[error(transparent)]
+    Dataset(#[from] crate::dataset::DatasetError),
+    #[cfg(not(feature = "parquet"))]
+    #[error("{} is a dataset, and this jitprof was built without the feature `parquet`, which reads them", .0.display())]
+    NoDataset(PathBuf),
     #[error("no samples of that time and selection in {}", list(.0))]
     Nothing(Vec<OsString>),
-    #[error("{text:?} is no time; write 2026-11-21T03:12:00Z, 03:12, -15m, or now")]
-    Time { text: String },
+    #[error(transparent)]
+    Time(#[from] TimeError),
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("--normalize says how two recordings are compared; name them with --diff BEFORE AFTER")]
     NothingToNormalize,
-    #[error("--output - needs --format (svg, folded, pprof or firefox)")]
-    NoFormat,
-    #[error("only one output can go to standard output")]
-    SeveralStdout,
+    #[error(transparent)]
+    Outputs(#[from] OutputsError),
+}
+
+/// What can be read, for a file that is something else.
+fn what_is_read(error: &PprofError) -> &'static str {
+    match error {
+        PprofError::Wire { .. } | PprofError::Index { .. } => {
+            "; `report` reads pprof files (.pb.gz), profiles saved for the Firefox Profiler (.json) and directories of \
+             `jitprof serve`, not folded stacks or SVG"
+        }
+        _ => "",
+    }
 }
 
 fn list(names: &[OsString]) -> String {
@@ -170,13 +157,14 @@ impl ReportError {
 /// # Errors
 /// Something cannot be read or written, or there are no samples.
 pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), SubcommandError> {
-    let outputs = outputs(arguments)?;
+    let formats = Formats::of_profile(arguments.format.as_deref()).map_err(ReportError::from)?;
+    let outputs = formats.outputs(&arguments.output).map_err(ReportError::from)?;
     for (destination, _) in &outputs {
         check_writable(destination).map_err(ReportError::from)?;
     }
-    let mut options = options(arguments)?;
-    let filter = filter(arguments);
-    let range = Range::parse(arguments.from.as_deref(), arguments.to.as_deref())?;
+    let mut options = arguments.look.options(false).map_err(ReportError::from)?;
+    let filter = arguments.filter.filter();
+    let range = Range::parse(arguments.from.as_deref(), arguments.to.as_deref()).map_err(ReportError::from)?;
     let mut table = Vec::new();
     let rows = arguments.top.unwrap_or(DEFAULT_TOP);
     let written = if let [before_name, after_name] = arguments.diff.as_slice() {
@@ -185,7 +173,16 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         let named = format!("{} compared with {}", after_name.to_string_lossy(), before_name.to_string_lossy());
         options.title.get_or_insert(named);
         let diff = Diff::new(&before, &after, arguments.normalize.map(Normalize::from).unwrap_or_default());
-        write_changes(&diff, rows, &mut table)?;
+        match (&arguments.by, arguments.table) {
+            (None, SheetFormat::Text) => write_changes(&diff, rows, &mut table)?,
+            (by, format) => {
+                let sheet = match (by, arguments.top) {
+                    (Some(by), None) => Sheet::of_value_changes(&before, &after, by),
+                    (by, _) => Sheet::of_changes(&before, &after, diff.normalize, (rows, by.as_deref())),
+                };
+                sheet.write(format, &mut table)?;
+            }
+        }
         write_all(&outputs, |destination, format| {
             write_to(destination, |writer| write_diff([&before, &after], &diff, format, &options, writer))
         })
@@ -193,14 +190,23 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         return Err(ReportError::NothingToNormalize.into());
     } else {
         let profile = read(&arguments.paths, &range, &filter)?;
-        write_top(&profile, rows, &mut table)?;
+        match (&arguments.by, arguments.table) {
+            (None, SheetFormat::Text) => write_top(&profile, rows, &mut table)?,
+            (by, format) => {
+                let sheet = match (by, arguments.top) {
+                    (Some(by), None) => Sheet::of_values(&profile, by),
+                    (by, _) => Sheet::of_functions(&profile, rows, by.as_deref()),
+                };
+                sheet.write(format, &mut table)?;
+            }
+        }
         write_all(&outputs, |destination, format| write_file(&profile, format, &options, destination))
     };
     written?;
-    if outputs.iter().any(|(destination, _)| *destination == Destination::Stdout) {
+    if stdout_count(outputs.iter().map(|(destination, _)| destination)) > 0 {
         // Data on standard output is not mixed with talk.
         if arguments.top.is_some() {
-            eprint!("{}", String::from_utf8_lossy(&table));
+            say_part!("{}", String::from_utf8_lossy(&table));
         }
     } else if outputs.is_empty() || arguments.top.is_some() {
         out.write_all(&table)?;
@@ -216,7 +222,7 @@ fn write_all(
     for (destination, format) in outputs {
         write(destination, *format)?;
         if let Destination::File(path) = destination {
-            eprintln!("written    {}", path.display());
+            say!("written    {}", path.display());
         }
     }
     Ok(())
@@ -224,58 +230,8 @@ fn write_all(
 
 /// Everything that is named, as one profile.
 fn read(names: &[OsString], range: &Range, filter: &Filter) -> Result<Profile, ReportError> {
-    let sources = names.iter().map(|name| Source::parse(name, range)).collect::<Result<Vec<_>, _>>()?;
-    source::merge(&sources, filter)?.ok_or_else(|| ReportError::Nothing(names.to_vec()))
-}
-
-fn filter(arguments: &Arguments) -> Filter {
-    let mut filter = Filter::default();
-    arguments.pid.iter().for_each(|pid| filter.want("pid", &pid.to_string()));
-    let named = [
-        ("comm", &arguments.comm),
-        ("container", &arguments.container),
-        ("unit", &arguments.unit),
-        ("thread", &arguments.thread),
-    ];
-    for (name, values) in named {
-        values.iter().for_each(|value| filter.want(name, value));
-    }
-    arguments.label.iter().for_each(|(name, value)| filter.want(name, value));
-    filter
-}
-
-fn options(arguments: &Arguments) -> Result<OutputOptions, ReportError> {
-    Ok(OutputOptions {
-        title: arguments.title.clone(),
-        subtitle: None,
-        min_width_percent: arguments.min_width,
-        reverse: arguments.reverse,
-        inverted: arguments.icicle,
-        colors: arguments.color.parse::<ColorScheme>()?,
-        lines: arguments.lines,
-        per_thread: arguments.per_thread,
-        per_process: arguments.per_process,
-        without_labels: false,
-    })
-}
-
-fn outputs(arguments: &Arguments) -> Result<Vec<(Destination, Format)>, ReportError> {
-    let named: Option<Format> = arguments.format.as_deref().map(str::parse).transpose()?;
-    let mut outputs = Vec::new();
-    for path in &arguments.output {
-        let destination = Destination::from_argument(path);
-        let format = match (Format::from_path(path), named) {
-            (_, named) if destination == Destination::Stdout => named.ok_or(ReportError::NoFormat)?,
-            (Ok(format), _) => format,
-            (Err(_), Some(named)) => named,
-            (Err(error), None) => return Err(error.into()),
-        };
-        outputs.push((destination, format));
-    }
-    if outputs.iter().filter(|(destination, _)| *destination == Destination::Stdout).count() > 1 {
-        return Err(ReportError::SeveralStdout);
-    }
-    Ok(outputs)
+    let sources = names.iter().map(|name| Source::parse(name, range, filter)).collect::<Result<Vec<_>, _>>()?;
+    source::merge(&sources)?.ok_or_else(|| ReportError::Nothing(names.to_vec()))
 }
 
 impl From<NormalizeArg> for Normalize {
@@ -285,12 +241,5 @@ impl From<NormalizeArg> for Normalize {
             NormalizeArg::Duration => Self::Duration,
             NormalizeArg::None => Self::None,
         }
-    }
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("wants NAME=VALUE, such as runtime=node".to_owned()),
     }
 }

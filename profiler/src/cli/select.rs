@@ -5,16 +5,17 @@ use clap::Args as ClapArgs;
 use super::args::id;
 use crate::process::hierarchy::GroupQuery;
 use crate::record::{Selector, Targets};
-use crate::units::Pid;
+use jitprof_common::units::Pid;
 
 /// Of several values of one option, one is enough; of several options, all must hold.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct SelectArgs {
-    /// Processes to profile, with all their threads and the children that they start
+    /// Processes to profile, with all their threads and children, those that they start later included
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = id, help_heading = "What to profile")]
     pub pid: Vec<u32>,
 
-    /// Processes and threads of this name, running or starting later (compared by its first 15 bytes); repeatable
+    /// Processes and threads of this name (its first 15 bytes), and processes whose program has it, running or starting
+    /// later; repeatable
     #[arg(long, value_name = "NAME", help_heading = "What to profile")]
     pub comm: Vec<String>,
 

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use super::select::SelectArgs;
-use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, SelectionSettings, Settings, Time};
+use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, SelectionSettings, Settings, TokenSetting};
 use crate::serve::{self, ServeError, log};
+use crate::times::Period;
 
 /// What `serve` takes. Each option goes over the file's.
 #[derive(Debug, ClapArgs)]
@@ -28,22 +29,27 @@ pub struct Arguments {
     frequency_hz: Option<u32>,
     /// Length of a window [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Recording")]
-    window: Option<Time>,
+    window: Option<Period>,
     /// How long a window waits for names that come late [default: 3s]
     #[arg(long, value_name = "TIME", help_heading = "Recording")]
-    grace: Option<Time>,
+    grace: Option<Period>,
 
     /// Address to listen at, or unix:/PATH [default: 127.0.0.1:7878]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "HTTP")]
     listen: Option<ListenAt>,
+    /// Who may ask at a loopback address: who knows the token of this start, or every user of this machine
+    /// [default: random]
+    #[arg(long, value_enum, value_name = "TOKEN", help_heading = "HTTP", conflicts_with = "token_file")]
+    token: Option<TokenSetting>,
     /// File with a secret that whoever asks must know; needed for addresses that other machines reach
     #[arg(long, value_name = "FILE", help_heading = "HTTP")]
     token_file: Option<PathBuf>,
 
-    /// CPU time of jitprof and its kernel part, in percent of one CPU; beyond it, it samples less often [default: 2]
+    /// CPU time of jitprof and its BPF programs, in percent of the whole machine (1 is 8 % of one CPU where there are 8);
+    /// when sampling exceeds its part, it samples less often; other work waits [default: 1]
     #[arg(long, value_name = "PERCENT", help_heading = "Limits")]
     max_cpu: Option<f64>,
-    /// Resident memory; near it, it remembers less [default: 256MiB]
+    /// Resident memory; near it, caches are evicted [default: 256MiB]
     #[arg(long, value_name = "BYTES", help_heading = "Limits")]
     max_memory: Option<Bytes>,
 
@@ -52,7 +58,7 @@ pub struct Arguments {
     directory: Option<PathBuf>,
     /// Remove older files [default: 24h]
     #[arg(long, value_name = "TIME", help_heading = "What is kept")]
-    max_age: Option<Time>,
+    max_age: Option<Period>,
     /// Remove the oldest files when all together are larger [default: 1GiB]
     #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
     max_bytes: Option<Bytes>,
@@ -85,6 +91,7 @@ impl Arguments {
         set(&mut settings.window.length, self.window);
         set(&mut settings.window.grace, self.grace);
         set(&mut settings.http.listen, self.listen.clone());
+        set(&mut settings.http.token, self.token);
         if self.token_file.is_some() {
             settings.http.token_file.clone_from(&self.token_file);
         }
@@ -156,6 +163,8 @@ mod tests {
         assert_eq!(changed.storage.max_bytes, Bytes(2 << 30));
         assert_eq!(changed.selection.pids, [1, 2]);
         assert!(changed.storage.directory.is_some_and(|path| path.is_absolute()));
+        assert_eq!(settings(&[]).unwrap().http.token, TokenSetting::Random);
+        assert_eq!(settings(&["--token", "none"]).unwrap().http.token, TokenSetting::None);
         assert!(settings(&["-F", "0"]).unwrap_err().to_string().starts_with("the command line: sampling.frequency"));
     }
 }

@@ -1,182 +1,100 @@
 //! `jitprof snapshot`: what a running service has now, as a file.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use axum::body::Bytes;
-use axum::http::{Request, header};
 use clap::Args as ClapArgs;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 
-use crate::output::{Destination, Format, OutputError, check_writable, write_to};
-use crate::serve::config::{ListenAt, Time};
-use crate::serve::http::Listen;
-
-/// How long the service may take; it may have other questions to answer first.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of an answer at most.
-const MAX_ANSWER_BYTES: usize = 1 << 30;
-/// Bytes of a token's file at most.
-const MAX_TOKEN_BYTES: u64 = 4096;
+use super::args::{id, period};
+use super::filter::FilterArgs;
+use super::outputs::{Formats, OutputsError};
+use super::service::{ServiceArgs, ServiceError};
+use crate::output::{Format, OutputError, check_writable, write_to};
+use crate::serve::config::ListenAt;
+use crate::times::{Period, parse_time_or_seconds};
 
 /// What `snapshot` takes.
 #[derive(Debug, ClapArgs)]
 pub struct Arguments {
+    /// Processes, as with --pid
+    #[arg(value_name = "PID", value_parser = id, conflicts_with = "pid", help_heading = "Selection")]
+    pids: Vec<u32>,
+    /// How far back, such as 30s or 15m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = period, help_heading = "Selection")]
+    last: Period,
+    /// From when on, in place of --last: 2026-11-21T03:12:00Z, 03:12 (the last time it was so, in UTC), or -15m
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, help_heading = "Selection")]
+    from: Option<String>,
+    /// Until when
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "now",
+        allow_hyphen_values = true,
+        value_parser = time,
+        help_heading = "Selection"
+    )]
+    to: String,
+    /// Whose samples.
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Where to write; the extension picks the format (.svg .folded .pb.gz .json); - is standard output
-    #[arg(short, long, value_name = "FILE", default_value = "jitprof.pb.gz")]
+    #[arg(short, long, value_name = "FILE", default_value = "jitprof.pb.gz", help_heading = "Output")]
     output: PathBuf,
     /// The format for - and for files of unknown extension
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     format: Option<String>,
-    /// How far back, such as 30s or 15m
-    #[arg(long, value_name = "TIME", default_value = "5m")]
-    last: Time,
-    /// This process only
-    #[arg(short, long, value_name = "PID")]
-    pid: Option<u32>,
-    /// Processes of this name only
-    #[arg(long, value_name = "NAME")]
-    comm: Option<String>,
-    /// This container only
-    #[arg(long, value_name = "ID")]
-    container: Option<String>,
-    /// Where the service listens, as its own --listen says it
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7878")]
-    from: ListenAt,
-    /// File with the service's token
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    /// Who is asked.
+    #[command(flatten)]
+    service: ServiceArgs,
 }
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SnapshotError {
-    /// Format, or file.
+    /// The file cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// Standard output without a format.
-    #[error("--output - needs --format (svg, folded, pprof or firefox)")]
-    NoFormat,
-    /// The token's file.
-    #[error("cannot read {}: {source}", path.display())]
-    Token {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Nobody is there.
-    #[error("no service answers at {address}: {why}; is `jitprof serve` running, and does it listen there?")]
-    Nobody {
-        /// Where.
-        address: String,
-        /// What went wrong.
-        why: String,
-    },
-    /// The service says no.
-    #[error("the service refuses: {0}")]
-    Refused(String),
-    /// The system refuses sockets or threads.
-    #[error("cannot start: {0}")]
-    System(io::Error),
+    /// The output cannot be written as it is named.
+    #[error(transparent)]
+    Outputs(#[from] OutputsError),
+    /// The service gives no answer.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
 }
 
-/// Asks and writes.
+/// Asks the service for the last minutes and writes its answer.
 ///
 /// # Errors
 /// [`SnapshotError`].
 pub(super) fn run(arguments: &Arguments) -> Result<(), SnapshotError> {
-    let destination = Destination::from_argument(&arguments.output);
-    let named: Option<Format> = arguments.format.as_deref().map(str::parse).transpose()?;
-    let format = match (&destination, named) {
-        (Destination::Stdout, named) => named.ok_or(SnapshotError::NoFormat)?,
-        (Destination::File(path), named) => Format::from_path(path).or_else(|error| named.ok_or(error))?,
-    };
+    let (destination, format) = Formats::of_profile(arguments.format.as_deref())?.output(&arguments.output)?;
     check_writable(&destination)?;
-    let token = arguments.token_file.as_deref().map(token).transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(SnapshotError::System)?;
-    let path = path(arguments, format);
-    let body = runtime.block_on(async {
-        let asked = tokio::time::timeout(PATIENCE, ask(&arguments.from, &path, token.as_deref()));
-        asked.await.unwrap_or_else(|_| Err(nobody(&arguments.from, "it takes too long")))
-    })?;
+    let body = arguments.service.get(&path(arguments, format))?;
     Ok(write_to(&destination, |writer| Ok(writer.write_all(&body)?))?)
 }
 
-/// The question.
+/// The path and query that ask for what the arguments say.
 fn path(arguments: &Arguments, format: Format) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("format", &format.to_string());
     // A blank between two units would be one for the query's reader, too, but not for every proxy.
-    query.append_pair("from", &format!("-{}", arguments.last.to_string().replace(' ', "")));
-    query.append_pair("to", "now");
-    if let Some(pid) = arguments.pid {
+    let last = || format!("-{}", arguments.last.to_string().replace(' ', ""));
+    query.append_pair("from", &arguments.from.clone().unwrap_or_else(last));
+    query.append_pair("to", &arguments.to);
+    for pid in &arguments.pids {
         query.append_pair("pid", &pid.to_string());
     }
-    for (name, value) in [("comm", &arguments.comm), ("container", &arguments.container)] {
-        if let Some(value) = value {
-            query.append_pair(name, value);
-        }
-    }
+    arguments.filter.ask(&mut query);
     format!("/profile?{}", query.finish())
 }
 
-fn token(path: &Path) -> Result<String, SnapshotError> {
-    let failed = |source| SnapshotError::Token { path: path.to_owned(), source };
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    io::Read::read_to_string(&mut io::Read::take(file, MAX_TOKEN_BYTES), &mut text).map_err(failed)?;
-    Ok(text.trim().to_owned())
-}
-
-fn nobody(address: &ListenAt, why: impl ToString) -> SnapshotError {
-    SnapshotError::Nobody { address: address.to_string(), why: why.to_string() }
-}
-
-async fn ask(address: &ListenAt, path: &str, token: Option<&str>) -> Result<Bytes, SnapshotError> {
-    let failed = |error: io::Error| nobody(address, error);
-    match &address.0 {
-        Listen::Tcp(tcp) => {
-            let stream = TcpStream::connect(tcp).await.map_err(failed)?;
-            get(stream, address, &tcp.to_string(), path, token).await
-        }
-        Listen::Unix(socket) => {
-            let stream = UnixStream::connect(socket).await.map_err(failed)?;
-            get(stream, address, "localhost", path, token).await
-        }
+/// A time that the service will understand.
+fn time(text: &str) -> Result<String, String> {
+    match parse_time_or_seconds(text, &jiff::Zoned::now()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) if text.parse::<ListenAt>().is_ok() => Err("is no time; where the service is says --listen".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
-}
-
-async fn get(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    address: &ListenAt,
-    host: &str,
-    path: &str,
-    token: Option<&str>,
-) -> Result<Bytes, SnapshotError> {
-    let failed = |error: hyper::Error| nobody(address, error);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    // Ends with the connection; what goes wrong there is what the answer says.
-    tokio::spawn(connection);
-    let mut request = Request::builder().uri(path).header(header::HOST, host);
-    if let Some(token) = token {
-        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-    }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| nobody(address, error))?;
-    let response = sender.send_request(request).await.map_err(failed)?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-    let body = body.map_err(|error| nobody(address, error))?.to_bytes();
-    if status.is_success() {
-        return Ok(body);
-    }
-    let words: String = String::from_utf8_lossy(&body).chars().take(500).collect();
-    let words = crate::output::printable(words.lines().next().unwrap_or_default()).into_owned();
-    Err(SnapshotError::Refused(if words.is_empty() { status.to_string() } else { words }))
 }
 
 #[cfg(test)]
@@ -185,16 +103,32 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Command {
         #[command(flatten)]
         arguments: Arguments,
     }
 
+    fn asked(line: &[&str]) -> String {
+        path(&Command::try_parse_from([&["x"], line].concat()).unwrap().arguments, Format::Svg)
+    }
+
     #[test]
     fn the_question_says_when_who_and_how() {
-        let line = ["x", "--last", "90s", "--comm", "a b&c", "-p", "7"];
-        let arguments = Command::try_parse_from(line).unwrap().arguments;
-        assert_eq!(path(&arguments, Format::Svg), "/profile?format=svg&from=-1m30s&to=now&pid=7&comm=a+b%26c");
+        let line = ["--last", "90s", "--comm", "a b&c", "-p", "7"];
+        assert_eq!(asked(&line), "/profile?format=svg&from=-1m30s&to=now&pid=7&comm=a+b%26c");
+    }
+
+    #[test]
+    fn all_selections_of_a_report_are_there() {
+        let line = ["7", "8", "--from", "-15m", "--to", "-5m", "--unit", "a", "--thread", "t", "--label", "app=x"];
+        let query = "from=-15m&to=-5m&pid=7&pid=8&unit=a&thread=t&label.app=x";
+        assert_eq!(asked(&line), format!("/profile?format=svg&{query}"));
+    }
+
+    #[test]
+    fn an_address_in_place_of_a_time_is_told_where_it_belongs() {
+        let error = Command::try_parse_from(["x", "--from", "127.0.0.1:7878"]).unwrap_err().to_string();
+        assert!(error.contains("where the service is says --listen"), "{error}");
     }
 }

@@ -38,15 +38,20 @@ impl StatusLine {
         };
         self.last = Some((now, progress));
         let seconds = now.duration_since(self.started).as_secs_f64();
-        let text = format!(
-            "\r\x1b[K{seconds:.1} s  {} samples  {rate}/s  JIT functions {}  waiting for names {}  lost {}  (Ctrl-C ends and writes)",
-            progress.samples, progress.functions, progress.waiting, progress.lost
-        );
-        self.print(&text);
+        self.print(&format!("\r\x1b[K{}", line(&progress, rate, seconds, width())));
         self.shown = true;
     }
 
-    /// Removes the line.
+    /// Says that attaching takes its time.
+    pub(super) fn attaching(&mut self) {
+        if self.enabled {
+            let words = ["attaching", ": reading processes, files and announced code", "  (Ctrl-C ends)"];
+            self.print(&format!("\r\x1b[K{}", fitting(words.map(str::to_owned).into(), width())));
+            self.shown = true;
+        }
+    }
+
+    /// Clears the line so that other text can take its place.
     pub(super) fn clear(&mut self) {
         if self.shown {
             self.print("\r\x1b[K");
@@ -63,7 +68,57 @@ impl StatusLine {
     }
 }
 
+/// Columns of the terminal.
+fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
+    size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0).unwrap_or(80)
+}
+
+/// What there is to say, the most important first. A line that does not fit would be one more line each time.
+fn line(progress: &Progress, rate: u64, seconds: f64, width: usize) -> String {
+    let mut parts = vec![format!("{seconds:.1} s"), format!("  {} samples", progress.samples)];
+    if progress.lost > 0 {
+        parts.push(format!("  lost {}", progress.lost));
+    }
+    parts.push(format!("  {rate}/s"));
+    parts.push(format!("  JIT functions {}", progress.functions));
+    parts.push(format!("  waiting for names {}", progress.waiting));
+    if progress.lost == 0 {
+        parts.push("  lost 0".to_owned());
+    }
+    parts.push("  (Ctrl-C ends and writes)".to_owned());
+    fitting(parts, width)
+}
+
+/// As many parts as leave the last column free: some terminals go on to the next line with it.
+fn fitting(parts: Vec<String>, width: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        if line.len() + part.len() >= width {
+            break;
+        }
+        line.push_str(&part);
+    }
+    line
+}
+
 fn per_second(count: u64, time: Duration) -> u64 {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
     count.saturating_mul(1000) / millis
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_fits_any_width() {
+        let progress = Progress { samples: 123_456, functions: 7, waiting: 8, lost: 9 };
+        for width in 1..200 {
+            assert!(line(&progress, 99, 1234.5, width).len() < width, "{width}");
+        }
+        assert_eq!(line(&progress, 99, 10.0, 40), "10.0 s  123456 samples  lost 9  99/s");
+        let whole = line(&Progress { lost: 0, ..progress }, 99, 10.0, 120);
+        assert!(whole.ends_with("waiting for names 8  lost 0  (Ctrl-C ends and writes)"), "{whole}");
+    }
 }

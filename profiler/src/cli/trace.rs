@@ -3,20 +3,23 @@
 mod summary;
 
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 
+use super::outputs::{Formats, OutputsError, stdout_count};
 use super::subcommand::SubcommandError;
 use super::trace_log::{self, LogOptions, TraceLog, TraceLogError};
+use crate::cli::say::{say, say_part};
 use crate::output::{
     Destination, Format, OutputError, OutputOptions, SavedError, check_writable, read_saved, write_chrome, write_file,
     write_firefox_spans, write_to,
 };
-use crate::plog::{Log, PlogError, ThreadMap, Trace, open_file, span_profile};
+use crate::plog::{Log, PlogError, ThreadMap, Trace, span_profile};
 use crate::profile::Profile;
+use crate::regular_file::open_regular;
 
 /// What the times of a saved profile are rounded down to.
 const SAVED_BUCKET: Duration = Duration::from_millis(1);
@@ -60,14 +63,16 @@ pub(super) enum TraceError {
     Log(#[from] TraceLogError),
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: PlogError },
+    #[error("cannot read {}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{} is no regular file", path.display())]
+    NotRegular { path: PathBuf },
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("{}: {source}", path.display())]
     Saved { path: PathBuf, source: SavedError },
-    #[error("--output - needs --format (svg, folded, pprof, firefox or chrome)")]
-    NoFormat,
-    #[error("only one output can go to standard output")]
-    SeveralStdout,
+    #[error(transparent)]
+    Outputs(#[from] OutputsError),
     #[error("a recording is written as svg, folded, pprof or firefox; chrome is for spans alone")]
     ChromeOfSamples,
     #[error("the log has no spans, so there is nothing to draw")]
@@ -102,8 +107,8 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     let told = arguments.options.timestamps_told();
     let text = summary::text(&arguments.file, &log, &trace, &map, told, arguments.top);
     // Data on standard output is not mixed with talk.
-    if outputs.iter().any(|(destination, _)| *destination == Destination::Stdout) {
-        eprint!("{text}");
+    if stdout_count(outputs.iter().map(|(destination, _)| destination)) > 0 {
+        say_part!("{text}");
     } else {
         write!(out, "{text}")?;
         out.flush()?;
@@ -124,22 +129,10 @@ fn outputs(arguments: &Arguments) -> Result<Vec<(Destination, TraceFormat)>, Tra
         name => name.parse().map(TraceFormat::Of),
     };
     let named = arguments.format.as_deref().map(of_name).transpose()?;
-    let mut outputs = Vec::new();
-    for path in &arguments.output {
-        let destination = Destination::from_argument(path);
-        let format = match (of_path(path), named) {
-            (_, named) if destination == Destination::Stdout => named.ok_or(TraceError::NoFormat)?,
-            (Ok(format), _) => format,
-            (Err(_), Some(named)) => named,
-            (Err(error), None) => return Err(error.into()),
-        };
-        if arguments.profile.is_some() && format == TraceFormat::Chrome {
-            return Err(TraceError::ChromeOfSamples);
-        }
-        outputs.push((destination, format));
-    }
-    if outputs.iter().filter(|(destination, _)| *destination == Destination::Stdout).count() > 1 {
-        return Err(TraceError::SeveralStdout);
+    let formats = Formats { names: "svg, folded, pprof, firefox or chrome", of_path, named };
+    let outputs = formats.outputs(&arguments.output)?;
+    if arguments.profile.is_some() && outputs.iter().any(|(_, format)| *format == TraceFormat::Chrome) {
+        return Err(TraceError::ChromeOfSamples);
     }
     Ok(outputs)
 }
@@ -149,7 +142,7 @@ fn of_path(path: &Path) -> Result<TraceFormat, OutputError> {
     if name.ends_with(".trace.json") { Ok(TraceFormat::Chrome) } else { Format::from_path(path).map(TraceFormat::Of) }
 }
 
-/// The log alone.
+/// Draws the log's spans alone, without a profile.
 fn write_spans(
     arguments: &Arguments,
     log: &mut Log<File>,
@@ -173,7 +166,7 @@ fn write_spans(
                     Ok(())
                 })?;
                 if left_out > 0 {
-                    eprintln!("the Firefox profile leaves out the shortest {left_out} spans; .trace.json has all");
+                    say!("the Firefox profile leaves out the shortest {left_out} spans; .trace.json has all");
                 }
             }
             TraceFormat::Of(format) => {
@@ -200,12 +193,13 @@ fn write_combined(
     outputs: &[(Destination, TraceFormat)],
 ) -> Result<(), TraceError> {
     let failed = |source| TraceError::Saved { path: saved.to_owned(), source };
-    let file = open_file(saved).map_err(|source| TraceError::Read { path: saved.to_owned(), source })?;
+    let opened = open_regular(saved).map_err(|source| TraceError::Open { path: saved.to_owned(), source })?;
+    let file = opened.ok_or_else(|| TraceError::NotRegular { path: saved.to_owned() })?;
     let mut profile = read_saved(BufReader::new(file)).map_err(failed)?;
     let log = TraceLog { path: arguments.file.clone(), options: arguments.options.clone(), bucket: SAVED_BUCKET };
     let slack = u64::try_from(SAVED_BUCKET.as_nanos()).unwrap_or(u64::MAX);
     for line in trace_log::add_spans(&mut profile, &log, None, slack)? {
-        eprintln!("{line}");
+        say!("{line}");
     }
     let options = OutputOptions { title: arguments.title.clone(), ..OutputOptions::default() };
     for (destination, format) in outputs {
@@ -219,6 +213,6 @@ fn write_combined(
 
 fn announce(destination: &Destination) {
     if let Destination::File(path) = destination {
-        eprintln!("written    {}", path.display());
+        say!("written    {}", path.display());
     }
 }

@@ -6,20 +6,40 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use crate::output::printable;
 use crate::plog::{
-    ImportOptions, KindRule, LiveThreads, Log, Placed, PlogError, ThreadMap, ThreadRule, Timestamps, Trace, open_file,
-    place,
+    ImportOptions, KindRule, LiveThreads, Log, Placed, PlogError, SampleTimes, ThreadMap, ThreadRule, Timestamps,
+    Trace, place,
 };
 use crate::process::procfs;
 use crate::profile::Profile;
+use crate::profile::printable;
 use crate::record::Targets;
-use crate::units::{Pid, Tid};
+use jitprof_common::units::{Pid, Tid};
 
 /// How often a growing log is looked at for new threads.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Threads without a kernel thread that are listed by name.
 const MAX_LISTED: usize = 8;
+
+/// `--trace` of a recording.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TraceArgs {
+    /// An HQNplog trace log that the target writes: its spans stand around the samples of the same thread and time
+    #[arg(long, value_name = "FILE", help_heading = "Trace log")]
+    trace: Option<PathBuf>,
+
+    /// How the log is meant.
+    #[command(flatten)]
+    options: LogOptions,
+}
+
+impl TraceArgs {
+    /// The log, if one is asked for. `bucket`: time buckets that the profile gets when the spans are in it.
+    pub fn log(self, bucket: Duration) -> Option<TraceLog> {
+        let Self { trace, options } = self;
+        trace.map(|path| TraceLog { path, options, bucket })
+    }
+}
 
 /// What the description of the format leaves open.
 #[derive(Clone, Debug, Default, Args)]
@@ -87,7 +107,7 @@ impl LogOptions {
 /// [`TraceLogError`].
 pub(super) fn read(path: &Path, options: &LogOptions) -> Result<(Log<File>, Trace), TraceLogError> {
     let failed = |source| TraceLogError { path: path.to_owned(), source };
-    let mut log = Log::open(open_file(path).map_err(failed)?).map_err(failed)?;
+    let mut log = Log::open_path(path).map_err(failed)?;
     let trace = Trace::import(&mut log, &options.import()).map_err(failed)?;
     Ok((log, trace))
 }
@@ -111,7 +131,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// For the processes that are profiled.
+    /// Watches for the processes that are profiled.
     pub(super) fn new(log: &TraceLog, targets: &Targets) -> Self {
         let process_of = |tid: &Tid| procfs::status(Pid(tid.0)).ok().map(|status| status.tgid);
         let mut pids = match targets {
@@ -132,10 +152,10 @@ impl Watch {
         }
     }
 
-    /// Looks for the last time and says what it has learnt.
-    pub(super) fn finish(mut self) -> ThreadMap {
+    /// Looks for the last time.
+    pub(super) fn finish(mut self) -> Self {
         self.live.look();
-        self.live.map().clone()
+        self
     }
 }
 
@@ -146,16 +166,17 @@ impl Watch {
 pub(super) fn add_spans(
     profile: &mut Profile,
     config: &TraceLog,
-    learnt: Option<&ThreadMap>,
+    learnt: Option<&Watch>,
     slack_ns: u64,
 ) -> Result<Vec<String>, TraceLogError> {
     let (log, trace) = read(&config.path, &config.options)?;
     let mut map = config.options.threads();
     if let Some(learnt) = learnt {
-        map.merge(learnt);
+        map.merge(learnt.live.map());
     }
     let bucket_ns = u64::try_from(config.bucket.as_nanos()).unwrap_or(u64::MAX);
-    let placed = place(profile, &trace, &mut map, config.options.hqn_offset_ns, bucket_ns, slack_ns)
+    let times = SampleTimes { offset_ns: config.options.hqn_offset_ns, slack_ns, bucket_ns };
+    let placed = place(profile, &trace, &mut map, times)
         .map_err(|source| TraceLogError { path: config.path.clone(), source })?;
     let mut lines = described(&placed, profile, &trace, &map);
     lines.extend(log.warnings().iter().map(|warning| format!("  warning: {}", printable(warning))));

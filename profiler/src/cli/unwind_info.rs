@@ -4,8 +4,8 @@ mod generated;
 mod image;
 mod names;
 mod process;
+mod rule_tables;
 mod rules;
-mod text;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,10 +13,12 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use super::address::parse_address;
 use super::subcommand::SubcommandError;
 use crate::process::procfs::ProcError;
-use crate::units::Pid;
-use crate::unwind::RowsError;
+use crate::record::RecordError;
+use jitprof_common::units::Pid;
+use jitprof_unwind::RowsError;
 
 /// `unwind-info` as typed.
 #[derive(Debug, Args)]
@@ -27,7 +29,7 @@ pub struct Arguments {
 
     /// Also the rows around an address, and how the step to the caller goes there: an address of the file, or of the
     /// process; hexadecimal with or without 0x
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     at: Option<u64>,
 
     /// How many of the largest stretches that no row covers are shown
@@ -50,13 +52,15 @@ pub(super) enum UnwindInfoError {
     Rows { path: PathBuf, source: RowsError },
     #[error(transparent)]
     Process(#[from] ProcError),
+    #[error(transparent)]
+    Announced(#[from] RecordError),
     #[error("process {0} has no user memory: it is a kernel thread, or it has ended and waits for its parent")]
     NoMemory(Pid),
     #[error("starting a thread failed: {0}")]
     Thread(io::Error),
 }
 
-/// What is shown.
+/// What is shown of a file, or of a process.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Report {
@@ -81,26 +85,4 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         write!(out, "{report}")?;
     }
     Ok(())
-}
-
-fn address(text: &str) -> Result<u64, String> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    // from_str_radix would take a sign.
-    let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let address = u64::from_str_radix(digits, 16).ok().filter(|_| hex);
-    address.ok_or_else(|| format!("{text} is no hexadecimal address"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_hexadecimal_with_or_without_0x() {
-        assert_eq!(address("0x1f"), Ok(0x1f));
-        assert_eq!(address("7f00"), Ok(0x7f00));
-        for text in ["", "0x", "+1", "xyz", "1_0", "fffffffffffffffff"] {
-            assert!(address(text).is_err(), "{text}");
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::bytes::length_of;
 use super::error::GsymError;
-use crate::jitdump::ByteOrder;
+use jitprof_jitdump::ByteOrder;
 
 /// A part of the file being read.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl<'a> Cursor<'a> {
         self.offset
     }
 
-    /// Bytes left.
+    /// How many bytes are left to read.
     pub(super) fn left(&self) -> u64 {
         length_of(self.left)
     }
@@ -59,7 +59,7 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, GsymError> {
         let value = self.uint(4, field)?;
-        // Four bytes fit.
+        // The value has four bytes, so it fits.
         Ok(u32::try_from(value).unwrap_or(u32::MAX))
     }
 

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[error("at offset {offset:#x}, {field}: {problem}")]
 pub struct GsymError {
-    /// From the start of the file.
+    /// The field's offset from the start of the file.
     pub offset: u64,
     /// The field's name in the format's description.
     pub field: &'static str,
@@ -28,12 +28,12 @@ pub enum Problem {
     /// A value that cannot be.
     #[error("{value:#x} {why}")]
     Value {
-        /// As read.
+        /// The value as read.
         value: u64,
-        /// Why not.
+        /// What is wrong with it, as the end of a sentence.
         why: &'static str,
     },
-    /// The system refused.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
 }

@@ -18,20 +18,20 @@ const CALL_SITES: u32 = 4;
 
 /// A function. Names are offsets in the string table, files are numbers in the file table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Function {
-    /// First byte.
+pub struct FunctionInfo {
+    /// The address of the first byte.
     pub start: u64,
     /// Length in bytes; 0: unknown, up to the next function.
     pub size: u32,
-    /// In the string table.
+    /// The name's offset in the string table.
     pub name: u64,
     /// Rows in the file's order.
     pub lines: Vec<LineEntry>,
-    /// Inlined functions.
+    /// The tree of inlined functions, the function itself at its root.
     pub inline: Option<InlineNode>,
     /// Functions that the linker found to be the same code.
-    pub merged: Vec<Function>,
-    /// Calls.
+    pub merged: Vec<FunctionInfo>,
+    /// The calls that the function makes.
     pub call_sites: Vec<CallSite>,
     /// Type and length of what is none of these.
     pub unknown: Vec<(u32, u32)>,
@@ -91,7 +91,7 @@ pub(super) fn next_info<'a>(cursor: &mut Cursor<'a>) -> Result<Option<Info<'a>>,
     Ok(Some(Info { kind, data: cursor.take(length.into(), "InfoData")? }))
 }
 
-/// Size and name.
+/// Reads a FunctionInfo's head: the function's size, and the offset of its name.
 pub(super) fn read_head(cursor: &mut Cursor<'_>, start: u64, string_width: u8) -> Result<(u32, u64), GsymError> {
     let at = cursor.offset();
     let size = cursor.u32("FunctionInfo, size")?;
@@ -106,7 +106,7 @@ pub(super) fn read_head(cursor: &mut Cursor<'_>, start: u64, string_width: u8) -
 }
 
 /// Reads everything. `string_width` is that of string offsets.
-pub(super) fn read(cursor: &mut Cursor<'_>, start: u64, string_width: u8) -> Result<Function, GsymError> {
+pub(super) fn read(cursor: &mut Cursor<'_>, start: u64, string_width: u8) -> Result<FunctionInfo, GsymError> {
     read_nested(cursor, start, string_width, 0, &mut Budget::new())
 }
 
@@ -116,9 +116,9 @@ fn read_nested(
     string_width: u8,
     depth: u32,
     budget: &mut Budget,
-) -> Result<Function, GsymError> {
+) -> Result<FunctionInfo, GsymError> {
     let (size, name) = read_head(cursor, start, string_width)?;
-    let mut function = Function { start, size, name, ..Function::default() };
+    let mut function = FunctionInfo { start, size, name, ..FunctionInfo::default() };
     while let Some(Info { kind, mut data }) = next_info(cursor)? {
         budget.take(data.offset())?;
         match kind {
@@ -145,7 +145,7 @@ fn merged(
     string_width: u8,
     depth: u32,
     budget: &mut Budget,
-) -> Result<Vec<Function>, GsymError> {
+) -> Result<Vec<FunctionInfo>, GsymError> {
     if depth > MAX_MERGED_DEPTH {
         return Err(GsymError::value(data.offset(), "merged functions", depth.into(), "levels are more than are read"));
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::bytes::Bytes;
 use super::cursor::Cursor;
 use super::error::GsymError;
-use crate::jitdump::ByteOrder;
+use jitprof_jitdump::ByteOrder;
 
 const MAGIC: u32 = 0x4753_594d;
 const V1_BYTES: usize = 48;
@@ -21,7 +21,7 @@ pub const MAX_UUID_BYTES: u64 = 64;
 /// What a file says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// 1 or 2.
+    /// The format's version, 1 or 2.
     pub version: u16,
     /// Byte order of the machine that wrote it.
     pub order: ByteOrder,
@@ -29,7 +29,7 @@ pub struct Header {
     pub addr_off_size: u8,
     /// What the address table counts from.
     pub base_address: u64,
-    /// Functions.
+    /// How many functions the address table has.
     pub num_addresses: u32,
     /// The build id of the program, possibly empty.
     pub uuid: Vec<u8>,

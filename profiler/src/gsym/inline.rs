@@ -14,11 +14,11 @@ pub const MAX_INLINE_DEPTH: u32 = 256;
 pub struct InlineNode {
     /// What belongs to it.
     pub ranges: Vec<Range<u64>>,
-    /// In the string table; 0: none.
+    /// The name's offset in the string table; 0: none.
     pub name: u64,
     /// Where it was called, in the function around it: in the file table.
     pub call_file: u32,
-    /// And the line; 0 at the root.
+    /// The line of the call; 0 at the root.
     pub call_line: u32,
     /// What was inlined into it.
     pub children: Vec<InlineNode>,

@@ -12,11 +12,11 @@ const FIELD: &str = "line table";
 /// From this address on, the code belongs to this line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineEntry {
-    /// As the program sees it.
+    /// The row's address as the program sees it.
     pub address: u64,
-    /// In the file table; 0: no file.
+    /// The file's number in the file table; 0: no file.
     pub file: u32,
-    /// From 1; 0: unknown.
+    /// The line, counted from 1; 0: unknown.
     pub line: u32,
 }
 

@@ -12,7 +12,7 @@ use super::reader::Gsym;
 pub struct Place {
     /// As the file has it: of C++ and Rust normally the mangled name.
     pub name: String,
-    /// The source file.
+    /// The source file, where the line table names one.
     pub file: Option<String>,
     /// The line in it: of the instruction, or of the call of what was inlined; 0: unknown.
     pub line: u32,
@@ -23,11 +23,11 @@ pub struct Place {
 /// What lies at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// The function's number.
+    /// The function's number in the file.
     pub index: u32,
-    /// Its first byte.
+    /// The address of the function's first byte.
     pub start: u64,
-    /// Its length in bytes; 0: unknown.
+    /// The function's length in bytes; 0: unknown.
     pub size: u32,
     /// Innermost first, never empty; the last one is the function, the others were inlined.
     pub places: Vec<Place>,
@@ -41,28 +41,23 @@ struct Found {
     inline: Option<InlineNode>,
 }
 
-impl Gsym {
-    /// What lies at an address; `None` if no function covers it.
-    ///
-    /// Costs some 25 reads of the file, if it is not kept in memory. A line table that begins behind the address
-    /// gives no line. Merged functions are not looked at: they are other names of the same code.
-    ///
-    /// # Errors
-    /// What is known about the function is damaged.
-    pub fn lookup(&self, address: u64) -> Result<Option<Lookup>, GsymError> {
-        let Some(index) = self.find(address)? else {
+impl Lookup {
+    pub(super) fn of(gsym: &Gsym, address: u64) -> Result<Option<Self>, GsymError> {
+        let Some(index) = gsym.find(address)? else {
             return Ok(None);
         };
-        let start = self.address(index)?;
-        let found = self.with_info(index, |cursor| self.at(cursor, start, address))?;
-        let places = self.places(&found, address)?;
-        Ok(Some(Lookup { index, start, size: found.size, places }))
+        let start = gsym.address(index)?;
+        let string_width = gsym.header().tables.string_width;
+        let found = gsym.with_info(index, |cursor| Found::read(cursor, start, string_width, address))?;
+        let places = found.places(gsym, address)?;
+        Ok(Some(Self { index, start, size: found.size, places }))
     }
+}
 
-    fn at(&self, mut cursor: Cursor<'_>, start: u64, address: u64) -> Result<Found, GsymError> {
-        let string_width = self.header().tables.string_width;
+impl Found {
+    fn read(mut cursor: Cursor<'_>, start: u64, string_width: u8, address: u64) -> Result<Self, GsymError> {
         let (size, name) = function::read_head(&mut cursor, start, string_width)?;
-        let mut found = Found { size, name, row: None, inline: None };
+        let mut found = Self { size, name, row: None, inline: None };
         while let Some(Info { kind, mut data }) = function::next_info(&mut cursor)? {
             match kind {
                 Info::LINES => {
@@ -82,28 +77,31 @@ impl Gsym {
         Ok(found)
     }
 
-    fn places(&self, found: &Found, address: u64) -> Result<Vec<Place>, GsymError> {
+    /// The function and what was inlined into it at the address, innermost first.
+    fn places(&self, gsym: &Gsym, address: u64) -> Result<Vec<Place>, GsymError> {
         let mut chain: Vec<&InlineNode> = Vec::new();
-        let mut next = found.inline.as_ref().filter(|root| root.covers(address));
+        let mut next = self.inline.as_ref().filter(|root| root.covers(address));
         while let Some(node) = next {
             chain.push(node);
             next = node.children.iter().find(|child| child.covers(address));
         }
-        let mut place = found.row.map(|row| (row.file, row.line));
+        let mut line = self.row.map(|row| (row.file, row.line));
         let mut places = Vec::new();
         for (depth, node) in chain.iter().enumerate().rev() {
             if depth > 0 {
-                places.push(self.place(node.name, place, true)?);
-                place = Some((node.call_file, node.call_line));
+                places.push(Place::read(gsym, node.name, line, true)?);
+                line = Some((node.call_file, node.call_line));
             }
         }
-        places.push(self.place(found.name, place, false)?);
+        places.push(Place::read(gsym, self.name, line, false)?);
         Ok(places)
     }
+}
 
-    fn place(&self, name: u64, place: Option<(u32, u32)>, inlined: bool) -> Result<Place, GsymError> {
-        let file = place.map(|(file, _)| self.file(file)).transpose()?.flatten();
-        let line = place.map_or(0, |(_, line)| line);
-        Ok(Place { name: self.string(name)?, file, line, inlined })
+impl Place {
+    /// Reads the strings of a place. `line` is the file's number, and the line in it.
+    fn read(gsym: &Gsym, name: u64, line: Option<(u32, u32)>, inlined: bool) -> Result<Self, GsymError> {
+        let file = line.map(|(file, _)| gsym.file(file)).transpose()?.flatten();
+        Ok(Self { name: gsym.string(name)?, file, line: line.map_or(0, |(_, line)| line), inlined })
     }
 }

@@ -43,7 +43,7 @@ mod tests;
 
 pub use bytes::MAX_RESIDENT_BYTES;
 pub use error::{GsymError, Problem};
-pub use function::{CallSite, Function, MAX_ITEMS, MAX_MERGED_DEPTH};
+pub use function::{CallSite, FunctionInfo, MAX_ITEMS, MAX_MERGED_DEPTH};
 pub use header::{Header, MAX_UUID_BYTES};
 pub use inline::{InlineNode, MAX_INLINE_DEPTH};
 pub use lines::LineEntry;

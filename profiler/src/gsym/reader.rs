@@ -5,12 +5,13 @@ use std::fs::File;
 use super::bytes::{Bytes, length_of};
 use super::cursor::Cursor;
 use super::error::GsymError;
-use super::function::{self, Function};
+use super::function::{self, FunctionInfo};
 use super::header::Header;
+use super::lookup::Lookup;
 
 /// Longest FunctionInfo that is read. The largest of clang 14's own has 300 KB.
 pub const MAX_FUNCTION_BYTES: usize = 4 << 20;
-/// Longer names and paths are cut here.
+/// Longer names and paths are truncated to this.
 pub const MAX_STRING_BYTES: usize = 64 << 10;
 /// Read at once of a FunctionInfo; nearly all are shorter.
 const FIRST_READ: usize = 4 << 10;
@@ -75,7 +76,7 @@ impl Gsym {
     ///
     /// # Errors
     /// Its FunctionInfo is damaged, or larger than [`MAX_FUNCTION_BYTES`]. Other functions can be read all the same.
-    pub fn function(&self, index: u32) -> Result<Function, GsymError> {
+    pub fn function(&self, index: u32) -> Result<FunctionInfo, GsymError> {
         let start = self.address(index)?;
         self.with_info(index, |mut cursor| function::read(&mut cursor, start, self.header.tables.string_width))
     }
@@ -106,6 +107,17 @@ impl Gsym {
         Ok(None)
     }
 
+    /// What lies at an address; `None` if no function covers it.
+    ///
+    /// Costs some 25 reads of the file, if it is not kept in memory. A line table that begins behind the address
+    /// gives no line. Merged functions are not looked at: they are other names of the same code.
+    ///
+    /// # Errors
+    /// What is known about the function is damaged.
+    pub fn lookup(&self, address: u64) -> Result<Option<Lookup>, GsymError> {
+        Lookup::of(self, address)
+    }
+
     /// Size and name of a function, without the rest.
     ///
     /// # Errors
@@ -120,7 +132,7 @@ impl Gsym {
         function::read_head(&mut Cursor::new(&raw, at, self.header.order), start, self.header.tables.string_width)
     }
 
-    /// The text at an offset of the string table: lossily decoded, cut at [`MAX_STRING_BYTES`].
+    /// The text at an offset of the string table: lossily decoded, truncated to [`MAX_STRING_BYTES`].
     ///
     /// # Errors
     /// The offset lies outside the table, or the text does not end in it.

@@ -1,14 +1,14 @@
 //! GSYM files by build id: those named on the command line, and those in directories named there.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::GsymError;
 use super::header::Header;
 use super::reader::Gsym;
+use crate::regular_file::open_regular;
 
 /// Levels of directories below the one that was named.
 pub const MAX_DEPTH: u32 = 8;
@@ -29,10 +29,10 @@ pub struct GsymStore {
 /// A GSYM file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system refuses.
+    /// A file or directory cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// File or directory.
+        /// The file or directory.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -40,21 +40,21 @@ pub enum StoreError {
     /// A device, FIFO or socket.
     #[error("{} is neither a regular file nor a directory", path.display())]
     WrongKind {
-        /// What was named.
+        /// The path that was named.
         path: PathBuf,
     },
-    /// The file's contents.
+    /// A file's contents make no sense.
     #[error("{}: {source}", path.display())]
     Damaged {
-        /// The file.
+        /// The file that is damaged.
         path: PathBuf,
-        /// Where, and what.
+        /// Where in the file, and what is wrong there.
         source: GsymError,
     },
-    /// Nothing to find the program by.
+    /// The file has no build id to find the program by.
     #[error("{} has no uuid, so it belongs to no program; link with --build-id and convert again", path.display())]
     NoUuid {
-        /// The file.
+        /// The file without a uuid.
         path: PathBuf,
     },
     /// A directory too large.
@@ -94,7 +94,7 @@ impl GsymStore {
     /// Opens the file of a build id, if there is one.
     ///
     /// # Errors
-    /// It is not what it was any more.
+    /// The file is not what it was any more.
     pub fn open(&self, build_id: &[u8]) -> Result<Option<Gsym>, StoreError> {
         let Some(path) = self.by_uuid.get(build_id) else {
             return Ok(None);
@@ -183,13 +183,7 @@ impl GsymStore {
     }
 }
 
-/// Opens a regular file; anything else neither blocks nor acts.
 fn open(path: &Path) -> Result<File, StoreError> {
-    let io_error = |source| StoreError::Io { path: path.to_owned(), source };
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io_error)?;
-    if file.metadata().map_err(io_error)?.is_file() {
-        Ok(file)
-    } else {
-        Err(StoreError::WrongKind { path: path.to_owned() })
-    }
+    let opened = open_regular(path).map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
+    opened.ok_or_else(|| StoreError::WrongKind { path: path.to_owned() })
 }

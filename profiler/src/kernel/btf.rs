@@ -24,7 +24,7 @@ impl EntryRegisters {
     /// Finds them. `None` if this is no BTF of a kernel.
     ///
     /// With another size of kernel stacks than assumed, what is read there is not the registers of a user mode, and
-    /// the kernel part says so (`NoUserRegisters`).
+    /// the BPF program says so (`NoUserRegisters`).
     pub(super) fn find(btf: &[u8]) -> Option<Self> {
         let types = Types::parse(btf)?;
         let (_, members) = types.aggregate(STRUCT, b"task_struct")?;

@@ -6,7 +6,7 @@ use perf_event_open_sys::bindings::perf_event_mmap_page;
 
 use super::sideband::SideBand;
 use crate::process::monotonic_now;
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
 /// Shortest time over which the counter's rate is measured. Reading both clocks is uncertain by less than a
 /// microsecond, so that the rate is good to 50 ppm and better the longer the run.
@@ -14,12 +14,12 @@ const MIN_BASELINE_NS: u64 = 20_000_000;
 /// Fraction bits of a measured rate, if it fits.
 const MEASURED_SHIFT: u16 = 32;
 
-/// The counter's value at a moment of CLOCK_MONOTONIC, and how fast it runs.
+/// The counter's value at a time of CLOCK_MONOTONIC, and how fast it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TickAnchor {
     /// The counter's value at `at`.
     pub ticks: u64,
-    /// The moment.
+    /// The time.
     pub at: MonoNs,
     /// Nanoseconds are `ticks * mult >> shift`.
     pub mult: u32,
@@ -38,7 +38,7 @@ impl TickClock {
     /// Takes the first reading of both clocks, and the kernel's own rate where it offers one (perf's `cap_user_time`;
     /// it does not under a paravirtual clock).
     pub fn start(side_band: &SideBand) -> Self {
-        // SAFETY: the control page stays mapped as long as the side band is borrowed.
+        // SAFETY: the control page stays mapped as long as the sideband is borrowed.
         let kernel_rate = side_band.first_ring().and_then(|ring| unsafe { rate(ring.page().as_ptr()) });
         Self { first: reading(), kernel_rate }
     }

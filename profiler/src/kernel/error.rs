@@ -6,11 +6,11 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 
-/// The kernel part cannot run. Each message is one sentence with a remedy.
+/// The BPF programs cannot run. Each message is one sentence with a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// The binary was built by plain cargo.
-    #[error("this jitprof was built without its kernel part; build it with `cargo xtask build`")]
+    #[error("this jitprof was built without its BPF programs; build it with `cargo xtask build`")]
     NotEmbedded,
     /// Capabilities are missing.
     #[error("not permitted: {missing} missing; run jitprof as root (sudo jitprof …) or grant it these capabilities")]

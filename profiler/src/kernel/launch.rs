@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
 
-use crate::units::Pid;
+use jitprof_common::units::Pid;
 
 /// What the child is told.
 const GO: u8 = 1;
@@ -100,7 +100,7 @@ impl Launch {
     }
 }
 
-/// Asks a process to end (SIGTERM). One that has ended is none of a problem.
+/// Asks a process to end (SIGTERM). Nothing happens to one that has ended.
 pub fn terminate(pid: i32) {
     // SAFETY: no pointers; the pid is that of a child that has not been waited for, so it cannot be another's.
     let result = unsafe { libc::kill(pid, libc::SIGTERM) };

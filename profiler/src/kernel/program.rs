@@ -5,7 +5,7 @@ use aya::programs::perf_event::PerfEvent;
 use aya::programs::{ProgramError, ProgramType};
 use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
-use profiler_common::config;
+use jitprof_common::config;
 
 use super::btf::EntryRegisters;
 use super::error::KernelError;
@@ -13,7 +13,7 @@ use super::error::KernelError;
 /// Where the kernel shows its type information; not there without CONFIG_DEBUG_INFO_BTF.
 pub(super) const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// How the kernel part gets from one frame to the next, and where it finds the user registers of a task that is in the
+/// How the BPF program gets from one frame to the next, and where it finds the user registers of a task that is in the
 /// kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
@@ -98,7 +98,7 @@ pub struct Verified {
     pub instructions: Option<u32>,
 }
 
-/// Sets what the kernel part must know about kernel structures.
+/// Sets what the BPF program must know about kernel structures.
 pub(super) fn set_entry_registers<'a>(loader: &mut EbpfLoader<'a>, found: &'a Option<EntryRegisters>) {
     if let Some(found) = found {
         loader.override_global(config::TASK_STACK, &found.task_stack, true);

@@ -13,19 +13,23 @@ use aya::programs::perf_event::{
 use aya::sys::SyscallError;
 use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
-use profiler_common::config::{self, Select};
-use profiler_common::late::LateHeader;
-use profiler_common::limits::{self, COMM_LEN};
-use profiler_common::sample::{Counter, SampleHeader};
-use profiler_common::stop::StopReason;
+use jitprof_common::config::{self, Select};
+use jitprof_common::limits::{self, COMM_LEN};
+use jitprof_common::sample::{Counter, SampleHeader};
+use jitprof_common::snapshot::SnapshotHeader;
+use jitprof_common::stop::StopReason;
+use jitprof_common::taken::{TakenFrame, TakenHeader};
 use zerocopy::FromBytes;
 
 use super::access::Access;
+use super::bpf_log::BpfLog;
 use super::code_mask::code_mask;
 use super::error::KernelError;
 use super::program::{self, KERNEL_BTF, Variant, Verified};
-use super::tables::Tables;
-use crate::units::{MonoNs, Pid, Tid};
+use super::tables::{self, SharedTables, TableMaps};
+use crate::engine::border::{FrameWords, Refused, Sample, StackSnapshot, TableUpdate, TakenWords};
+use crate::engine::tables::TableSizes;
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 #[cfg(jitprof_bpf)]
 static OBJECT: Option<&[u8]> = Some(aya::include_bytes_aligned!(env!("JITPROF_BPF_OBJECT_PATH")));
@@ -107,86 +111,81 @@ pub struct SamplerOptions {
     pub rows: bool,
     /// Memory for unwind rows in MiB; `None`: as much as the selection may need.
     pub unwind_mib: Option<u32>,
-    /// Log rare events of the kernel part.
+    /// Log rare events of the BPF program.
     pub log: bool,
 }
 
-/// One sample as the kernel part wrote it.
-#[derive(Clone, Copy, Debug)]
-pub struct RawSample<'a> {
-    /// The fixed part.
-    pub header: &'a SampleHeader,
-    /// Kernel addresses, innermost first.
-    pub kernel: &'a [u64],
-    /// User addresses, innermost first; all but the first are return addresses.
-    pub user: &'a [u64],
-    /// Why the user stack ends.
-    pub stop: StopReason,
-    /// What a walk by rows can go on from, if it met code whose rows had not come.
-    pub late: Option<RawPiece<'a>>,
+/// Reads a ring-buffer record. `None` if it is not as this build writes it.
+fn parse_sample(bytes: &[u8]) -> Option<Sample<'_>> {
+    let (header, rest) = SampleHeader::ref_from_prefix(bytes).ok()?;
+    let (kernel, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.kernel_frames)).ok()?;
+    let (user, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.user_frames)).ok()?;
+    StopReason::from_code(header.stop)?;
+    let (taken, rest) = match header.taken {
+        0 => (None, rest),
+        count => parse_taken(rest, count).map(|(taken, rest)| (Some(taken), rest))?,
+    };
+    Some(Sample {
+        time: MonoNs(header.time_ns),
+        pid: Pid(header.pid),
+        tid: Tid(header.tid),
+        comm: header.comm,
+        stop: header.stop,
+        kernel: kernel.into(),
+        user: user.into(),
+        snapshot: if header.snapshot == 0 { None } else { Some(parse_snapshot(rest)?) },
+        taken,
+    })
 }
 
-/// A frame in generated code without rows, and a piece of its stack.
-#[derive(Clone, Copy, Debug)]
-pub struct RawPiece<'a> {
-    /// The frame.
-    pub header: &'a LateHeader,
-    /// The stack from the header's `base` on.
-    pub bytes: &'a [u8],
+/// The words, and what lies behind them.
+fn parse_taken(bytes: &[u8], count: u8) -> Option<(Box<TakenWords>, &[u8])> {
+    let (header, rest) = TakenHeader::ref_from_prefix(bytes).ok()?;
+    let (frames, rest) = <[TakenFrame]>::ref_from_prefix_with_elems(rest, usize::from(count)).ok()?;
+    let frame = |frame: &TakenFrame| FrameWords {
+        index: u16::try_from(frame.index).unwrap_or(u16::MAX),
+        reads: u8::try_from(frame.reads).unwrap_or(0),
+        words: frame.words,
+    };
+    let registers = (header.has_registers != 0).then_some(header.registers);
+    Some((Box::new(TakenWords { registers, frames: frames.iter().map(frame).collect() }), rest))
 }
 
-impl<'a> RawSample<'a> {
-    /// Reads a ring-buffer record. `None` if it is not as this build writes it.
-    fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let (header, rest) = SampleHeader::ref_from_prefix(bytes).ok()?;
-        let (kernel, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.kernel_frames)).ok()?;
-        let (user, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.user_frames)).ok()?;
-        let stop = StopReason::from_code(header.stop)?;
-        let late = if header.late == 0 { None } else { Some(RawPiece::parse(rest)?) };
-        Some(Self { header, kernel, user, stop, late })
-    }
-
-    /// When it was taken.
-    pub fn time(&self) -> MonoNs {
-        MonoNs(self.header.time_ns)
-    }
-
-    /// The sampled thread's name.
-    pub fn comm(&self) -> &'a [u8] {
-        let comm = &self.header.comm;
-        &comm[..memchr::memchr(0, comm).unwrap_or(COMM_LEN)]
-    }
+fn parse_snapshot(bytes: &[u8]) -> Option<StackSnapshot<'_>> {
+    let (header, rest) = SnapshotHeader::ref_from_prefix(bytes).ok()?;
+    let bytes = rest.get(..usize::try_from(header.bytes).ok()?)?;
+    Some(StackSnapshot {
+        registers: [header.pc, header.sp, header.fp, header.lr],
+        kind: header.kind,
+        index: header.index,
+        base: header.base,
+        bytes: bytes.into(),
+    })
 }
 
-impl<'a> RawPiece<'a> {
-    fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let (header, rest) = LateHeader::ref_from_prefix(bytes).ok()?;
-        let bytes = rest.get(..usize::try_from(header.bytes).ok()?)?;
-        Some(Self { header, bytes })
-    }
-}
-
-/// Sums over CPUs of what the kernel part counted.
+/// Sums over CPUs of what the BPF program counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplerCounts {
     /// Samples that passed the filter.
     pub taken: u64,
     /// Of these, lost because the ring was full.
     pub ring_full: u64,
-    /// Nanoseconds that the kernel part spent on taken samples.
+    /// Nanoseconds that the BPF program spent on taken samples.
     pub cost_ns: u64,
-    /// Pieces of stacks that were left out because there were too many, or the ring too full.
-    pub late_refused: u64,
+    /// Stack snapshots that were left out because there were too many, or the ring too full.
+    pub snapshots_refused: u64,
 }
 
 /// The loaded and attached sampler. Dropping it detaches.
 pub struct Sampler {
+    log: Option<BpfLog>,
     // Declared before `ebpf`: the ring's mapping goes before the maps' owner does.
     ring: RingBuf<MapData>,
     processes: HashMap<MapData, u32, u32>,
     cgroups: CgroupArray<MapData>,
     counters: PerCpuArray<MapData, u64>,
-    tables: Option<Tables>,
+    tables: Option<(TableSizes, TableMaps)>,
+    shared: Option<SharedTables>,
     ebpf: Ebpf,
     event: Event,
     cpus: Vec<u32>,
@@ -199,13 +198,39 @@ pub struct Sampler {
 }
 
 impl Sampler {
+    /// Turns what would be a bare errno later into a sentence now.
+    ///
+    /// # Errors
+    /// What is missing for a recording: rights, or what the kernel has to offer.
+    pub fn check_machine() -> Result<(), KernelError> {
+        let access = Access::of_this_process();
+        let missing = access.missing();
+        if !missing.is_empty() {
+            return Err(KernelError::NotPermitted { missing: missing.join(", ") });
+        }
+        if !access.in_initial_pid_namespace {
+            return Err(KernelError::NestedPidNamespace);
+        }
+        if access.perf_event_paranoid.is_none() {
+            return Err(KernelError::NoPerfEvents);
+        }
+        if KernelVersion::current().is_ok_and(|version| version < OLDEST_KERNEL) {
+            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            return Err(KernelError::KernelTooOld { release: release.trim().to_owned() });
+        }
+        if !Path::new(KERNEL_BTF).exists() {
+            return Err(KernelError::NoBtf);
+        }
+        Ok(())
+    }
+
     /// Loads the object; nothing is sampled before [`Sampler::start`].
     ///
     /// # Errors
     /// The kernel is too old, lacks a feature, or does not permit it; each with what to do.
     pub fn load(options: &SamplerOptions) -> Result<Self, KernelError> {
         let object = OBJECT.ok_or(KernelError::NotEmbedded)?;
-        check_machine()?;
+        Self::check_machine()?;
         let cpus = online_cpus().map_err(|(path, source)| KernelError::Cpus { path: path.to_owned(), source })?;
         let (select, comm) = match &options.selection {
             Selection::All => (Select::All, [0; COMM_LEN]),
@@ -220,7 +245,7 @@ impl Sampler {
         };
         let (select, self_pid) = (select as u32, std::process::id());
         let flags = [options.kernel_stack, options.user_stack, options.log, options.rows].map(u32::from);
-        let (rows, regions) = table_sizes(options);
+        let sizes = table_sizes(options);
         let variant = Variant::of_this_kernel()?;
         let entry_registers = program::entry_registers(variant);
         let mut loader = EbpfLoader::new();
@@ -236,28 +261,28 @@ impl Sampler {
             .override_global(config::USE_ROWS, &flags[3], true)
             .override_global(config::SELF_PID, &self_pid, true)
             .override_global(config::CODE_MASK, &code_mask(), false)
-            .map_max_entries("ROWS", rows)
-            .map_max_entries("REGIONS", regions)
+            .map_max_entries("ROWS", sizes.rows)
+            .map_max_entries("REGIONS", sizes.regions)
             .map_max_entries("SAMPLES", ring_bytes(cpus.len(), options.frequency_hz))
             .load(object)?;
-        if options.log
-            && let Err(error) = aya_log::EbpfLogger::init(&mut ebpf)
-        {
-            tracing::warn!("events of the kernel part will not be logged: {error}");
-        }
+        let log = if options.log { BpfLog::of(&mut ebpf) } else { None };
         let verified = program::load(&mut ebpf, variant)?;
         match &options.selection {
             Selection::Threads(tids) => fill(&mut ebpf, "THREADS", tids.iter().map(|tid| tid.0))?,
             Selection::Matching { users, .. } => fill(&mut ebpf, "USERS", users.iter().copied())?,
             Selection::All | Selection::Processes | Selection::Comm(_) => {}
         }
+        let tables = if options.rows { Some(tables::take(&mut ebpf, sizes)?) } else { None };
+        let (shared, tables) = tables.map_or((None, None), |(shared, maps)| (Some(shared), Some((sizes, maps))));
         let take = |ebpf: &mut Ebpf, name| ebpf.take_map(name).ok_or(KernelError::Mismatch { name });
         Ok(Self {
+            log,
             ring: RingBuf::try_from(take(&mut ebpf, "SAMPLES")?)?,
             processes: HashMap::try_from(take(&mut ebpf, "PROCESSES")?)?,
             cgroups: CgroupArray::try_from(take(&mut ebpf, "CGROUPS")?)?,
             counters: PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)?,
-            tables: if options.rows { Some(Tables::take(&mut ebpf, rows, regions)?) } else { None },
+            tables,
+            shared,
             ebpf,
             event: Event::CpuClock,
             cpus,
@@ -325,9 +350,22 @@ impl Sampler {
         Ok(())
     }
 
-    /// The unwind tables, if rows are used.
-    pub fn tables(&mut self) -> Option<&mut Tables> {
-        self.tables.as_mut()
+    /// How large the unwind tables are, if rows are used.
+    pub fn table_sizes(&self) -> Option<TableSizes> {
+        self.tables.as_ref().map(|(sizes, _)| *sizes)
+    }
+
+    /// The memory of the unwind tables, if rows are used, for the one who writes them.
+    pub fn take_shared_tables(&mut self) -> Option<SharedTables> {
+        self.shared.take()
+    }
+
+    /// Brings a change of the unwind tables into force.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it.
+    pub fn apply(&mut self, update: TableUpdate) -> Result<(), Refused> {
+        self.tables.as_mut().map_or(Ok(()), |(_, maps)| maps.apply(update))
     }
 
     /// The event in use.
@@ -340,7 +378,7 @@ impl Sampler {
         &self.cpus
     }
 
-    /// Which of the kernel part's programs run.
+    /// Which of the BPF programs run.
     pub fn variant(&self) -> Variant {
         self.variant
     }
@@ -373,7 +411,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// No longer samples this process. A process that was not followed is none of a problem.
+    /// No longer samples this process. Nothing happens to one that was not followed.
     pub fn unfollow(&mut self, pid: Pid) {
         // Each process of a host ends: where none is chosen, none is worth a system call.
         if self.followed > 0 && self.processes.remove(&pid.0).is_ok() {
@@ -405,10 +443,13 @@ impl Sampler {
     }
 
     /// Hands every waiting sample to `visit`; returns how many there were. Order is per CPU, not by time.
-    pub fn drain(&mut self, mut visit: impl FnMut(RawSample<'_>)) -> u64 {
+    pub fn drain(&mut self, mut visit: impl FnMut(Sample<'_>)) -> u64 {
+        if let Some(log) = &mut self.log {
+            log.drain();
+        }
         let mut delivered = 0;
         while let Some(item) = self.ring.next() {
-            match RawSample::parse(&item) {
+            match parse_sample(&item) {
                 Some(sample) => {
                     delivered += 1;
                     visit(sample);
@@ -424,7 +465,7 @@ impl Sampler {
         self.malformed
     }
 
-    /// What the kernel part counted so far.
+    /// What the BPF program counted so far.
     ///
     /// # Errors
     /// The map cannot be read.
@@ -436,7 +477,7 @@ impl Sampler {
             taken: sum(Counter::Taken)?,
             ring_full: sum(Counter::RingFull)?,
             cost_ns: sum(Counter::CostNs)?,
-            late_refused: sum(Counter::LateRefused)?,
+            snapshots_refused: sum(Counter::SnapshotsRefused)?,
         })
     }
 }
@@ -451,34 +492,11 @@ fn fill(ebpf: &mut Ebpf, name: &'static str, numbers: impl Iterator<Item = u32>)
     Ok(())
 }
 
-/// Turns what would be a bare errno later into a sentence now.
-fn check_machine() -> Result<(), KernelError> {
-    let access = Access::of_this_process();
-    let missing = access.missing();
-    if !missing.is_empty() {
-        return Err(KernelError::NotPermitted { missing: missing.join(", ") });
-    }
-    if !access.in_initial_pid_namespace {
-        return Err(KernelError::NestedPidNamespace);
-    }
-    if access.perf_event_paranoid.is_none() {
-        return Err(KernelError::NoPerfEvents);
-    }
-    if KernelVersion::current().is_ok_and(|version| version < OLDEST_KERNEL) {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        return Err(KernelError::KernelTooOld { release: release.trim().to_owned() });
-    }
-    if !Path::new(KERNEL_BTF).exists() {
-        return Err(KernelError::NoBtf);
-    }
-    Ok(())
-}
-
 /// Elements of the row and region arrays. Node alone has 374,000 rows; a whole host maps some hundred distinct
 /// libraries. Without rows the arrays only have to exist.
-fn table_sizes(options: &SamplerOptions) -> (u32, u32) {
+fn table_sizes(options: &SamplerOptions) -> TableSizes {
     if !options.rows {
-        return (1, 1);
+        return TableSizes { rows: 1, regions: 1 };
     }
     let (rows, regions) = match options.selection {
         Selection::All | Selection::Comm(_) | Selection::Matching { .. } => (4 << 20, 128 << 10),
@@ -486,7 +504,7 @@ fn table_sizes(options: &SamplerOptions) -> (u32, u32) {
     };
     // A row takes 8 bytes. More than a GiB could not be told apart in a span.
     let asked = options.unwind_mib.map(|mib| mib.min(1023).saturating_mul(1 << 17));
-    (asked.unwrap_or(rows), regions)
+    TableSizes { rows: asked.unwrap_or(rows), regions }
 }
 
 /// Room for a third of a second of samples on all CPUs: three ticks of the reader. A power of two, as the kernel asks.
@@ -547,8 +565,8 @@ mod tests {
             user_frames: user.len() as u16,
             stop,
             in_kernel: 0,
-            late: 0,
-            reserved: 0,
+            snapshot: 0,
+            taken: 0,
             comm,
         };
         let mut words = vec![0u64; size_of::<SampleHeader>() / 8];
@@ -561,11 +579,10 @@ mod tests {
     #[test]
     fn a_record_is_split_into_kernel_and_user_frames() {
         let words = record(&[1, 2], &[3, 4, 5], StopReason::ReadFault as u8);
-        let sample = RawSample::parse(words.as_bytes()).unwrap();
-        assert_eq!(sample.kernel, [1, 2]);
-        assert_eq!(sample.user, [3, 4, 5]);
-        assert_eq!(sample.stop, StopReason::ReadFault);
-        assert_eq!(sample.comm(), b"node");
+        let sample = parse_sample(words.as_bytes()).unwrap();
+        assert_eq!((&*sample.kernel, &*sample.user), ([1, 2].as_slice(), [3, 4, 5].as_slice()));
+        assert_eq!(StopReason::from_code(sample.stop), Some(StopReason::ReadFault));
+        assert!(sample.comm.starts_with(b"node\0"));
     }
 
     #[test]
@@ -573,24 +590,25 @@ mod tests {
         let words = record(&[1, 2], &[3, 4, 5], 0);
         let bytes = words.as_bytes();
         for length in 0..bytes.len() {
-            assert!(RawSample::parse(&bytes[..length]).is_none(), "length {length}");
+            assert!(parse_sample(&bytes[..length]).is_none(), "length {length}");
         }
-        assert!(RawSample::parse(record(&[], &[], 200).as_bytes()).is_none());
+        assert!(parse_sample(record(&[], &[], 200).as_bytes()).is_none());
     }
 
     #[test]
-    fn a_piece_of_the_stack_is_whole_or_the_record_is_refused() {
+    fn a_snapshot_of_the_stack_is_whole_or_the_record_is_refused() {
         let mut words = record(&[1], &[2, 3], 0);
-        words.as_mut_bytes()[std::mem::offset_of!(SampleHeader, late)] = 1;
+        words.as_mut_bytes()[std::mem::offset_of!(SampleHeader, snapshot)] = 1;
         let header =
-            LateHeader { pc: 3, sp: 0x7008, fp: 9, base: 0x7000, bytes: 16, index: 1, ..LateHeader::default() };
+            SnapshotHeader { pc: 3, sp: 0x7008, fp: 9, base: 0x7000, bytes: 16, index: 1, ..SnapshotHeader::default() };
         words.extend(<[u64; 6]>::read_from_bytes(header.as_bytes()).unwrap());
         words.extend([10, 11]);
         let bytes = words.as_bytes();
-        let piece = RawSample::parse(bytes).unwrap().late.unwrap();
-        assert_eq!((*piece.header, piece.bytes), (header, &bytes[bytes.len() - 16..]));
+        let snapshot = parse_sample(bytes).unwrap().snapshot.unwrap();
+        assert_eq!(snapshot.frame(), header.frame());
+        assert_eq!((snapshot.index, snapshot.base, &*snapshot.bytes), (1, 0x7000, &bytes[bytes.len() - 16..]));
         for length in 0..bytes.len() {
-            assert!(RawSample::parse(&bytes[..length]).is_none(), "length {length}");
+            assert!(parse_sample(&bytes[..length]).is_none(), "length {length}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The side band: mappings, names, forks and exits of all tasks, as they happen.
+//! The sideband: mappings, names, forks and exits of all tasks, as they happen.
 //!
 //! A dummy software event on each CPU with `mmap2`, `comm` and `task` set, on CLOCK_MONOTONIC. No tracefs, no
 //! tracepoints. Kernel 4.3 or later.
@@ -18,7 +18,7 @@ use crate::process::event::TaskEvent;
 /// Pages of each CPU's ring. 512 KiB hold some 4000 mappings; a process start makes about 30 records.
 const RING_PAGES: usize = 128;
 
-/// The open side band of all CPUs.
+/// The open sideband of all CPUs.
 #[derive(Debug)]
 pub struct SideBand {
     rings: Vec<PerfRing>,

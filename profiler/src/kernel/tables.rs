@@ -1,205 +1,124 @@
-//! Unwind tables in memory that the kernel part reads.
+//! The BPF program's tables, of which the [engine](crate::engine::tables) decides what is written where: the memory of rows
+//! and regions, and the maps that lead to it.
 //!
-//! A reader never sees a half-written table: rows are written into elements that no reader knows, then published by
-//! one hash update whose value is a single word, and the elements they replace are used again only after a grace of a
-//! second, longer than any sample takes. The update is a system call, which orders the writes before it. Behind it a new
-//! epoch begins: rows that walks have kept from the tables before are not believed any more.
+//! A reader never sees a half-written table: an update of a map is a system call, which orders the writes into the memory
+//! before it. Behind each, the process' new epoch begins.
 
-use std::collections::HashMap as Index;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::Ebpf;
-use aya::maps::{HashMap, Map, MapData};
-use profiler_common::row::Row;
-use profiler_common::table::{
-    EPOCH_SLOTS, Epochs, MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, Region, Span, epoch_slot, pid_check,
-};
-use serde::Serialize;
+use aya::maps::{Array, HashMap, Map, MapData};
+use jitprof_common::table::{EPOCH_SLOTS, PageKey, Region, Span, epoch_slot, pid_check};
+use jitprof_common::taken::FrameSpec;
+use jitprof_common::units::Pid;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::error::KernelError;
 use super::shared_memory::SharedMemory;
-use super::space::Space;
-use crate::units::{MonoNs, Pid};
+use crate::engine::border::{Refused, TableUpdate};
+use crate::engine::tables::{TableMemory, TableSizes, search_rows};
+use crate::process::open::FileId;
 
-/// Entries of the PAGES map.
-const MAX_PAGES: usize = 65536;
-
-/// Use of the tables, and what did not fit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TableStats {
-    /// Unwind rows in use, those in their grace included.
-    pub rows: u32,
-    /// Unwind rows that fit.
-    pub rows_capacity: u32,
-    /// Pages of rows published.
-    pub pages: usize,
-    /// Executable mappings published.
-    pub regions: u32,
-    /// Kernel memory of the row and region arrays, in bytes.
-    pub bytes: u64,
-    /// Pages that were not published because rows or page entries were used up: their code is walked by frame pointer.
-    pub pages_refused: u64,
-    /// Lists of a process' mappings that were not published, likewise; each is tried again.
-    pub processes_refused: u64,
-}
-
-/// The tables of all processes. Dropping them unmaps; the kernel part keeps the maps as long as it is loaded.
-pub struct Tables {
+/// The memory of rows and regions. Dropping it unmaps; the BPF program keeps the maps as long as it is loaded.
+pub struct SharedTables {
     rows: Mapped<u64>,
     regions: Mapped<Region>,
+}
+
+/// The maps that lead to rows and regions, and the epochs.
+pub struct TableMaps {
     epochs: Mapped<u64>,
     pages: HashMap<MapData, [u32; 2], u64>,
     processes: HashMap<MapData, u32, u64>,
-    row_space: Space,
-    region_space: Space,
-    page_spans: Index<PageKey, Span>,
-    region_spans: Index<Pid, Span>,
-    stats: TableStats,
+    specs: Array<MapData, [u64; SPEC_WORDS]>,
+    takes: HashMap<MapData, u32, u32>,
 }
 
-impl Tables {
-    /// Takes the tables' maps out of a loaded object.
-    pub(super) fn take(ebpf: &mut Ebpf, rows: u32, regions: u32) -> Result<Self, KernelError> {
-        let mut take = |name| ebpf.take_map(name).ok_or(KernelError::Mismatch { name });
-        let (row_map, region_map, epoch_map) = (take("ROWS")?, take("REGIONS")?, take("EPOCHS")?);
-        let pages = HashMap::try_from(take("PAGES")?)?;
-        let processes = HashMap::try_from(take("PROCESS_REGIONS")?)?;
-        let bytes = u64::from(rows) * 8 + u64::from(regions) * size_of::<Region>() as u64;
-        Ok(Self {
-            rows: Mapped::new(row_map, rows)?,
-            regions: Mapped::new(region_map, regions)?,
-            epochs: Mapped::new(epoch_map, EPOCH_SLOTS)?,
-            pages,
-            processes,
-            row_space: Space::new(rows),
-            region_space: Space::new(regions),
-            page_spans: Index::new(),
-            region_spans: Index::new(),
-            stats: TableStats { rows_capacity: rows, bytes, ..TableStats::default() },
-        })
+/// Words of a description of what is taken along with frames.
+const SPEC_WORDS: usize = size_of::<FrameSpec>() / size_of::<u64>();
+
+/// Takes the tables' maps out of a loaded object.
+pub(super) fn take(ebpf: &mut Ebpf, sizes: TableSizes) -> Result<(SharedTables, TableMaps), KernelError> {
+    let mut take = |name| ebpf.take_map(name).ok_or(KernelError::Mismatch { name });
+    let memory = SharedTables {
+        rows: Mapped::new(take("ROWS")?, sizes.rows)?,
+        regions: Mapped::new(take("REGIONS")?, sizes.regions)?,
+    };
+    let maps = TableMaps {
+        epochs: Mapped::new(take("EPOCHS")?, EPOCH_SLOTS)?,
+        pages: HashMap::try_from(take("PAGES")?)?,
+        processes: HashMap::try_from(take("PROCESS_REGIONS")?)?,
+        specs: Array::try_from(take("SPECS")?)?,
+        takes: HashMap::try_from(take("TAKES")?)?,
+    };
+    Ok((memory, maps))
+}
+
+impl TableMemory for SharedTables {
+    fn write_rows(&mut self, first: u32, rows: &[u64]) {
+        self.rows.write(first, rows);
     }
 
-    /// Publishes the rows of a page, encoded and sorted, in place of those before. Without rows, or when there is no
-    /// room, the page has none. Returns whether it has what was asked for. A process that has the object mapped goes by
-    /// what it had until [`Tables::change_code`] or [`Tables::set_regions`] is called for it.
-    pub fn set_page(&mut self, key: PageKey, rows: &[u64], now: MonoNs) -> bool {
-        let span = match u32::try_from(rows.len()) {
-            Ok(0) => None,
-            Ok(count) if count <= MAX_PAGE_ROWS => self.row_space.take(count),
-            _ => None,
-        };
+    fn write_regions(&mut self, first: u32, regions: &[Region]) {
+        self.regions.write(first, regions);
+    }
+
+    fn find_row(&self, _file: FileId, address: u64, span: Span) -> Option<u64> {
+        search_rows(span, address, |index| self.rows.read(index))
+    }
+}
+
+impl TableMaps {
+    /// Brings an update into force. If the kernel does not take it, there is nothing in its place.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it.
+    pub fn apply(&mut self, update: TableUpdate) -> Result<(), Refused> {
+        match update {
+            TableUpdate::Page(key, span) => self.set_page(key, span).map_err(|_| Refused::Page(key.into())),
+            TableUpdate::Regions(pid, span) => self.set_regions(pid, span).map_err(|_| Refused::Regions(pid)),
+            TableUpdate::Epoch(pid, change) => {
+                self.epochs.counter(epoch_slot(pid.0)).fetch_add(change, Ordering::SeqCst);
+                Ok(())
+            }
+            // An element of an array is there already. Without the description a process' words are not taken.
+            TableUpdate::Spec(index, spec) => {
+                let words: [u64; SPEC_WORDS] = zerocopy::transmute!(spec);
+                self.specs.set(index, words, 0).or(Ok(()))
+            }
+            TableUpdate::Take(pid, index) => self.set_take(pid, index).map_err(|_| Refused::Take(pid)),
+        }
+    }
+
+    fn set_take(&mut self, pid: Pid, index: Option<u32>) -> Result<(), aya::maps::MapError> {
+        match index {
+            Some(index) => self.takes.insert(pid.0, index + 1, 0),
+            None => {
+                drop(self.takes.remove(&pid.0));
+                Ok(())
+            }
+        }
+    }
+
+    fn set_page(&mut self, key: PageKey, span: Option<Span>) -> Result<(), aya::maps::MapError> {
         let map_key = [key.object, key.page];
-        let published = span.is_some_and(|span| {
-            self.rows.write(span.first, rows);
-            self.pages.insert(map_key, span.encode(key.check()), 0).is_ok()
-        });
-        let old = match span.filter(|_| published) {
-            Some(span) => self.page_spans.insert(key, span),
-            None => {
-                if let Some(span) = span {
-                    self.row_space.retire(span, now);
-                }
-                // An entry that is not there need not go.
-                drop(self.pages.remove(&map_key));
-                self.page_spans.remove(&key)
-            }
+        let Some(span) = span else {
+            // An entry that is not there need not go.
+            drop(self.pages.remove(&map_key));
+            return Ok(());
         };
-        if let Some(old) = old {
-            self.row_space.retire(old, now);
-        }
-        let complete = published || rows.is_empty();
-        self.stats.pages_refused += u64::from(!complete);
-        complete
+        self.pages.insert(map_key, span.encode(key.check()), 0).inspect_err(|_| drop(self.pages.remove(&map_key)))
     }
 
-    /// Pages of a process' generated code have changed.
-    pub fn change_code(&self, pid: Pid) {
-        self.begin_epoch(pid, Epochs::CODE);
-    }
-
-    fn begin_epoch(&self, pid: Pid, change: u64) {
-        self.epochs.counter(epoch_slot(pid.0)).fetch_add(change, Ordering::SeqCst);
-    }
-
-    /// Publishes a process' executable mappings, sorted by address and without overlap. Without any, or when there is
-    /// no room, the process is walked by frame pointers. Returns whether it has what was asked for.
-    pub fn set_regions(&mut self, pid: Pid, regions: &[Region], now: MonoNs) -> bool {
-        let span = match u32::try_from(regions.len()) {
-            Ok(0) => None,
-            Ok(count) if count <= MAX_REGIONS => self.region_space.take(count),
-            _ => None,
+    fn set_regions(&mut self, pid: Pid, span: Option<Span>) -> Result<(), aya::maps::MapError> {
+        let Some(span) = span else {
+            drop(self.processes.remove(&pid.0));
+            return Ok(());
         };
-        let published = span.is_some_and(|span| {
-            self.regions.write(span.first, regions);
-            self.processes.insert(pid.0, span.encode(pid_check(pid.0)), 0).is_ok()
-        });
-        let old = match span.filter(|_| published) {
-            Some(span) => self.region_spans.insert(pid, span),
-            None => {
-                if let Some(span) = span {
-                    self.region_space.retire(span, now);
-                }
-                drop(self.processes.remove(&pid.0));
-                self.region_spans.remove(&pid)
-            }
-        };
-        self.begin_epoch(pid, Epochs::MAPPINGS);
-        if let Some(old) = old {
-            self.region_space.retire(old, now);
-        }
-        let complete = published || regions.is_empty();
-        self.stats.processes_refused += u64::from(!complete);
-        complete
-    }
-
-    /// The row that holds at an address of an object, as the kernel part finds it; [`Row::GAP`] without one.
-    pub fn row(&self, object: u32, address: u64) -> Row {
-        let Ok(page) = u32::try_from(address >> PAGE_BITS) else { return Row::GAP };
-        let Some(span) = self.page_spans.get(&PageKey { object, page }) else { return Row::GAP };
-        let (mut low, mut high) = (0, span.count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if u64::from(Row(self.rows.read(span.first + middle)).pc_low()) <= address & ((1 << PAGE_BITS) - 1) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        if low == 0 { Row::GAP } else { Row(self.rows.read(span.first + low - 1)) }
-    }
-
-    /// Makes room of what was replaced a while ago.
-    pub fn reclaim(&mut self, now: MonoNs) {
-        self.row_space.reclaim(now);
-        self.region_space.reclaim(now);
-    }
-
-    /// Rows that can be taken now.
-    pub fn free_rows(&self) -> u32 {
-        self.stats.rows_capacity.saturating_sub(self.row_space.used())
-    }
-
-    /// Whether this many rows in this many pages have room now. In pieces they may not: the room may be in pieces, too.
-    pub fn has_room(&self, rows: u32, pages: usize) -> bool {
-        self.free_rows() >= rows && MAX_PAGES.saturating_sub(self.page_spans.len()) >= pages
-    }
-
-    /// Whether rows have been given back that can be taken when their grace is over.
-    pub fn is_returning(&self) -> bool {
-        self.row_space.is_returning()
-    }
-
-    /// Use of the tables.
-    pub fn stats(&self) -> TableStats {
-        TableStats {
-            rows: self.row_space.used(),
-            regions: self.region_space.used(),
-            pages: self.page_spans.len(),
-            ..self.stats
-        }
+        let value = span.encode(pid_check(pid.0));
+        self.processes.insert(pid.0, value, 0).inspect_err(|_| drop(self.processes.remove(&pid.0)))
     }
 }
 
@@ -234,7 +153,7 @@ impl<T: IntoBytes + Immutable> Mapped<T> {
 }
 
 impl Mapped<u64> {
-    /// An element that the kernel part reads while it changes. An index beyond the array would be a bug of the caller's.
+    /// An element that the BPF program reads while it changes. An index beyond the array would be a bug of the caller's.
     fn counter(&self, index: u32) -> &AtomicU64 {
         assert!(index < self.capacity, "element {index} of {}", self.capacity);
         // SAFETY: the index was just checked, elements are aligned to 8 bytes, and no reference to them is ever made

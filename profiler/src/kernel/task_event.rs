@@ -1,4 +1,4 @@
-//! What happens to tasks while they are watched: the kernel's perf side band, parsed.
+//! What happens to tasks while they are watched: the kernel's perf sideband, parsed.
 //!
 //! Layouts: `include/uapi/linux/perf_event.h`, records of type `PERF_RECORD_*` opened with `sample_id_all` and
 //! `sample_type = TID | TIME`, so that each record but those of sampling ends with `{pid u32, tid u32, time u64}`.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::process::event::{FileKey, MmapEvent, TaskChange, TaskEvent};
 use crate::process::{Device, Prot};
-use crate::units::{Avma, FileOffset, MonoNs, Pid, Tid};
+use jitprof_common::units::{Avma, FileOffset, MonoNs, Pid, Tid};
 
 const PERF_RECORD_LOST: u32 = 2;
 const PERF_RECORD_COMM: u32 = 3;

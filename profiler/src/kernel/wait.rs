@@ -1,13 +1,13 @@
 //! Waiting for samples, events and orders.
 //!
 //! Edge-triggered epoll, Linux 2.6: what woke the thread once does not wake it again. poll(2) calls a BPF ring readable
-//! as soon as one sample is in it, whatever wake-ups the kernel part held back; a thread that waits by it hardly ever
+//! as soon as one sample is in it, whatever wake-ups the BPF program held back; a thread that waits by it hardly ever
 //! waits.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
@@ -39,11 +39,12 @@ impl AsFd for Waker {
     }
 }
 
-/// What a thread waits for.
+/// What a thread waits for: some of it at once, the rest when it has paused for a while, so that a storm of it costs a
+/// bounded number of wake-ups.
 #[derive(Debug)]
 pub struct Arrivals {
-    epoll: OwnedFd,
-    sources: usize,
+    all: Edges,
+    prompt: Edges,
 }
 
 impl Arrivals {
@@ -51,22 +52,58 @@ impl Arrivals {
     ///
     /// # Errors
     /// There is no descriptor left, or one of them cannot be waited for.
-    pub fn of<'fd>(sources: impl IntoIterator<Item = BorrowedFd<'fd>>) -> io::Result<Self> {
-        let mut arrivals = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, sources: 0 };
-        for source in sources {
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&arrivals.epoll, source, epoll::EventData::new_u64(0), flags)?;
-            arrivals.sources += 1;
+    pub fn of<'fd>(
+        paced: impl IntoIterator<Item = BorrowedFd<'fd>>,
+        prompt: impl IntoIterator<Item = BorrowedFd<'fd>>,
+    ) -> io::Result<Self> {
+        let (mut all, mut only_prompt) = (Edges::none()?, Edges::none()?);
+        for source in paced {
+            all.add(source)?;
         }
-        Ok(arrivals)
+        for source in prompt {
+            all.add(source)?;
+            only_prompt.add(source)?;
+        }
+        Ok(Self { all, prompt: only_prompt })
+    }
+
+    /// Waits until something arrives or the time is up; and then for the pause, unless something arrives that is waited
+    /// for at once. What has arrived until the return wakes nobody again.
+    ///
+    /// # Errors
+    /// As `epoll_wait(2)`.
+    pub fn wait(&self, limit: Duration, pause: Duration) -> io::Result<()> {
+        let end = Instant::now() + limit;
+        if self.all.wait(limit)? {
+            self.prompt.wait(pause.min(end.saturating_duration_since(Instant::now())))?;
+            self.all.clear()?;
+        }
+        self.prompt.clear()
+    }
+}
+
+/// Descriptors whose news wake once.
+#[derive(Debug)]
+struct Edges {
+    epoll: OwnedFd,
+    sources: usize,
+}
+
+impl Edges {
+    fn none() -> io::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, sources: 0 })
+    }
+
+    fn add(&mut self, source: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, source, epoll::EventData::new_u64(0), flags)?;
+        self.sources += 1;
+        Ok(())
     }
 
     /// Waits until something arrives or the time is up, never shorter. Returns whether something has arrived since the
     /// last call. A signal ends the wait early.
-    ///
-    /// # Errors
-    /// As `epoll_wait(2)`.
-    pub fn wait(&self, limit: Duration) -> io::Result<bool> {
+    fn wait(&self, limit: Duration) -> io::Result<bool> {
         let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
         // Room for all of them: what one call does not tell of would wake the next one.
         let mut arrived = Vec::with_capacity(self.sources.max(1));
@@ -78,10 +115,7 @@ impl Arrivals {
     }
 
     /// Takes note of what has arrived until now: whoever looks at all sources next need not be woken for it.
-    ///
-    /// # Errors
-    /// As `epoll_wait(2)`.
-    pub fn forget(&self) -> io::Result<()> {
+    fn clear(&self) -> io::Result<()> {
         self.wait(Duration::ZERO).map(drop)
     }
 }
@@ -89,17 +123,22 @@ impl Arrivals {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::time::Instant;
 
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
 
+    fn edges(sources: &[BorrowedFd<'_>]) -> Edges {
+        let mut edges = Edges::none().unwrap();
+        sources.iter().for_each(|source| edges.add(*source).unwrap());
+        edges
+    }
+
     #[test]
     fn what_woke_once_does_not_wake_again_though_nobody_has_read_it() {
         let (reader, mut writer) = io::pipe().unwrap();
-        let arrivals = Arrivals::of([reader.as_fd()]).unwrap();
+        let arrivals = edges(&[reader.as_fd()]);
         writer.write_all(b"x").unwrap();
         assert!(arrivals.wait(LONG).unwrap());
         let start = Instant::now();
@@ -110,7 +149,7 @@ mod tests {
     #[test]
     fn a_wake_up_before_the_wait_counts_and_so_does_each_later_one() {
         let waker = Waker::new().unwrap();
-        let arrivals = Arrivals::of([waker.as_fd()]).unwrap();
+        let arrivals = edges(&[waker.as_fd()]);
         for _ in 0..3 {
             waker.wake();
             assert!(arrivals.wait(LONG).unwrap());
@@ -125,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_does_not_wake_whatever_the_number_of_sources() {
+    fn what_has_been_seen_does_not_wake_whatever_the_number_of_sources() {
         let wakers: Vec<Waker> = (0..20).map(|_| Waker::new().unwrap()).collect();
-        let arrivals = Arrivals::of(wakers.iter().map(AsFd::as_fd)).unwrap();
+        let arrivals = edges(&wakers.iter().map(AsFd::as_fd).collect::<Vec<_>>());
         wakers.iter().for_each(Waker::wake);
-        arrivals.forget().unwrap();
+        arrivals.clear().unwrap();
         assert!(!arrivals.wait(Duration::ZERO).unwrap());
         wakers[7].wake();
         assert!(arrivals.wait(LONG).unwrap());
@@ -137,11 +176,32 @@ mod tests {
 
     #[test]
     fn a_wait_is_never_shorter_than_asked_for() {
-        let arrivals = Arrivals::of([]).unwrap();
+        let arrivals = edges(&[]);
         for micros in [1, 300, 999, 1500] {
             let (start, limit) = (Instant::now(), Duration::from_micros(micros));
             assert!(!arrivals.wait(limit).unwrap());
             assert!(start.elapsed() >= limit, "{micros} µs");
         }
+    }
+
+    #[test]
+    fn what_is_waited_for_at_once_ends_the_pause_and_the_rest_does_not() {
+        let (paced, prompt) = (Waker::new().unwrap(), Waker::new().unwrap());
+        let arrivals = Arrivals::of([paced.as_fd()], [prompt.as_fd()]).unwrap();
+        paced.wake();
+        let start = Instant::now();
+        arrivals.wait(LONG, SHORT).unwrap();
+        assert!(start.elapsed() >= SHORT, "the pause was kept");
+        for _ in 0..2 {
+            paced.wake();
+            prompt.wake();
+            let start = Instant::now();
+            arrivals.wait(LONG, LONG).unwrap();
+            assert!(start.elapsed() < LONG);
+        }
+        // Nothing is left of it.
+        let start = Instant::now();
+        arrivals.wait(SHORT, LONG).unwrap();
+        assert!(start.elapsed() >= SHORT);
     }
 }

@@ -6,8 +6,8 @@ use std::io::{Read, Seek, Write};
 use serde_json::Value;
 
 use super::error::OutputError;
-use super::text;
 use crate::plog::{Kind, Log, ThreadMap, Trace, thread_name};
+use crate::profile::printable;
 
 /// Nothing in the format is larger than its one process.
 const PID: u32 = 1;
@@ -27,10 +27,10 @@ pub fn write_chrome<R: Read + Seek>(
     let tid_of = |thread: u32| usize::try_from(thread).ok().and_then(|index| tids.get(index)).copied().unwrap_or(0);
     let start = trace.start_ns();
     let micros = |ns: u64| decimal(ns.saturating_add(start));
-    let name_of = |trace_id: u32| Value::from(&*text::printable(&trace.names.name(trace_id)));
-    let type_of = |type_id: u32| Value::from(&*text::printable(&trace.types.name(type_id)));
+    let name_of = |trace_id: u32| Value::from(&*printable(&trace.names.name(trace_id)));
+    let type_of = |type_id: u32| Value::from(&*printable(&trace.types.name(type_id)));
 
-    let title = Value::from(&*text::printable(title));
+    let title = Value::from(&*printable(title));
     write!(writer, r#"{{"displayTimeUnit":"ns","traceEvents":["#)?;
     write!(writer, "\n{{\"ph\":\"M\",\"pid\":{PID},\"name\":\"process_name\",\"args\":{{\"name\":{title}}}}}")?;
     for (thread, tid) in trace.threads.iter().zip(&tids) {

@@ -10,7 +10,7 @@ use crate::symbol::{FrameKind, Tier};
 pub(crate) enum Class {
     /// No code: a process or a thread.
     Task,
-    /// The kernel.
+    /// Code of the kernel.
     Kernel,
     /// Code of an ELF file.
     Native,
@@ -38,7 +38,7 @@ pub(crate) enum Class {
 struct Hsl(f64, f64, f64);
 
 impl Class {
-    /// In the order of the legend.
+    /// All classes in the order of the legend.
     pub(crate) const ALL: [Self; 12] = [
         Self::Task,
         Self::Kernel,
@@ -109,8 +109,14 @@ impl Class {
     }
 
     /// The colour in the legend.
-    pub(crate) fn color(self) -> Color {
+    pub(super) fn color(self) -> Color {
         rgb(&self.hsl())
+    }
+
+    /// The colour as HTML and SVG write it.
+    pub(crate) fn hex(self) -> String {
+        let Color { r, g, b } = self.color();
+        format!("#{r:02x}{g:02x}{b:02x}")
     }
 
     /// The colour of a frame with this name: near the legend's, so that neighbours differ, and the same in every run.

@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 
 use super::format::Format;
-use crate::plog::PlogError;
 
 /// An output that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -43,11 +42,11 @@ pub enum OutputError {
     /// The output path is something that a profile cannot be written to.
     #[error("cannot write {}: it is {what}; {advice}", path.display())]
     WrongKind {
-        /// The output path.
+        /// The path to write to.
         path: PathBuf,
         /// What it is instead of a file.
         what: &'static str,
-        /// What to do.
+        /// What the user can do about it.
         advice: &'static str,
     },
     /// The operating system refused.
@@ -55,14 +54,15 @@ pub enum OutputError {
     File {
         /// What was tried: `create a file beside`, `write`, `rename the finished file to`, ...
         action: &'static str,
-        /// The output path.
+        /// The path to write to.
         path: PathBuf,
         /// The operating system's answer.
         source: io::Error,
     },
     /// The trace log that the output is made from.
+    #[cfg(feature = "plog")]
     #[error(transparent)]
-    Trace(#[from] PlogError),
+    Trace(#[from] crate::plog::PlogError),
     /// A writer that has no path failed.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),

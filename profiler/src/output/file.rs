@@ -7,11 +7,12 @@
 //! again, and a rename after a crash may cost it.
 //!
 //! An output path that is a FIFO or a character device (`/dev/null`, `/dev/tty`) is written directly; renaming over it
-//! would, as root, replace the device.
+//! would, as root, replace the device. A FIFO that somebody else has put there is refused. Names of jitprof's own
+//! descriptors (`/dev/stdout`, a shell's `>(…)`) are links that nobody can have planted.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -22,14 +23,15 @@ use super::error::OutputError;
 pub enum Destination {
     /// The standard output; `-` on the command line.
     Stdout,
-    /// A file.
+    /// A file, made beside its place and renamed when it is whole.
     File(PathBuf),
 }
 
 impl Destination {
-    /// `-` is stdout, everything else a path.
+    /// `-` and the names that the system has for it are stdout, everything else a path.
     pub fn from_argument(argument: &Path) -> Self {
-        if argument.as_os_str() == "-" { Self::Stdout } else { Self::File(argument.to_owned()) }
+        let is_stdout = argument.as_os_str() == "-" || own_descriptor(argument) == Some(1);
+        if is_stdout { Self::Stdout } else { Self::File(argument.to_owned()) }
     }
 }
 
@@ -39,6 +41,48 @@ enum Existing {
     Replaceable,
     /// A FIFO or a character device.
     Direct,
+    /// A descriptor that jitprof was started with.
+    Own,
+}
+
+/// The descriptor of this process that a path names, as `/dev/stdout` does, or what a shell makes of `>(…)`.
+fn own_descriptor(path: &Path) -> Option<u32> {
+    match path.to_str()? {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        path => path.strip_prefix("/dev/fd/").or_else(|| path.strip_prefix("/proc/self/fd/"))?.parse().ok(),
+    }
+}
+
+/// Writes to a new file of the same name in a directory of its own below the system's temporary one, for what cannot be
+/// written to its place. Returns where it is.
+///
+/// # Errors
+/// It cannot be written there either.
+pub fn write_aside(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), OutputError>,
+) -> Result<PathBuf, OutputError> {
+    let failed = |source| OutputError::File { action: "write", path: path.to_owned(), source };
+    let name = path.file_name().ok_or_else(|| failed(io::Error::from(io::ErrorKind::IsADirectory)))?;
+    for attempt in 0..100_u32 {
+        let directory = std::env::temp_dir().join(format!("jitprof-{}-{attempt}", process::id()));
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => {
+                let aside = directory.join(name);
+                let written = write_to(&Destination::File(aside.clone()), write);
+                if written.is_err()
+                    && let Err(error) = fs::remove_dir(&directory)
+                {
+                    tracing::warn!("cannot remove {}: {error}", directory.display());
+                }
+                return written.map(|()| aside);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Err(failed(io::Error::from(io::ErrorKind::AlreadyExists)))
 }
 
 /// Checks before a recording that [`write_to`] will be able to create the file. Leaves nothing behind.
@@ -52,7 +96,7 @@ pub fn check_writable(destination: &Destination) -> Result<(), OutputError> {
     };
     match existing(path)? {
         Existing::Replaceable => TemporaryFile::create(path).map(drop),
-        Existing::Direct => Ok(()),
+        Existing::Direct | Existing::Own => Ok(()),
     }
 }
 
@@ -81,6 +125,7 @@ fn write_path(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<(), Outp
             let device = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
             buffered(device, write)
         }
+        Existing::Own => buffered(OpenOptions::new().append(true).open(path)?, write),
         Existing::Replaceable => {
             let temporary = TemporaryFile::create(path)?;
             buffered(&temporary.file, write)?;
@@ -100,16 +145,26 @@ fn buffered<W: Write>(
 }
 
 fn existing(path: &Path) -> Result<Existing, OutputError> {
-    let kind = match fs::symlink_metadata(path) {
-        Ok(metadata) => metadata.file_type(),
+    if own_descriptor(path).is_some() {
+        return match fs::metadata(path) {
+            Ok(_) => Ok(Existing::Own),
+            Err(source) => Err(OutputError::File { action: "look at", path: path.to_owned(), source }),
+        };
+    }
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Existing::Replaceable),
         Err(source) => {
             return Err(OutputError::File { action: "look at", path: path.to_owned(), source });
         }
     };
     let wrong = |what, advice| Err(OutputError::WrongKind { path: path.to_owned(), what, advice });
+    let kind = metadata.file_type();
+    let is_own = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
     if kind.is_file() {
         Ok(Existing::Replaceable)
+    } else if kind.is_fifo() && !is_own {
+        wrong("a FIFO of another user, who would read the profile", "remove it, or name another file")
     } else if kind.is_fifo() || kind.is_char_device() {
         Ok(Existing::Direct)
     } else if kind.is_dir() {

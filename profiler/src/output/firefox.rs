@@ -12,10 +12,11 @@ use fxprof_processed_profile as fx;
 use rustc_hash::FxHashMap;
 
 use super::color::Class;
+use super::frame_names::frame_name;
 use super::options::OutputOptions;
-use super::text;
+use crate::profile::printable;
 use crate::profile::{FrameId, Profile, Row, StackId, Task, TaskId};
-use crate::units::{Pid, Tid};
+use jitprof_common::units::{Pid, Tid};
 
 /// Modules that get a subcategory of their own; the format has room for 2^16 in a category.
 const MAX_SUBCATEGORIES: usize = 1 << 12;
@@ -39,7 +40,7 @@ struct Conversion<'a> {
     options: &'a OutputOptions,
     out: fx::Profile,
     categories: FxHashMap<Class, CategoryHandle>,
-    /// By class and the module's file name.
+    /// The subcategory of a class and a module's file name.
     subcategories: FxHashMap<(Class, &'a str), CategoryPairHandle>,
     processes: FxHashMap<Process, fx::ProcessHandle>,
     threads: FxHashMap<(Process, Tid), ThreadHandle>,
@@ -55,7 +56,7 @@ impl<'a> Conversion<'a> {
         let title = options.title.as_deref().unwrap_or(&meta.title);
         let since_1970 = meta.start_time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut out = fx::Profile::new(
-            &text::printable(title),
+            &printable(title),
             ReferenceTimestamp::from_duration_since_unix_epoch(since_1970),
             SamplingInterval::from_nanos(meta.period_ns()),
         );
@@ -96,7 +97,7 @@ impl<'a> Conversion<'a> {
         }
         let value = self.profile.task_of(task);
         let process = (value.pid, value.process_start);
-        let comm = text::printable(&value.comm);
+        let comm = printable(&value.comm);
         let process_handle = self.process(process, value);
         let thread = *self.threads.entry((process, value.tid)).or_insert_with(|| {
             let thread = self.out.add_thread(process_handle, value.tid.0, start(), value.tid.0 == value.pid.0);
@@ -113,10 +114,7 @@ impl<'a> Conversion<'a> {
 
     fn process(&mut self, process: Process, task: &Task) -> fx::ProcessHandle {
         let out = &mut self.out;
-        *self
-            .processes
-            .entry(process)
-            .or_insert_with(|| out.add_process(&text::printable(&task.comm), process.0.0, start()))
+        *self.processes.entry(process).or_insert_with(|| out.add_process(&printable(&task.comm), process.0.0, start()))
     }
 
     /// Interns the part of a stack that the thread does not have yet.
@@ -148,7 +146,7 @@ impl<'a> Conversion<'a> {
         }
         let frame = self.profile.frame(id);
         let class = Class::of(frame);
-        let name = text::frame_name(frame, self.options.lines);
+        let name = frame_name(frame, self.options.lines);
         let info = FrameInfo {
             frame: fx::Frame::Label(self.out.intern_string(&name)),
             category_pair: self.category(class, frame.module.map(|module| module.path)),
@@ -169,7 +167,7 @@ impl<'a> Conversion<'a> {
         if self.subcategories.len() >= MAX_SUBCATEGORIES {
             return category.into();
         }
-        let pair = self.out.add_subcategory(category, &text::printable(file));
+        let pair = self.out.add_subcategory(category, &printable(file));
         self.subcategories.insert((class, file), pair);
         pair
     }

@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 
 use super::chrome::tid;
 use super::error::OutputError;
-use super::text;
 use crate::plog::{PlogError, Segment, ThreadMap, Trace, thread_name};
+use crate::profile::printable;
 
 /// Spans that are written; the page that shows them gets slow far below. Beyond it the shortest are left out.
 const MAX_SPANS: u64 = 1 << 18;
@@ -37,7 +37,7 @@ pub fn write_firefox_spans(
     write_at_most(MAX_SPANS, trace, map, title, writer)
 }
 
-/// The same with `most` spans.
+/// As [`write_firefox_spans`], with `most` spans at most.
 pub(super) fn write_at_most(
     most: u64,
     trace: &Trace,
@@ -118,7 +118,7 @@ struct Conversion<'a> {
 impl<'a> Conversion<'a> {
     fn new(trace: &'a Trace, map: &ThreadMap, title: &str, least_ns: u64) -> Self {
         let mut out = fx::Profile::new(
-            &text::printable(title),
+            &printable(title),
             // The log knows no time of day.
             ReferenceTimestamp::from_duration_since_unix_epoch(Duration::ZERO),
             SamplingInterval::from_nanos(1000),
@@ -126,7 +126,7 @@ impl<'a> Conversion<'a> {
         out.set_symbolicated(true);
         let category = out.add_category("span", CategoryColor::LightRed);
         let start = Timestamp::from_nanos_since_reference(0);
-        let process = out.add_process(&text::printable(title), 1, start);
+        let process = out.add_process(&printable(title), 1, start);
         let threads = trace.threads.iter().enumerate().map(|(index, seen)| {
             // A main thread would be shown under the name of its process.
             let thread = out.add_thread(process, tid(trace, map, index), start, false);
@@ -156,11 +156,11 @@ impl<'a> Conversion<'a> {
     }
 
     fn name(&mut self, trace_id: u32) -> StringHandle {
-        self.out.intern_string(&text::printable(&self.trace.names.name(trace_id)))
+        self.out.intern_string(&printable(&self.trace.names.name(trace_id)))
     }
 
     fn type_name(&mut self, type_id: u32) -> StringHandle {
-        self.out.intern_string(&text::printable(&self.trace.types.name(type_id)))
+        self.out.intern_string(&printable(&self.trace.types.name(type_id)))
     }
 
     fn take(&mut self, segment: &Segment<'_>) {

@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 
 use super::color::Class;
+use super::counted::CountedTree;
+use super::frame_names::folded_name;
+use super::look::{Look, Looks};
 use super::options::OutputOptions;
-use super::text;
-use super::tree::{Look, Tree};
 use crate::profile::Profile;
 
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> io::Result<()> {
-    write_tree(&Tree::new(profile, options, false, undressed), writer)
+    write_tree(&CountedTree::new(profile, &looks(options), false), writer)
 }
 
 /// Two counts a line, of the earlier and of the later profile, as `difffolded.pl` writes them. A sample of the earlier
@@ -20,14 +21,14 @@ pub(super) fn write_diff(
     options: &OutputOptions,
     writer: impl Write,
 ) -> io::Result<()> {
-    write_tree(&Tree::of_both(profiles, factor, options, false, undressed), writer)
+    write_tree(&CountedTree::of_both(profiles, factor, &looks(options), false), writer)
 }
 
-fn write_tree(tree: &Tree, mut writer: impl Write) -> io::Result<()> {
+fn write_tree(tree: &CountedTree, mut writer: impl Write) -> io::Result<()> {
     let mut line = String::new();
     // Where each frame of the present line ends.
     let mut ends: Vec<usize> = Vec::new();
-    tree.walk(|depth, node| {
+    for (depth, node) in tree.tree.preorder() {
         let name = &tree.look(node).name;
         ends.truncate(depth);
         line.truncate(ends.last().copied().unwrap_or(0));
@@ -39,15 +40,20 @@ fn write_tree(tree: &Tree, mut writer: impl Write) -> io::Result<()> {
         }
         line.push_str(name);
         ends.push(line.len());
-        match (tree.before.get(node).map(|earlier| earlier.own), tree.nodes[node].own) {
-            (None | Some(0), 0) => Ok(()),
-            (None, own) => writeln!(writer, "{line} {own}"),
-            (Some(before), own) => writeln!(writer, "{line} {before} {own}"),
+        match (tree.before.get(node).map(|before| before.own), tree.samples[node].own) {
+            (None | Some(0), 0) => {}
+            (None, own) => writeln!(writer, "{line} {own}")?,
+            (Some(before), own) => writeln!(writer, "{line} {before} {own}")?,
         }
-    })
+    }
+    Ok(())
+}
+
+fn looks(options: &OutputOptions) -> Looks<'_> {
+    Looks { options, dress: undressed }
 }
 
 /// Only names count here: frames of different kinds with equal names make one line.
 fn undressed(look: Look) -> Look {
-    Look { name: text::folded(&look.name).into_owned(), class: Class::Note }
+    Look { name: folded_name(&look.name).into_owned(), class: Class::Note }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::error::OutputError;
 
-/// An output format.
+/// A format that a profile can be written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// A flamegraph for a browser.

@@ -1,49 +1,54 @@
 //! Profile to files: flamegraph SVG, folded stacks, pprof, Firefox Profiler JSON.
 //!
 //! Every output is a function of the profile's values alone: the same samples give the same bytes, in whatever order
-//! they were added. Names come from the target and are hostile until they went through `text`. Nothing is written
-//! without samples ([`OutputError::NoSamples`]). Each format is described for users in `docs/outputs.md`.
+//! they were added. Names come from the target and are hostile until they went through `printable`. Nothing is written
+//! without samples ([`OutputError::NoSamples`]). Each format is described for users in `docs/guide/outputs.md`.
 
+#[cfg(feature = "plog")]
 mod chrome;
-mod color;
+pub(crate) mod color;
+mod counted;
 mod elf;
 mod error;
 mod file;
 mod firefox;
+#[cfg(feature = "plog")]
 mod firefox_spans;
 mod folded;
 mod format;
+pub(crate) mod frame_names;
+#[cfg(feature = "gsym")]
 pub mod gsym;
+pub(crate) mod look;
 mod options;
-mod pprof;
+pub(crate) mod pprof;
 mod proto;
 mod samples;
 mod saved;
+mod sheet;
 mod svg;
 mod table;
 #[cfg(test)]
 mod tests;
-mod text;
-mod tree;
 
 use std::io::Write;
 
+#[cfg(feature = "plog")]
 pub use chrome::write_chrome;
-pub(crate) use color::Class;
 #[cfg(test)]
 pub(crate) use elf::tests as elf_tests;
 pub use elf::{CodeSource, ElfAccount, ElfError, ElfFunction, ElfKind, write_elf};
 pub use error::OutputError;
-pub use file::{Destination, check_writable, write_to};
+pub use file::{Destination, check_writable, write_aside, write_to};
+#[cfg(feature = "plog")]
 pub use firefox_spans::write_firefox_spans;
 pub use format::Format;
 pub use options::{ColorScheme, OutputOptions};
 pub use pprof::{PprofError, read_pprof};
-pub(crate) use pprof::{PprofFile, ReadLimits, encode as encode_pprof, unpack as unpack_pprof};
 pub use samples::{InstructionSamples, SamplesError, function_name, function_source};
 pub use saved::{SavedError, read_saved};
+pub use sheet::{Sheet, SheetFormat};
 pub use table::{write_changes, write_diff, write_top};
-pub(crate) use text::{frame_name, printable};
 
 use crate::profile::Profile;
 

@@ -17,8 +17,8 @@ pub struct OutputOptions {
     pub min_width_percent: f64,
     /// Merges stacks by their leaves: the leaf becomes the root (SVG).
     pub reverse: bool,
-    /// Draws from the top down, an icicle graph (SVG).
-    pub inverted: bool,
+    /// Draws from the bottom up (SVG); else the root is on top, where a picture opens.
+    pub upwards: bool,
     /// How frames are coloured (SVG).
     pub colors: ColorScheme,
     /// Appends ` (file:line)` to the names of frames whose line is known, which keeps the lines of a function apart
@@ -28,6 +28,8 @@ pub struct OutputOptions {
     pub per_thread: bool,
     /// Keeps processes apart by a `pid-N` root frame (SVG, folded; the others always do).
     pub per_process: bool,
+    /// A function is one frame whatever its tier (SVG, folded; the others always keep tiers apart).
+    pub merge_tiers: bool,
     /// Leaves out the labels of samples (pprof): whoever sends the file says them beside it.
     pub without_labels: bool,
 }
@@ -40,11 +42,12 @@ impl Default for OutputOptions {
             subtitle: None,
             min_width_percent: 0.01,
             reverse: false,
-            inverted: false,
+            upwards: false,
             colors: ColorScheme::ByKind,
             lines: false,
             per_thread: false,
             per_process: false,
+            merge_tiers: false,
             without_labels: false,
         }
     }

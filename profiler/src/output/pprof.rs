@@ -16,58 +16,92 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 mod error;
 mod kinds;
 mod labels;
-mod read;
-mod sources;
+pub(crate) mod read;
+pub(crate) mod sources;
 mod tables;
 mod values;
 mod wire;
 
 pub use error::PprofError;
-pub(crate) use read::PprofFile;
 pub use read::read_pprof;
-pub(crate) use sources::{ReadLimits, unpack};
 
+use super::frame_names::frame_name;
 use super::options::OutputOptions;
 use super::proto::{
-    Function, Label, Line, Location, Mapping, Profile as ProtoProfile, SAMPLE_TAG, Sample, VERSION, ValueType,
+    Label, Line, Location, Mapping, Profile as ProtoProfile, ProtoFunction, SAMPLE_TAG, Sample, VERSION, ValueType,
 };
-use super::text;
+use crate::profile::printable;
 use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, Row, SampledEvent, TaskId};
 use crate::symbol::FrameKind;
 
 /// zlib's default compromise of speed and size.
 const GZIP_LEVEL: u32 = 6;
 
+/// Choices about the bytes of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Encoding<'a> {
+    pub(crate) gzip_level: u32,
+    /// Whether samples have labels: thread, process, container and so on.
+    pub(crate) with_labels: bool,
+    /// The archive's numbers of what was merged into the profile.
+    pub(crate) parts: &'a [u64],
+}
+
+impl Default for Encoding<'_> {
+    fn default() -> Self {
+        Self { gzip_level: GZIP_LEVEL, with_labels: true, parts: &[] }
+    }
+}
+
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> io::Result<()> {
-    encode_with(profile, GZIP_LEVEL, !options.without_labels, &[], writer)
+    encode(profile, Encoding { with_labels: !options.without_labels, ..Encoding::default() }, writer).map(drop)
 }
 
-/// Writes a profile, also one without samples. `parts` are the archive's numbers of what was merged into it.
-pub(crate) fn encode(profile: &Profile, gzip_level: u32, parts: &[u64], writer: impl Write) -> io::Result<()> {
-    encode_with(profile, gzip_level, true, parts, writer)
+/// What a reader of a file has to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Bytes before they were packed.
+    bytes: u64,
+    /// Entries of the largest table.
+    entries: usize,
+    /// Frames of all samples together.
+    frames: u64,
 }
 
-fn encode_with(
-    profile: &Profile,
-    gzip_level: u32,
-    with_labels: bool,
-    parts: &[u64],
-    writer: impl Write,
-) -> io::Result<()> {
-    let mut gzip = GzEncoder::new(writer, Compression::new(gzip_level));
+impl Written {
+    /// Whether a reader that takes so much takes it.
+    #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "the archive asks"))]
+    pub(crate) fn is_within(&self, limits: &sources::ReadLimits) -> bool {
+        self.bytes <= limits.bytes && self.entries <= limits.entries && self.frames <= limits.frames
+    }
+}
+
+/// Writes a profile, also one without samples.
+pub(crate) fn encode(profile: &Profile, encoding: Encoding<'_>, writer: impl Write) -> io::Result<Written> {
+    let mut written = Written::default();
+    let mut gzip = GzEncoder::new(writer, Compression::new(encoding.gzip_level));
     let mut tables = Tables::new(profile);
     let mut frames = Vec::new();
     let mut encoded = Vec::new();
     for row in profile.rows_without_time() {
         profile.frames_of(row.stack, &mut frames);
-        let labels = if with_labels { tables.labels(row.task) } else { Vec::new() };
+        let labels = if encoding.with_labels { tables.labels(row.task) } else { Vec::new() };
         let sample = tables.sample(&row, &frames, labels);
         encoded.clear();
         message::encode(SAMPLE_TAG, &sample, &mut encoded);
+        written.bytes += encoded.len() as u64;
+        written.frames += frames.len() as u64;
         gzip.write_all(&encoded)?;
     }
-    gzip.write_all(&tables.finish(parts).encode_to_vec())?;
-    gzip.finish()?.flush()
+    let tables = tables.finish(encoding.parts);
+    let lengths = [tables.string_table.len(), tables.location.len(), tables.function.len(), tables.mapping.len()];
+    let lines = tables.location.iter().map(|location| location.line.len()).sum();
+    written.entries = lengths.into_iter().chain([lines, tables.parts.len()]).max().unwrap_or(0);
+    let encoded = tables.encode_to_vec();
+    written.bytes += encoded.len() as u64;
+    gzip.write_all(&encoded)?;
+    gzip.finish()?.flush()?;
+    Ok(written)
 }
 
 /// When the process started, which tells two processes of one pid apart.
@@ -89,7 +123,7 @@ struct Extent {
 struct Tables<'a> {
     profile: &'a Profile,
     strings: IndexMap<String, ()>,
-    /// By name, system name, file and kind.
+    /// Functions by name, system name, file and kind.
     functions: IndexMap<(i64, i64, i64, u64), (), FxBuildHasher>,
     /// Locations by the frames they stand for, one function and those inlined into it, with their samples. Its keys are
     /// numbers of ours, which nobody outside can choose.
@@ -137,7 +171,7 @@ impl<'a> Tables<'a> {
             return labels.clone();
         }
         let task_value = self.profile.task_of(task);
-        let comm = text::printable(&task_value.comm);
+        let comm = printable(&task_value.comm);
         let (pid, tid) = (task_value.pid.0, task_value.tid.0);
         let text = |tables: &mut Self, key: &str, value: &str| Label {
             key: tables.string(key),
@@ -157,7 +191,7 @@ impl<'a> Tables<'a> {
         }
         labels.push(text(self, "thread", &format!("{comm}-{tid}")));
         let known = task_value.labels.iter().filter(|(name, _)| !RESERVED.contains(&&***name));
-        let mut others: Vec<_> = known.map(|(name, value)| (text::printable(name), text::printable(value))).collect();
+        let mut others: Vec<_> = known.map(|(name, value)| (printable(name), printable(value))).collect();
         // As they will be sorted when they are read back.
         others.sort_by(|one, other| one.0.cmp(&other.0));
         others.dedup_by(|later, kept| later.0 == kept.0);
@@ -180,10 +214,10 @@ impl<'a> Tables<'a> {
     }
 
     fn line(&mut self, frame: FrameRef<'_>) -> Line {
-        let name = self.string(&text::frame_name(frame, false));
-        let system_name = self.string(&text::printable(frame.name));
+        let name = self.string(&frame_name(frame, false));
+        let system_name = self.string(&printable(frame.name));
         let (file, line) = frame.source.unwrap_or(("", 0));
-        let file = if file.is_empty() { 0 } else { self.string(&text::printable(file)) };
+        let file = if file.is_empty() { 0 } else { self.string(&printable(file)) };
         let kind = kinds::code(frame.kind, frame.tier);
         let function = self.functions.insert_full((name, system_name, file, kind), ()).0;
         Line { function_id: id(function), line: i64::from(line) }
@@ -210,7 +244,7 @@ impl<'a> Tables<'a> {
         let (time, nanoseconds) = (self.string(if is_span_time { "span" } else { "cpu" }), self.string("nanoseconds"));
         let time_value = ValueType { r#type: time, unit: nanoseconds };
         let counted = (!is_span_time).then_some(ValueType { r#type: samples, unit: count });
-        let comment = vec![self.string(&text::printable(&meta.title)), {
+        let comment = vec![self.string(&printable(&meta.title)), {
             let event = match meta.event {
                 SampledEvent::SpanTime => "time in the spans of a trace log".to_owned(),
                 event => format!("event: {}, {} Hz", event.name(), meta.frequency_hz),
@@ -265,8 +299,8 @@ impl<'a> Tables<'a> {
                 memory_start: if is_file { 0 } else { extent.lowest & !(PAGE - 1) },
                 memory_limit: (extent.highest | (PAGE - 1)).saturating_add(1),
                 file_offset: 0,
-                filename: self.string(&text::printable(module.path)),
-                build_id: module.build_id.map_or(0, |build_id| self.string(&text::printable(build_id))),
+                filename: self.string(&printable(module.path)),
+                build_id: module.build_id.map_or(0, |build_id| self.string(&printable(build_id))),
                 has_functions: true,
                 has_filenames: true,
                 has_line_numbers: true,
@@ -276,10 +310,10 @@ impl<'a> Tables<'a> {
         mappings
     }
 
-    fn function_table(&self) -> Vec<Function> {
+    fn function_table(&self) -> Vec<ProtoFunction> {
         let table = self.functions.keys().enumerate();
         table
-            .map(|(index, &(name, system_name, filename, kind))| Function {
+            .map(|(index, &(name, system_name, filename, kind))| ProtoFunction {
                 id: id(index),
                 name,
                 system_name,

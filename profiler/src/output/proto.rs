@@ -15,19 +15,16 @@ pub(super) struct Profile {
     /// Files that code came from; the first is taken for the main binary.
     #[prost(message, repeated, tag = "3")]
     pub(super) mapping: Vec<Mapping>,
-    /// Places in code.
     #[prost(message, repeated, tag = "4")]
     pub(super) location: Vec<Location>,
-    /// Functions.
     #[prost(message, repeated, tag = "5")]
-    pub(super) function: Vec<Function>,
+    pub(super) function: Vec<ProtoFunction>,
     /// All strings; `[0]` is empty.
     #[prost(string, repeated, tag = "6")]
     pub(super) string_table: Vec<String>,
     /// Start, in nanoseconds since 1970 UTC.
     #[prost(int64, tag = "9")]
     pub(super) time_nanos: i64,
-    /// Duration in nanoseconds.
     #[prost(int64, tag = "10")]
     pub(super) duration_nanos: i64,
     /// What happens between two samples.
@@ -36,13 +33,13 @@ pub(super) struct Profile {
     /// How much of it.
     #[prost(int64, tag = "12")]
     pub(super) period: i64,
-    /// Free text.
+    /// Free text, one number of a string each.
     #[prost(int64, repeated, tag = "13")]
     pub(super) comment: Vec<i64>,
     /// Which sample type to show first.
     #[prost(int64, tag = "14")]
     pub(super) default_sample_type: i64,
-    /// [`VERSION`]: [`Function::kind`] and [`Location::inlined`] are there.
+    /// [`VERSION`]: [`ProtoFunction::kind`] and [`Location::inlined`] are there.
     #[prost(uint64, tag = "1000")]
     pub(super) jitprof: u64,
     /// What was merged into this file, as the archive numbers it.
@@ -50,7 +47,7 @@ pub(super) struct Profile {
     pub(super) parts: Vec<u64>,
 }
 
-/// Of jitprof's own fields.
+/// The version of jitprof's own fields.
 pub(super) const VERSION: u64 = 1;
 
 /// The tag of [`Sample`] in the file.
@@ -94,7 +91,7 @@ pub(super) struct Label {
 /// A file that code came from.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Mapping {
-    /// From 1.
+    /// Counted from 1.
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
     #[prost(uint64, tag = "2")]
@@ -121,10 +118,10 @@ pub(super) struct Mapping {
 /// A place in code with the functions that it belongs to.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Location {
-    /// From 1.
+    /// Counted from 1.
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
-    /// 0 for none.
+    /// The number of its [`Mapping`]; 0 for none.
     #[prost(uint64, tag = "2")]
     pub(super) mapping_id: u64,
     #[prost(uint64, tag = "3")]
@@ -146,10 +143,9 @@ pub(super) struct Line {
     pub(super) line: i64,
 }
 
-/// A function.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Function {
-    /// From 1.
+pub(super) struct ProtoFunction {
+    /// Counted from 1.
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
     #[prost(int64, tag = "2")]

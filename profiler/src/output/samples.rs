@@ -7,11 +7,12 @@ use flate2::read::GzDecoder;
 use prost::Message;
 use rustc_hash::FxHashMap;
 
-use super::proto::{Function, Location, Sample, ValueType};
-use super::text::{frame_name, printable};
-use crate::code::CodeOrigin;
+use super::frame_names::frame_name;
+use super::proto::{Location, ProtoFunction, Sample, ValueType};
 use crate::profile::FrameRef;
+use crate::profile::printable;
 use crate::symbol::names::classify;
+use jitprof_jitdump::code::CodeOrigin;
 
 /// The longest profile that is read, inflated. It takes some three times as much memory.
 const MAX_BYTES: u64 = 256 << 20;
@@ -40,7 +41,7 @@ struct Wanted {
     #[prost(message, repeated, tag = "4")]
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
-    function: Vec<Function>,
+    function: Vec<ProtoFunction>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
 }

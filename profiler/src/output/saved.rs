@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use super::color::Class;
 use super::firefox::RECORDING;
-use super::text;
+use super::frame_names::mark_of;
 use crate::profile::{FrameId, Profile, ProfileMeta, SampledEvent, StackId, Task};
 use crate::symbol::{Frame, FrameKind, Tier};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// Largest file that is read. It takes about as much memory as it is long.
 const MAX_BYTES: u64 = 256 << 20;
@@ -39,7 +39,7 @@ pub enum SavedError {
     Index {
         /// Position of the thread in the file.
         thread: usize,
-        /// Which column.
+        /// The column of the thread's table.
         field: &'static str,
     },
 }
@@ -189,7 +189,7 @@ fn read_thread(
         let known = category.and_then(|category| kinds.get(category)).copied();
         let (kind, tier, inlined) = known.unwrap_or((FrameKind::Native, None, false));
         // The tier's mark was put there when it was written.
-        let name = tier.and_then(|tier| name.strip_prefix(text::mark_of(tier))).unwrap_or(name);
+        let name = tier.and_then(|tier| name.strip_prefix(mark_of(tier))).unwrap_or(name);
         let frame = Frame { name: Arc::from(name), kind, tier, inlined, module: None, source: None, address: 0 };
         frames.push(profile.intern_frame(&frame));
     }

@@ -14,10 +14,12 @@ use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
 use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
 use super::color::Class;
+use super::counted::{CountedTree, Samples};
 use super::error::OutputError;
+use super::frame_names::svg_name;
+use super::look::{Look, Looks};
 use super::options::{ColorScheme, OutputOptions};
-use super::text;
-use super::tree::{Look, Node, Tree};
+use crate::profile::printable;
 use crate::profile::{Profile, SampledEvent, shorten};
 
 mod marks;
@@ -30,13 +32,13 @@ const MAX_LINES_BYTES: usize = 128 << 20;
 
 /// Most frames that are drawn. A browser lays all of them out at every zoom, and inferno's time grows with them: the
 /// speed test's 113,000 frames are 20 MB. Beyond this the narrowest frames are left out, and the subtitle says so.
-const MAX_DRAWN: usize = 30_000;
+const MAX_DRAWN: usize = if cfg!(test) { 3_000 } else { 30_000 };
 
 /// Stands for outermost frames that were too narrow, so that the shares of the others stay true.
 const NARROW: &str = "[narrower than shown]";
 
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
-    let tree = Tree::new(profile, options, options.reverse, dressed);
+    let tree = CountedTree::new(profile, &Looks { options, dress: dressed }, options.reverse);
     draw(&tree, profile, options, writer)
 }
 
@@ -48,11 +50,11 @@ pub(super) fn write_diff(
     options: &OutputOptions,
     writer: impl Write,
 ) -> Result<(), OutputError> {
-    let tree = Tree::of_both(profiles, factor, options, options.reverse, dressed);
+    let tree = CountedTree::of_both(profiles, factor, &Looks { options, dress: dressed }, options.reverse);
     draw(&tree, profiles[1], options, writer)
 }
 
-fn draw(tree: &Tree, profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
+fn draw(tree: &CountedTree, profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
     let percent = options.min_width_percent;
     if !(0.0..=100.0).contains(&percent) {
         return Err(OutputError::MinWidth { percent });
@@ -65,7 +67,7 @@ fn draw(tree: &Tree, profile: &Profile, options: &OutputOptions, writer: impl Wr
     let mut settings = Options::default();
     settings.title = title(profile, options);
     settings.subtitle = Some(format!("{SUBTITLE}{}{LEGEND}", subtitle(profile, options, drawing.raised_percent)));
-    settings.direction = if options.inverted { Direction::Inverted } else { Direction::Straight };
+    settings.direction = if options.upwards { Direction::Straight } else { Direction::Inverted };
     settings.bgcolors = Some(BackgroundColor::Grey);
     settings.text_truncate_direction = TextTruncateDirection::Right;
     settings.deterministic = true;
@@ -95,19 +97,19 @@ fn draw(tree: &Tree, profile: &Profile, options: &OutputOptions, writer: impl Wr
 }
 
 fn dressed(look: Look) -> Look {
-    Look { name: text::svg(&look.name).into_owned(), ..look }
+    Look { name: svg_name(&look.name).into_owned(), ..look }
 }
 
 fn title(profile: &Profile, options: &OutputOptions) -> String {
     let title = options.title.as_deref().unwrap_or(&profile.meta().title);
-    shorten(&text::printable(title), 160).into_owned()
+    shorten(&printable(title), 160).into_owned()
 }
 
 fn subtitle(profile: &Profile, options: &OutputOptions, raised_percent: Option<f64>) -> String {
     let meta = profile.meta();
     let mut parts = Vec::new();
     if let Some(subtitle) = &options.subtitle {
-        parts.push(shorten(&text::printable(subtitle), 160).into_owned());
+        parts.push(shorten(&printable(subtitle), 160).into_owned());
     }
     let seconds = meta.duration.as_secs_f64();
     parts.push(match meta.event {
@@ -132,7 +134,7 @@ fn subtitle(profile: &Profile, options: &OutputOptions, raised_percent: Option<f
 
 /// What of a tree is drawn.
 struct Drawing<'a> {
-    tree: &'a Tree,
+    tree: &'a CountedTree,
     /// Nodes with fewer samples are left out, and with them everything below.
     least: f64,
     /// For each node, its own samples and those of the children that are left out.
@@ -146,8 +148,8 @@ struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    fn new(tree: &'a Tree, min_width_percent: f64) -> Self {
-        let total = float(tree.nodes[0].total);
+    fn new(tree: &'a CountedTree, min_width_percent: f64) -> Self {
+        let total = float(tree.total());
         let asked = total * min_width_percent / 100.0;
         // In a difference, what the later profile does not have is no frame of the graph.
         let seen = if tree.before.is_empty() { 0.0 } else { 0.5 };
@@ -157,27 +159,28 @@ impl<'a> Drawing<'a> {
             least = least.max(0.5) * 2.0;
             drawing = Self::with_least(tree, least);
         }
-        let left_out = |node: &Node| (asked.max(seen)..least).contains(&float(node.total));
-        drawing.raised_percent = tree.nodes.iter().any(left_out).then(|| least / total * 100.0);
+        let left_out = |samples: &Samples| (asked.max(seen)..least).contains(&float(samples.total));
+        drawing.raised_percent = tree.samples.iter().any(left_out).then(|| least / total * 100.0);
         drawing
     }
 
-    fn with_least(tree: &'a Tree, least: f64) -> Self {
-        let (own, before) = (vec![0; tree.nodes.len()], vec![0; tree.before.len()]);
+    fn with_least(tree: &'a CountedTree, least: f64) -> Self {
+        let (own, before) = (vec![0; tree.samples.len()], vec![0; tree.before.len()]);
         let mut drawing = Self { tree, least, own, before, classes: BTreeSet::new(), raised_percent: None };
-        for (position, node) in tree.nodes.iter().enumerate() {
-            drawing.own[position] = drawing.own[position].saturating_add(node.own);
+        for (position, samples) in tree.samples.iter().enumerate() {
+            drawing.own[position] = drawing.own[position].saturating_add(samples.own);
+            let parent = tree.parent(position);
             if position == 0 {
                 continue;
             }
             if drawing.shows(position) {
                 drawing.classes.insert(tree.look(position).class);
-            } else if drawing.shows(node.parent) {
-                drawing.own[node.parent] = drawing.own[node.parent].saturating_add(node.total);
+            } else if drawing.shows(parent) {
+                drawing.own[parent] = drawing.own[parent].saturating_add(samples.total);
             }
         }
         for (position, earlier) in tree.before.iter().enumerate() {
-            let parent = tree.nodes[position].parent;
+            let parent = tree.parent(position);
             drawing.before[position] = drawing.before[position].saturating_add(earlier.own);
             if !drawing.shows(position) && drawing.shows(parent) {
                 drawing.before[parent] = drawing.before[parent].saturating_add(earlier.total);
@@ -195,16 +198,16 @@ impl<'a> Drawing<'a> {
 
     /// A node that is shown has a parent that is shown, whose total is at least as large. The root always is.
     fn shows(&self, node: usize) -> bool {
-        node == 0 || float(self.tree.nodes[node].total) >= self.least
+        node == 0 || float(self.tree.samples[node].total) >= self.least
     }
 
     /// How long [`Self::lines`] will be, nearly.
     fn lines_bytes(&self) -> usize {
-        let mut path_bytes = vec![0_usize; self.tree.nodes.len()];
+        let mut path_bytes = vec![0_usize; self.own.len()];
         let mut sum = 0_usize;
-        for (position, node) in self.tree.nodes.iter().enumerate().skip(1) {
+        for position in 1..self.own.len() {
             if self.shows(position) {
-                path_bytes[position] = path_bytes[node.parent] + self.tree.look(position).name.len() + 2;
+                path_bytes[position] = path_bytes[self.tree.parent(position)] + self.tree.look(position).name.len() + 2;
                 if self.own[position] > 0 || self.before.get(position).is_some_and(|before| *before > 0) {
                     sum = sum.saturating_add(path_bytes[position] + 42);
                 }
@@ -218,19 +221,13 @@ impl<'a> Drawing<'a> {
         let mut lines = String::with_capacity(self.lines_bytes());
         let mut path = String::new();
         let mut ends: Vec<usize> = Vec::new();
-        let walked: Result<(), std::convert::Infallible> = self.tree.walk(|depth, position| {
-            if self.shows(position) {
-                ends.truncate(depth);
-                path.truncate(ends.last().copied().unwrap_or(0));
-                path.push(if depth == 0 { LINE_START } else { ';' });
-                marked(&mut path, self.tree.look(position), by_kind);
-                ends.push(path.len());
-                push_line(&mut lines, &path, self.before.get(position).copied(), self.own[position]);
-            }
-            Ok(())
-        });
-        match walked {
-            Ok(()) => {}
+        for (depth, position) in self.tree.tree.preorder().filter(|&(_, position)| self.shows(position)) {
+            ends.truncate(depth);
+            path.truncate(ends.last().copied().unwrap_or(0));
+            path.push(if depth == 0 { LINE_START } else { ';' });
+            marked(&mut path, self.tree.look(position), by_kind);
+            ends.push(path.len());
+            push_line(&mut lines, &path, self.before.get(position).copied(), self.own[position]);
         }
         let mut narrow = String::from(LINE_START);
         marked(&mut narrow, &narrow_look(), by_kind);
@@ -247,13 +244,11 @@ impl<'a> Drawing<'a> {
             marked(&mut name, look, true);
             palette.insert(name, look.class.color_of(&look.name));
         };
-        for look in &self.tree.looks {
+        for look in self.tree.tree.frames() {
             add(look, None);
         }
-        for (position, node) in self.tree.nodes.iter().enumerate() {
-            if position > 0 && node.parent == 0 {
-                add(self.tree.look(position), Some(LINE_START));
-            }
+        for position in (1..self.own.len()).filter(|&position| self.tree.parent(position) == 0) {
+            add(self.tree.look(position), Some(LINE_START));
         }
         add(&narrow_look(), Some(LINE_START));
         palette
@@ -261,8 +256,8 @@ impl<'a> Drawing<'a> {
 }
 
 /// The fewest samples that a frame must have so that no more than [`MAX_DRAWN`] have them.
-fn least_of_widest(tree: &Tree) -> f64 {
-    let mut totals: Vec<_> = tree.nodes.iter().skip(1).map(|node| node.total).collect();
+fn least_of_widest(tree: &CountedTree) -> f64 {
+    let mut totals: Vec<_> = tree.samples.iter().skip(1).map(|samples| samples.total).collect();
     if totals.len() <= MAX_DRAWN {
         return 0.0;
     }
@@ -271,7 +266,7 @@ fn least_of_widest(tree: &Tree) -> f64 {
 }
 
 fn narrow_look() -> Look {
-    Look { name: NARROW.to_owned(), class: Class::Note }
+    Look::note(NARROW)
 }
 
 fn push_line(lines: &mut String, path: &str, before: Option<u64>, count: u64) {

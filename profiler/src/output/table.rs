@@ -6,19 +6,25 @@ use serde::Serialize;
 
 use super::color::Class;
 use super::error::OutputError;
-use super::text::printable;
+use super::look::TOO_MANY_FRAMES;
 use super::{Format, OutputOptions, folded, svg};
-use crate::profile::{Amount, Both, Change, Diff, FrameRef, Function, Normalize, Profile, TopRow, shorten};
+use crate::profile::printable;
+use crate::profile::{
+    Amount, Both, ByFunction, CallTree, Change, Diff, Direction, FunctionRef, Normalize, Profile, Top, TopRow,
+    TreeLayout, shorten,
+};
 
 /// Longest name in a table, in bytes.
 const MAX_NAME_BYTES: usize = 120;
+/// Nodes of a comparison's tree at most, about 100 MiB of JSON.
+const MAX_NODES: usize = 1 << 20;
 
 /// Writes the functions that use the most, at most `rows` of them.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn write_top(profile: &Profile, rows: usize, mut writer: impl Write) -> io::Result<()> {
-    let top = profile.top();
+    let top = Top::of(profile);
     let all = top.all;
     writeln!(
         writer,
@@ -101,7 +107,7 @@ pub fn write_diff(
         Format::Svg => svg::write_diff(profiles, diff.factor(), options, writer)?,
         Format::Folded => folded::write_diff(profiles, diff.factor(), options, writer)?,
         Format::Firefox => {
-            serde_json::to_writer(&mut writer, &json(diff)).map_err(io::Error::from)?;
+            serde_json::to_writer(&mut writer, &json(profiles, diff)).map_err(io::Error::from)?;
             writer.write_all(b"\n")?;
         }
         Format::Pprof => return Err(OutputError::NoDiff),
@@ -153,7 +159,10 @@ struct ChangeJson<'d> {
     total_confidence: f64,
 }
 
-fn json<'d>(diff: &'d Diff<'_>) -> DiffJson<'d> {
+fn json<'d>(profiles: [&'d Profile; 2], diff: &'d Diff<'_>) -> DiffJson<'d> {
+    let rest = FunctionRef::note(TOO_MANY_FRAMES);
+    let layout = TreeLayout { direction: Direction::RootFirst, max_nodes: MAX_NODES, rest };
+    let tree = CallTree::new(profiles.map(Some), &ByFunction, layout);
     let values = |both: Both| [diff.value(both[0], 0), diff.value(both[1], 1)];
     let samples = |both: Both| both.map(|amount| amount.samples);
     DiffJson {
@@ -171,13 +180,13 @@ fn json<'d>(diff: &'d Diff<'_>) -> DiffJson<'d> {
                 duration_s: side.duration.as_secs_f64(),
             })
             .collect(),
-        functions: diff.functions.iter().map(function_json).collect(),
-        nodes: diff
-            .nodes
+        functions: tree.frames().map(function_json).collect(),
+        nodes: tree
+            .nodes()
             .iter()
             .map(|node| NodeJson {
-                parent: node.parent,
-                function: node.function,
+                parent: node.parent(),
+                function: node.frame(),
                 own: samples(node.own),
                 total: samples(node.total),
             })
@@ -196,7 +205,7 @@ fn json<'d>(diff: &'d Diff<'_>) -> DiffJson<'d> {
     }
 }
 
-fn function_json<'d>(function: &'d Function<'_>) -> FunctionJson<'d> {
+fn function_json<'d>(function: &FunctionRef<'d>) -> FunctionJson<'d> {
     FunctionJson {
         name: printable(function.name),
         kind: class(function).label(),
@@ -206,12 +215,11 @@ fn function_json<'d>(function: &'d Function<'_>) -> FunctionJson<'d> {
 }
 
 /// What a function's colour would be; an inlined one counts as what it is.
-fn class(function: &Function<'_>) -> Class {
-    let Function { name, kind, tier, .. } = *function;
-    Class::of(FrameRef { name, kind, tier, inlined: false, module: None, source: None, address: 0 })
+fn class(function: &FunctionRef<'_>) -> Class {
+    Class::of(function.as_frame())
 }
 
-fn shown(function: &Function<'_>) -> String {
+fn shown(function: &FunctionRef<'_>) -> String {
     let name = printable(function.name);
     let mut shown = shorten(&name, MAX_NAME_BYTES).into_owned();
     // A bracketed module, such as [jit], says no more than the kind.

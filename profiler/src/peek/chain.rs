@@ -1,7 +1,8 @@
 //! Judges unwritten bytes: do they continue the file, and which whole records do they hold? Pure.
 
-use crate::jitdump::{FileHeader, HEADER_SIZE};
 use crate::peek::snapshot::DumpEnd;
+use jitprof_jitdump::perfmap::parse_line;
+use jitprof_jitdump::{FileHeader, HEADER_SIZE};
 
 /// More than any record of real producers (V8's largest code objects are a few hundred KiB).
 const MAX_RECORD_BYTES: usize = 64 << 20;
@@ -62,12 +63,12 @@ pub(super) enum Implausible {
 
 /// Walks the records of `torn ++ pending`. A record that is not whole yet ends the walk; its length, as far as it is
 /// known, has to make sense, too.
-pub(super) fn walk(end: &DumpEnd<'_>, pending: &[u8], expect: &Expect) -> Result<Chain, Implausible> {
+pub(super) fn walk(end: &DumpEnd, pending: &[u8], expect: &Expect) -> Result<Chain, Implausible> {
     let mut chain = Chain::default();
     let Some((owed, rest)) = usize::try_from(end.owed).ok().and_then(|owed| Some((owed, pending.get(owed..)?))) else {
         return Ok(chain);
     };
-    let stream = [end.torn, rest].concat();
+    let stream = [&end.torn, rest].concat();
     let mut at = 0;
     if end.at_start {
         if stream.len() < HEADER_SIZE {
@@ -94,6 +95,20 @@ pub(super) fn walk(end: &DumpEnd<'_>, pending: &[u8], expect: &Expect) -> Result
     Ok(chain)
 }
 
+/// The whole lines of `torn ++ pending`, each of which has to be one of a perf map's.
+pub(super) fn lines(end: &DumpEnd, pending: &[u8]) -> Result<Chain, Implausible> {
+    let text = [&end.torn, pending].concat();
+    let Some(last) = memchr::memrchr(b'\n', &text) else { return Ok(Chain::default()) };
+    let whole = &text[..=last];
+    let mut lines = whole.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+    if lines.any(|line| parse_line(line).is_err()) {
+        return Err(Implausible::Shape);
+    }
+    let records = memchr::memchr_iter(b'\n', whole).count();
+    let records = u64::try_from(records).unwrap_or(u64::MAX);
+    Ok(Chain { complete: whole.len().saturating_sub(end.torn.len()), records, loads: Vec::new() })
+}
+
 /// Whether the code of a LOAD is what memory holds: three quarters of its bytes, a salt in the last ones not counted.
 ///
 /// Not all of them: V8's collector rewrites the pointers in code when it moves what they point to. What has been
@@ -117,7 +132,7 @@ pub(super) fn same_code(recorded: &[u8], memory: &[u8]) -> bool {
 ///
 /// The second is possible only while the file ends within that code. Which block it is follows from where the code
 /// begins (producers write it with an fwrite of its own); if the reader has that no more, a few are tried.
-pub(super) fn flush_ends(end: &DumpEnd<'_>, capacity: usize) -> Vec<u64> {
+pub(super) fn flush_ends(end: &DumpEnd, capacity: usize) -> Vec<u64> {
     let len = end.file_len;
     let block = u64::try_from(capacity).unwrap_or(0);
     if block == 0 || len < block || !len.is_multiple_of(block) {
@@ -129,7 +144,7 @@ pub(super) fn flush_ends(end: &DumpEnd<'_>, capacity: usize) -> Vec<u64> {
         ends.extend(before.filter(|end| *end >= block));
     } else {
         let begin = u64::try_from(end.torn.len()).ok().and_then(|torn| len.checked_sub(torn));
-        let code = begin.zip(payload_start(end.torn)).and_then(|(begin, start)| begin.checked_add(start));
+        let code = begin.zip(payload_start(&end.torn)).and_then(|(begin, start)| begin.checked_add(start));
         let bypass = code.and_then(|code| code.checked_next_multiple_of(block));
         ends.extend(bypass.filter(|end| *end < len && *end >= block));
     }

@@ -11,9 +11,12 @@
 //!                          <---- pending ---->
 //! ```
 //!
-//! What is checked before anything is reported, and why that is enough: docs/peek.md.
+//! What is checked before anything is reported, and why that is enough: docs/design/peek.md.
+//!
+//! [`Peek`] says what to look at and judges what was seen; it does no I/O. [`look`] looks.
 
 mod chain;
+mod look;
 mod remote;
 mod search;
 mod snapshot;
@@ -21,21 +24,19 @@ mod stdio;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 
+use jitprof_common::units::{Avma, MonoNs, Pid};
+use jitprof_jitdump::DumpStream;
+use jitprof_jitdump::code::{CodeEvent, CodeOrigin};
+use jitprof_jitdump::perfmap::PerfMapStream;
 use serde::Serialize;
 
-use crate::code::CodeEvent;
-use crate::jitdump::{DumpTail, FLAG_ARCH_TIMESTAMP};
-use crate::peek::chain::{Expect, LoadRecord, same_code};
+pub use crate::peek::look::{Look, Sight, What, look};
 use crate::peek::remote::Remote;
-use crate::peek::search::{Progress, Search};
-use crate::peek::snapshot::{DumpEnd, Refusal, Seen, Snapshot, Source};
+pub use crate::peek::snapshot::{DumpEnd, Refusal, Seen};
 use crate::peek::stdio::Memory;
-use crate::process::{monotonic_now, procfs};
-use crate::units::{Avma, MonoNs, Pid};
+use crate::process::open::FileId;
 
 /// The pause after a first search that found nothing; it doubles with each further one.
 const FIRST_PAUSE_NS: u64 = 1_000_000_000;
@@ -43,8 +44,6 @@ const FIRST_PAUSE_NS: u64 = 1_000_000_000;
 const MAX_FRUITLESS: u32 = 6;
 /// Refused states of one FILE before it is searched anew. Refusals pass: after a fork, until the next whole block.
 const MAX_REFUSALS: u32 = 64;
-/// Code bytes that are compared for one record; producers' functions are smaller by far.
-const MAX_CODE_COMPARED: usize = 64 << 10;
 
 /// Reads what is mapped of `into.len()` bytes at an address of a running process, and says how much that was. Needs
 /// CAP_SYS_PTRACE or the same user; does not stop the process.
@@ -53,6 +52,34 @@ const MAX_CODE_COMPARED: usize = 64 << 10;
 /// The process is gone, its memory may not be read, or nothing is mapped there.
 pub fn read_memory(pid: Pid, addr: Avma, into: &mut [u8]) -> io::Result<usize> {
     Remote(pid).read(addr, into)
+}
+
+/// The reader of what is being followed: it knows what is in the file, and what further bytes would bring.
+pub trait Ahead {
+    /// The file's length, all of which has been read.
+    fn file_len(&self) -> u64;
+    /// What these bytes would bring if they came next.
+    fn tentative(&self, bytes: &[u8]) -> Vec<CodeEvent>;
+}
+
+impl Ahead for DumpStream {
+    fn file_len(&self) -> u64 {
+        DumpStream::file_len(self)
+    }
+
+    fn tentative(&self, bytes: &[u8]) -> Vec<CodeEvent> {
+        DumpStream::tentative(self, bytes).0
+    }
+}
+
+impl Ahead for PerfMapStream {
+    fn file_len(&self) -> u64 {
+        self.read_to().map_or(0, |(offset, _)| offset)
+    }
+
+    fn tentative(&self, bytes: &[u8]) -> Vec<CodeEvent> {
+        PerfMapStream::tentative(self, bytes)
+    }
 }
 
 /// What was searched, found and refused. Serialises into the account.
@@ -64,7 +91,7 @@ pub struct PeekStats {
     pub bytes_scanned: u64,
     /// Searches that found the dump's FILE.
     pub found: u64,
-    /// Polls that had to read the buffer because something had changed.
+    /// Looks that had to read the buffer because something had changed.
     pub reads: u64,
     /// Whole records reported before they were in the file.
     pub verified_records: u64,
@@ -82,37 +109,26 @@ pub struct PeekStats {
     pub rejected_pid: u64,
     /// Buffers refused because of a time outside of the process' life.
     pub rejected_time: u64,
-    /// Reads that the target overtook; they are repeated with the next poll.
+    /// Reads that the target overtook; they are repeated with the next look.
     pub overtaken: u64,
     /// Reads of the target's memory or of its /proc that failed.
     pub read_errors: u64,
 }
 
-/// Follows the stdio buffer of one dump of one process.
+/// Follows the stdio buffer of one dump, or perf map, of one process.
 #[derive(Debug)]
 pub struct Peek {
-    process: Target,
+    own_pid: u32,
+    start: MonoNs,
     state: State,
     fruitless: u32,
     stats: PeekStats,
-}
-
-/// Whose buffer, of which file.
-#[derive(Debug)]
-struct Target {
-    pid: Pid,
-    own_pid: u32,
-    start: MonoNs,
-    file: File,
-    /// `st_dev` and inode of the dump.
-    identity: (u64, u64),
 }
 
 #[derive(Debug)]
 enum State {
     /// No search before this time.
     Paused(MonoNs),
-    Searching(Search),
     Found(Found),
     /// The producer has no FILE, or the process may not be read.
     GivenUp,
@@ -121,7 +137,7 @@ enum State {
 /// The dump's FILE, and what was last seen of it.
 #[derive(Debug)]
 struct Found {
-    file: Avma,
+    address: Avma,
     seen: Option<Seen>,
     /// States refused since the last good one.
     refusals: u32,
@@ -132,45 +148,84 @@ struct Found {
 }
 
 impl Peek {
-    /// For a process that started at `start` and has the id `own_pid` in its own namespace, and the dump that it
-    /// writes, opened for reading. Reads nothing of the process yet.
-    ///
-    /// # Errors
-    /// fstat(2) fails on the file.
-    pub fn new(pid: Pid, own_pid: u32, start: MonoNs, file: File) -> io::Result<Self> {
-        let meta = file.metadata()?;
-        let process = Target { pid, own_pid, start, file, identity: (meta.dev(), meta.ino()) };
-        Ok(Self { process, state: State::Paused(MonoNs(0)), fruitless: 0, stats: PeekStats::default() })
+    /// For a process that started at `start` and has the id `own_pid` in its own namespace.
+    pub fn new(own_pid: u32, start: MonoNs) -> Self {
+        let state = State::Paused(MonoNs(0));
+        Self { own_pid, start, state, fruitless: 0, stats: PeekStats::default() }
     }
 
-    /// Reports records that are not in the file yet and that were not reported before, in the order of the buffer.
-    /// The same records come again from the file once they are written, equal but for their origin.
+    /// What to look at now, if anything: `end` is what the dump's reader knows of the file's end, all of which it has
+    /// read. `file` is the dump, of this device and inode.
     ///
-    /// `tail` is the same dump's, polled just before; if it has not reached the file's end, nothing is read.
-    ///
-    /// Cost: one read of 116 bytes when nothing has changed; when something has, reads of the buffer, of the file's
-    /// last block and of each new function's code; during a search 8 MiB of target memory (5 to 8 ms) a call,
-    /// 256 MiB in all, at most six times.
-    pub fn poll(&mut self, tail: &DumpTail) -> Vec<CodeEvent> {
-        let Some(end) = end_of(tail) else {
-            return Vec::new();
-        };
-        let memory = Remote(self.process.pid);
-        if let State::Paused(until) = self.state {
-            if monotonic_now() < until || !is_block_buffered(end.file_len) {
-                return Vec::new();
+    /// Cost of the look: one read of 116 bytes when nothing has changed; when something has, reads of the buffer, of the
+    /// file's last block and of each function's code in it; of a search up to 256 MiB of target memory (160 to 270 ms),
+    /// at most six times.
+    pub fn look(
+        &mut self,
+        (via, file, identity): (Pid, FileId, (u64, u64)),
+        end: DumpEnd,
+        now: MonoNs,
+    ) -> Option<Look> {
+        let what = match &self.state {
+            State::GivenUp => return None,
+            State::Paused(until) if now < *until || !is_block_buffered(end.file_len) => return None,
+            State::Paused(_) => {
+                self.stats.searches += 1;
+                What::Search
             }
-            self.begin_search();
-        }
-        self.search(&memory, &end);
-        match self.read(&memory, &end) {
-            Some(snapshot) => self.report(&memory, &snapshot, tail),
-            None => Vec::new(),
+            State::Found(found) => What::Read { address: found.address, seen: found.seen },
+        };
+        Some(Look { via, own_pid: self.own_pid, start: self.start, file, identity, end, what })
+    }
+
+    /// Judges what was seen. Gives records that are not in the file yet and that were not reported before, in the order of
+    /// the buffer. The same records come again from the file once they are written, equal but for their origin.
+    ///
+    /// `stream` is the same dump's, as it was when the look was asked for.
+    pub fn take(&mut self, sight: Sight, stream: &impl Ahead, now: MonoNs) -> Vec<CodeEvent> {
+        match sight {
+            Sight::Found { address, scanned, then } => {
+                self.stats.bytes_scanned += scanned;
+                self.stats.found += 1;
+                self.state = State::Found(Found { address, seen: None, refusals: 0, current: false, reported: 0 });
+                self.take(*then, stream, now)
+            }
+            Sight::Nothing { scanned, refusals } => {
+                self.stats.bytes_scanned += scanned;
+                let overtaken = refusals.contains(&Refusal::Overtaken);
+                refusals.into_iter().for_each(|refusal| self.count(refusal));
+                // What the target was writing to is looked at again at once.
+                if !overtaken {
+                    self.pause(now);
+                }
+                Vec::new()
+            }
+            Sight::NoDescriptor => {
+                self.stats.searches = self.stats.searches.saturating_sub(1);
+                self.pause(now);
+                Vec::new()
+            }
+            Sight::Unreadable => {
+                self.stats.read_errors += 1;
+                self.pause(now);
+                Vec::new()
+            }
+            Sight::Unchanged => {
+                if let State::Found(found) = &mut self.state {
+                    found.current = found.refusals == 0;
+                }
+                Vec::new()
+            }
+            Sight::Refused { refusal, seen } => {
+                self.refuse(refusal, seen, stream.file_len(), now);
+                Vec::new()
+            }
+            Sight::Pending { seen, bytes, loads } => self.report(seen, &bytes, &loads, stream),
         }
     }
 
-    /// Whether the last poll saw the whole buffer: then file and buffer together hold every record that was written
-    /// before that poll began.
+    /// Whether the last look saw the whole buffer: then file and buffer together hold every record that was written
+    /// before that look began.
     pub fn is_current(&self) -> bool {
         matches!(&self.state, State::Found(found) if found.current)
     }
@@ -180,116 +235,59 @@ impl Peek {
         self.stats
     }
 
-    fn begin_search(&mut self) {
-        let (st_dev, inode) = self.process.identity;
-        let fds = procfs::fds_of_file(self.process.pid, st_dev, inode);
-        let maps = procfs::maps(self.process.pid);
-        let (Ok(fds), Ok(maps)) = (fds, maps) else {
-            self.stats.read_errors += 1;
-            return self.pause();
-        };
-        if fds.is_empty() {
-            return self.pause();
-        }
-        self.stats.searches += 1;
-        self.state = State::Searching(Search::new(&maps.mappings, fds));
-    }
-
-    fn search(&mut self, memory: &impl Memory, end: &DumpEnd<'_>) {
-        let State::Searching(search) = &mut self.state else {
-            return;
-        };
-        let progress = search.advance(memory);
-        self.stats.bytes_scanned += search.take_scanned();
-        let mut candidates = search.take_candidates();
-        while let Some(candidate) = candidates.pop() {
-            match self.process.snapshot(memory, candidate, end) {
-                // The buffer may be empty just now; the old bytes behind it were right all the same.
-                Ok(_) => {
-                    self.stats.found += 1;
-                    self.state =
-                        State::Found(Found { file: candidate, seen: None, refusals: 0, current: false, reported: 0 });
-                    return;
-                }
-                Err(Refusal::Overtaken) => {
-                    self.stats.overtaken += 1;
-                    candidates.push(candidate);
-                    if let State::Searching(search) = &mut self.state {
-                        search.keep_candidates(candidates);
-                    }
-                    return;
-                }
-                Err(refusal) => self.count(refusal),
-            }
-        }
-        if progress == Progress::Done {
-            self.pause();
-        }
-    }
-
-    fn pause(&mut self) {
+    fn pause(&mut self, now: MonoNs) {
         self.fruitless += 1;
         self.state = if self.fruitless >= MAX_FRUITLESS {
             State::GivenUp
         } else {
             let pause = FIRST_PAUSE_NS << (self.fruitless - 1);
-            State::Paused(MonoNs(monotonic_now().0.saturating_add(pause)))
+            State::Paused(MonoNs(now.0.saturating_add(pause)))
         };
     }
 
-    /// The pending bytes, if they have changed and continue the file.
-    fn read(&mut self, memory: &impl Memory, end: &DumpEnd<'_>) -> Option<Snapshot> {
-        let State::Found(found) = &mut self.state else {
-            return None;
-        };
-        let seen = snapshot::seen(memory, found.file, end.file_len).ok();
-        if seen.is_some() && seen == found.seen {
-            found.current = found.refusals == 0;
-            return None;
-        }
-        found.current = false;
+    fn refuse(&mut self, refusal: Refusal, seen: Option<Seen>, file_len: u64, now: MonoNs) {
         self.stats.reads += 1;
-        let refusal = match self.process.snapshot(memory, found.file, end) {
-            Ok(snapshot) => return Some(snapshot),
-            Err(refusal) => refusal,
-        };
-        // What was overtaken is repeated with the next poll; a state that was refused is not looked at again.
-        if refusal != Refusal::Overtaken {
-            found.refusals += 1;
-            // What was reported at another length of the file says nothing about this one.
-            if found.seen.map(|seen| seen.file_len) != Some(end.file_len) {
-                found.reported = 0;
-            }
-            found.seen = seen;
-            if refusal == Refusal::Unreadable || found.refusals >= MAX_REFUSALS {
-                // The process has ended, or the FILE was closed and its memory given back.
-                self.pause();
-            }
-        }
         self.count(refusal);
-        None
-    }
-
-    fn report(&mut self, memory: &impl Memory, snapshot: &Snapshot, tail: &DumpTail) -> Vec<CodeEvent> {
-        let State::Found(found) = &mut self.state else {
-            return Vec::new();
-        };
-        if found.seen.is_none_or(|seen| seen.file_len != snapshot.seen.file_len) {
+        let State::Found(found) = &mut self.state else { return };
+        found.current = false;
+        // What was overtaken is repeated with the next look; a state that was refused is not looked at again.
+        if refusal == Refusal::Overtaken {
+            return;
+        }
+        found.refusals += 1;
+        // What was reported at another length of the file says nothing about this one.
+        if found.seen.map(|seen| seen.file_len) != Some(file_len) {
             found.reported = 0;
         }
-        (found.seen, found.refusals, self.fruitless) = (Some(snapshot.seen), 0, 0);
+        found.seen = seen;
+        if refusal == Refusal::Unreadable || found.refusals >= MAX_REFUSALS {
+            // The process has ended, or the FILE was closed and its memory given back.
+            self.pause(now);
+        }
+    }
+
+    /// `loads` are the LOADs among the pending records in their order: where their code should lie, and whether it does.
+    fn report(&mut self, seen: Seen, bytes: &[u8], loads: &[(Avma, bool)], stream: &impl Ahead) -> Vec<CodeEvent> {
+        self.stats.reads += 1;
+        let State::Found(found) = &mut self.state else { return Vec::new() };
+        if found.seen.is_none_or(|before| before.file_len != seen.file_len) {
+            found.reported = 0;
+        }
+        (found.seen, found.refusals, self.fruitless) = (Some(seen), 0, 0);
         found.current = true;
-        let (events, _) = tail.tentative(snapshot.whole());
+        let events = stream.tentative(bytes);
         let known = found.reported.min(events.len());
         found.reported = events.len();
-        let mut records = snapshot.chain.loads.iter();
+        let mut loads = loads.iter();
         let mut kept = Vec::with_capacity(events.len() - known);
         for (index, event) in events.into_iter().enumerate() {
             // Events and records stand in the same order, so that of two loads at one address each finds its own code.
             let believed = match &event {
+                // A line has no code to compare.
+                CodeEvent::Load(load) if load.origin == CodeOrigin::PerfMap => true,
                 CodeEvent::Load(load) => {
-                    let record = records.find(|record| record.code_addr == load.start.0);
-                    index < known || record.is_some_and(|record| is_in_memory(memory, record))
+                    let matches = loads.find(|(start, _)| *start == load.start).is_some_and(|(_, matches)| *matches);
+                    index < known || matches
                 }
                 _ => true,
             };
@@ -309,53 +307,17 @@ impl Peek {
             Refusal::Unreadable => &mut self.stats.read_errors,
             Refusal::OldBytes => &mut self.stats.rejected_old_bytes,
             Refusal::Position => &mut self.stats.rejected_position,
-            Refusal::Implausible(why) => match why {
-                chain::Implausible::Header => &mut self.stats.rejected_header,
-                chain::Implausible::Shape => &mut self.stats.rejected_shape,
-                chain::Implausible::Pid => &mut self.stats.rejected_pid,
-                chain::Implausible::Time => &mut self.stats.rejected_time,
-            },
+            Refusal::Header => &mut self.stats.rejected_header,
+            Refusal::Shape => &mut self.stats.rejected_shape,
+            Refusal::Pid => &mut self.stats.rejected_pid,
+            Refusal::Time => &mut self.stats.rejected_time,
         };
         *counter += 1;
     }
-}
-
-impl Target {
-    fn snapshot(&self, memory: &impl Memory, address: Avma, end: &DumpEnd<'_>) -> Result<Snapshot, Refusal> {
-        let times = end.monotonic.then(|| (self.start.0, monotonic_now().0));
-        let expect = Expect { own_pid: self.own_pid, times };
-        let source = Source { pid: self.pid, identity: self.identity, memory, file: &self.file };
-        snapshot::take(&source, address, end, &expect)
-    }
-}
-
-/// What the tail knows about the file's end; `None` while it has not reached it, or has lost the chain of records.
-fn end_of(tail: &DumpTail) -> Option<DumpEnd<'_>> {
-    let torn = tail.torn_tail();
-    let parser = tail.reader().parser();
-    let read_to = torn.start.0.checked_add(u64::try_from(torn.bytes.len()).ok()?)?.checked_sub(torn.owed)?;
-    if read_to != tail.file_len() || parser.is_lost() {
-        return None;
-    }
-    let header = parser.header();
-    Some(DumpEnd {
-        file_len: tail.file_len(),
-        torn: torn.bytes,
-        owed: torn.owed,
-        at_start: header.is_none(),
-        monotonic: header.is_some_and(|header| header.flags & FLAG_ARCH_TIMESTAMP == 0),
-    })
 }
 
 /// Producers that write without a buffer leave lengths that are no multiple of any block; searching their memory
 /// would be in vain.
 fn is_block_buffered(file_len: u64) -> bool {
     file_len.is_multiple_of(512)
-}
-
-/// Whether the code that the record announces is what the target's memory holds.
-fn is_in_memory(memory: &impl Memory, record: &LoadRecord) -> bool {
-    let recorded = &record.code[..record.code.len().min(MAX_CODE_COMPARED)];
-    let mut now = vec![0; recorded.len()];
-    memory.read_exact(Avma(record.code_addr), &mut now).is_ok() && same_code(recorded, &now)
 }

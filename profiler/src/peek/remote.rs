@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::peek::stdio::Memory;
-use crate::units::{Avma, Pid};
+use jitprof_common::units::{Avma, Pid};
 
 /// The memory of a running process, by process_vm_readv(2). Needs CAP_SYS_PTRACE or the same user.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::peek::stdio::{FILE_BYTES, Memory, StdioFile};
 use crate::process::{Mapping, MappingKind};
-use crate::units::Avma;
+use jitprof_common::units::Avma;
 
 /// What one call may read: 8 MiB take 5 to 8 ms (256 MiB in 161 to 270 ms on two busy CPUs), and the tail of the dump
 /// waits for as long.
@@ -85,11 +85,6 @@ impl Search {
     /// Where FILEs of the wanted descriptors were seen so far; drains them.
     pub(super) fn take_candidates(&mut self) -> Vec<Avma> {
         std::mem::take(&mut self.candidates)
-    }
-
-    /// Puts candidates back that could not be judged yet.
-    pub(super) fn keep_candidates(&mut self, candidates: Vec<Avma>) {
-        self.candidates = candidates;
     }
 
     /// Bytes read so far; drains the count.

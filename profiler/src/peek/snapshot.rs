@@ -4,19 +4,34 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::peek::chain::{self, Chain, Expect, Implausible};
 use crate::peek::stdio::{FILE_BYTES, Memory, StdioFile};
 use crate::process::procfs;
-use crate::units::{Avma, Pid};
+use jitprof_common::units::{Avma, Pid};
+use jitprof_jitdump::perfmap::PerfMapStream;
+use jitprof_jitdump::{DumpStream, FLAG_ARCH_TIMESTAMP};
 
 /// Old bytes that are compared with the file, at most: enough that chance cannot make them equal.
 const MAX_OLD_COMPARED: usize = 4096;
 
+/// No producer that writes through a buffer leaves a longer torn record.
+const MAX_TORN_BYTES: usize = 1 << 20;
+
 /// What changes whenever bytes are written to the FILE or to the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
     pub(super) stdio: StdioFile,
     pub(super) file_len: u64,
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+impl Seen {
+    /// As of a FILE with so many bytes that are not in the file, for a machine that is made up.
+    pub(crate) fn made_up(file_len: u64, pending: usize) -> Self {
+        Self { stdio: StdioFile { fd: 3, buffer: Avma(0x6000_0000), capacity: 4096, pending }, file_len }
+    }
 }
 
 /// Pending bytes that continue the file.
@@ -35,9 +50,9 @@ impl Snapshot {
 }
 
 /// Why a FILE's bytes are not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// The target wrote meanwhile; the next poll sees a new state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The target wrote meanwhile; the next look sees a new state.
     Overtaken,
     /// Its memory or its /proc could not be read, or there is no FILE any more.
     Unreadable,
@@ -45,23 +60,71 @@ pub(super) enum Refusal {
     OldBytes,
     /// The descriptor is another file's, or does not stand at the end of the dump.
     Position,
-    /// The records make no sense.
-    Implausible(Implausible),
+    /// The file is empty, and the bytes do not begin with a header of this process.
+    Header,
+    /// A record's type or length makes no sense.
+    Shape,
+    /// A record is of another process.
+    Pid,
+    /// A record's time lies outside of the process' life.
+    Time,
+}
+
+impl From<Implausible> for Refusal {
+    fn from(why: Implausible) -> Self {
+        match why {
+            Implausible::Header => Self::Header,
+            Implausible::Shape => Self::Shape,
+            Implausible::Pid => Self::Pid,
+            Implausible::Time => Self::Time,
+        }
+    }
 }
 
 /// What the dump's reader knows about the end of the file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DumpEnd<'a> {
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DumpEnd {
     /// The file's length, all of which has been read.
-    pub(super) file_len: u64,
+    pub file_len: u64,
     /// The bytes after the last whole record.
-    pub(super) torn: &'a [u8],
+    pub torn: Vec<u8>,
     /// Code bytes of the last record that are not in the file yet and come before anything else; then `torn` is empty.
-    pub(super) owed: u64,
+    pub owed: u64,
     /// Whether the file's header has not been seen yet.
-    pub(super) at_start: bool,
+    pub at_start: bool,
     /// Whether the timestamps are ns of CLOCK_MONOTONIC.
-    pub(super) monotonic: bool,
+    pub monotonic: bool,
+    /// It is no dump, but a perf map: text lines.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lines: bool,
+}
+
+impl DumpEnd {
+    /// Of a stream; `None` while it has not reached the file's end, or has lost the chain of records.
+    pub fn of(stream: &DumpStream) -> Option<Self> {
+        let torn = stream.torn_tail();
+        let parser = stream.reader().parser();
+        let read_to = torn.start.0.checked_add(u64::try_from(torn.bytes.len()).ok()?)?.checked_sub(torn.owed)?;
+        if read_to != stream.file_len() || parser.is_lost() || torn.bytes.len() > MAX_TORN_BYTES {
+            return None;
+        }
+        let header = parser.header();
+        Some(Self {
+            file_len: stream.file_len(),
+            torn: torn.bytes.to_vec(),
+            owed: torn.owed,
+            at_start: header.is_none(),
+            monotonic: header.is_some_and(|header| header.flags & FLAG_ARCH_TIMESTAMP == 0),
+            lines: false,
+        })
+    }
+
+    /// Of a perf map that has been read to its end.
+    pub fn of_map(stream: &PerfMapStream) -> Option<Self> {
+        let (file_len, torn) = stream.read_to()?;
+        let torn = torn.to_vec();
+        Some(Self { file_len, torn, owed: 0, at_start: false, monotonic: false, lines: true })
+    }
 }
 
 /// Where a snapshot is taken from.
@@ -86,7 +149,7 @@ pub(super) fn seen(memory: &impl Memory, address: Avma, file_len: u64) -> io::Re
 pub(super) fn take<M: Memory>(
     source: &Source<'_, M>,
     address: Avma,
-    end: &DumpEnd<'_>,
+    end: &DumpEnd,
     expect: &Expect,
 ) -> Result<Snapshot, Refusal> {
     if len_of(source.file)? != end.file_len {
@@ -115,7 +178,7 @@ pub(super) fn judge(
     seen: Seen,
     mut buffer: Vec<u8>,
     blocks: &[Vec<u8>],
-    end: &DumpEnd<'_>,
+    end: &DumpEnd,
     expect: &Expect,
 ) -> Result<Snapshot, Refusal> {
     let pending = seen.stdio.pending.min(buffer.len());
@@ -125,11 +188,12 @@ pub(super) fn judge(
         return Err(Refusal::OldBytes);
     }
     buffer.truncate(pending);
-    let chain = chain::walk(end, &buffer, expect).map_err(Refusal::Implausible)?;
+    let chain = if end.lines { chain::lines(end, &buffer) } else { chain::walk(end, &buffer, expect) };
+    let chain = chain.map_err(Refusal::from)?;
     Ok(Snapshot { seen, chain, pending: buffer })
 }
 
-fn old_blocks(file: &File, capacity: usize, end: &DumpEnd<'_>) -> Vec<Vec<u8>> {
+fn old_blocks(file: &File, capacity: usize, end: &DumpEnd) -> Vec<Vec<u8>> {
     let ends = chain::flush_ends(end, capacity);
     ends.into_iter().filter_map(|end| read_block(file, end, capacity)).collect()
 }

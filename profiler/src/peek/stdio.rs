@@ -16,7 +16,7 @@
 
 use std::io;
 
-use crate::units::Avma;
+use jitprof_common::units::Avma;
 
 /// Where bytes of a process come from.
 pub(super) trait Memory {
@@ -44,7 +44,7 @@ const MAGIC_MASK: u32 = 0xffff_0000;
 const MAX_BUFFER_BYTES: u64 = 1 << 20;
 
 /// What a FILE says about its unwritten bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct StdioFile {
     /// Its descriptor.
     pub(super) fd: u32,

@@ -12,7 +12,7 @@ pub enum PlogError {
         offset: u64,
         /// Which field of the header.
         field: &'static str,
-        /// What stands there.
+        /// What stands there instead.
         what: String,
     },
     /// A field without which no entry can be found.
@@ -22,13 +22,13 @@ pub enum PlogError {
         offset: u64,
         /// Which field of the header.
         field: &'static str,
-        /// What stands there.
+        /// What stands there instead.
         what: String,
     },
     /// The file, or the temporary file that spans are sorted in, cannot be read or written.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// What was tried, for the message.
         action: &'static str,
         /// What the system said.
         source: io::Error,
@@ -36,7 +36,7 @@ pub enum PlogError {
 }
 
 impl PlogError {
-    /// For `map_err`.
+    /// Makes an error of the system's, for `map_err`.
     pub(super) fn io(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, source }
     }

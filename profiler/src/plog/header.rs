@@ -1,7 +1,7 @@
 //! The header of a log.
 
 use super::error::PlogError;
-use crate::jitdump::ByteOrder;
+use jitprof_jitdump::ByteOrder;
 
 /// The first eight bytes, the same in both byte orders.
 pub const MAGIC: [u8; 8] = *b"HQNplog\n";
@@ -31,7 +31,7 @@ pub struct Header {
     pub entries_offset: u64,
     /// Bytes from one entry to the next.
     pub entry_size: u64,
-    /// Number of entries.
+    /// How many entries the log says it has.
     pub entry_count: u64,
 }
 

@@ -40,7 +40,7 @@ pub struct ImportOptions {
 }
 
 impl Default for ImportOptions {
-    /// Nothing decided.
+    /// What is right for a log of which the user has said nothing.
     fn default() -> Self {
         Self { kinds: Vec::new(), timestamps: None, in_memory: MAX_IN_MEMORY }
     }
@@ -53,11 +53,11 @@ pub struct Counts {
     pub entries: u64,
     /// Entries that were never written.
     pub blank: u64,
-    /// Spans.
+    /// Spans that were made of entries.
     pub spans: u64,
-    /// Marks.
+    /// Marks: points in time without a duration.
     pub marks: u64,
-    /// Values of counters.
+    /// Entries that set a counter.
     pub counters: u64,
     /// Begins without an end, which end with their thread.
     pub unclosed: u64,
@@ -80,15 +80,15 @@ pub struct Counts {
 /// Sums of one trace name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameTotals {
-    /// Spans.
+    /// Spans of the name.
     pub spans: u64,
     /// Nanoseconds of all spans; a span within one of the same name counts twice.
     pub total_ns: u64,
     /// Nanoseconds in which this was the innermost span.
     pub self_ns: u64,
-    /// The longest span.
+    /// Nanoseconds of the longest span.
     pub longest_ns: u64,
-    /// Marks.
+    /// Marks of the name.
     pub marks: u64,
     /// Values of a counter.
     pub counters: u64,
@@ -97,11 +97,11 @@ pub struct NameTotals {
 /// A log that has been read.
 #[derive(Debug)]
 pub struct Trace {
-    /// The header.
+    /// The header as read.
     pub header: Header,
     /// Names of trace ids.
     pub names: NameTable,
-    /// Names of types.
+    /// The names of entry types.
     pub types: NameTable,
     /// Threads, by the indices of spans and marks.
     pub threads: Vec<ThreadSeen>,

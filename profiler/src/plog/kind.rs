@@ -13,7 +13,7 @@ pub enum Kind {
     End,
     /// The entry is a whole span.
     Span,
-    /// A moment.
+    /// The entry stands for one point in time, without a duration.
     Mark,
     /// The designator is a number that changes over time.
     Counter,
@@ -86,7 +86,7 @@ impl fmt::Display for Kind {
 pub struct KindRule {
     /// The type's name, compared without case, or its number.
     pub name: String,
-    /// What it means.
+    /// What entries of the type stand for.
     pub kind: Kind,
 }
 

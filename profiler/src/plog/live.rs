@@ -8,7 +8,7 @@ use super::reader::Log;
 use super::threads::{DESCRIPTOR_BYTES, ThreadMap, ThreadSource, tid_of_pthread};
 use crate::peek::read_memory;
 use crate::process::procfs;
-use crate::units::{Avma, Pid, Tid};
+use jitprof_common::units::{Avma, Pid, Tid};
 
 /// Entries read in one look.
 const MAX_ENTRIES: u64 = 64 << 10;
@@ -60,7 +60,7 @@ impl LiveThreads {
     /// The thread ids of the new entries. A thread that was seen before is looked at again, because descriptors are
     /// used again.
     fn new_ids(&mut self) -> Result<BTreeSet<u64>, PlogError> {
-        let mut log = Log::open(super::open_file(&self.path)?)?;
+        let mut log = Log::open_path(&self.path)?;
         let mut ids = BTreeSet::new();
         let mut written = 0_u64;
         let (next, blank) = log.entries_from(self.next, MAX_ENTRIES, |entry| {

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The public description names these fields and nothing else. How names are encoded, what types mean, and whether a
-//! timestamp is the start or the end of its duration is not public; docs/hqnplog.md says what is certain, what is
+//! timestamp is the start or the end of its duration is not public; docs/reference/hqnplog.md says what is certain, what is
 //! inferred, and which option decides. No log of a real producer was at hand: what is read here are logs of our own
 //! [`writer`] and whatever agrees with the description.
 //!
@@ -26,7 +26,6 @@
 
 mod clock;
 mod error;
-mod file;
 mod header;
 mod import;
 mod kind;
@@ -47,7 +46,6 @@ mod tests;
 
 pub use clock::Clock;
 pub use error::PlogError;
-pub use file::open_file;
 pub use header::{BYTE_ORDER_MARK, ENTRY_SIZE, HEADER_SIZE, Header, MAGIC};
 pub use import::{Counts, ImportOptions, NameTotals, Timestamps, Trace};
 pub use kind::{Kind, KindRule};
@@ -55,7 +53,7 @@ pub use live::LiveThreads;
 pub use names::{Encoding, NameTable};
 pub use nesting::{MAX_DEPTH, Segment};
 pub use order::MAX_IN_MEMORY;
-pub use overlay::{Placed, place};
+pub use overlay::{Placed, SampleTimes, place};
 pub use pairs::{Mark, Span};
 pub use profile::span_profile;
 pub(crate) use profile::thread_name;

@@ -1,4 +1,4 @@
-//! The name tables. Their encoding is not public, so every likely one is tried; see docs/hqnplog.md.
+//! The name tables. Their encoding is not public, so every likely one is tried; see docs/reference/hqnplog.md.
 //!
 //! A reading is believed when all names are printable, it accounts for the whole table but for padding, and it has a
 //! name for every index that entries use. The readings in the order in which they are tried, on a table of two names:
@@ -13,11 +13,11 @@
 
 use std::fmt;
 
-use crate::jitdump::ByteOrder;
+use jitprof_jitdump::ByteOrder;
 
 /// Most names of a table.
 const MAX_NAMES: usize = 1 << 16;
-/// Longest name.
+/// The longest name that is read.
 const MAX_NAME_BYTES: usize = 1024;
 /// Zero bytes that round a table up to a multiple of 8.
 const PADDING: usize = 7;
@@ -40,7 +40,7 @@ pub enum Encoding {
     },
     /// D: offsets, then strings.
     Offsets,
-    /// E: strings.
+    /// Variant E: the names as strings, one after another.
     Strings,
 }
 
@@ -117,7 +117,7 @@ impl NameTable {
         }
     }
 
-    /// All names.
+    /// The table's names in the order of their ids.
     pub fn names(&self) -> &[String] {
         &self.names
     }

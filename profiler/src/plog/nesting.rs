@@ -1,4 +1,4 @@
-//! Which spans a thread was in, at every moment.
+//! Which spans a thread was in, at every time.
 //!
 //! ```text
 //! A ├──────────────────────┤
@@ -23,7 +23,7 @@ pub struct Segment<'a> {
     pub thread: u32,
     /// Nanoseconds of the log's own clock.
     pub start: u64,
-    /// The same; after the start.
+    /// Likewise, where the stretch ends; after the start.
     pub end: u64,
     /// The open spans, outermost first; never empty. The time is the last one's own.
     pub path: &'a [Span],

@@ -46,7 +46,7 @@ impl Sorter {
         Self { limit: limit.max(1), buffer: Vec::new(), runs: Vec::new(), file: None, written: 0 }
     }
 
-    /// Takes a span.
+    /// Takes the next span in.
     ///
     /// # Errors
     /// The temporary file cannot be made or written.

@@ -1,13 +1,14 @@
 //! Puts spans around the samples of the same thread and time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::PlogError;
 use super::import::Trace;
+use super::nesting::Segment;
 use super::profile::span_frame;
 use super::threads::ThreadMap;
 use crate::profile::{Profile, StackId};
-use crate::units::{MonoNs, Tid};
+use jitprof_common::units::{MonoNs, Tid};
 
 /// What placing spans around samples did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,11 +17,11 @@ pub struct Placed {
     pub samples: u64,
     /// Samples of threads that the log has under a known kernel id.
     pub of_known_threads: u64,
-    /// All samples.
+    /// How many samples the recording has.
     pub of_all: u64,
     /// Whether the header's start time was added to the log's times.
     pub start_added: bool,
-    /// Whether log and recording have a moment in common.
+    /// Whether the times of log and recording overlap.
     pub overlaps: bool,
     /// The log's times on the clock of the samples.
     pub log_range: Option<(MonoNs, MonoNs)>,
@@ -28,12 +29,23 @@ pub struct Placed {
     pub unknown_threads: Vec<u64>,
 }
 
+/// How exact the times of the samples are, and how they are kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SampleTimes {
+    /// Added to the log's times, to bring them onto the clock of the samples.
+    pub offset_ns: i64,
+    /// What the samples' times may be early; 0 if they are exact.
+    pub slack_ns: u64,
+    /// The time buckets in which samples are counted afterwards; 0 means 1.
+    pub bucket_ns: u64,
+}
+
 /// Puts the spans of a log as callers around the samples of the same thread and time, and counts the samples anew in
-/// buckets of `bucket_ns`. Samples outside of any span stay as they are. The profile must have been counted with the
-/// time of each sample; `slack_ns` is what its times may be early (0 if they are exact).
+/// the time buckets that are asked for. Samples outside of any span stay as they are. The profile must have been
+/// counted with the time of each sample.
 ///
 /// The log's times are taken for start time + timestamp on the clock of the samples, CLOCK_MONOTONIC; if that does not
-/// meet the recording and the timestamps alone do, for these. `offset_ns` is added to either.
+/// meet the recording and the timestamps alone do, for these.
 ///
 /// Cost: one pass over the spans, and a sort of the samples. Memory: 40 bytes a sample.
 ///
@@ -43,9 +55,7 @@ pub fn place(
     profile: &mut Profile,
     trace: &Trace,
     map: &mut ThreadMap,
-    offset_ns: i64,
-    bucket_ns: u64,
-    slack_ns: u64,
+    times: SampleTimes,
 ) -> Result<Placed, PlogError> {
     let rows = profile.rows();
     let mut by_tid: BTreeMap<Tid, Vec<usize>> = BTreeMap::new();
@@ -54,20 +64,11 @@ pub fn place(
     }
     let ids: Vec<u64> = trace.threads.iter().map(|thread| thread.id).collect();
     map.complete(&ids, &by_tid.keys().copied().collect::<Vec<_>>());
+    let shift = Shift::choose(profile, trace, times.offset_ns);
+    // A time that may be early is taken for the middle of what it may be.
+    let time_of = |index: usize| rows[index].time.0.saturating_add(times.slack_ns / 2);
 
-    let shift = Shift::choose(profile, trace, offset_ns);
-    let mut placed = Placed {
-        of_all: profile.total(),
-        start_added: shift.start_added,
-        overlaps: shift.overlaps,
-        log_range: shift.range(trace),
-        unknown_threads: ids.iter().copied().filter(|id| map.get(*id).is_empty()).collect(),
-        ..Placed::default()
-    };
-    let middle = slack_ns / 2;
-    let time_of = |index: usize| rows[index].time.0.saturating_add(middle);
-    let mut known_rows = vec![false; rows.len()];
-    let mut stacks: Vec<Option<StackId>> = vec![None; rows.len()];
+    let mut outside: Vec<Option<StackId>> = vec![None; rows.len()];
     trace.segments(|segment| {
         let (start, end) = (shift.apply(segment.start).0, shift.apply(segment.end).0);
         let id = usize::try_from(segment.thread).ok().and_then(|index| ids.get(index)).copied().unwrap_or(0);
@@ -76,28 +77,27 @@ pub fn place(
             let inside = indices[from..].iter().take_while(|index| time_of(**index) < end);
             let mut stack = None;
             for &index in inside {
-                let stack = *stack.get_or_insert_with(|| {
-                    segment.path.iter().fold(profile.stack_root(), |prefix, span| {
-                        let frame = span_frame(profile, trace, span.trace_id);
-                        profile.push(prefix, frame)
-                    })
-                });
-                stacks[index] = Some(stack);
+                outside[index] = Some(*stack.get_or_insert_with(|| stack_of(profile, trace, segment)));
             }
         }
         Ok::<(), PlogError>(())
     })?;
-    for indices in ids.iter().flat_map(|id| map.get(*id)).filter_map(|(tid, _)| by_tid.get(tid)) {
-        indices.iter().for_each(|&index| known_rows[index] = true);
-    }
-    let count = |chosen: &dyn Fn(usize) -> bool| {
-        rows.iter().enumerate().filter(|(index, _)| chosen(*index)).map(|(_, row)| row.count).sum()
+    let known = ids.iter().flat_map(|id| map.get(*id)).filter_map(|(tid, _)| by_tid.get(tid)).flatten();
+    // Several of the log's threads may have one kernel id.
+    let known: BTreeSet<usize> = known.copied().collect();
+    let mut placed = Placed {
+        samples: rows.iter().zip(&outside).filter(|(_, stack)| stack.is_some()).map(|(row, _)| row.count).sum(),
+        of_known_threads: known.iter().map(|index| rows[*index].count).sum(),
+        of_all: profile.total(),
+        start_added: shift.start_added,
+        overlaps: shift.overlaps,
+        log_range: shift.range(trace),
+        unknown_threads: ids,
     };
-    placed.samples = count(&|index| stacks[index].is_some());
-    placed.of_known_threads = count(&|index| known_rows[index]);
+    placed.unknown_threads.retain(|id| map.get(*id).is_empty());
     let mut frames = Vec::new();
-    profile.restack(bucket_ns, &rows, |profile, index| {
-        let Some(outside) = stacks[index] else {
+    profile.restack(times.bucket_ns, &rows, |profile, index| {
+        let Some(outside) = outside[index] else {
             return rows[index].stack;
         };
         profile.frames_of(rows[index].stack, &mut frames);
@@ -106,7 +106,15 @@ pub fn place(
     Ok(placed)
 }
 
-/// From the log's clock to that of the samples.
+/// The open spans of a segment as a stack.
+fn stack_of(profile: &mut Profile, trace: &Trace, segment: &Segment<'_>) -> StackId {
+    segment.path.iter().fold(profile.stack_root(), |prefix, span| {
+        let frame = span_frame(profile, trace, span.trace_id);
+        profile.push(prefix, frame)
+    })
+}
+
+/// Relates the log's clock to that of the samples.
 #[derive(Clone, Copy, Debug)]
 struct Shift {
     add: i128,

@@ -17,7 +17,7 @@ const MAX_OPEN: usize = 1 << 18;
 pub struct Span {
     /// Nanoseconds of the log's own clock, its start time left out.
     pub start: u64,
-    /// The same; not before the start.
+    /// Likewise, when it ended; not before the start.
     pub end: u64,
     /// The designator of the entry, or of the begin.
     pub designator: u64,
@@ -128,8 +128,8 @@ impl Pairs {
     }
 
     fn begin(&mut self, entry: &Entry, thread: u32, place: u64) -> Option<Item> {
-        let moment = Entry { duration: 0, ..*entry };
-        let span = self.whole(&moment, thread, place);
+        let opened = Entry { duration: 0, ..*entry };
+        let span = self.whole(&opened, thread, place);
         if self.open_count >= MAX_OPEN {
             self.counts.too_many_open += 1;
             let Span { start: time, trace_id, type_id, designator, .. } = span;

@@ -9,7 +9,7 @@ use super::import::Trace;
 use super::threads::ThreadMap;
 use crate::profile::{FrameId, Profile, ProfileMeta, SampledEvent, StackId, Task, TaskId};
 use crate::symbol::{Frame, FrameKind};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// Every span's own time in nanoseconds, under its thread and the spans around it. A thread has the kernel's id where
 /// the map has one, else its number in the log, from 1.

@@ -1,11 +1,14 @@
 //! Reads a log in blocks: the header, checked; the name tables; the entries, in file order.
 
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use super::error::PlogError;
 use super::header::{ENTRY_SIZE, HEADER_SIZE, Header};
 use super::names::NameTable;
-use crate::jitdump::ByteOrder;
+use crate::regular_file::open_regular;
+use jitprof_jitdump::ByteOrder;
 
 /// Bytes read at once.
 const BLOCK: usize = 1 << 20;
@@ -17,9 +20,9 @@ const MAX_TABLE_BYTES: u64 = 4 << 20;
 /// One record of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// When, in ticks.
+    /// When it was written, in ticks of the log's clock.
     pub timestamp: u64,
-    /// For how long, in ticks.
+    /// How long what it stands for took, in ticks.
     pub duration: u64,
     /// Which thread; a `pthread_t` on Unix.
     pub thread: u64,
@@ -66,6 +69,18 @@ pub struct Log<R> {
     header: Header,
     entries: Extent,
     warnings: Vec<String>,
+}
+
+impl Log<File> {
+    /// Opens a regular file that is to be a log.
+    ///
+    /// # Errors
+    /// There is none, or it may not be read, or as for [`Self::open`].
+    pub fn open_path(path: &Path) -> Result<Self, PlogError> {
+        let file = open_regular(path).map_err(PlogError::io("open it"))?;
+        let no_file = || PlogError::Io { action: "read it", source: io::Error::other("it is no regular file") };
+        Self::open(file.ok_or_else(no_file)?)
+    }
 }
 
 impl<R: Read + Seek> Log<R> {
@@ -239,8 +254,8 @@ fn count(header: &Header, room: u64, warnings: &mut Vec<String>) -> u64 {
     let last = header.entries_offset > header.names_offset.max(header.types_offset);
     if header.entry_count > room {
         warnings.push(format!(
-            "byte 72, number of entries: {} are counted, and the file has room for {room}: the log is cut, or still \
-             written",
+            "byte 72, number of entries: {} are counted, and the file has room for {room}: the log is truncated, or \
+             still written",
             header.entry_count
         ));
     } else if header.entry_count == 0 && room > 0 && last {

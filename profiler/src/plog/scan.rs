@@ -18,7 +18,7 @@ const MAX_TYPES: usize = 1024;
 pub struct ThreadSeen {
     /// The log's id, a pointer on Unix; 0 for the rest beyond [`MAX_THREADS`].
     pub id: u64,
-    /// Its entries.
+    /// How many entries the thread wrote.
     pub entries: u64,
     /// Ticks of the earliest timestamp.
     pub first: u64,
@@ -86,7 +86,7 @@ impl Threads {
         u32::try_from(self.seen.len() - 1).expect("invariant: MAX_THREADS fits 32 bits")
     }
 
-    /// The same threads under the same indices.
+    /// The same threads under the same numbers, for looking them up.
     pub(super) fn of(seen: &[ThreadSeen]) -> Self {
         let mut threads = Self::default();
         for thread in seen.iter().take(MAX_THREADS) {

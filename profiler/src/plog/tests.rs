@@ -2,7 +2,7 @@ use std::io::Cursor;
 
 use super::writer::LogFields;
 use super::*;
-use crate::jitdump::ByteOrder;
+use jitprof_jitdump::ByteOrder;
 
 mod damage;
 mod importing;

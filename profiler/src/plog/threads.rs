@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::jitdump::ByteOrder;
-use crate::units::Tid;
+use jitprof_common::units::Tid;
+use jitprof_jitdump::ByteOrder;
 
 /// Bytes of a descriptor that are read.
 pub(super) const DESCRIPTOR_BYTES: usize = 724;
@@ -105,9 +105,9 @@ impl ThreadMap {
 /// `0xPTR=TID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadRule {
-    /// The log's id.
+    /// The thread's id in the log, a pointer.
     pub id: u64,
-    /// The kernel's.
+    /// The thread's id in the kernel.
     pub tid: Tid,
 }
 

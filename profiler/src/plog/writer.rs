@@ -4,7 +4,7 @@
 use super::header::{BYTE_ORDER_MARK, ENTRY_SIZE, HEADER_SIZE, MAGIC};
 use super::names::Encoding;
 use super::reader::Entry;
-use crate::jitdump::ByteOrder;
+use jitprof_jitdump::ByteOrder;
 
 /// What a log is made of. The default is what the description suggests, in this machine's byte order, without names.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct LogFields<'a> {
     pub header_size: usize,
     /// Bytes of an entry; at least 40, a multiple of 8.
     pub entry_size: usize,
-    /// Ticks per second.
+    /// Frequency of the timestamps' clock, in ticks per second.
     pub ticks_per_second: u64,
     /// The start time in ticks.
     pub start: u64,
@@ -80,7 +80,7 @@ impl LogFields<'_> {
         bytes
     }
 
-    /// A whole log.
+    /// Writes a whole log, header, tables and entries.
     ///
     /// # Panics
     /// As [`head`](Self::head).

@@ -16,29 +16,8 @@ const MAGICS: [[u8; 4]; 2] = [*b"DTiJ", *b"JiTD"];
 /// Producers map one page, wasmtime and .NET less; 64 KiB is the largest page of any architecture.
 const MAX_MARKER_BYTES: u64 = 64 << 10;
 
-/// A mapping that may mark a jitdump.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DumpMapping {
-    /// The mapping; open it with [`open_mapping`](crate::process::open::open_mapping).
-    pub mapping: Mapping,
-    /// The last number in the name: the writer's pid in its own namespace, if the name tells the truth.
-    pub named_pid: Option<u32>,
-}
-
-/// The mappings that may mark a jitdump: small, private, executable, of page 0 of a file with `jit` and `.dump` in its
-/// name. One entry a file.
-pub fn find_dumps<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> Vec<DumpMapping> {
-    let mut found: Vec<DumpMapping> = Vec::new();
-    for mapping in mappings {
-        let seen = |old: &DumpMapping| old.mapping.inode == mapping.inode && old.mapping.device == mapping.device;
-        if is_marker(mapping) && !found.iter().any(seen) {
-            found.push(DumpMapping { mapping: mapping.clone(), named_pid: named_pid(mapping.basename()) });
-        }
-    }
-    found
-}
-
-/// Whether this mapping may mark a jitdump.
+/// Whether this mapping may mark a jitdump: small, private, executable, of page 0 of a file with `jit` and `.dump` in its
+/// name.
 pub fn is_marker(mapping: &Mapping) -> bool {
     let name = mapping.basename();
     mapping.kind == MappingKind::File
@@ -49,6 +28,11 @@ pub fn is_marker(mapping: &Mapping) -> bool {
         && name.find("jit").is_some_and(|at| name[at..].ends_with(".dump"))
 }
 
+/// Whether these are the first bytes of a jitdump, in either byte order.
+pub fn begins_dump(head: &[u8]) -> bool {
+    MAGICS.iter().any(|magic| head.starts_with(magic))
+}
+
 /// Whether the file begins with jitdump's magic, in either byte order. A file that is still empty is none yet: ask
 /// again.
 ///
@@ -57,7 +41,7 @@ pub fn is_marker(mapping: &Mapping) -> bool {
 pub fn is_jitdump(file: &File) -> io::Result<bool> {
     let mut magic = [0; 4];
     match file.read_exact_at(&mut magic, 0) {
-        Ok(()) => Ok(MAGICS.contains(&magic)),
+        Ok(()) => Ok(begins_dump(&magic)),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }
@@ -68,7 +52,26 @@ pub fn perf_map_name(own_pid: u32) -> String {
     format!("perf-{own_pid}.map")
 }
 
-fn named_pid(name: &str) -> Option<u32> {
-    let stem = name.strip_suffix(".dump")?;
-    stem.rsplit('-').next()?.parse().ok()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::procfs::parse_maps;
+
+    #[test]
+    fn dumps_are_marked_by_small_private_executable_mappings_of_page_0() {
+        let maps = parse_maps(
+            b"1000-2000 r-xp 00000000 08:01 1 /tmp/jit-77.dump\n\
+              3000-4000 r-xp 00000000 08:01 2 /home/u/.debug/jit/x/jit-5-1234.dump (deleted)\n\
+              4000-5000 r--p 00000000 08:01 3 /tmp/jit-78.dump\n\
+              5000-6000 r-xp 00001000 08:01 4 /tmp/jit-79.dump\n\
+              6000-7000 r-xs 00000000 08:01 5 /tmp/jit-80.dump\n\
+              7000-8000 r-xp 00000000 08:01 6 /usr/lib/libjit.so\n\
+              10000-90000 r-xp 00000000 08:01 7 /tmp/jit-81.dump\n\
+              a0000-a1000 r-xp 00000000 08:01 8 /tmp/jitter.dump/core\n",
+        );
+        assert_eq!(maps.bad_lines, 0);
+        let marking: Vec<u64> =
+            maps.mappings.iter().filter(|mapping| is_marker(mapping)).map(|mapping| mapping.inode).collect();
+        assert_eq!(marking, [1, 2]);
+    }
 }

@@ -1,12 +1,13 @@
-//! What the kernel's side band reports about tasks, in the initial pid namespace.
+//! What the kernel's sideband reports about tasks, in the initial pid namespace.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use crate::process::mapping::{Device, Mapping, MappingKind, Prot};
-use crate::units::{Avma, FileOffset, MonoNs, Pid, Tid};
+use jitprof_common::units::{Avma, FileOffset, MonoNs, Pid, Tid};
 
 /// One report, with the time at which it happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
     /// When.
     pub time: MonoNs,
@@ -15,7 +16,7 @@ pub struct TaskEvent {
 }
 
 /// What a [`TaskEvent`] reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskChange {
     /// PERF_RECORD_MMAP2: something was mapped, or made executable. Unmapping is never reported.
     Mmap(MmapEvent),
@@ -48,7 +49,7 @@ pub enum TaskChange {
         /// The thread.
         tid: Tid,
     },
-    /// PERF_RECORD_LOST: the side band's buffer was full; what is known may be stale.
+    /// PERF_RECORD_LOST: the sideband's buffer was full; what is known may be stale.
     Lost {
         /// How many records were lost.
         count: u64,
@@ -56,7 +57,7 @@ pub enum TaskChange {
 }
 
 /// The fields of a PERF_RECORD_MMAP2.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MmapEvent {
     /// The process.
     pub pid: Pid,
@@ -77,7 +78,7 @@ pub struct MmapEvent {
 }
 
 /// How an MMAP2 event identifies its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKey {
     /// Device, inode and the inode's generation.
     Inode {

@@ -1,5 +1,6 @@
 //! Control groups as directories: which ones a selection means, and which processes are in them.
 
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::process::labels::{container, unescape_unit, unit};
 use crate::process::procfs;
-use crate::units::Pid;
+use jitprof_common::units::Pid;
 
 /// Directories that are looked at in one hierarchy; a host with a thousand containers has a tenth of this.
 const MAX_GROUPS: usize = 32 << 10;
@@ -17,7 +18,7 @@ const MAX_DEPTH: usize = 32;
 const MAX_PIDS: usize = 64 << 10;
 
 /// Which control groups: those that answer every question that is asked. Of each kind one is enough.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupQuery {
     /// Paths: in a hierarchy (`/system.slice`), or of its directory (`/sys/fs/cgroup/system.slice`).
     pub paths: Vec<String>,
@@ -35,13 +36,13 @@ impl GroupQuery {
 }
 
 /// A control group. What is in a group below belongs to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Its directory.
     pub directory: PathBuf,
     /// Its path in its hierarchy.
     pub path: String,
-    /// Whether its hierarchy is of version 2, which the kernel part can compare with.
+    /// Whether its hierarchy is of version 2, which the BPF program can compare with.
     pub is_v2: bool,
     /// Tells it from a later one of the same path.
     pub inode: u64,

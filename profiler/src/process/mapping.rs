@@ -1,11 +1,12 @@
 //! One mapping of a process.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use crate::units::{Avma, FileOffset};
+use jitprof_common::units::{Avma, FileOffset};
 
 /// A block device by its numbers; 0:0 for memory without a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Device {
     /// Major number.
     pub major: u32,
@@ -24,7 +25,7 @@ impl Device {
 }
 
 /// What a mapping may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Prot {
     /// PROT_READ.
     pub read: bool,
@@ -37,7 +38,7 @@ pub struct Prot {
 }
 
 /// What lies behind a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum MappingKind {
     /// A file, perhaps deleted since.
     File,
@@ -58,7 +59,7 @@ pub enum MappingKind {
 }
 
 /// A range of addresses of one process and what is behind it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// First byte.
     pub start: Avma,
@@ -118,7 +119,7 @@ impl Mapping {
     }
 
     /// The part of this mapping in `start..end`, with the file offset moved along; `None` if that is empty.
-    pub(super) fn clipped(&self, start: Avma, end: Avma) -> Option<Self> {
+    pub(crate) fn clipped(&self, start: Avma, end: Avma) -> Option<Self> {
         let start = start.max(self.start);
         let end = end.min(self.end);
         if start >= end {

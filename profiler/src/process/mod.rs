@@ -1,10 +1,9 @@
-//! Who is running, and what is mapped where, over time.
+//! Who is running, and what is mapped where: what /proc and the sideband say of it.
 //!
 //! ```text
+//! apart     work that may never end                              -> HeldFile
 //! procfs    bounded readers of /proc/PID, pure parsers            -> Maps, Stat, Status, ...
-//! event     what the kernel's side band reports                   -> TaskEvent
-//! space     executable mappings of one process, with their times  -> (address, time) -> Mapping
-//! table     pid -> process, over pid reuse, fork and exec         -> (pid, time) -> Process
+//! event     what the kernel's sideband reports                   -> TaskEvent
 //! open      the file behind a mapping, through the target's root  -> TargetFile
 //! labels    name, user, control group, container, unit            -> Identity
 //! hierarchy control groups as directories                         -> Group
@@ -14,22 +13,19 @@
 //! Everything read here is chosen by the target: its comm, its paths, the number of its mappings. Every reader has a
 //! bound and says when it was reached.
 
+pub mod apart;
 pub mod discover;
 pub mod event;
 pub mod hierarchy;
+mod id;
 pub mod labels;
 mod mapping;
 pub mod open;
 pub mod procfs;
-mod space;
 mod sys;
-mod table;
-#[cfg(test)]
-mod tests;
 mod vdso;
 
+pub use id::ProcessId;
 pub use mapping::{Device, Mapping, MappingKind, Prot};
-pub use space::AddressSpace;
 pub use sys::monotonic_now;
-pub use table::{Process, ProcessId, ProcessStats, Processes};
 pub use vdso::own_vdso;

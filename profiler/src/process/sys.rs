@@ -1,66 +1,97 @@
-//! The two system calls that the standard library has no safe form of, and that reading /proc safely needs.
-#![expect(unsafe_code, reason = "openat2 and clock_gettime have no safe wrapper among the dependencies")]
+//! Two system calls that reading /proc safely needs.
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Less is what lies between two readings of clocks.
+const LEAST_SUSPENSION_NS: u64 = 1_000_000;
+/// Suspensions of the machine that are known at most.
+const MAX_SUSPENSIONS: usize = 256;
 
 /// Opens `path` relative to `root`, which is the root directory of the whole resolution: neither `..` nor an absolute
 /// symbolic link leads out of it, and magic links of a /proc inside of it are refused. Linux ≥ 5.6.
-pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &CStr, flags: i32) -> io::Result<OwnedFd> {
-    let how = OpenHow {
-        flags: u64::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?,
-        mode: 0,
-        resolve: libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS,
-    };
-    // SAFETY: `path` is NUL-terminated and `how` is a struct open_how of the size passed along; both outlive the call.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            root.as_raw_fd(),
-            path.as_ptr(),
-            std::ptr::from_ref(&how),
-            size_of::<OpenHow>(),
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let fd = i32::try_from(fd).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
-    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
 }
-
-/// `struct open_how`, whose libc counterpart is non-exhaustive and cannot be written as a literal.
-#[repr(C)]
-struct OpenHow {
-    flags: u64,
-    mode: u64,
-    resolve: u64,
-}
-
-const _: () = assert!(size_of::<OpenHow>() == 24);
 
 /// Now on CLOCK_MONOTONIC.
 pub fn monotonic_now() -> MonoNs {
-    MonoNs(clock_ns(libc::CLOCK_MONOTONIC))
+    MonoNs(clock_ns(ClockId::Monotonic))
 }
 
 /// CLOCK_BOOTTIME minus CLOCK_MONOTONIC in ns: the time that the machine has spent suspended.
 pub(super) fn suspended_ns() -> u64 {
     // Monotonic is read first, so that the difference is never negative; a few hundred ns too much do not matter
     // beside the 10 ms ticks that it is used with.
-    let mono = clock_ns(libc::CLOCK_MONOTONIC);
-    clock_ns(libc::CLOCK_BOOTTIME).saturating_sub(mono)
+    let mono = clock_ns(ClockId::Monotonic);
+    clock_ns(ClockId::Boottime).saturating_sub(mono)
 }
 
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `at` is a valid timespec that the call fills in.
-    let failed = unsafe { libc::clock_gettime(clock, &raw mut at) };
-    assert_eq!(failed, 0, "both clocks exist on every Linux since 2.6.39");
+/// What CLOCK_BOOTTIME was on CLOCK_MONOTONIC, by the difference that was seen then: with the one that is now, a process
+/// from before the machine was suspended would seem to be another one.
+pub(super) fn boot_to_mono_ns(boot_ns: u64) -> u64 {
+    static SEEN: Mutex<Differences> = Mutex::new(Differences(Vec::new()));
+    let (now, difference) = (since_boot_ns(), suspended_ns());
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    boot_ns.saturating_sub(seen.at(boot_ns, now, difference))
+}
+
+/// How much the two clocks have differed, and until when, on CLOCK_BOOTTIME.
+struct Differences(Vec<(u64, u64)>);
+
+impl Differences {
+    /// The difference at a time, if it is `difference` now.
+    fn at(&mut self, boot_ns: u64, now: u64, difference: u64) -> u64 {
+        match self.0.last_mut() {
+            Some((until, last)) if last.abs_diff(difference) < LEAST_SUSPENSION_NS => *until = now.max(*until),
+            last => {
+                if let Some((until, last)) = last {
+                    // While the machine was suspended, nothing began: whatever is from then is from right before.
+                    *until = until.saturating_add(difference.saturating_sub(*last));
+                }
+                self.0.push((now, difference));
+            }
+        }
+        if self.0.len() > MAX_SUSPENSIONS {
+            self.0.remove(0);
+        }
+        self.0.iter().find(|(until, _)| boot_ns <= *until).map_or(difference, |(_, difference)| *difference)
+    }
+}
+
+/// CLOCK_BOOTTIME in ns.
+pub(super) fn since_boot_ns() -> u64 {
+    clock_ns(ClockId::Boottime)
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let at = clock_gettime(clock);
     let secs = u64::try_from(at.tv_sec).unwrap_or(0);
     secs.saturating_mul(1_000_000_000).saturating_add(u64::try_from(at.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_stays_what_it_was_when_the_machine_is_suspended() {
+        const S: u64 = 1_000_000_000;
+        let mut seen = Differences(Vec::new());
+        // Suspended for 5 s before anybody looked, then for an hour.
+        assert_eq!(seen.at(90 * S, 100 * S, 5 * S), 5 * S);
+        assert_eq!(seen.at(90 * S, 110 * S, 5 * S + 300), 5 * S);
+        assert_eq!(seen.at(90 * S, 3750 * S, 3605 * S), 5 * S, "the same process has the same start");
+        assert_eq!(seen.at(3740 * S, 3750 * S, 3605 * S), 3605 * S, "and one from afterwards that of its fork");
+        assert_eq!(seen.at(109 * S, 3760 * S, 3605 * S), 5 * S);
+        // It began after the last look before.
+        assert_eq!(seen.at(115 * S, 3760 * S, 3605 * S), 5 * S);
+    }
 }

@@ -31,7 +31,7 @@ impl Filter {
         }
     }
 
-    /// Whether everything passes.
+    /// Whether it lets every sample through.
     pub fn is_empty(&self) -> bool {
         self.wanted.is_empty()
     }
@@ -54,7 +54,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::units::{Pid, Tid};
+    use jitprof_common::units::{Pid, Tid};
 
     #[test]
     fn every_name_must_have_one_of_its_values() {

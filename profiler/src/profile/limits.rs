@@ -19,11 +19,27 @@ pub struct Limits {
     pub tasks: usize,
     /// Distinct (time bucket, stack, task).
     pub rows: usize,
+    /// Of names, frames and stacks, whoever's samples they are of leaves room for the others' (see [`Shares`](super::Shares)).
+    pub in_shares: bool,
+}
+
+impl Limits {
+    /// Those of a recording of processes that do not trust each other.
+    pub fn in_shares() -> Self {
+        Self { in_shares: true, ..Self::default() }
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { string_bytes: 64 << 20, frames: 1 << 19, stacks: 1 << 21, tasks: 1 << 16, rows: 1 << 21 }
+        Self {
+            string_bytes: 64 << 20,
+            frames: 1 << 19,
+            stacks: 1 << 21,
+            tasks: 1 << 16,
+            rows: 1 << 21,
+            in_shares: false,
+        }
     }
 }
 
@@ -32,7 +48,7 @@ impl Default for Limits {
 pub struct Overflow {
     /// Strings replaced by `[name table full]`.
     pub strings: u64,
-    /// Modules left away.
+    /// Frames whose module was left out because the table was full.
     pub modules: u64,
     /// Frames replaced by `[profile full]`.
     pub frames: u64,
@@ -45,13 +61,13 @@ pub struct Overflow {
 }
 
 impl Overflow {
-    /// Whether everything fitted.
+    /// Whether nothing was left out.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Cuts a text to at most `max_bytes` bytes at a character boundary. A cut text ends in `…#` and eight hex digits of
+/// Truncates a text to at most `max_bytes` bytes at a character boundary. A truncated text ends in `…#` and eight hex digits of
 /// the whole text's hash, so that two long names with the same beginning stay two names.
 ///
 /// `max_bytes` must be at least 16.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::labels::Labels;
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// What the sampling timer counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct ProfileMeta {
     pub title: String,
     /// Wall-clock time at which the recording began.
     pub start_time: SystemTime,
-    /// The same moment on the clock of the samples.
+    /// The same time as a timestamp of the samples' clock.
     pub start: MonoNs,
     /// How long the recording took.
     pub duration: Duration,
@@ -57,12 +57,12 @@ impl ProfileMeta {
 /// A thread under one name. A thread that renames itself is a new task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Task {
-    /// The process.
+    /// The process that the thread belongs to.
     pub pid: Pid,
     /// When that process started. It tells two processes with the same pid apart, and is only ever compared, so any
     /// unit will do as long as a run keeps to it.
     pub process_start: u64,
-    /// The thread.
+    /// The thread's kernel id.
     pub tid: Tid,
     /// The thread's name, unsanitized.
     pub comm: Arc<str>,

@@ -11,26 +11,47 @@
 //! in the speed test of the outputs (20,000 frames, 134,000 stack prefixes). What no longer fits is counted under a note frame that says
 //! so, and in [`Overflow`]; the total stays true.
 
+mod amount;
+mod call_tree;
 mod diff;
 mod filter;
+mod forest;
+mod frames;
+mod function;
+mod handle;
 mod labels;
 mod limits;
+mod merge;
 mod meta;
 mod order;
-mod restack;
-mod select;
+mod printable;
+mod shares;
 mod significance;
 mod table;
 #[cfg(test)]
 mod tests;
 mod top;
+mod totals;
+mod transfer;
 
-pub use diff::{Both, Change, Diff, DiffNode, Normalize, Side};
+pub use amount::{Amount, Both};
+pub use call_tree::{CallTree, TreeLayout, TreeNode};
+pub use diff::{Change, Diff, Normalize, Side};
 pub use filter::{Filter, label_of};
+pub use frames::{FrameRef, ModuleRef};
+pub use function::{ByFunction, FunctionRef};
+pub use handle::{FrameId, StackId, TaskId};
 pub use labels::{LABEL_NAMES, Labels};
 pub(crate) use limits::fnv1a;
 pub use limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
+pub use merge::{Direction, MergeBy};
 pub use meta::{ProfileMeta, SampledEvent, Task};
 pub use order::Row;
-pub use table::{FrameId, FrameRef, ModuleRef, Profile, StackId, TaskId};
-pub use top::{Amount, Function, Top, TopRow};
+pub(crate) use printable::printable;
+pub use shares::{Holder, Shares};
+pub use table::Profile;
+pub use top::{Top, TopRow};
+pub use totals::{FrameTotals, Used};
+
+/// Hashes of our own small ids. Text and addresses, which the target chooses, go to the default hasher.
+type IdHash = std::hash::BuildHasherDefault<rustc_hash::FxHasher>;

@@ -1,81 +1,25 @@
-//! The tables of a profile and their handles.
+//! A profile: its frames, stacks, tasks and counts.
 
-use std::hash::BuildHasherDefault;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use indexmap::{IndexMap, IndexSet};
-use rustc_hash::FxHasher;
+use rustc_hash::FxHashMap;
 
-use super::limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
+use super::IdHash;
+use super::frames::{FrameRef, FrameTable, PROFILE_FULL};
+use super::handle::{FrameId, StackId, TaskId};
+use super::limits::{Limits, Overflow};
 use super::meta::{ProfileMeta, Task};
-use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
-use crate::units::{MonoNs, Pid, Tid};
-
-/// Hashes of our own small ids. Text and addresses, which the target chooses, go to the default hasher.
-type IdHash = BuildHasherDefault<FxHasher>;
+use super::order::{Row, sort_rows};
+use super::shares::{Holder, Shares};
+use super::transfer::Transfer;
+use crate::symbol::Frame;
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// Handles are 32 bits; half of that leaves room for the entries that stand for what did not fit.
 const MAX_ENTRIES: usize = 1 << 31;
-
-/// What a string costs beyond its bytes: 16 bytes for the counts of its `Arc`, 16 for the pointer to it, 16 for hash and
-/// index in the table.
-const STRING_OVERHEAD: usize = 48;
-
-const PROFILE_FULL: &str = "[profile full]";
-const NAMES_FULL: &str = "[name table full]";
-
-/// A frame of one profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FrameId(u32);
-
-/// A stack of one profile: a frame and the stack it was called from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StackId(u32);
-
-/// A task of one profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TaskId(u32);
-
-macro_rules! index {
-    ($($id:ty),*) => {$(
-        impl $id {
-            fn new(index: usize) -> Self {
-                Self(u32::try_from(index).expect("invariant: tables are limited to fewer than 2^32 entries"))
-            }
-
-            pub(crate) fn index(self) -> usize {
-                usize::try_from(self.0).expect("invariant: usize has at least 32 bits on every supported target")
-            }
-        }
-    )*};
-}
-
-index!(FrameId, StackId, TaskId, StrId, ModuleId);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct StrId(u32);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ModuleId(u32);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ModuleKey {
-    path: StrId,
-    build_id: Option<StrId>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FrameKey {
-    name: StrId,
-    kind: FrameKind,
-    tier: Option<Tier>,
-    inlined: bool,
-    module: Option<ModuleId>,
-    source: Option<(StrId, u32)>,
-    address: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct StackNode {
@@ -84,45 +28,17 @@ struct StackNode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct RowKey {
-    pub(super) bucket: u64,
-    pub(super) stack: StackId,
-    pub(super) task: TaskId,
+struct RowKey {
+    bucket: u64,
+    stack: StackId,
+    task: TaskId,
 }
 
 /// How often a row was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Count {
-    pub(super) samples: u64,
-    pub(super) cpu_ns: u64,
-}
-
-/// The file that a frame's code was loaded from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModuleRef<'a> {
-    /// Path in the target's mount namespace, or a bracketed name.
-    pub path: &'a str,
-    /// GNU build id in lower-case hex, when the file has one.
-    pub build_id: Option<&'a str>,
-}
-
-/// A frame as the profile holds it; the same fields as [`Frame`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FrameRef<'a> {
-    /// Function name, unsanitized.
-    pub name: &'a str,
-    /// Which world the code belongs to.
-    pub kind: FrameKind,
-    /// The runtime's optimisation tier, where known.
-    pub tier: Option<Tier>,
-    /// Whether the function was inlined into the next frame towards the root.
-    pub inlined: bool,
-    /// Where the code came from.
-    pub module: Option<ModuleRef<'a>>,
-    /// Source file and line from 1 (0 when only the file is known).
-    pub source: Option<(&'a str, u32)>,
-    /// File offset of ELF code, virtual address of kernel and generated code, 0 for notes.
-    pub address: u64,
+struct Count {
+    samples: u64,
+    cpu_ns: u64,
 }
 
 /// Interned stacks and counts of one run.
@@ -131,14 +47,17 @@ pub struct Profile {
     meta: ProfileMeta,
     bucket_ns: u64,
     limits: Limits,
+    /// Of stacks, tasks and rows.
     overflow: Overflow,
-    strings: IndexSet<Arc<str>>,
-    string_bytes: usize,
-    modules: IndexSet<ModuleKey, IdHash>,
-    frames: IndexSet<FrameKey>,
+    frames: FrameTable,
     stacks: IndexSet<StackNode, IdHash>,
     tasks: IndexSet<Task>,
-    pub(super) counts: IndexMap<RowKey, Count, IdHash>,
+    /// Whose each of them is, by handle.
+    holders: Vec<Option<Holder>>,
+    /// Who takes up what is new.
+    holder: Option<Holder>,
+    stack_shares: Shares,
+    counts: IndexMap<RowKey, Count, IdHash>,
     total: u64,
     /// The CPU time that one sample stands for from each of these times on, ascending; `meta` says it for earlier ones.
     periods: Vec<(MonoNs, u64)>,
@@ -153,23 +72,24 @@ impl Profile {
 
     /// An empty profile with limits of the caller's choice.
     pub fn with_limits(meta: ProfileMeta, bucket_ns: u64, limits: Limits) -> Self {
+        let limits = Limits {
+            frames: limits.frames.min(MAX_ENTRIES),
+            stacks: limits.stacks.min(MAX_ENTRIES),
+            tasks: limits.tasks.min(MAX_ENTRIES),
+            string_bytes: limits.string_bytes.min(MAX_ENTRIES),
+            ..limits
+        };
         Self {
             meta,
             bucket_ns: bucket_ns.max(1),
-            limits: Limits {
-                frames: limits.frames.min(MAX_ENTRIES),
-                stacks: limits.stacks.min(MAX_ENTRIES),
-                tasks: limits.tasks.min(MAX_ENTRIES),
-                string_bytes: limits.string_bytes.min(MAX_ENTRIES),
-                ..limits
-            },
+            limits,
             overflow: Overflow::default(),
-            strings: IndexSet::default(),
-            string_bytes: 0,
-            modules: IndexSet::default(),
-            frames: IndexSet::default(),
+            frames: FrameTable::new(limits),
             stacks: IndexSet::default(),
             tasks: IndexSet::default(),
+            holders: Vec::new(),
+            holder: None,
+            stack_shares: Shares::default(),
             counts: IndexMap::default(),
             total: 0,
             periods: Vec::new(),
@@ -201,6 +121,11 @@ impl Profile {
         self.meta.start_time = start_time;
     }
 
+    /// When something was by the wall clock, as the recording began by it.
+    pub fn wall_time(&self, time: MonoNs) -> SystemTime {
+        self.meta.start_time + Duration::from_nanos(time.0.saturating_sub(self.meta.start.0))
+    }
+
     /// From `from` on, samples are taken at another frequency. Times must ascend.
     pub fn set_frequency(&mut self, from: MonoNs, frequency_hz: NonZeroU32) {
         self.periods.push((from, 1_000_000_000 / u64::from(frequency_hz.get())));
@@ -212,22 +137,27 @@ impl Profile {
         known.map_or_else(|| self.meta.period_ns(), |(_, period)| *period)
     }
 
-    /// Forgets everything but what it says about the run; all handles become void.
+    /// Removes everything but what it says about the run; all handles become void.
     pub fn clear(&mut self) {
-        let mut empty = self.empty_like(self.meta.start);
-        empty.overflow = self.overflow;
-        *self = empty;
+        let empty = self.empty_like(self.meta.start);
+        self.replace_tables(empty);
     }
 
-    /// Forgets frames, stacks, tasks and names that no row refers to; all handles become void.
+    /// Removes frames, stacks, tasks and names that no row refers to; all handles become void.
     pub fn compact(&mut self) {
-        let mut compact = self.select(self.meta.start, |_| true);
-        compact.overflow = self.overflow;
-        *self = compact;
+        let compact = self.select(self.meta.start, |_| true);
+        self.replace_tables(compact);
     }
 
-    /// Forgets at which frequency samples from before `time` were taken.
-    pub fn forget_frequencies_before(&mut self, time: MonoNs) {
+    /// Becomes `other`, but for what did not fit so far.
+    fn replace_tables(&mut self, mut other: Self) {
+        other.overflow = self.overflow;
+        other.frames.set_overflow(self.frames.overflow());
+        *self = other;
+    }
+
+    /// Drops the frequencies that were in force before `time`, for which no sample will be added any more.
+    pub fn drop_frequencies_before(&mut self, time: MonoNs) {
         let holding = self.periods.partition_point(|(from, _)| *from <= time).saturating_sub(1);
         self.periods.drain(..holding);
     }
@@ -236,9 +166,7 @@ impl Profile {
     pub fn bytes(&self) -> usize {
         // An entry of an index map is the key, its hash and an index.
         let entry = |key: usize| key + 3 * size_of::<usize>();
-        self.string_bytes
-            + self.strings.len() * entry(0)
-            + self.frames.len() * entry(size_of::<FrameKey>())
+        self.frames.bytes(entry)
             + self.stacks.len() * entry(size_of::<StackNode>())
             + self.tasks.len() * entry(size_of::<Task>())
             + self.counts.len() * entry(size_of::<(RowKey, Count)>())
@@ -246,60 +174,42 @@ impl Profile {
 
     /// What did not fit.
     pub fn overflow(&self) -> Overflow {
-        self.overflow
+        let Overflow { strings, modules, frames, .. } = self.frames.overflow();
+        Overflow { strings, modules, frames, ..self.overflow }
     }
 
     /// The handle of a frame; the same for equal frames. Strings are shared with the caller, not copied, unless they
-    /// are longer than [`MAX_STRING_BYTES`].
+    /// are longer than [`MAX_STRING_BYTES`](super::MAX_STRING_BYTES).
     pub fn intern_frame(&mut self, frame: &Frame) -> FrameId {
-        let key = FrameKey {
-            name: self.intern_string(&frame.name),
-            module: frame.module.as_ref().and_then(|module| {
-                let (path, build_id) = (&module.path, module.build_id.as_ref());
-                let (path, build_id) = (self.intern_string(path), build_id.map(|id| self.intern_string(id)));
-                self.intern_module(ModuleKey { path, build_id })
-            }),
-            source: frame.source.as_ref().map(|source| (self.intern_string(&source.file), source.line)),
-            kind: frame.kind,
-            tier: frame.tier,
-            inlined: frame.inlined,
-            address: frame.address,
-        };
-        self.intern_key(key)
+        self.frames.intern(frame)
     }
 
     /// The same for borrowed strings, which are copied when they are new.
     pub fn intern_frame_ref(&mut self, frame: &FrameRef<'_>) -> FrameId {
-        let key = FrameKey {
-            name: self.intern_text(frame.name, None),
-            module: frame.module.and_then(|module| {
-                let path = self.intern_text(module.path, None);
-                let build_id = module.build_id.map(|id| self.intern_text(id, None));
-                self.intern_module(ModuleKey { path, build_id })
-            }),
-            source: frame.source.map(|(file, line)| (self.intern_text(file, None), line)),
-            kind: frame.kind,
-            tier: frame.tier,
-            inlined: frame.inlined,
-            address: frame.address,
-        };
-        self.intern_key(key)
+        self.frames.intern_ref(frame)
     }
 
-    fn intern_key(&mut self, key: FrameKey) -> FrameId {
-        if let Some(index) = self.frames.get_index_of(&key) {
-            return FrameId::new(index);
-        }
-        if self.frames.len() >= self.limits.frames {
-            self.overflow.frames += 1;
-            return self.full_frame();
-        }
-        FrameId::new(self.frames.insert_full(key).0)
+    /// The handle here of another profile's frame.
+    pub(super) fn copy_frame(&mut self, other: &Self, frame: FrameId) -> FrameId {
+        self.frames.copy(&other.frames, frame)
     }
 
-    /// The empty stack.
+    /// Whose samples are added from now on. Where [`Limits::in_shares`] says so, names, frames and stacks that are new are
+    /// his, and he leaves room for the others'.
+    pub fn set_holder(&mut self, holder: Option<Holder>) {
+        self.holder = holder.filter(|_| self.limits.in_shares);
+        self.frames.set_holder(self.holder);
+    }
+
+    /// Whose a task is, if that was said or its labels say so.
+    pub fn holder_of(&self, task: TaskId) -> Holder {
+        let told = self.holders.get(task.index()).copied().flatten();
+        told.unwrap_or_else(|| Holder::of_task(self.task_of(task)))
+    }
+
+    /// The stack without frames, from which all others grow.
     pub fn stack_root(&self) -> StackId {
-        StackId(0)
+        StackId::new(0)
     }
 
     /// The stack `prefix` with `frame` called from its last frame: frames are added root first.
@@ -308,10 +218,11 @@ impl Profile {
         if let Some(index) = self.stacks.get_index_of(&node) {
             return StackId::new(index + 1);
         }
-        if self.stacks.len() >= self.limits.stacks {
+        if !self.stack_shares.may_take(self.holder, 1, (self.stacks.len(), self.limits.stacks)) {
             self.overflow.stacks += 1;
             return self.full_stack();
         }
+        self.stack_shares.take(self.holder, 1);
         StackId::new(self.stacks.insert_full(node).0 + 1)
     }
 
@@ -324,16 +235,22 @@ impl Profile {
             self.overflow.tasks += 1;
             return self.full_task();
         }
-        TaskId::new(self.tasks.insert_full(task).0)
+        let (index, is_new) = self.tasks.insert_full(task);
+        if is_new {
+            self.holders.resize(index, None);
+            self.holders.push(self.holder);
+        }
+        TaskId::new(index)
     }
 
     /// Counts `count` samples of a stack. Times before the start belong to the first bucket.
     pub fn add(&mut self, time: MonoNs, stack: StackId, task: TaskId, count: u64) {
-        self.add_weighted(time, stack, task, count, count.saturating_mul(self.period_at(time)));
+        self.add_row(Row { time, task, stack, count, cpu_ns: count.saturating_mul(self.period_at(time)) });
     }
 
-    /// The same for samples that stand for `cpu_ns` nanoseconds together.
-    pub fn add_weighted(&mut self, time: MonoNs, stack: StackId, task: TaskId, count: u64, cpu_ns: u64) {
+    /// The same for samples of which it is known what CPU time they stand for.
+    pub fn add_row(&mut self, row: Row) {
+        let Row { time, task, stack, count, cpu_ns } = row;
         if count == 0 {
             return;
         }
@@ -349,38 +266,123 @@ impl Profile {
         self.total = self.total.saturating_add(count);
     }
 
-    /// Forgets all counts but no stack, frame or task.
-    pub(super) fn start_counting_anew(&mut self, bucket_ns: u64) {
+    /// Adds another profile's rows. `place` gives the time that a row has on this profile's clock, or `None` to leave
+    /// it out.
+    pub fn absorb(&mut self, other: &Self, mut place: impl FnMut(&Row) -> Option<MonoNs>) {
+        let mut transfer = Transfer::new(other);
+        other.visit_rows(|row| {
+            if let Some(time) = place(&row) {
+                transfer.add(self, Row { time, ..row });
+            }
+        });
+    }
+
+    /// A copy of the rows that `keep` wants; begins at `start`.
+    pub fn select(&self, start: MonoNs, mut keep: impl FnMut(&Row) -> bool) -> Self {
+        let mut selected = self.empty_like(start);
+        selected.absorb(self, |row| keep(row).then_some(row.time));
+        selected
+    }
+
+    /// A copy within other limits, of which the stacks of all rows together have no more than so many frames. Rows with the
+    /// most samples come first; the stacks of those that do not fit are `[profile full]`, and the total stays the same.
+    pub fn within(&self, limits: Limits, mut stack_frames: usize) -> Self {
+        let mut copy = Self::with_limits(self.meta.clone(), u64::MAX, limits);
+        let mut rows = self.rows_without_time();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.count));
+        let (mut transfer, mut frames) = (Transfer::new(self), Vec::new());
+        for row in rows {
+            self.frames_of(row.stack, &mut frames);
+            match stack_frames.checked_sub(frames.len() + 1) {
+                Some(left) => {
+                    stack_frames = left;
+                    transfer.add(&mut copy, row);
+                }
+                None => transfer.add_full(&mut copy, row),
+            }
+        }
+        copy
+    }
+
+    /// Moves all counts from before `end` into a profile of their own, which holds only what they refer to and begins
+    /// at `start`. Stacks, frames and tasks stay known here, so handles stay valid. `end` is taken as the start of its
+    /// time bucket.
+    pub fn take_before(&mut self, start: MonoNs, end: MonoNs) -> Self {
+        let keys: Vec<RowKey> = self.counts.keys().filter(|key| self.bucket_start(key.bucket) < end).copied().collect();
+        let mut rows = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(count) = self.counts.swap_remove(&key) else { continue };
+            self.total = self.total.saturating_sub(count.samples);
+            rows.push(self.row(&key, count));
+        }
+        let mut taken = self.empty_like(start);
+        let mut transfer = Transfer::new(self);
+        for row in rows {
+            transfer.add(&mut taken, row);
+        }
+        taken
+    }
+
+    /// Counts all samples anew: those of `rows[i]` under the stack that `stack(i)` gives, in time buckets of
+    /// `bucket_ns` (0 means 1). `rows` must be all rows of this profile; the total stays the same.
+    pub fn restack(&mut self, bucket_ns: u64, rows: &[Row], mut stack: impl FnMut(&mut Self, usize) -> StackId) {
         self.bucket_ns = bucket_ns.max(1);
         self.counts.clear();
         self.total = 0;
+        for (index, row) in rows.iter().enumerate() {
+            let stack = stack(self, index);
+            self.add_row(Row { stack, ..*row });
+        }
     }
 
-    /// Takes samples off the total whose row was taken away.
-    pub(super) fn uncount(&mut self, samples: u64) {
-        self.total = self.total.saturating_sub(samples);
+    /// Every row, ordered by time bucket, then by the task's value, then by the stack's frames from the root. Two
+    /// profiles of the same samples give rows with the same values in the same order, whatever the order in which the
+    /// samples were added; only the handles differ.
+    ///
+    /// Cost: sorts the frames, the stacks and the rows.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows: Vec<_> = self.counts.iter().map(|(key, &count)| self.row(key, count)).collect();
+        sort_rows(self, &mut rows);
+        rows
     }
 
-    /// The handle here of another profile's frame.
-    pub(super) fn copy_frame(&mut self, other: &Self, frame: FrameId) -> FrameId {
-        let key = other.frames[frame.index()];
-        let text = |id: StrId| Arc::clone(&other.strings[id.index()]);
-        let module = key.module.map(|id| {
-            let module = &other.modules[id.index()];
-            Arc::new(Module { path: text(module.path), build_id: module.build_id.map(text) })
+    /// The same as [`Self::rows`] with all time buckets summed up.
+    pub fn rows_without_time(&self) -> Vec<Row> {
+        let mut sums: FxHashMap<(StackId, TaskId), Count> = FxHashMap::default();
+        for (key, &count) in &self.counts {
+            let sum = sums.entry((key.stack, key.task)).or_default();
+            sum.samples = sum.samples.saturating_add(count.samples);
+            sum.cpu_ns = sum.cpu_ns.saturating_add(count.cpu_ns);
+        }
+        let row = |((stack, task), count)| self.row(&RowKey { bucket: 0, stack, task }, count);
+        let mut rows: Vec<_> = sums.into_iter().map(row).collect();
+        sort_rows(self, &mut rows);
+        rows
+    }
+
+    /// Calls `visit` with every row, in no order: for sums, without the cost of sorting.
+    pub fn visit_rows(&self, mut visit: impl FnMut(Row)) {
+        for (key, &count) in &self.counts {
+            visit(self.row(key, count));
+        }
+    }
+
+    fn row(&self, key: &RowKey, count: Count) -> Row {
+        let Count { samples, cpu_ns } = count;
+        Row { time: self.bucket_start(key.bucket), task: key.task, stack: key.stack, count: samples, cpu_ns }
+    }
+
+    /// The CPU time of each task in nanoseconds, in no order.
+    pub fn cpu_by_task(&self) -> FxHashMap<TaskId, u64> {
+        let mut sums: FxHashMap<TaskId, u64> = FxHashMap::default();
+        self.visit_rows(|row| {
+            let sum = sums.entry(row.task).or_default();
+            *sum = sum.saturating_add(row.cpu_ns);
         });
-        self.intern_frame(&Frame {
-            name: text(key.name),
-            kind: key.kind,
-            tier: key.tier,
-            inlined: key.inlined,
-            module,
-            source: key.source.map(|(file, line)| SourceLine { file: text(file), line }),
-            address: key.address,
-        })
+        sums
     }
 
-    /// All samples counted.
+    /// The samples of all rows together.
     pub fn total(&self) -> u64 {
         self.total
     }
@@ -390,19 +392,7 @@ impl Profile {
     /// # Panics
     /// If the handle comes from another profile. The same holds for every handle below.
     pub fn frame(&self, id: FrameId) -> FrameRef<'_> {
-        let key = &self.frames[id.index()];
-        FrameRef {
-            name: self.string(key.name),
-            kind: key.kind,
-            tier: key.tier,
-            inlined: key.inlined,
-            module: key.module.map(|id| {
-                let module = &self.modules[id.index()];
-                ModuleRef { path: self.string(module.path), build_id: module.build_id.map(|id| self.string(id)) }
-            }),
-            source: key.source.map(|(file, line)| (self.string(file), line)),
-            address: key.address,
-        }
+        self.frames.get(id)
     }
 
     /// How many frames there are; handles count from 0.
@@ -421,7 +411,7 @@ impl Profile {
     }
 
     /// All stacks but the empty one in order of their handles: a prefix comes before what was pushed onto it.
-    pub(super) fn stack_ids(&self) -> impl Iterator<Item = StackId> + use<> {
+    pub(crate) fn stack_ids(&self) -> impl Iterator<Item = StackId> + use<> {
         (1..=self.stacks.len()).map(StackId::new)
     }
 
@@ -453,63 +443,15 @@ impl Profile {
     }
 
     /// When a time bucket begins.
-    pub(super) fn bucket_start(&self, bucket: u64) -> MonoNs {
+    fn bucket_start(&self, bucket: u64) -> MonoNs {
         MonoNs(self.meta.start.0.saturating_add(bucket.saturating_mul(self.bucket_ns)))
-    }
-
-    fn string(&self, id: StrId) -> &str {
-        &self.strings[id.index()]
-    }
-
-    fn intern_string(&mut self, text: &Arc<str>) -> StrId {
-        self.intern_text(text, Some(text))
-    }
-
-    fn intern_text(&mut self, text: &str, shared: Option<&Arc<str>>) -> StrId {
-        let kept = shorten(text, MAX_STRING_BYTES);
-        if let Some(index) = self.strings.get_index_of(&*kept) {
-            return StrId::new(index);
-        }
-        let cost = kept.len() + STRING_OVERHEAD;
-        if self.string_bytes.saturating_add(cost) > self.limits.string_bytes {
-            self.overflow.strings += 1;
-            return StrId::new(self.strings.insert_full(Arc::from(NAMES_FULL)).0);
-        }
-        self.string_bytes += cost;
-        let kept = match shared {
-            Some(shared) if kept.len() == text.len() => Arc::clone(shared),
-            _ => Arc::from(&*kept),
-        };
-        StrId::new(self.strings.insert_full(kept).0)
-    }
-
-    /// `None` when there are as many modules as there may be frames.
-    fn intern_module(&mut self, key: ModuleKey) -> Option<ModuleId> {
-        if self.modules.len() >= self.limits.frames && !self.modules.contains(&key) {
-            self.overflow.modules += 1;
-            return None;
-        }
-        Some(ModuleId::new(self.modules.insert_full(key).0))
     }
 
     // The entries below stand for everything that did not fit, so they themselves are exempt from the limits: each adds
     // at most one entry to its table.
 
-    fn full_frame(&mut self) -> FrameId {
-        let key = FrameKey {
-            name: StrId::new(self.strings.insert_full(Arc::from(PROFILE_FULL)).0),
-            kind: FrameKind::Note,
-            tier: None,
-            inlined: false,
-            module: None,
-            source: None,
-            address: 0,
-        };
-        FrameId::new(self.frames.insert_full(key).0)
-    }
-
-    fn full_stack(&mut self) -> StackId {
-        let node = StackNode { prefix: self.stack_root(), frame: self.full_frame() };
+    pub(super) fn full_stack(&mut self) -> StackId {
+        let node = StackNode { prefix: self.stack_root(), frame: self.frames.full() };
         StackId::new(self.stacks.insert_full(node).0 + 1)
     }
 

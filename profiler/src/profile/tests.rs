@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::symbol::{Frame, FrameKind, Module, SourceLine};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 fn meta() -> ProfileMeta {
     ProfileMeta {
@@ -101,7 +101,7 @@ fn names_that_are_too_long_stay_distinct() {
 
 #[test]
 fn what_does_not_fit_is_counted_under_a_note_and_the_total_stays_true() {
-    let tight = Limits { frames: 3, stacks: 4, tasks: 2, rows: 1, string_bytes: 1_000 };
+    let tight = Limits { frames: 3, stacks: 4, tasks: 2, rows: 1, string_bytes: 1_000, in_shares: false };
     let mut profile = Profile::with_limits(meta(), u64::MAX, tight);
     for i in 0..50_u32 {
         let name = format!("function number {i}");
@@ -182,10 +182,56 @@ fn samples_weigh_what_they_stood_for_when_they_were_taken() {
     for (from, frequency) in [(10_000, 10), (20_000, 1), (30_000, 1000)] {
         profile.set_frequency(MonoNs(from), hz(frequency));
     }
-    profile.forget_frequencies_before(MonoNs(25_000));
+    profile.drop_frequencies_before(MonoNs(25_000));
     for time in [26_000, 31_000] {
         profile.add(MonoNs(time), stack, task, 2);
     }
     let weights: Vec<u64> = profile.rows().iter().map(|row| row.cpu_ns).collect();
     assert_eq!(weights, [2_000_000_000, 2_000_000], "the frequency that held at the border is remembered");
+}
+
+#[test]
+
+fn functions_are_in_the_order_of_their_time_not_of_their_samples() {
+    let mut profile = Profile::new(meta(), 1000);
+    let task = profile.task(task(1));
+    let [seldom, often] = ["seldom", "often"].map(|name| push_all(&mut profile, &[name]));
+    for (from, frequency, stack, count) in [(10_000, 1, seldom, 10), (20_000, 1000, often, 100)] {
+        profile.set_frequency(MonoNs(from), NonZeroU32::new(frequency).unwrap());
+        profile.add(MonoNs(from), stack, task, count);
+    }
+    let top = Top::of(&profile);
+    let rows: Vec<_> = top.rows.iter().map(|row| (row.function.name, row.own.samples)).collect();
+    assert_eq!(rows, [("seldom", 10), ("often", 100)]);
+}
+
+#[test]
+fn whose_names_are_endless_loses_his_own_and_nobody_else_s() {
+    let limits = Limits { string_bytes: 200_000, frames: 1_000, stacks: 5_000, ..Limits::in_shares() };
+    let mut profile = Profile::with_limits(meta(), u64::MAX, limits);
+    let (greedy, other) = (Holder::User(1000), Holder::User(1001));
+    profile.set_holder(Some(greedy));
+    let task_of = |profile: &mut Profile, pid| profile.task(Task { pid: Pid(pid), ..task(pid) });
+    let of_greedy = task_of(&mut profile, 1);
+    for number in 0..2_000 {
+        let name = format!("{number:0>500}");
+        let stack = push_all(&mut profile, &["main", &name, "leaf"]);
+        profile.add(MonoNs(1_000), stack, of_greedy, 1);
+    }
+    profile.set_holder(Some(other));
+    let of_other = task_of(&mut profile, 2);
+    let stack = push_all(&mut profile, &["main", "victim", "work"]);
+    profile.add(MonoNs(1_000), stack, of_other, 1);
+    let check = |profile: &Profile| {
+        let of = |pid| values(profile).into_iter().filter(move |(_, task, ..)| task.pid == Pid(pid));
+        assert_eq!(of(2).map(|(_, _, names, _)| names).collect::<Vec<_>>(), [["main", "victim", "work"]]);
+        let full = of(1).filter(|(_, _, names, _)| names.iter().any(|name| name == "[name table full]"));
+        assert!(full.count() > 0, "the other one's did not all fit");
+        assert_eq!(profile.total(), 2_001);
+    };
+    check(&profile);
+    // So it stays when the tables are made anew, and in what is taken out of them.
+    profile.compact();
+    check(&profile);
+    check(&profile.take_before(MonoNs(0), MonoNs(u64::MAX)));
 }

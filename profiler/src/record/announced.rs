@@ -1,170 +1,139 @@
-//! What one process has announced: names for userspace, and rows for the kernel part.
+//! What a running process has announced, found and read as a recording does it, but without one: the engine is driven
+//! without a kernel, with no samples.
 
-use std::ffi::OsStr;
-use std::path::Path;
+use std::num::NonZeroU32;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use profiler_common::machine::Machine;
+use jitprof_common::units::Pid;
+use jitprof_jitdump::ReaderOptions;
+use jitprof_jitdump::code::CodeMap;
 
-use crate::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin};
-use crate::record::bounds::CodeBounds;
-use crate::record::options::CallGraph;
-use crate::units::MonoNs;
-use crate::unwind::{JitSpace, RowTable, Templates, rows_of_called_code, rows_of_code, rows_of_jit};
+use crate::engine::border::{Order, Request};
+use crate::engine::{CallGraph, Engine, EngineOptions, Input, Output, Who};
+use crate::kernel::{Arrivals, Waker};
+use crate::process::procfs::ProcError;
+use crate::process::{ProcessId, monotonic_now};
+use crate::record::recorder::{RecordError, check_target};
+use crate::record::workers::Workers;
+use crate::symbol::{OpenFile, OpenFiles};
 
-/// The code of one process.
+/// How long dumps and maps are read that keep growing.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+/// How long the runtime's unwritten records are looked for: a search of the whole memory that is searched at most
+/// takes half a second.
+const PEEK_LIMIT: Duration = Duration::from_secs(2);
+
+/// How much is read of a process' announcements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Its dumps are found and opened, for those who read the files themselves.
+    Files,
+    /// They are read, and what the runtime has not written yet, and its perf map.
+    Code,
+}
+
+/// A dump that a process has mapped.
 #[derive(Debug)]
-pub(super) struct Announced {
-    pub(super) map: CodeMap,
-    rows: Option<JitSpace>,
-    /// Recorded code that there may be copies of.
-    templates: Templates,
-    /// Make rows from code bytes where there is no EH frame.
-    from_code: bool,
-    /// All code begins with a return address at the stack pointer, also what is jumped to: Erlang's.
-    called: bool,
-    /// Since when this program runs: what was announced before is no code of its.
-    since: MonoNs,
+pub struct MappedDump {
+    /// Its path as the process sees it.
+    pub path: String,
+    /// The very file, open for reading.
+    pub file: Arc<OpenFile>,
+    /// How to read it: nothing is dropped but what is older than the process.
+    pub options: ReaderOptions,
 }
 
-impl Announced {
-    /// Nothing yet.
-    pub(super) fn new(call_graph: CallGraph) -> Self {
-        Self {
-            map: CodeMap::new(),
-            rows: (call_graph != CallGraph::FramePointers).then(JitSpace::default),
-            templates: Templates::default(),
-            from_code: call_graph == CallGraph::Auto,
-            called: false,
-            since: MonoNs(0),
-        }
-    }
-
-    /// Takes up as much as this from now on.
-    pub(super) fn set_bounds(&mut self, bounds: CodeBounds) {
-        self.map.set_limit(bounds.map_bytes);
-        if let Some(rows) = &mut self.rows {
-            rows.set_limit(bounds.functions);
-        }
-    }
-
-    /// Memory, estimated.
-    pub(super) fn bytes(&self) -> usize {
-        self.map.bytes() + self.rows.as_ref().map_or(0, JitSpace::bytes)
-    }
-
-    /// Whether something has found no room.
-    pub(super) fn is_full(&self) -> bool {
-        self.map.stats().dropped_full > 0 || self.rows.as_ref().is_some_and(JitSpace::is_full)
-    }
-
-    /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.
-    pub(super) fn is_run_by(&mut self, executable: Option<&Path>) {
-        let name = executable.and_then(Path::file_name).map(OsStr::as_encoded_bytes).unwrap_or_default();
-        self.called = name.starts_with(b"beam.");
-    }
-
-    /// Whether the code bytes are of use.
-    pub(super) fn wants_code(&self) -> bool {
-        self.from_code && self.rows.is_some()
-    }
-
-    /// Rows of this process' code, if rows are wanted at all.
-    pub(super) fn rows(&self) -> Option<&JitSpace> {
-        self.rows.as_ref()
-    }
-
-    /// The same, to publish what has changed.
-    pub(super) fn rows_mut(&mut self) -> Option<&mut JitSpace> {
-        self.rows.as_mut()
-    }
-
-    /// Takes up one announcement.
-    pub(super) fn apply(&mut self, event: CodeEvent) {
-        match &event {
-            CodeEvent::Load(load) => self.load_rows(load),
-            CodeEvent::Move { time, old_start, new_start, size } if *time >= self.since => {
-                if let Some(rows) = &mut self.rows {
-                    rows.relocate(old_start.0, new_start.0, *size, *time);
-                }
-            }
-            CodeEvent::Unload { time, start, size } if *time >= self.since => {
-                if let Some(rows) = &mut self.rows {
-                    rows.load(start.0, *size, *time, None);
-                }
-            }
-            CodeEvent::Move { .. } | CodeEvent::Unload { .. } | CodeEvent::Inline(_) | CodeEvent::Close { .. } => {}
-        }
-        self.map.apply(event);
-    }
-
-    /// A perf map has neither rules nor code, and repeats what a dump beside it says: its lines only end what was made
-    /// of the code that they named before.
-    fn load_rows(&mut self, load: &CodeLoad) {
-        let Some(space) = &mut self.rows else { return };
-        if load.origin == CodeOrigin::PerfMap {
-            space.forget_unrecorded(load.start.0, load.size);
-            return;
-        }
-        if load.time < self.since || space.knows(load.start.0, load.size, load.time) {
-            return;
-        }
-        let rows = rows_of(load, self.from_code, self.called);
-        if let (Some(rows), Some(code)) = (&rows, load.code.as_deref()) {
-            self.templates.add(load.start.0, code, rows);
-        }
-        space.load(load.start.0, load.size, load.time, rows);
-    }
-
-    /// Recorded code that there may be copies of.
-    pub(super) fn templates(&self) -> &Templates {
-        &self.templates
-    }
-
-    /// Takes up rows for code that nothing has recorded; false if something has.
-    pub(super) fn load_unrecorded(&mut self, start: u64, size: u64, rows: Option<RowTable>) -> bool {
-        self.rows.as_mut().is_some_and(|space| space.load_unrecorded(start, size, rows))
-    }
-
-    /// The code that rows were made for is there no more.
-    pub(super) fn forget_unrecorded(&mut self, start: u64, size: u64) {
-        if let Some(space) = &mut self.rows {
-            space.forget_unrecorded(start, size);
-        }
-    }
-
-    /// What a child made at `time` begins with.
-    pub(super) fn fork(&self, time: MonoNs) -> Self {
-        let mut rows = self.rows.clone();
-        if let Some(rows) = &mut rows {
-            rows.touch_all();
-        }
-        let templates = self.templates.clone();
-        Self {
-            map: self.map.fork(time),
-            rows,
-            templates,
-            from_code: self.from_code,
-            called: self.called,
-            since: self.since,
-        }
-    }
-
-    /// The process has become another program.
-    pub(super) fn end_all(&mut self, time: MonoNs) {
-        self.map.end_all(time);
-        self.since = time;
-        self.templates = Templates::default();
-        if let Some(rows) = &mut self.rows {
-            rows.clear();
-        }
-    }
+/// What a process has announced.
+#[derive(Debug)]
+pub struct ProcessCode {
+    /// Whose.
+    pub process: ProcessId,
+    /// Its dumps, in the order in which they were opened.
+    pub dumps: Vec<MappedDump>,
+    /// Its code over time; empty if only files were asked for.
+    pub map: CodeMap,
+    /// What could not be read, in words.
+    pub remarks: Vec<String>,
+    /// Whether there is a dump or a perf map at all.
+    pub is_announced: bool,
 }
 
-fn rows_of(load: &CodeLoad, from_code: bool, called: bool) -> Option<RowTable> {
-    let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
-    recorded.or_else(|| {
-        let code = load.code.as_deref().filter(|_| from_code)?;
-        let rows = if called { rows_of_called_code } else { rows_of_code };
-        rows(Machine::NATIVE, load.start.0, code)
+/// Finds what a process has announced up to now. Takes some 10 ms for a dump of 10 MB, and up to 2 s more to find that a
+/// runtime holds nothing back.
+///
+/// # Errors
+/// The process is gone, or may not be read; or the system refuses a thread.
+pub fn announced(pid: Pid, depth: Depth) -> Result<ProcessCode, RecordError> {
+    check_target(pid)?;
+    let system = |what| move |source| RecordError::System { what, source };
+    let files = Arc::new(OpenFiles::default());
+    let wake = Waker::new().map_err(system("making an event descriptor"))?;
+    let arrivals = Arrivals::of([], [wake.as_fd()]).map_err(system("epoll"))?;
+    let workers = Workers::spawn(Arc::clone(&files), Arc::default(), wake.clone(), wake.clone())
+        .map_err(system("starting a thread"))?;
+    let (begun, started) = (monotonic_now(), Instant::now());
+    let mut engine = Engine::new(options(), None, begun);
+    engine.handle(Input::Order(Order::Follow { pids: vec![pid], awaited: false }));
+    let mut remarks = Vec::new();
+    loop {
+        workers.check();
+        workers.take_answers().into_iter().for_each(|(_, answer)| engine.handle(Input::Answer(answer)));
+        engine.handle(Input::Turn(monotonic_now()));
+        while let Some(output) = engine.poll_output() {
+            match output {
+                // The files are for somebody else to read.
+                Output::Request(_, Request::Read { .. }) if depth == Depth::Files => {}
+                Output::Request(id, request) => workers.ask(id, request),
+                Output::Close(file) if depth == Depth::Code => files.close(file),
+                _ => {}
+            }
+        }
+        let is_known = match depth {
+            Depth::Files => workers.is_idle(),
+            Depth::Code => workers.is_idle() && engine.knows_until(pid).is_none_or(|until| until >= begun),
+        };
+        let waited = started.elapsed();
+        if is_known || (workers.is_idle() && waited >= PEEK_LIMIT) {
+            break;
+        }
+        if waited >= READ_LIMIT {
+            remarks.push(format!("process {pid} announces code faster than it can be read; the newest is missing"));
+            break;
+        }
+        let due = Duration::from_nanos(engine.wake_at().0.saturating_sub(monotonic_now().0));
+        arrivals.wait(due, Duration::ZERO).map_err(system("epoll"))?;
+    }
+    let announced = engine.take_announced(pid).ok_or(RecordError::Target(ProcError::NoSuchProcess(pid)))?;
+    remarks.extend(engine.remarks().iter().cloned());
+    let dump = |(file, path, options): (_, Arc<str>, _)| {
+        files.get(file).map(|file| MappedDump { path: path.to_string(), file, options })
+    };
+    Ok(ProcessCode {
+        process: announced.process,
+        dumps: announced.files.into_iter().filter_map(dump).collect(),
+        map: announced.map,
+        remarks,
+        is_announced: announced.is_announced,
     })
+}
+
+/// Names are wanted, not rows.
+fn options() -> EngineOptions {
+    EngineOptions {
+        who: Who::Chosen,
+        inherit: false,
+        frequency_hz: NonZeroU32::MIN,
+        call_graph: CallGraph::FramePointers,
+        tables: None,
+        peek: true,
+        read_runtime: false,
+        verify_names: false,
+        labels_host: None,
+        title: String::new(),
+        bucket_ns: u64::MAX,
+        own: None,
+        code_mask: u64::MAX,
+    }
 }

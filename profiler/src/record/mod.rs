@@ -1,36 +1,28 @@
-//! One run: takes samples, follows what the target does and announces, and fills a profile.
+//! A recording of this machine: the [engine](crate::engine), and what drives it.
 //!
 //! ```text
-//! every tick    side band -> Processes, Sources of forks and execs
-//!               ring      -> waiting samples
-//!               tails     -> code maps, rows of generated code
-//!               mappings, rows of files and of code -> the kernel part's tables
-//!               samples of earlier ticks, up to the time until which all announcements are known -> Profile
-//! at the end    the same once more, without waiting
+//! kernel: ring, sideband ──┐                        ┌──▶ kernel: tables, filter
+//! workers: /proc, files ────┼──▶ Driver ──▶ Engine ──┼──▶ workers, builders, symbolizer: requests
+//! builders: rows ───────────┤                        └──▶ windows, profile, account
+//! symbolizer: names ────────┘
 //! ```
 
 mod announced;
-mod bounds;
-mod copies;
-mod dumps;
-mod files;
-mod generated;
-mod labels;
-mod late;
+mod builders;
+mod debug_root;
+mod driver;
 mod machine;
 mod members;
 mod options;
-mod resolve;
-mod run;
-mod sources;
-mod unwinding;
-mod versions;
-mod waiting;
-mod window;
+mod reader;
+mod recorder;
+mod stacks;
+mod workers;
 
-pub use dumps::{MappedDump, ProcessDumps, dumps_of};
-pub use generated::{GeneratedCode, generated_code};
-pub use machine::keep_heap_small;
-pub use options::{CallGraph, LabelOptions, RecordOptions, Selector, Targets};
-pub use run::{Progress, RecordError, Recorded, Recorder};
-pub use window::{Command, Health, Window, WindowOptions};
+pub use crate::engine::border::{Recorded, Window};
+pub use crate::engine::{CallGraph, Health, Progress, Selector};
+pub use announced::{Depth, MappedDump, ProcessCode, announced};
+pub use machine::{keep_heap_small, processes_called};
+pub use options::{LabelOptions, RecordOptions, Targets};
+pub use recorder::{Command, RecordError, Recorder, WindowOptions};
+pub use stacks::{Doing, Stacks, ThreadStack};

@@ -1,12 +1,12 @@
 //! What to record.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jitprof_common::units::{Pid, Tid};
+
+use crate::engine::{CallGraph, Selector};
 use crate::kernel::Event;
-use crate::process::hierarchy::GroupQuery;
-use crate::units::{Pid, Tid};
 
 /// Who is profiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,60 +21,6 @@ pub enum Targets {
     Comm(String),
     /// Processes that answer every question that is asked, now or later.
     Matching(Selector),
-}
-
-/// Questions about processes. Of each kind, one value is enough; kinds without any are not asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selector {
-    /// Processes, and the children that they start.
-    pub pids: Vec<Pid>,
-    /// Names of processes, of which the kernel keeps 15 bytes, and the children that they start.
-    pub comms: Vec<String>,
-    /// Real users, by name or number.
-    pub users: Vec<String>,
-    /// Control groups, containers and units, with what lies below.
-    pub groups: GroupQuery,
-    /// That nothing matches at the start is no error.
-    pub may_come_later: bool,
-}
-
-impl Selector {
-    /// Whether processes are asked for one by one.
-    pub(super) fn names_processes(&self) -> bool {
-        !self.pids.is_empty() || !self.comms.is_empty()
-    }
-}
-
-impl fmt::Display for Selector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pids: Vec<String> = self.pids.iter().map(Pid::to_string).collect();
-        let groups = &self.groups;
-        let kinds = [
-            ("pid", &pids),
-            ("comm", &self.comms),
-            ("user", &self.users),
-            ("cgroup", &groups.paths),
-            ("container", &groups.containers),
-            ("unit", &groups.units),
-        ];
-        let asked = kinds.into_iter().filter(|(_, values)| !values.is_empty());
-        for (index, (kind, values)) in asked.enumerate() {
-            write!(f, "{}{kind} {}", if index == 0 { "" } else { " and " }, values.join(" or "))?;
-        }
-        Ok(())
-    }
-}
-
-/// How user stacks are walked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallGraph {
-    /// By unwind rows: those of mapped files, those that runtimes record, and those made from code bytes; by frame
-    /// pointers where there are none.
-    Auto,
-    /// The same without rows from code bytes.
-    EhFrame,
-    /// By frame pointers alone.
-    FramePointers,
 }
 
 /// How a run is made.
@@ -98,6 +44,10 @@ pub struct RecordOptions {
     pub unwind_mib: Option<u32>,
     /// Read names from the target's memory that its runtime has not written yet.
     pub peek: bool,
+    /// Read what targets' runtimes know of their own code.
+    pub read_runtime: bool,
+    /// Compare each name of generated code with a second source, where there is one.
+    pub verify_names: bool,
     /// GSYM files, and directories of such, that name programs without debug information by their build id.
     pub gsym: Vec<PathBuf>,
     /// Title of the profile.
@@ -106,8 +56,10 @@ pub struct RecordOptions {
     pub bucket: Duration,
     /// Say more about each process than its number and names; `None`: do not.
     pub labels: Option<LabelOptions>,
-    /// Log rare events of the kernel part.
+    /// Log rare events of the BPF program.
     pub log_kernel: bool,
+    /// Write down everything that goes into the engine, see [`capture`](crate::capture).
+    pub capture: Option<PathBuf>,
 }
 
 /// How processes are labelled.

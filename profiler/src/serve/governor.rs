@@ -1,10 +1,11 @@
-//! Keeps the service within its own limits: it samples less often when it uses too much CPU time, and remembers less when
-//! it takes too much memory.
+//! Keeps the service within its own limits: it samples less often when sampling takes too much CPU time, and evicts
+//! caches when it takes too much memory. What a build or one process that churns code costs is none of the frequency's
+//! doing: that has a budget of its own, within which it waits ([`cost`](crate::cost)).
 //!
 //! ```text
-//! every 5 s   own threads (user + system) + kernel part's share  -> smoothed -> over the limit: fewer samples
-//!                                                                            -> far below it:  more, up to what was asked for
-//!             resident memory                                    -> near the limit: caches go, and stay small
+//! every 5 s   CPU time of sampling, that of the BPF programs included  -> smoothed -> over its part: fewer samples
+//!                                                                                  -> far below it: more, up to what was asked for
+//!             resident memory                                          -> near the limit: caches are evicted, and stay small
 //! ```
 //!
 //! Samples weigh what they stand for at the frequency at which they were taken, so shares stay true.
@@ -19,8 +20,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::recording::Handle;
+use crate::cost::{Activity, Costs};
 
-/// Between two looks.
+/// Time between two looks at the service's own use.
 const EVERY: Duration = Duration::from_secs(5);
 /// The lowest frequency. Below it a window of ten seconds says nothing.
 const FLOOR_HZ: u32 = 1;
@@ -30,7 +32,7 @@ const SETTLING: u32 = 12;
 const REST: u32 = 6;
 /// Looks with much room before the frequency is raised.
 const PATIENCE: u32 = 12;
-/// A new measurement's part of the smoothed figure: it forgets half in 12 s.
+/// A new measurement's part of the smoothed figure: a change is half seen in it after 12 s.
 const NEW_PART: f64 = 0.25;
 /// Below this part of the limit there is much room. Raising by [`RAISE`] stays below the limit.
 const MUCH_ROOM: f64 = 0.6;
@@ -45,7 +47,7 @@ const ENOUGH: f64 = 0.7;
 /// The service's own limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GovernorOptions {
-    /// CPU time of jitprof and its kernel part, in percent of one CPU.
+    /// CPU time of jitprof and its BPF programs, in percent of the machine: of all its CPUs together.
     pub max_cpu_percent: f64,
     /// Resident memory in bytes.
     pub max_memory_bytes: u64,
@@ -53,18 +55,18 @@ pub struct GovernorOptions {
 
 impl Default for GovernorOptions {
     fn default() -> Self {
-        Self { max_cpu_percent: 2.0, max_memory_bytes: 256 << 20 }
+        Self { max_cpu_percent: 1.0, max_memory_bytes: 256 << 20 }
     }
 }
 
 /// What the governor has measured and done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct GovernorStats {
-    /// User and system time of jitprof's threads, smoothed, in percent of one CPU.
-    pub own_cpu_percent: f64,
-    /// Time that the kernel part spent on samples, likewise.
-    pub kernel_cpu_percent: f64,
-    /// Resident memory.
+    /// CPU time of sampling, the BPF programs included, smoothed, in percent of the machine.
+    pub sampling_percent: f64,
+    /// Of everything else, likewise.
+    pub others_percent: f64,
+    /// Resident memory of the service.
     pub resident_bytes: u64,
     /// Samples per second and busy CPU that are asked for now.
     pub frequency_hz: u32,
@@ -79,17 +81,17 @@ pub struct GovernorStats {
 }
 
 impl GovernorStats {
-    /// All CPU time, in percent of one CPU.
+    /// All CPU time, in percent of the machine.
     pub fn cpu_percent(&self) -> f64 {
-        self.own_cpu_percent + self.kernel_cpu_percent
+        self.sampling_percent + self.others_percent
     }
 }
 
 /// What was measured since the last look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Measured {
-    own_percent: f64,
-    kernel_percent: f64,
+    /// CPU time in percent of the machine, in the order of [`Activity::ALL`].
+    percent: [f64; 6],
     resident_bytes: u64,
 }
 
@@ -106,6 +108,8 @@ struct Controller {
     options: GovernorOptions,
     configured: NonZeroU32,
     stats: GovernorStats,
+    /// What was measured, smoothed.
+    percent: [f64; 6],
     /// Looks until the next change.
     resting: u32,
     with_room: u32,
@@ -115,19 +119,35 @@ struct Controller {
 impl Controller {
     fn new(options: GovernorOptions, configured: NonZeroU32) -> Self {
         let stats = GovernorStats { frequency_hz: configured.get(), ..GovernorStats::default() };
-        Self { options, configured, stats, resting: SETTLING, with_room: 0, memory_resting: 0 }
+        Self { options, configured, stats, percent: [0.0; 6], resting: SETTLING, with_room: 0, memory_resting: 0 }
     }
 
     fn look(&mut self, measured: Measured) -> Decision {
-        let smooth = |old: f64, new: f64| old + (new - old) * NEW_PART;
-        self.stats.own_cpu_percent = smooth(self.stats.own_cpu_percent, measured.own_percent);
-        self.stats.kernel_cpu_percent = smooth(self.stats.kernel_cpu_percent, measured.kernel_percent);
+        for (old, new) in self.percent.iter_mut().zip(measured.percent) {
+            *old += (new - *old) * NEW_PART;
+        }
+        self.stats.sampling_percent = self.percent[Activity::Sampling as usize];
+        self.stats.others_percent = self.others().map(|(_, percent)| percent).sum();
         self.stats.resident_bytes = measured.resident_bytes;
         Decision { frequency: self.frequency(), tight: self.tight() }
     }
 
+    fn others(&self) -> impl Iterator<Item = (Activity, f64)> {
+        let all = Activity::ALL.into_iter().zip(self.percent);
+        all.filter(|(activity, _)| *activity != Activity::Sampling)
+    }
+
+    /// What sampling may cost: what the others leave. Who takes more than his share counts with his share only: fewer
+    /// samples make neither a build nor a process that churns code any cheaper.
+    fn sampling_limit(&self) -> f64 {
+        let all = self.options.max_cpu_percent;
+        let taken: f64 = self.others().map(|(activity, percent)| percent.min(all * activity.share())).sum();
+        (all - taken).max(all * Activity::Sampling.share())
+    }
+
     fn frequency(&mut self) -> Option<NonZeroU32> {
-        let (used, limit, now) = (self.stats.cpu_percent(), self.options.max_cpu_percent, self.stats.frequency_hz);
+        let (used, now) = (self.stats.sampling_percent, self.stats.frequency_hz);
+        let limit = self.sampling_limit();
         self.with_room = if used < limit * MUCH_ROOM { self.with_room.saturating_add(1) } else { 0 };
         self.resting = self.resting.saturating_sub(1);
         if self.resting > 0 {
@@ -202,6 +222,7 @@ impl Governor {
         options: GovernorOptions,
         on_memory: impl Fn(bool) + Send + 'static,
     ) -> io::Result<Self> {
+        handle.ledger().set_limit(Some(options.max_cpu_percent / 100.0 * cpus()));
         let controller = Controller::new(options, configured);
         let stats = Arc::new(Mutex::new(controller.stats));
         let (stop, stopped) = sync_channel(0);
@@ -216,7 +237,7 @@ impl Governor {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for somebody else, also later.
+    /// A function that reads the figures, for somebody who may outlive the governor.
     pub fn reader(&self) -> impl Fn() -> GovernorStats + Send + Sync + use<> {
         let stats = Arc::clone(&self.stats);
         move || *stats.lock().unwrap_or_else(PoisonError::into_inner)
@@ -239,14 +260,15 @@ fn govern(
     shown: &Mutex<GovernorStats>,
     on_memory: &impl Fn(bool),
 ) {
-    let mut meter = Meter::new();
+    let mut meter = Meter::new(handle);
     while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
         let decision = controller.look(meter.read(handle));
         let stats = controller.stats;
         *shown.lock().unwrap_or_else(PoisonError::into_inner) = stats;
         if let Some(frequency) = decision.frequency {
             tracing::info!(
-                cpu_percent = stats.cpu_percent(),
+                sampling_percent = stats.sampling_percent,
+                others_percent = stats.others_percent,
                 limit = controller.options.max_cpu_percent,
                 "samples {} times a second now, of {} asked for",
                 frequency,
@@ -275,34 +297,47 @@ fn govern(
     }
 }
 
-/// Measures this process.
+/// Measures what this process and its BPF programs use, from one look to the next.
 struct Meter {
     at: Instant,
     own: Duration,
+    costs: Costs,
+    cpus: f64,
     kernel_ns: u64,
-    kernel_at: Instant,
-    kernel_percent: f64,
 }
 
 impl Meter {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { at: now, own: own_cpu_time(), kernel_ns: 0, kernel_at: now, kernel_percent: 0.0 }
+    fn new(handle: &Handle) -> Self {
+        let (own, costs) = (own_cpu_time(), handle.ledger().costs());
+        Self { at: Instant::now(), own, costs, cpus: cpus(), kernel_ns: handle.ledger().kernel_ns() }
     }
 
     fn read(&mut self, handle: &Handle) -> Measured {
         let (now, own) = (Instant::now(), own_cpu_time());
-        let own_percent = percent(own.saturating_sub(self.own), now - self.at);
-        (self.at, self.own) = (now, own);
-        // Known anew with each window.
-        let kernel_ns = handle.health().kernel_ns;
-        if kernel_ns != self.kernel_ns {
-            let spent = Duration::from_nanos(kernel_ns.saturating_sub(self.kernel_ns));
-            self.kernel_percent = percent(spent, now - self.kernel_at);
-            (self.kernel_ns, self.kernel_at) = (kernel_ns, now);
-        }
-        Measured { own_percent, kernel_percent: self.kernel_percent, resident_bytes: resident_bytes() }
+        let ledger = handle.ledger();
+        // What no other activity has on its account is the service's.
+        let (costs, kernel_ns) = (ledger.costs(), ledger.kernel_ns());
+        let known = |costs: &Costs| costs.values().iter().sum::<u64>() - costs.service;
+        let spent_ns = known(&costs).saturating_sub(known(&self.costs));
+        let spent = Duration::from_nanos(spent_ns.saturating_sub(kernel_ns.saturating_sub(self.kernel_ns)));
+        let service = own.saturating_sub(self.own).saturating_sub(spent);
+        ledger.add(Activity::Service, service);
+        let of_machine = |spent: Duration| percent(spent, now - self.at) / self.cpus;
+        let (costs_now, costs_before) = (costs.values(), self.costs.values());
+        let mut percent: [f64; 6] = std::array::from_fn(|index| {
+            of_machine(Duration::from_nanos(costs_now[index].saturating_sub(costs_before[index])))
+        });
+        percent[Activity::Service as usize] = of_machine(service);
+        let measured = Measured { percent, resident_bytes: resident_bytes() };
+        (self.at, self.own, self.costs, self.kernel_ns) = (now, own, costs, kernel_ns);
+        measured
     }
+}
+
+/// How many CPUs the machine has.
+#[expect(clippy::cast_precision_loss, reason = "a number of CPUs")]
+pub(super) fn cpus() -> f64 {
+    aya::util::online_cpus().map_or(1, |cpus| cpus.len().max(1)) as f64
 }
 
 fn percent(spent: Duration, passed: Duration) -> f64 {
@@ -312,10 +347,11 @@ fn percent(spent: Duration, passed: Duration) -> f64 {
 /// User and system time of all threads, ended ones included.
 fn own_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    let own = Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0));
+    own.saturating_add(crate::process::apart::spent())
 }
 
-/// What `top` shows as RES. The kernel part's tables, which are mapped, are in it.
+/// What `top` shows as RES. The BPF programs' tables, which are mapped, are in it.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
@@ -333,10 +369,45 @@ mod tests {
         Controller::new(options, NonZeroU32::new(hz).unwrap())
     }
 
-    /// CPU time that goes with the frequency, on a base that does not.
+    /// CPU time that goes with the frequency, on a base that does not: reading processes.
     fn measured(controller: &Controller, base: f64, per_hz: f64) -> Measured {
-        let own_percent = base + per_hz * f64::from(controller.stats.frequency_hz);
-        Measured { own_percent, kernel_percent: 0.0, resident_bytes: 50 * MIB }
+        let mut percent = [0.0; 6];
+        percent[Activity::Sampling as usize] = per_hz * f64::from(controller.stats.frequency_hz);
+        percent[Activity::Processes as usize] = base;
+        Measured { percent, resident_bytes: 50 * MIB }
+    }
+
+    #[test]
+    fn a_build_or_a_process_that_churns_code_does_not_lower_the_frequency() {
+        let mut controller = controller(19);
+        // What took the frequency from 19 to 1: twenty, and sixty, times the limit, none of it by samples.
+        for others in [20.0, 61.0] {
+            for _ in 0..200 {
+                let measured = measured(&controller, others, 0.01);
+                assert_eq!(controller.look(measured).frequency, None);
+            }
+        }
+        assert_eq!((controller.stats.frequency_hz, controller.stats.lowered), (19, 0));
+    }
+
+    #[test]
+    fn sampling_that_is_within_what_the_others_should_leave_goes_on_beside_one_that_takes_more() {
+        // On two busy CPUs 99 Hz cost 0.4 % of the machine, more than the share that sampling has for certain.
+        for others in [0.0, 0.1, 3.3, 26.0] {
+            let mut controller = controller(99);
+            for _ in 0..200 {
+                let measured = measured(&controller, others, 0.004);
+                assert_eq!(controller.look(measured).frequency, None, "beside {others}");
+            }
+        }
+        // It is lowered where it is too dear itself, and no further than the others' shares make necessary.
+        let mut controller = controller(99);
+        for _ in 0..200 {
+            let measured = measured(&controller, 26.0, 0.01);
+            controller.look(measured);
+        }
+        let all_shares = 1.0 - Activity::Processes.share();
+        assert!((0.4..=all_shares).contains(&controller.stats.sampling_percent), "{:?}", controller.stats);
     }
 
     #[test]
@@ -361,10 +432,10 @@ mod tests {
     fn the_frequency_comes_back_when_there_is_room_and_no_further_than_asked() {
         let mut controller = controller(99);
         for _ in 0..100 {
-            let measured = measured(&controller, 3.0, 0.01);
+            let measured = measured(&controller, 3.0, 1.0);
             controller.look(measured);
         }
-        assert_eq!(controller.stats.frequency_hz, FLOOR_HZ, "the base alone is too much: it goes down to the floor");
+        assert_eq!(controller.stats.frequency_hz, FLOOR_HZ, "a sample alone is too much: it goes down to the floor");
         for _ in 0..400 {
             let measured = measured(&controller, 0.05, 0.001);
             controller.look(measured);
@@ -386,7 +457,7 @@ mod tests {
     fn short_memory_is_said_once_and_worked_at_until_there_is_enough() {
         let mut controller = controller(19);
         let mut look = |mib: u64| {
-            let measured = Measured { own_percent: 0.1, kernel_percent: 0.0, resident_bytes: mib * MIB };
+            let measured = Measured { percent: [0.1, 0.0, 0.0, 0.0, 0.0, 0.0], resident_bytes: mib * MIB };
             controller.look(measured).tight
         };
         assert_eq!(look(80), None);

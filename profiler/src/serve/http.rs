@@ -1,4 +1,4 @@
-//! The HTTP side.
+//! The service over HTTP: its page, its API, and the metrics.
 //!
 //! ```text
 //! server   sockets, limits of connections and times       -> hyper
@@ -13,6 +13,7 @@
 //! the recording is asked for a copy of its open window at most once a second, however many ask.
 
 mod api;
+mod connections;
 mod debug;
 mod fault;
 mod flame;
@@ -54,13 +55,13 @@ const MAX_RECORDINGS: usize = 32;
 /// What requests are answered from.
 #[derive(Clone)]
 pub struct State {
-    /// Closed windows.
+    /// The windows that are closed.
     pub archive: Arc<Archive>,
     /// The way of windows into the archive.
     pub intake: Arc<Intake>,
-    /// The open window.
+    /// The continuous recording, which has the open window.
     pub recording: Handle,
-    /// How windows are cut.
+    /// How long windows are, and how long they wait for late names.
     pub window: WindowOptions,
 }
 

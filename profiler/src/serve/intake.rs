@@ -1,6 +1,6 @@
 //! The way of a closed window: to those who record just now, then to the archive.
 //!
-//! A window in the archive is a piece of ten seconds, without times within. A recording over HTTP begins and ends
+//! A window in the archive is a block of ten seconds, without times within. A recording over HTTP begins and ends
 //! anywhere, so it takes its samples from the windows as they pass.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use rustc_hash::FxHashMap;
 use crate::archive::Archive;
 use crate::profile::{Filter, Profile, TaskId};
 use crate::record::Window;
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
-/// Takes windows in.
+/// Takes closed windows in and hands each to the archive and to the push targets.
 pub struct Intake {
     archive: Arc<Archive>,
     watches: Mutex<Vec<Arc<Watched>>>,

@@ -24,7 +24,12 @@ impl LogControl {
 pub fn init(settings: LogSettings) -> LogControl {
     let (filter, handle) = reload::Layer::new(filter(settings.level));
     let registry = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).with_target(false);
+    let lines = fmt::layer()
+        .with_writer(io::stderr)
+        // Its own complaint about a stderr that has gone would be a panic.
+        .log_internal_errors(false)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false);
     match settings.format {
         LogFormat::Text => registry.with(lines).init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),

@@ -1,4 +1,4 @@
-//! The service: a recording without end, its archive, and those who ask for it.
+//! The service: a continuous recording, its archive, and those who ask for it.
 //!
 //! ```text
 //! record thread   Recorder::serve -> Window -> bounded queue                 never waits for anything below
@@ -15,15 +15,21 @@ pub mod http;
 mod intake;
 pub mod log;
 mod metrics;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod privileges;
 mod push;
 mod recording;
 mod service;
 mod supervisor;
+mod token_file;
 
 pub use governor::{Governor, GovernorOptions, GovernorStats};
 pub use intake::Intake;
 pub use metrics::{Metrics, Sources};
-pub use push::{ClientError, PushError, PushStats, Pushers};
+#[cfg(feature = "parquet")]
+pub use parquet::{ParquetError, ParquetSender, ParquetStats};
+pub use push::{PushError, PushStats, Pushers};
 pub use recording::{Handle, Recording, RecordingError};
 pub use service::{ServeError, run};
+pub use token_file::token_file;

@@ -1,34 +1,39 @@
 //! The recording on its own thread, and the handle by which the rest of the service talks to it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
 
 use crate::account::Account;
+use crate::cost::Ledger;
 use crate::kernel::Waker;
 use crate::profile::Profile;
 use crate::record::{Command, Health, RecordError, RecordOptions, Recorder, Window, WindowOptions, keep_heap_small};
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
 /// Commands that wait at most.
 const MAX_COMMANDS: usize = 256;
 
+/// Changes of the frequency that are remembered.
+const MAX_FREQUENCIES: usize = 256;
+
 /// Why the recording could not begin, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// The recorder.
+    /// The recorder could not be set up, or failed.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The system refuses a thread or a descriptor.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// What was tried, for the message.
         what: &'static str,
         /// What the kernel said.
         source: io::Error,
@@ -48,6 +53,9 @@ struct Shared {
     last_window: Mutex<Instant>,
     windows_dropped: AtomicU64,
     ended: AtomicBool,
+    ledger: Arc<Ledger>,
+    /// From when on which frequency was asked for, the last ones.
+    frequencies: Mutex<VecDeque<(SystemTime, u32)>>,
 }
 
 /// Talks to the recording. Cheap to clone; no method waits for the recording.
@@ -74,16 +82,18 @@ impl Recording {
     ) -> Result<Self, RecordingError> {
         let system = |what| move |source| RecordingError::System { what, source };
         keep_heap_small();
+        let frequency_hz = options.frequency_hz;
         let recorder = Recorder::start(options)?;
         let wake = Waker::new().map_err(system("cannot make a descriptor"))?;
         let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
-        let handle = Handle::new(commands, wake);
+        let handle = Handle::new(commands, wake, Arc::clone(recorder.ledger()));
+        handle.note_frequency(frequency_hz);
         let shared = handle.clone();
         let run = move || {
             // Also if the recording panics.
             let _ended = Ended(shared.clone());
             let result = recorder.serve(window, &shared.0.stop, &shared.0.wake, &orders, |window| {
-                *shared.0.health.lock().unwrap_or_else(PoisonError::into_inner) = window.health;
+                *shared.0.health.lock().unwrap_or_else(PoisonError::into_inner) = window.health.clone();
                 *shared.0.last_window.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                 if let Err(TrySendError::Full(_)) = windows.try_send(window) {
                     shared.0.windows_dropped.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +135,7 @@ impl Drop for Ended {
 }
 
 impl Handle {
-    fn new(commands: SyncSender<Command>, wake: Waker) -> Self {
+    fn new(commands: SyncSender<Command>, wake: Waker, ledger: Arc<Ledger>) -> Self {
         Self(Arc::new(Shared {
             stop: AtomicBool::new(false),
             commands,
@@ -134,6 +144,8 @@ impl Handle {
             last_window: Mutex::new(Instant::now()),
             windows_dropped: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            ledger,
+            frequencies: Mutex::default(),
         }))
     }
 
@@ -153,7 +165,26 @@ impl Handle {
 
     /// Samples at another frequency from now on. Returns whether the recording will hear of it.
     pub fn set_frequency(&self, frequency_hz: NonZeroU32) -> bool {
-        self.command(Command::Frequency(frequency_hz))
+        let is_heard = self.command(Command::Frequency(frequency_hz));
+        if is_heard {
+            self.note_frequency(frequency_hz.get());
+        }
+        is_heard
+    }
+
+    fn note_frequency(&self, frequency_hz: u32) {
+        let mut known = self.0.frequencies.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_FREQUENCIES {
+            known.pop_front();
+        }
+        if known.back().is_none_or(|(_, last)| *last != frequency_hz) {
+            known.push_back((SystemTime::now(), frequency_hz));
+        }
+    }
+
+    /// From when on samples are taken at which frequency: the last changes, the oldest one first.
+    pub fn frequencies(&self) -> Vec<(SystemTime, u32)> {
+        self.0.frequencies.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
     /// Memory is short, or is so no longer. Returns whether the recording will hear of it.
@@ -162,13 +193,18 @@ impl Handle {
     }
 
     /// Closes the open window now. Returns whether the recording will hear of it.
-    pub fn cut(&self) -> bool {
-        self.command(Command::Cut)
+    pub fn close_window(&self) -> bool {
+        self.command(Command::CloseWindow)
+    }
+
+    /// CPU time by what it was for, and what it may cost.
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.ledger
     }
 
     /// How the recording stood when it last closed a window.
     pub fn health(&self) -> Health {
-        *self.0.health.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How long ago the last window closed, or the recording began; `None` if it has ended.
@@ -194,7 +230,7 @@ impl Handle {
     /// A handle without a recording: the receiver gets its commands.
     pub(super) fn detached() -> (Self, mpsc::Receiver<Command>) {
         let (commands, orders) = mpsc::sync_channel(MAX_COMMANDS);
-        let handle = Self::new(commands, Waker::new().expect("a descriptor"));
+        let handle = Self::new(commands, Waker::new().expect("a descriptor"), Arc::default());
         (handle, orders)
     }
 

@@ -1,6 +1,6 @@
 //! The service from its start to its end.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::num::NonZeroU32;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -11,17 +11,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
-use super::config::{Change, ConfigError, Settings};
+use super::config::{Change, ConfigError, Settings, TokenSetting};
 use super::governor::Governor;
-use super::http::{HttpError, HttpOptions, Server, State, Token, TokenError, router};
+use super::http::{HttpError, HttpOptions, Listen, Server, State, Token, TokenError, router};
 use super::intake::Intake;
 use super::log::LogControl;
 use super::metrics::own::open_files;
 use super::metrics::{self, Metrics, Sources};
-use super::push::{ClientError, PushError, Pushers, secret};
+#[cfg(feature = "parquet")]
+use super::parquet::{ParquetError, ParquetSender};
+use super::push::{PushError, Pushers};
 use super::recording::{Handle, Recording, RecordingError};
+use super::token_file::TokenFile;
 use super::{privileges, supervisor};
 use crate::archive::{Archive, ArchiveError, ArchiveOptions};
+use crate::client::{ClientError, secret};
 use crate::record::Window;
 
 /// Windows that wait for the archive at most.
@@ -36,36 +40,40 @@ const SPARE_FILES: u64 = 8;
 /// Why the service did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The configuration.
+    /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The recording.
+    /// The recording did not begin, or failed.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// The archive.
+    /// The archive cannot be opened.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A push target.
+    /// A push target cannot be used.
     #[error(transparent)]
     Push(#[from] PushError),
-    /// The HTTP side.
+    /// The dataset cannot be used.
+    #[cfg(feature = "parquet")]
+    #[error(transparent)]
+    Parquet(#[from] ParquetError),
+    /// The HTTP address cannot be listened at.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The token's file.
+    /// The file with the token cannot be read.
     #[error("http.token_file: {0}")]
     TokenFile(#[from] ClientError),
-    /// The token.
+    /// The token is too weak or malformed.
     #[error("http.token_file: {0}")]
     Token(#[from] TokenError),
     /// A thread, a signal, a privilege.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// What was tried, for the message.
         what: &'static str,
         /// What the kernel said.
         source: io::Error,
     },
-    /// The second signal.
+    /// A second signal came while the last windows were being written.
     #[error("ended at once by a second signal; what was sampled last is not written")]
     Impatient,
 }
@@ -73,6 +81,9 @@ pub enum ServeError {
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
     move |source| ServeError::System { what, source }
 }
+
+/// How long after a signal to end another one means the same.
+const SAME_INTENTION: Duration = Duration::from_millis(700);
 
 /// The service at work.
 struct Service<'a> {
@@ -84,6 +95,8 @@ struct Service<'a> {
     intake: Arc<Intake>,
     pushers: Arc<Pushers>,
     metrics: Arc<Metrics>,
+    #[cfg(feature = "parquet")]
+    parquet: Option<Arc<ParquetSender>>,
     governor: Option<Governor>,
     files_are_scarce: bool,
 }
@@ -108,7 +121,10 @@ pub fn run(
         .thread_name("serve")
         .build()
         .map_err(system("cannot start tokio"))?;
-    let server = runtime.block_on(Server::bind(&http_options(&settings)?))?;
+    let (http_options, made) = http_options(&settings)?;
+    let server = runtime.block_on(Server::bind(&http_options))?;
+    let scraped = settings.metrics.listen.as_ref().map(|listen| runtime.block_on(Server::bind_open(&listen.0)));
+    let scraped = scraped.transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(MAX_WINDOWS);
     let (ended_sender, ended) = oneshot::channel();
     let recording =
@@ -117,8 +133,20 @@ pub fn run(
     privileges::drop_capabilities().map_err(system("cannot drop capabilities"))?;
     let archive = Arc::new(Archive::open(settings.archive_options())?);
     let pushers = Arc::new(Pushers::start(&settings.push, &host_name(), runtime.handle().clone())?);
-    let sources =
-        Sources { recording: recording.handle(), archive: Arc::clone(&archive), pushers: Arc::clone(&pushers) };
+    #[cfg(feature = "parquet")]
+    let parquet = settings.archive.parquet.as_ref();
+    #[cfg(feature = "parquet")]
+    let parquet =
+        parquet.map(|parquet| ParquetSender::start(parquet, &settings.window, Arc::clone(&archive), &host_name()));
+    #[cfg(feature = "parquet")]
+    let parquet = parquet.transpose()?.map(Arc::new);
+    let sources = Sources {
+        recording: recording.handle(),
+        archive: Arc::clone(&archive),
+        pushers: Arc::clone(&pushers),
+        #[cfg(feature = "parquet")]
+        parquet: parquet.clone(),
+    };
     let metrics = Arc::new(Metrics::new(sources, &settings.metrics, &settings.window));
     let intake = Arc::new(Intake::new(Arc::clone(&archive)));
     let keeper = keep(windows, &intake, &pushers, &metrics)?;
@@ -131,22 +159,52 @@ pub fn run(
         intake,
         pushers,
         metrics,
+        #[cfg(feature = "parquet")]
+        parquet,
         governor: None,
         files_are_scarce: false,
     };
     service.govern()?;
-    let result = runtime.block_on(service.serve(server, ended, recording, keeper));
+    let token_file = announce(&server, service.settings.sampling.frequency, made.as_ref());
+    if let Some(scraped) = &scraped {
+        tracing::info!("metrics at {}/metrics, for everybody", scraped.address());
+    }
+    let servers = Servers { all: server, scraped };
+    let result = runtime.block_on(service.serve(servers, ended, recording, keeper));
+    drop(token_file);
     // A name that is looked up, or a file that is written, may hang in the kernel: nobody waits for it at the end.
     runtime.shutdown_background();
     result
 }
 
-fn http_options(settings: &Settings) -> Result<HttpOptions, ServeError> {
-    let token = match &settings.http.token_file {
-        Some(path) => Some(Token::new(&secret(path)?)?),
-        None => None,
+/// What the HTTP side is told, and the token that nobody has yet.
+fn http_options(settings: &Settings) -> Result<(HttpOptions, Option<Token>), ServeError> {
+    let http = &settings.http;
+    let given = http.token_file.as_deref().map(|path| Ok::<_, ServeError>(Token::new(&secret(path)?)?)).transpose()?;
+    let is_wanted = given.is_none() && http.token == TokenSetting::Random && matches!(http.listen.0, Listen::Tcp(_));
+    let made = is_wanted.then(Token::random).transpose().map_err(system("cannot make a token"))?;
+    let token = given.or_else(|| made.clone());
+    Ok((HttpOptions { listen: http.listen.0.clone(), token, hosts: http.hosts.clone() }, made))
+}
+
+/// Says where the service answers, and the token of this start to those who may know it: in a file, and on a terminal.
+/// A log has other readers, and is told only where there can be no file.
+fn announce(server: &Server, frequency_hz: u32, made: Option<&Token>) -> Option<TokenFile> {
+    let address = server.address();
+    let Some((token, port)) = made.zip(server.port()) else {
+        tracing::info!("profiling at {frequency_hz} Hz; {address}/");
+        return None;
     };
-    Ok(HttpOptions { listen: settings.http.listen.0.clone(), token, hosts: settings.http.hosts.clone() })
+    let file = TokenFile::write(token, port).inspect_err(|error| {
+        tracing::warn!("the token of this start is in the log only, as no file of it can be written: {error}");
+    });
+    let file = file.ok();
+    let shown = match &file {
+        Some(file) if !io::stderr().is_terminal() => format!("the token is in {}", file.path().display()),
+        _ => format!("open {address}/?token={}", token.reveal()),
+    };
+    tracing::info!("profiling at {frequency_hz} Hz; {address}/; {shown}");
+    file
 }
 
 /// Starts the thread that gives windows to those who keep them.
@@ -165,6 +223,14 @@ fn keep(
         }
     };
     std::thread::Builder::new().name("archive".into()).spawn(run).map_err(system("cannot start a thread"))
+}
+
+/// The sockets.
+struct Servers {
+    /// With the page, the API and the metrics.
+    all: Server,
+    /// With the metrics alone, for everybody.
+    scraped: Option<Server>,
 }
 
 /// The signals that mean something.
@@ -196,21 +262,25 @@ impl Signals {
 impl Service<'_> {
     async fn serve(
         &mut self,
-        server: Server,
+        servers: Servers,
         mut ended: oneshot::Receiver<()>,
         recording: Recording,
         keeper: JoinHandle<()>,
     ) -> Result<(), ServeError> {
         let mut signals = Signals::listen().map_err(system("cannot listen to signals"))?;
         let (http_end, end) = oneshot::channel::<()>();
-        tracing::info!("profiling at {} Hz; {}/", self.settings.sampling.frequency, server.address());
         // Ends when the other half is dropped.
         let end = async {
             if end.await.is_ok() {
                 tracing::debug!("the HTTP side was told to end");
             }
         };
-        let http = tokio::spawn(server.serve(self.router(), end));
+        let http = tokio::spawn(servers.all.serve(self.router(), end));
+        // It ends with the runtime: a scrape that is cut off is made again.
+        if let Some(scraped) = servers.scraped {
+            let routes = metrics::routes(Arc::clone(&self.metrics));
+            tokio::spawn(scraped.serve(routes, std::future::pending()));
+        }
         supervisor::ready();
         let mut look = tokio::time::interval(supervisor::watchdog().map_or(LOOK, |limit| (limit / 3).min(LOOK)));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -223,7 +293,7 @@ impl Service<'_> {
                     Some(source) => self.reload(source),
                     None => break,
                 },
-                _ = signals.snapshot.recv() => self.cut(),
+                _ = signals.snapshot.recv() => self.close_window(),
                 _ = look.tick() => self.look(),
             }
         }
@@ -237,7 +307,13 @@ impl Service<'_> {
                 tracing::info!("ended after {:.1} s", began.elapsed().as_secs_f64());
                 result
             }
-            () = signals.end() => Err(ServeError::Impatient),
+            () = async {
+                // `timeout` and supervisors send a signal twice at once: that is one intention.
+                tokio::time::sleep(SAME_INTENTION).await;
+                let meanwhile = tokio::time::timeout(Duration::ZERO, signals.end()).await;
+                drop(meanwhile);
+                signals.end().await;
+            } => Err(ServeError::Impatient),
         }
     }
 
@@ -275,7 +351,16 @@ impl Service<'_> {
                 Ok(())
             }
         };
+        #[cfg(feature = "parquet")]
+        let parquet = self.parquet.clone();
+        // On a thread of its own: it waits.
+        #[cfg(feature = "parquet")]
+        let parquet = tokio::task::spawn_blocking(move || parquet.iter().for_each(|parquet| parquet.close(limit)));
         self.pushers.close(limit).await;
+        #[cfg(feature = "parquet")]
+        if parquet.await.is_err() {
+            tracing::warn!("the thread that writes Parquet failed");
+        }
         match tokio::time::timeout_at(deadline, http).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!("the HTTP side failed: {error}"),
@@ -357,8 +442,8 @@ impl Service<'_> {
     }
 
     /// Hands out what there is now.
-    fn cut(&self) {
-        if !self.recording.cut() {
+    fn close_window(&self) {
+        if !self.recording.close_window() {
             tracing::error!("nothing is written now: the recording has too much to do; try again");
             return;
         }
@@ -407,4 +492,31 @@ impl Service<'_> {
 /// This machine's name, as everybody calls it.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::config::ListenAt;
+
+    fn has_token(change: impl FnOnce(&mut Settings)) -> bool {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        let (options, made) = http_options(&settings).unwrap();
+        assert!(made.is_none() || options.token.is_some());
+        options.token.is_some()
+    }
+
+    #[test]
+    fn a_loopback_address_wants_a_token_of_this_start_unless_everybody_may_ask() {
+        assert!(has_token(|_| {}));
+        assert!(!has_token(|settings| settings.http.token = TokenSetting::None));
+        assert!(!has_token(|settings| settings.http.listen = ListenAt(Listen::Unix("/run/x".into()))));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "0123456789abcdef0123\n").unwrap();
+        let mut settings = Settings::default();
+        settings.http.token_file = Some(file.path().to_owned());
+        let (options, made) = http_options(&settings).unwrap();
+        assert!(options.token.is_some() && made.is_none());
+    }
 }

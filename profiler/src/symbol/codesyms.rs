@@ -11,7 +11,7 @@
 //!
 //! blazesym takes a symbol without size to reach to the next symbol, labels included, and through the sections behind.
 
-use crate::elf::{self, Section};
+use jitprof_unwind::elf::{self, Section};
 
 /// Size of an entry.
 pub(super) const SYMBOL_BYTES: usize = 24;

@@ -1,6 +1,7 @@
 //! Finds the separate debug file of a stripped one.
 //!
-//! Looked for below the target's root (if the object was added with one), then below the host's, in gdb's order:
+//! Looked for below the target's root (if the object was added with one, see `profiler/src/record/debug_root.rs`), then below
+//! the host's, in gdb's order:
 //!
 //! ```text
 //! /usr/lib/debug/.build-id/ab/cdef….debug    by build id
@@ -21,11 +22,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-use super::elf::Origin;
 use super::image::{Image, layout_of};
+use super::open_files::OpenFile;
 use super::stats::{DebugLoss, SymbolStats};
 use super::worker::SymbolBudget;
-use crate::elf::{self, Layout};
+use jitprof_unwind::elf::{self, Layout};
 
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 /// Longest `.gnu_debuglink` section: a file name (255 bytes), its end, padding and the checksum.
@@ -34,7 +35,7 @@ const MAX_LINK_BYTES: u64 = 264;
 const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
 /// The copy of the debug file's contents, or nothing.
-pub(super) fn load(origin: &Origin, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
+pub(super) fn load(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
     let owner = origin.file.metadata().ok()?.uid();
     let build_id = elf::build_id(&origin.file);
     let link = layout_of(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));

@@ -1,9 +1,10 @@
 //! What one frame of a stack says, once it has been resolved.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Which world a frame's code belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum FrameKind {
     /// The kernel.
     Kernel,
@@ -22,7 +23,7 @@ pub enum FrameKind {
 }
 
 /// How far a runtime had optimised the code, where the name tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// Run by an interpreter (V8 `~`).
     Interpreted,
@@ -35,7 +36,7 @@ pub enum Tier {
 }
 
 /// A place in source code.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceLine {
     /// The file as the debug information or the runtime names it.
     pub file: Arc<str>,
@@ -44,7 +45,7 @@ pub struct SourceLine {
 }
 
 /// The file that a frame's code was loaded from, as profiles record it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Module {
     /// Path in the target's own mount namespace, or a bracketed name such as `[kernel.kallsyms]`, `[vdso]`, `[jit]`.
     pub path: Arc<str>,
@@ -54,7 +55,7 @@ pub struct Module {
 
 /// One frame. An inlined function is a frame of its own with `inlined` set, below (towards the leaf) the function it
 /// was inlined into.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Frame {
     /// Demangled function name; for unresolved code a bracketed reason such as `[unknown]`, never empty. Unsanitized.
     pub name: Arc<str>,
@@ -68,7 +69,7 @@ pub struct Frame {
     pub module: Option<Arc<Module>>,
     /// Source line of the sampled or calling instruction, where known.
     pub source: Option<SourceLine>,
-    /// For an ELF file: the file offset of the looked-up instruction; for the kernel: its virtual address; for
-    /// generated code: the virtual address of the sampled instruction, or of a caller's first byte; 0 for notes.
+    /// For an ELF file: the file offset of the looked-up instruction; for generated code: the virtual address of the
+    /// sampled instruction, or of a caller's first byte, 0 in a service's profiles; 0 for the kernel and for notes.
     pub address: u64,
 }

@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 
-use super::elf::Origin;
 use super::frame::Frame;
 use super::native::FrameBuilder;
+use super::open_files::OpenFile;
 use super::stats::{DebugLoss, SymbolStats};
-use crate::elf;
 use crate::gsym::{Gsym, GsymStore};
+use jitprof_unwind::elf;
 
 /// Damaged functions after which the file is not asked any more.
 const MAX_FAILURES: u8 = 8;
@@ -20,7 +20,7 @@ pub(super) struct GsymTable {
 
 impl GsymTable {
     /// Opens the file that belongs to the program's build id, if there is one.
-    pub(super) fn open(origin: &Origin, known: &GsymStore, stats: &mut SymbolStats) -> Option<Self> {
+    pub(super) fn open(origin: &OpenFile, known: &GsymStore, stats: &mut SymbolStats) -> Option<Self> {
         if known.is_empty() {
             return None;
         }

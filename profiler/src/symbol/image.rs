@@ -31,7 +31,7 @@ use super::codesyms;
 use super::stats::{DebugLoss, Unresolved};
 use super::vet;
 use super::worker::SymbolBudget;
-use crate::elf::{
+use jitprof_unwind::elf::{
     self, ContentsError, ElfError, Layout, SECTION_HEADER_BYTES, SHT_DYNSYM, SHT_SYMTAB, Section, Source,
 };
 

@@ -20,7 +20,7 @@ use super::demangle;
 use super::frame::{Frame, FrameKind, Module};
 use super::native::Names;
 use super::stats::Unresolved;
-use crate::units::Avma;
+use jitprof_common::units::Avma;
 
 /// Longest line looked at; KSYM_NAME_LEN is 512.
 const MAX_LINE_BYTES: u64 = 4096;
@@ -90,17 +90,18 @@ impl Kernel {
         };
         let (name, module) = functions.find(address.0).ok_or(Unresolved::KernelUnknown)?;
         let (name, _) = demangle::demangle(name);
-        Ok(frame(names.intern(&name), Some(Arc::clone(module)), address))
-    }
-
-    /// The frame of an address without a name.
-    pub(super) fn unnamed(address: Avma) -> Frame {
-        frame("[kernel]".into(), None, address)
+        Ok(frame(names.intern(&name), Some(Arc::clone(module))))
     }
 }
 
-fn frame(name: Arc<str>, module: Option<Arc<Module>>, address: Avma) -> Frame {
-    Frame { name, kind: FrameKind::Kernel, tier: None, inlined: false, module, source: None, address: address.0 }
+/// The frame of a kernel address without a name.
+pub fn unnamed_in_kernel() -> Frame {
+    frame("[kernel]".into(), None)
+}
+
+/// Without its address: a profile has other readers than root, and those must not learn where the kernel lies.
+fn frame(name: Arc<str>, module: Option<Arc<Module>>) -> Frame {
+    Frame { name, kind: FrameKind::Kernel, tier: None, inlined: false, module, source: None, address: 0 }
 }
 
 impl Functions {

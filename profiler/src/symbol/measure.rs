@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::image::Image;
 use super::*;
-use crate::elf::Layout;
-use crate::units::{Avma, FileOffset};
+use crate::gsym::GsymStore;
+use jitprof_common::units::{Avma, FileOffset};
+use jitprof_unwind::elf::Layout;
 
 const LOOKUPS: usize = 1000;
 const WAIT: Duration = Duration::from_secs(300);
@@ -39,26 +40,26 @@ fn time_and_memory_of_a_file() {
     let layout = super::image::layout_of(&opened).unwrap();
     let offsets = offsets(&layout);
     let before = resident_kib("VmRSS");
-    let symbolizer = Symbolizer::spawn().unwrap();
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
     let (start, cpu) = (Instant::now(), cpu_time());
-    let id = symbolizer.objects().add(opened, path.to_str().unwrap()).unwrap();
+    let id = naming.add(opened, path.to_str().unwrap(), None);
     let added = start.elapsed();
-    symbolizer.request(SymbolKey::File(id, FileOffset(offsets[0])));
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    naming.request(SymbolKey::File(id, FileOffset(offsets[0])));
+    assert_eq!(naming.wait(WAIT), 0);
     let (first, first_cpu) = (start.elapsed(), cpu_time() - cpu);
     let grown = resident_kib("VmRSS").saturating_sub(before);
     let (start, cpu) = (Instant::now(), cpu_time());
     for offset in &offsets[1..] {
-        symbolizer.request(SymbolKey::File(id, FileOffset(*offset)));
+        naming.request(SymbolKey::File(id, FileOffset(*offset)));
     }
     let asked = start.elapsed();
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    assert_eq!(naming.wait(WAIT), 0);
     let (others, others_cpu) = (start.elapsed(), cpu_time() - cpu);
     println!("{}: add {added:?}, first {first:?} (CPU {first_cpu:?}, +{grown} KiB)", path.display());
     println!("  {} more: asked in {asked:?}, answered in {others:?} (CPU {others_cpu:?})", LOOKUPS - 1);
     let grown = |what| resident_kib(what).saturating_sub(before);
     println!("  resident +{} KiB, peak +{} KiB", grown("VmRSS"), grown("VmHWM"));
-    println!("  {:?}", symbolizer.stats());
+    println!("  {:?}", naming.stats());
 }
 
 #[test]
@@ -77,20 +78,20 @@ fn time_of_the_copy() {
 fn time_and_memory_of_the_kernel() {
     const KERNEL_TEXT: u64 = 0xffff_ffff_8100_0000;
     let before = resident_kib("VmRSS");
-    let symbolizer = Symbolizer::spawn().unwrap();
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
     let (start, cpu) = (Instant::now(), cpu_time());
-    symbolizer.request(SymbolKey::Kernel(Avma(KERNEL_TEXT)));
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    naming.request(SymbolKey::Kernel(Avma(KERNEL_TEXT)));
+    assert_eq!(naming.wait(WAIT), 0);
     let (first, first_cpu) = (start.elapsed(), cpu_time() - cpu);
     let grown = resident_kib("VmRSS").saturating_sub(before);
     let (start, cpu) = (Instant::now(), cpu_time());
     for index in 1..LOOKUPS as u64 {
-        symbolizer.request(SymbolKey::Kernel(Avma(KERNEL_TEXT + index * 4096)));
+        naming.request(SymbolKey::Kernel(Avma(KERNEL_TEXT + index * 4096)));
     }
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    assert_eq!(naming.wait(WAIT), 0);
     println!("kernel: first {first:?} (CPU {first_cpu:?}, +{grown} KiB)");
     println!("  {} more: {:?} (CPU {:?})", LOOKUPS - 1, start.elapsed(), cpu_time() - cpu);
-    println!("  {:?}", symbolizer.stats());
+    println!("  {:?}", naming.stats());
 }
 
 #[test]
@@ -160,13 +161,13 @@ fn names_agree_with_addr2line() {
     let layout = super::image::layout_of(&opened).unwrap();
     let offsets = offsets(&layout);
     let theirs = addr2line(&path, offsets.iter().map(|offset| layout.svma_of(*offset).unwrap()));
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = symbolizer.objects().add(opened, path.to_str().unwrap()).unwrap();
-    offsets.iter().for_each(|offset| symbolizer.request(SymbolKey::File(id, FileOffset(*offset))));
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = naming.add(opened, path.to_str().unwrap(), None);
+    offsets.iter().for_each(|offset| naming.request(SymbolKey::File(id, FileOffset(*offset))));
+    assert_eq!(naming.wait(WAIT), 0);
     let (mut unnamed, mut names, mut chains, mut shown) = (0, 0, 0, 0);
     for (offset, theirs) in offsets.iter().zip(&theirs) {
-        let frames = symbolizer.frames(SymbolKey::File(id, FileOffset(*offset)));
+        let frames = naming.frames(SymbolKey::File(id, FileOffset(*offset)));
         if frames[0].name.starts_with('[') {
             unnamed += 1;
             continue;

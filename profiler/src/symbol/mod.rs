@@ -1,19 +1,22 @@
 //! From (process, address, time) to named frames.
 //!
-//! The files that samples fall into are [`Objects`]; a [`Symbolizer`] names places in them, and in the kernel, on a
-//! thread of its own. What it reads was written by the target: docs/symbols.md says what is done about that.
+//! A [`Symbolizer`] names places in [`OpenFiles`], and in the kernel, on a thread of its own; [`Naming`] is both together
+//! for those who wait for it. What it reads was written by the target: docs/design/symbols.md says what is done about that.
 
 mod codesyms;
+mod credit;
 mod debugfile;
 mod demangle;
-mod elf;
+mod digest;
 mod frame;
 mod gsym;
 mod image;
 mod kernel;
 mod loaded;
 pub mod names;
+mod naming;
 mod native;
+mod open_files;
 mod plt;
 mod stats;
 mod vet;
@@ -26,10 +29,14 @@ mod tests;
 
 pub use debugfile::open_root;
 pub use demangle::MAX_NAME_BYTES;
-pub use elf::{MAX_OBJECTS, MAX_OPEN_FILES, ObjectError, ObjectId, Objects};
+pub use digest::{Digest, contents_digest, digest};
 pub use frame::{Frame, FrameKind, Module, SourceLine, Tier};
 pub use image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
+pub use kernel::unnamed_in_kernel;
 pub use loaded::MAX_LOADED_BYTES;
+pub use naming::Naming;
+pub use native::{mapped_as, unnamed_in_file};
+pub use open_files::{OpenFile, OpenFiles};
 pub use stats::{DebugLoss, SymbolStats, Unresolved};
 pub use vet::MAX_INLINE_DEPTH;
-pub use worker::{MAX_KEYS, MAX_QUEUED, STALL_LIMIT, SymbolBudget, SymbolKey, Symbolizer};
+pub use worker::{MAX_KEYS, Name, NameAnswer, STALL_LIMIT, SymbolBudget, SymbolKey, Symbolizer};

@@ -21,7 +21,7 @@ mod v8;
 
 use super::demangle::demangle;
 use super::frame::{FrameKind, SourceLine, Tier};
-use crate::code::CodeOrigin;
+use jitprof_jitdump::code::CodeOrigin;
 
 /// A name as a frame shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,12 +135,13 @@ fn php(name: &str) -> Option<JitName> {
     Some(function(what))
 }
 
-/// `TRACE_ID::FILE:LINE`: a trace has no function, only the place where it starts.
+/// `TRACE_ID::FILE:LINE`: a trace has no function, only the place where it starts. Its number says nothing to a reader,
+/// and changes with each run.
 fn luajit(name: &str) -> Option<JitName> {
     let (id, place) = name.strip_prefix("TRACE_")?.split_once("::")?;
     id.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
     let (file, line) = split_number(place, ':')?;
-    Some(JitName { source: source(file, line), ..function(format!("trace {id}")) })
+    Some(JitName { source: source(file, line), ..function(format!("trace {place}")) })
 }
 
 /// `wasm[M]::function[N]`, followed by `::NAME` where the module has names; trampolines.

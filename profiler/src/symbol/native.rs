@@ -11,16 +11,16 @@ use blazesym::symbolize::{self, CodeInfo, Input, Reason, Sym, Symbolized};
 
 use super::debugfile;
 use super::demangle;
-use super::elf::Origin;
 use super::frame::{Frame, FrameKind, Module, SourceLine};
 use super::gsym::GsymTable;
 use super::image::{Image, layout_of};
+use super::open_files::OpenFile;
 use super::plt::Plt;
 use super::stats::{DebugLoss, SymbolStats, Unresolved};
 use super::worker::SymbolBudget;
-use crate::elf::Layout;
 use crate::gsym::{GsymStore, Place};
-use crate::units::FileOffset;
+use jitprof_common::units::FileOffset;
+use jitprof_unwind::elf::Layout;
 
 /// Functions inlined into one address that are shown; the outermost ones beyond it are left out.
 const MAX_INLINED: usize = 256;
@@ -42,8 +42,8 @@ impl Names {
         name
     }
 
-    /// Forgets what nobody else holds.
-    pub(super) fn forget_unused(&mut self) {
+    /// Drops what nobody else holds.
+    pub(super) fn drop_unused(&mut self) {
         self.0.retain(|name| Arc::strong_count(name) > 1);
         self.0.shrink_to_fit();
     }
@@ -77,7 +77,7 @@ impl Native {
     /// Copies the symbol tables and parses headers; blazesym parses on the first look-up. A file without debug
     /// information gets it from its GSYM file, else from a separate debug file.
     pub(super) fn load(
-        origin: &Origin,
+        origin: &OpenFile,
         known: &GsymStore,
         budget: &SymbolBudget,
         stats: &mut SymbolStats,
@@ -270,9 +270,10 @@ impl FrameBuilder<'_> {
             let file = self.cut(file);
             SourceLine { file: self.names.intern(&file), line }
         });
+        let builtin = builtin_name(name);
         Frame {
-            name: self.names.intern(name),
-            kind: kind_of(name),
+            name: self.names.intern(builtin.as_deref().unwrap_or(name)),
+            kind: if builtin.is_some() { FrameKind::Builtin } else { FrameKind::Native },
             tier: None,
             inlined,
             module: Some(Arc::clone(self.module)),
@@ -286,21 +287,49 @@ fn source_of<'a>(place: &CodeInfo<'_>) -> (Cow<'a, str>, u32) {
     (place.to_path().to_string_lossy().into_owned().into(), place.line.unwrap_or(0))
 }
 
-/// V8 embeds its builtins and bytecode handlers into the binary's text under names of its own.
-fn kind_of(name: &str) -> FrameKind {
-    if name.starts_with("Builtins_") { FrameKind::Builtin } else { FrameKind::Native }
+/// The name that V8's own records have for a builtin or a bytecode handler, which it embeds into the binary's text under
+/// another one: a function has one name, whether a process writes records or not. `None` for all else.
+fn builtin_name(symbol: &str) -> Option<String> {
+    let name = symbol.strip_prefix("Builtins_")?;
+    let Some(bytecode) = name.strip_suffix("Handler") else { return Some(format!("Builtin:{name}")) };
+    // Of operands of two and of four bytes; but some bytecodes are called so themselves.
+    let (bytecode, scale) = match bytecode {
+        "Wide" | "ExtraWide" | "DebugBreakWide" | "DebugBreakExtraWide" => (bytecode, ""),
+        _ => ["ExtraWide", "Wide"]
+            .into_iter()
+            .find_map(|scale| Some((bytecode.strip_suffix(scale)?, scale)))
+            .unwrap_or((bytecode, "")),
+    };
+    let dot = if scale.is_empty() { "" } else { "." };
+    Some(format!("BytecodeHandler:{bytecode}{dot}{scale}"))
+}
+
+#[cfg(test)]
+#[test]
+fn builtins_are_called_as_v8s_own_records_call_them() {
+    for (symbol, name) in [
+        ("Builtins_JSEntry", Some("Builtin:JSEntry")),
+        ("Builtins_LdaSmiHandler", Some("BytecodeHandler:LdaSmi")),
+        ("Builtins_LdaSmiWideHandler", Some("BytecodeHandler:LdaSmi.Wide")),
+        ("Builtins_LdaSmiExtraWideHandler", Some("BytecodeHandler:LdaSmi.ExtraWide")),
+        ("Builtins_ExtraWideHandler", Some("BytecodeHandler:ExtraWide")),
+        ("Builtins_DebugBreakWideHandler", Some("BytecodeHandler:DebugBreakWide")),
+        ("v8::internal::Builtins_JSEntry", None),
+        ("main", None),
+    ] {
+        assert_eq!(builtin_name(symbol).as_deref(), name, "{symbol}");
+    }
 }
 
 /// The frame of code without a name: `[libc.so.6+0x1234]`, with the file offset.
-pub(super) fn unnamed(module: Option<&Arc<Module>>, offset: FileOffset, names: &mut Names) -> Frame {
+pub fn unnamed_in_file(module: Option<&Arc<Module>>, offset: FileOffset) -> Frame {
     let path = module.map_or("unknown", |module| &module.path);
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let file = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
     let (file, _) = demangle::cut(file);
     let file = file.trim_start_matches('[').trim_end_matches(']');
-    let name = names.intern(&format!("[{file}+{:#x}]", offset.0));
     Frame {
-        name,
+        name: format!("[{file}+{:#x}]", offset.0).into(),
         kind: FrameKind::Native,
         tier: None,
         inlined: false,
@@ -308,4 +337,16 @@ pub(super) fn unnamed(module: Option<&Arc<Module>>, offset: FileOffset, names: &
         source: None,
         address: offset.0,
     }
+}
+
+/// A frame of a file as a process has it that maps the file under this path; nothing if it is as it is. Who has mapped
+/// the file first may be anybody, and may have called it anything.
+pub fn mapped_as(frame: &Frame, path: &Arc<str>) -> Option<Frame> {
+    let known = frame.module.as_ref().filter(|known| known.path != *path)?;
+    let module = Arc::new(Module { path: Arc::clone(path), build_id: known.build_id.clone() });
+    let offset = FileOffset(frame.address);
+    if unnamed_in_file(Some(known), offset).name == frame.name {
+        return Some(unnamed_in_file(Some(&module), offset));
+    }
+    Some(Frame { module: Some(module), ..frame.clone() })
 }

@@ -7,7 +7,7 @@
 use std::fs::File;
 
 use super::demangle;
-use crate::elf::{self, Layout, SHT_DYNSYM, Section};
+use jitprof_unwind::elf::{self, Layout, SHT_DYNSYM, Section};
 
 const STUB_BYTES: u64 = 16;
 const HEADER_BYTES: u64 = if cfg!(target_arch = "aarch64") { 32 } else { 16 };

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Why code has no name. Every frame named `[file+0x…]` or `[kernel]` is counted under one of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unresolved {
     /// The file has neither a symbol table nor debug information: it is stripped.
@@ -22,12 +22,14 @@ pub enum Unresolved {
     TooLarge,
     /// The file could not be read, or the kernel refused memory for its copy.
     Unreadable,
-    /// More files were in use at once than [`super::MAX_OPEN_FILES`]; this one was closed and not seen again.
+    /// The file was closed, because too many were in use at once or nobody mapped it any more, and could not be opened again.
     FileClosed,
     /// A parser panicked on this file; it is not parsed again.
     Panicked,
-    /// A look-up in this file took longer than [`super::STALL_LIMIT`]; it is not parsed again.
+    /// A look-up in this file took longer than [`super::STALL_LIMIT`]; it is left alone for a minute.
     TooSlow,
+    /// The file was written over in its place since it was mapped: what it holds now is not what ran.
+    Replaced,
     /// Still waiting when the run had to end.
     NotInTime,
     /// More distinct addresses than [`super::MAX_KEYS`].
@@ -42,7 +44,7 @@ pub enum Unresolved {
 }
 
 /// Why a file's debug information was not used; its symbol tables were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DebugLoss {
     /// Larger than [`super::MAX_DEBUG_BYTES`].
@@ -60,12 +62,8 @@ pub enum DebugLoss {
 }
 
 /// The account of symbolization. Counts are of this run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SymbolStats {
-    /// Distinct files (by build id, or by inode where there is none), the vDSO included.
-    pub objects: u64,
-    /// Files closed because too many were open.
-    pub files_closed: u64,
     /// Distinct addresses asked for.
     pub requests: u64,
     /// Of these, named.
@@ -74,8 +72,6 @@ pub struct SymbolStats {
     pub unresolved: BTreeMap<Unresolved, u64>,
     /// Of the named ones, those that debug information gave a source line for.
     pub with_lines: u64,
-    /// Requests that found the queue full; they are taken up when the run ends.
-    pub deferred: u64,
     /// Files whose symbols were loaded, again if they had been evicted.
     pub loads: u64,
     /// Loaded files dropped to stay within [`super::MAX_LOADED_BYTES`].
@@ -99,14 +95,52 @@ pub struct SymbolStats {
 }
 
 impl SymbolStats {
-    pub(super) fn count(&mut self, reason: Unresolved) {
+    /// Counts an address without a name.
+    pub(crate) fn count(&mut self, reason: Unresolved) {
         let slot = self.unresolved.entry(reason).or_default();
         *slot = slot.saturating_add(1);
+    }
+
+    /// One that was counted has its name by now, or is asked for anew.
+    pub(crate) fn discount(&mut self, reason: Unresolved) {
+        if let Some(slot) = self.unresolved.get_mut(&reason) {
+            *slot = slot.saturating_sub(1);
+        }
+        self.unresolved.retain(|_, count| *count > 0);
     }
 
     pub(super) fn count_debug(&mut self, reason: DebugLoss) {
         let slot = self.debug_losses.entry(reason).or_default();
         *slot = slot.saturating_add(1);
+    }
+
+    /// Adds what another part of symbolization counted.
+    pub(crate) fn absorb(&mut self, part: &Self) {
+        let sums = [
+            (&mut self.requests, part.requests),
+            (&mut self.resolved, part.resolved),
+            (&mut self.with_lines, part.with_lines),
+            (&mut self.loads, part.loads),
+            (&mut self.evictions, part.evictions),
+            (&mut self.bytes_copied, part.bytes_copied),
+            (&mut self.debug_files, part.debug_files),
+            (&mut self.gsym_files, part.gsym_files),
+            (&mut self.names_cut, part.names_cut),
+            (&mut self.panics, part.panics),
+            (&mut self.stalls, part.stalls),
+        ];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(more);
+        }
+        self.kernel_symbols = self.kernel_symbols.max(part.kernel_symbols);
+        for (reason, more) in &part.unresolved {
+            let sum = self.unresolved.entry(*reason).or_default();
+            *sum = sum.saturating_add(*more);
+        }
+        for (reason, more) in &part.debug_losses {
+            let sum = self.debug_losses.entry(*reason).or_default();
+            *sum = sum.saturating_add(*more);
+        }
     }
 
     /// `requests` minus `resolved` minus all `unresolved`: addresses still waiting. 0 after the end of a run.

@@ -1,5 +1,5 @@
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::worker::Limits;
 use super::*;
-use crate::elf;
 use crate::gsym::GsymStore;
-use crate::units::{Avma, FileOffset};
+use crate::process::open::{FileId, VDSO};
+use jitprof_common::units::{Avma, FileOffset};
+use jitprof_unwind::elf;
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -91,22 +92,22 @@ fn offset_of(path: &Path, wanted: &str) -> (u64, u64) {
     panic!("{} has no symbol like {wanted}", path.display());
 }
 
-fn resolved(symbolizer: &Symbolizer, key: SymbolKey) -> Arc<[Frame]> {
-    symbolizer.request(key);
-    assert_eq!(symbolizer.resolve_all(WAIT), 0, "{:?}", symbolizer.stats());
-    symbolizer.frames(key)
+fn resolved(naming: &mut Naming, key: SymbolKey) -> Arc<[Frame]> {
+    naming.request(key);
+    assert_eq!(naming.wait(WAIT), 0, "{:?}", naming.stats());
+    naming.frames(key)
 }
 
-fn add(symbolizer: &Symbolizer, path: &Path) -> ObjectId {
-    symbolizer.objects().add(File::open(path).unwrap(), path.to_str().unwrap()).unwrap()
+fn add(naming: &mut Naming, path: &Path) -> FileId {
+    naming.add(File::open(path).unwrap(), path.to_str().unwrap(), None)
 }
 
 /// The frames at each byte of a function.
-fn frames_of(symbolizer: &Symbolizer, id: ObjectId, (start, size): (u64, u64)) -> Vec<Arc<[Frame]>> {
+fn frames_of(naming: &mut Naming, id: FileId, (start, size): (u64, u64)) -> Vec<Arc<[Frame]>> {
     let keys: Vec<_> = (start..start + size).map(|at| SymbolKey::File(id, FileOffset(at))).collect();
-    keys.iter().for_each(|key| symbolizer.request(*key));
-    assert_eq!(symbolizer.resolve_all(WAIT), 0, "{:?}", symbolizer.stats());
-    keys.iter().map(|key| symbolizer.frames(*key)).collect()
+    keys.iter().for_each(|key| naming.request(*key));
+    assert_eq!(naming.wait(WAIT), 0, "{:?}", naming.stats());
+    keys.iter().map(|key| naming.frames(*key)).collect()
 }
 
 fn names(frames: &[Frame]) -> Vec<&str> {
@@ -114,19 +115,19 @@ fn names(frames: &[Frame]) -> Vec<&str> {
 }
 
 /// The account of a run in which `key` stayed without a name.
-fn only_reason(symbolizer: &Symbolizer, key: SymbolKey) -> Unresolved {
-    let frames = resolved(symbolizer, key);
+fn only_reason(naming: &mut Naming, key: SymbolKey) -> Unresolved {
+    let frames = resolved(naming, key);
     assert!(frames.len() == 1 && frames[0].name.starts_with('['), "{frames:?}");
-    let stats = symbolizer.stats();
+    let stats = naming.stats();
     assert_eq!((stats.requests, stats.resolved, stats.waiting()), (1, 0, 0), "{stats:?}");
     *stats.unresolved.keys().next().unwrap()
 }
 
 fn check_inlines(path: &Path) {
     let function = offset_of(path, "outer");
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, path);
-    let all = frames_of(&symbolizer, id, function);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, path);
+    let all = frames_of(&mut naming, id, function);
     let deepest = all.iter().max_by_key(|frames| frames.len()).unwrap();
     let ends: Vec<&str> = names(deepest).iter().map(|name| name.rsplit("::").next().unwrap()).collect();
     assert_eq!(ends[ends.len() - 3..], ["inner", "middle", "outer"], "{deepest:#?}");
@@ -137,9 +138,9 @@ fn check_inlines(path: &Path) {
     assert!(last.source.as_ref().unwrap().file.ends_with("inlines.rs"));
     assert!(deepest.iter().all(|frame| frame.kind == FrameKind::Native && frame.module == last.module));
     assert_eq!(last.module.as_ref().unwrap().build_id.as_ref().unwrap().len(), 40);
-    let stats = symbolizer.stats();
+    let stats = naming.stats();
     assert_eq!((stats.requests, stats.resolved, stats.waiting()), (function.1, function.1, 0), "{stats:?}");
-    assert_eq!((stats.objects, stats.loads, stats.with_lines), (1, 1, function.1));
+    assert_eq!((stats.loads, stats.with_lines), (1, function.1));
     assert!(stats.debug_losses.is_empty() && stats.bytes_copied > 0, "{stats:?}");
 }
 
@@ -159,12 +160,12 @@ fn compressed_debug_information_is_inflated() {
 
 #[test]
 fn embedded_builtins_have_a_kind_of_their_own() {
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, &BUILT.1);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, &BUILT.1);
     let (start, _) = offset_of(&BUILT.1, "Builtins_TestEntry");
-    let frames = resolved(&symbolizer, SymbolKey::File(id, FileOffset(start)));
+    let frames = resolved(&mut naming, SymbolKey::File(id, FileOffset(start)));
     let (last, inlined) = frames.split_last().unwrap();
-    assert_eq!((&*last.name, last.kind), ("Builtins_TestEntry", FrameKind::Builtin));
+    assert_eq!((&*last.name, last.kind), ("Builtin:TestEntry", FrameKind::Builtin));
     assert!(inlined.iter().all(|frame| frame.kind == FrameKind::Native), "{inlined:?}");
 }
 
@@ -174,12 +175,12 @@ fn a_file_truncated_while_it_is_in_use_keeps_its_names() {
     let path = directory.path().join("lib.so");
     fs::copy(&BUILT.1, &path).unwrap();
     let (outer, entry) = (offset_of(&path, "outer"), offset_of(&path, "entry"));
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, &path);
-    frames_of(&symbolizer, id, (outer.0, 1));
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, &path);
+    frames_of(&mut naming, id, (outer.0, 1));
     File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
     fs::remove_file(&path).unwrap();
-    for frames in frames_of(&symbolizer, id, entry) {
+    for frames in frames_of(&mut naming, id, entry) {
         assert!(names(&frames).contains(&"entry"), "{frames:?}");
     }
 }
@@ -189,12 +190,12 @@ fn a_file_truncated_before_it_is_read_is_counted_and_named_by_its_offset() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lib.so");
     fs::copy(&BUILT.1, &path).unwrap();
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, &path);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, &path);
     File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
     let key = SymbolKey::File(id, FileOffset(0x1234));
-    assert_eq!(only_reason(&symbolizer, key), Unresolved::Malformed);
-    assert_eq!(names(&symbolizer.frames(key)), ["[lib.so+0x1234]"]);
+    assert_eq!(only_reason(&mut naming, key), Unresolved::Replaced);
+    assert_eq!(names(&naming.frames(key)), ["[lib.so+0x1234]"]);
 }
 
 #[test]
@@ -203,7 +204,7 @@ fn a_file_cut_or_changed_at_any_byte_crashes_nothing() {
     let (start, _) = offset_of(&BUILT.1, "outer");
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lib.so");
-    let symbolizer = Symbolizer::spawn().unwrap();
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
     let mut asked = 0;
     for round in 0..400 {
         let at = round * bytes.len() / 400;
@@ -216,36 +217,36 @@ fn a_file_cut_or_changed_at_any_byte_crashes_nothing() {
         }
         // A new inode each time, so that a file without build id is a new object.
         fs::write(path.with_extension(round.to_string()), &hostile).unwrap();
-        let id = add(&symbolizer, &path.with_extension(round.to_string()));
-        symbolizer.request(SymbolKey::File(id, FileOffset(start)));
+        let id = add(&mut naming, &path.with_extension(round.to_string()));
+        naming.request(SymbolKey::File(id, FileOffset(start)));
         asked += 1;
     }
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
-    let stats = symbolizer.stats();
+    assert_eq!(naming.wait(WAIT), 0);
+    let stats = naming.stats();
     assert_eq!(stats.waiting(), 0, "{stats:?}");
-    assert!(stats.objects > 90 && stats.requests <= asked, "{stats:?}");
+    assert!(stats.requests <= asked, "{stats:?}");
 }
 
 #[test]
 fn a_stripped_file_takes_names_and_lines_from_the_debug_file_below_its_root() {
     let root = Rooted::new();
     root.put_debug_file(|path| fs::copy(&BUILT.1, path).map(drop));
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = root.add(&symbolizer);
-    let all = frames_of(&symbolizer, id, offset_of(&BUILT.1, "outer"));
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = root.add(&mut naming);
+    let all = frames_of(&mut naming, id, offset_of(&BUILT.1, "outer"));
     assert!(all.iter().any(|frames| frames.len() >= 3 && frames[0].source.is_some()), "{all:?}");
-    assert_eq!(symbolizer.stats().debug_files, 1);
+    assert_eq!(naming.stats().debug_files, 1);
 }
 
 #[test]
 fn a_debug_file_of_another_build_is_not_used() {
     let root = Rooted::new();
     root.put_debug_file(|path| fs::copy(&BUILT.2, path).map(drop));
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = root.add(&symbolizer);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = root.add(&mut naming);
     let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
-    assert_eq!(only_reason(&symbolizer, key), Unresolved::NoSymbols);
-    assert_eq!(symbolizer.stats().debug_losses.get(&DebugLoss::OtherBuild), Some(&1));
+    assert_eq!(only_reason(&mut naming, key), Unresolved::NoSymbols);
+    assert_eq!(naming.stats().debug_losses.get(&DebugLoss::OtherBuild), Some(&1));
 }
 
 #[test]
@@ -255,10 +256,10 @@ fn a_link_out_of_the_root_is_not_followed() {
     fs::copy(&BUILT.1, &kept).unwrap();
     let root = Rooted::new();
     root.put_debug_file(|path| std::os::unix::fs::symlink(&kept, path));
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = root.add(&symbolizer);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = root.add(&mut naming);
     let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
-    assert_eq!(only_reason(&symbolizer, key), Unresolved::NoSymbols);
+    assert_eq!(only_reason(&mut naming, key), Unresolved::NoSymbols);
 }
 
 #[test]
@@ -268,10 +269,10 @@ fn a_pipe_in_the_place_of_a_debug_file_blocks_nothing() {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         Ok(rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)?)
     });
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = root.add(&symbolizer);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = root.add(&mut naming);
     let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
-    assert_eq!(only_reason(&symbolizer, key), Unresolved::NoSymbols);
+    assert_eq!(only_reason(&mut naming, key), Unresolved::NoSymbols);
 }
 
 /// A stripped copy of the library below a directory that stands for the target's root.
@@ -298,10 +299,10 @@ impl Rooted {
         make(&place.join(format!("{}.debug", &hex[2..]))).unwrap();
     }
 
-    fn add(&self, symbolizer: &Symbolizer) -> ObjectId {
+    fn add(&self, naming: &mut Naming) -> FileId {
         let root = Arc::new(open_root(self.directory.path().to_str().unwrap()).unwrap());
         let file = File::open(self.directory.path().join("stripped.so")).unwrap();
-        symbolizer.objects().add_in(file, "/stripped.so", Some(&root)).unwrap()
+        naming.add(file, "/stripped.so", Some(root))
     }
 }
 
@@ -310,69 +311,30 @@ fn text_that_is_no_elf_file_is_named_by_its_offset() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("text (deleted)");
     fs::write(&path, "not an executable").unwrap();
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let key = SymbolKey::File(add(&symbolizer, &path), FileOffset(4));
-    assert_eq!(only_reason(&symbolizer, key), Unresolved::NotElf);
-    assert_eq!(names(&symbolizer.frames(key)), ["[text+0x4]"]);
-}
-
-#[test]
-fn directories_and_devices_are_refused() {
-    let objects = Objects::default();
-    for path in ["/", "/dev/null"] {
-        let refused = objects.add(File::open(path).unwrap(), path);
-        assert!(matches!(refused, Err(ObjectError::NotRegular { .. })), "{refused:?}");
-    }
-}
-
-#[test]
-fn the_same_build_has_one_id_and_keeps_the_first_path() {
-    let directory = tempfile::tempdir().unwrap();
-    let copy = directory.path().join("copy.so");
-    fs::copy(&BUILT.1, &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
-    let objects = Objects::default();
-    let first = objects.add(File::open(&BUILT.1).unwrap(), "/first").unwrap();
-    assert_eq!(objects.add(File::open(&copy).unwrap(), "/second").unwrap(), first);
-    assert_eq!((&*objects.module(first).unwrap().path, objects.len()), ("/first", 1));
-}
-
-#[test]
-fn files_beyond_the_limit_are_closed_and_taken_back() {
-    let directory = tempfile::tempdir().unwrap();
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let paths: Vec<PathBuf> = (0..=MAX_OPEN_FILES).map(|index| directory.path().join(index.to_string())).collect();
-    paths.iter().for_each(|path| fs::write(path, path.to_str().unwrap()).unwrap());
-    let ids: Vec<ObjectId> = paths.iter().map(|path| add(&symbolizer, path)).collect();
-    let key = SymbolKey::File(ids[0], FileOffset(0));
-    assert_eq!(only_reason(&symbolizer, key), Unresolved::FileClosed);
-    assert_eq!(symbolizer.stats().files_closed, 1);
-    assert_eq!(add(&symbolizer, &paths[0]), ids[0]);
-    let again = SymbolKey::File(ids[0], FileOffset(1));
-    resolved(&symbolizer, again);
-    assert_eq!(symbolizer.stats().unresolved.get(&Unresolved::NotElf), Some(&1), "{:?}", symbolizer.stats());
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let key = SymbolKey::File(add(&mut naming, &path), FileOffset(4));
+    assert_eq!(only_reason(&mut naming, key), Unresolved::NotElf);
+    assert_eq!(names(&naming.frames(key)), ["[text+0x4]"]);
 }
 
 #[test]
 fn functions_of_the_vdso_are_named() {
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = symbolizer.objects().add_vdso().unwrap();
-    assert_eq!(symbolizer.objects().add_vdso().unwrap(), id);
-    let all = frames_of(&symbolizer, id, (0, 8192));
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let all = frames_of(&mut naming, VDSO, (0, 8192));
     let named = all.iter().filter(|frames| frames[0].name.contains("clock_gettime")).count();
-    assert!(named > 0, "{:?}", symbolizer.stats());
+    assert!(named > 0, "{:?}", naming.stats());
     assert_eq!(&*all[0][0].module.as_ref().unwrap().path, "[vdso]");
 }
 
 #[test]
 fn kernel_addresses_are_named_or_the_reason_is_counted() {
-    let symbolizer = Symbolizer::spawn().unwrap();
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
     let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let line = text.lines().find(|line| line.ends_with(" T ksys_read") || line.ends_with(" T vfs_read"));
     let address = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok()).unwrap_or(0);
-    let frames = resolved(&symbolizer, SymbolKey::Kernel(Avma(address + 1)));
+    let frames = resolved(&mut naming, SymbolKey::Kernel(Avma(address + 1)));
     assert_eq!((frames.len(), frames[0].kind), (1, FrameKind::Kernel));
-    let stats = symbolizer.stats();
+    let stats = naming.stats();
     if address == 0 {
         assert_eq!(&*frames[0].name, "[kernel]");
         let reason = stats.unresolved.keys().next();
@@ -384,38 +346,34 @@ fn kernel_addresses_are_named_or_the_reason_is_counted() {
 }
 
 #[test]
-fn what_was_never_asked_for_is_counted_and_not_overwritten_later() {
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, &BUILT.1);
+fn what_is_not_answered_yet_is_named_by_its_place() {
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, &BUILT.1);
     let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
-    let frames = symbolizer.frames(key);
+    let frames = naming.frames(key);
     assert!(frames[0].name.starts_with("[libinlines.so+0x"), "{frames:?}");
-    symbolizer.request(key);
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
-    assert_eq!(symbolizer.frames(key), frames);
-    let stats = symbolizer.stats();
-    assert_eq!((stats.requests, stats.unresolved.get(&Unresolved::NotInTime), stats.waiting()), (1, Some(&1), 0));
+    assert!(resolved(&mut naming, key).last().unwrap().name.ends_with("outer"));
 }
 
 #[test]
 fn asking_twice_is_answered_once_and_frames_are_shared() {
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, &BUILT.1);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, &BUILT.1);
     let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
-    let first = resolved(&symbolizer, key);
-    symbolizer.request(key);
-    assert!(Arc::ptr_eq(&first, &resolved(&symbolizer, key)));
-    assert_eq!(symbolizer.stats().requests, 1);
+    let first = resolved(&mut naming, key);
+    naming.request(key);
+    assert!(Arc::ptr_eq(&first, &resolved(&mut naming, key)));
+    assert_eq!(naming.stats().requests, 1);
 }
 
 #[test]
 fn more_requests_than_the_queue_holds_are_all_answered() {
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, &BUILT.1);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, &BUILT.1);
     let keys: Vec<_> = (0..150_000).map(|at| SymbolKey::File(id, FileOffset(1 << 40 | at))).collect();
-    keys.iter().for_each(|key| symbolizer.request(*key));
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
-    let stats = symbolizer.stats();
+    keys.iter().for_each(|key| naming.request(*key));
+    assert_eq!(naming.wait(WAIT), 0);
+    let stats = naming.stats();
     assert_eq!((stats.requests, stats.waiting()), (150_000, 0), "{stats:?}");
     assert_eq!(stats.unresolved.get(&Unresolved::OutsideSegments), Some(&150_000));
 }
@@ -423,23 +381,52 @@ fn more_requests_than_the_queue_holds_are_all_answered() {
 #[test]
 fn a_file_that_holds_the_worker_is_given_up_and_the_others_are_named() {
     // Any look-up that takes longer than this is taken for a stall; loading this test's own binary is one.
-    let symbolizer =
-        Symbolizer::spawn_within(Limits { stall: Duration::from_millis(40), idle: WAIT }, GsymStore::default())
-            .unwrap();
+    let mut naming = Naming::spawn_within(
+        Limits { stall: Duration::from_millis(40), refused: WAIT, ..Limits::default() },
+        GsymStore::default(),
+    )
+    .unwrap();
     let own = std::env::current_exe().unwrap();
-    let slow = add(&symbolizer, &own);
-    let quick = add(&symbolizer, &BUILT.1);
+    let slow = add(&mut naming, &own);
+    let quick = add(&mut naming, &BUILT.1);
     let start = image::layout_of(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
-    symbolizer.request(SymbolKey::File(slow, FileOffset(start)));
+    naming.request(SymbolKey::File(slow, FileOffset(start)));
     let began = Instant::now();
-    while symbolizer.stats().stalls == 0 && began.elapsed() < WAIT {
-        symbolizer.check();
+    while naming.stats().stalls == 0 && began.elapsed() < WAIT {
+        naming.wait(Duration::ZERO);
         std::thread::yield_now();
     }
-    let frames = resolved(&symbolizer, SymbolKey::File(quick, FileOffset(offset_of(&BUILT.1, "outer").0)));
-    assert!(frames.last().unwrap().name.ends_with("outer"), "{frames:?} {:?}", symbolizer.stats());
-    let stats = symbolizer.stats();
+    let frames = resolved(&mut naming, SymbolKey::File(quick, FileOffset(offset_of(&BUILT.1, "outer").0)));
+    assert!(frames.last().unwrap().name.ends_with("outer"), "{frames:?} {:?}", naming.stats());
+    let stats = naming.stats();
     assert_eq!(stats.unresolved.get(&Unresolved::TooSlow), Some(&1), "{stats:?}");
+}
+
+#[test]
+fn names_do_not_stay_off_after_files_that_held_the_worker_for_a_while() {
+    let limits = Limits { stall: Duration::from_millis(15), refused: Duration::ZERO, ..Limits::default() };
+    let mut naming = Naming::spawn_within(limits, GsymStore::default()).unwrap();
+    let own = std::env::current_exe().unwrap();
+    let start = image::layout_of(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
+    let began = Instant::now();
+    for _ in 0..6 {
+        let slow = add(&mut naming, &own);
+        naming.request(SymbolKey::File(slow, FileOffset(start)));
+        while naming.wait(Duration::ZERO) > 0 && began.elapsed() < WAIT {
+            std::thread::yield_now();
+        }
+    }
+    assert!(naming.stats().stalls > 0, "{:?}", naming.stats());
+    // As long as several of an owner's files hold workers, no other one of his is looked into.
+    loop {
+        let quick = add(&mut naming, &BUILT.1);
+        let frames = resolved(&mut naming, SymbolKey::File(quick, FileOffset(offset_of(&BUILT.1, "outer").0)));
+        if frames.last().unwrap().name.ends_with("outer") {
+            return;
+        }
+        assert!(began.elapsed() < WAIT, "{frames:?} {:?}", naming.stats());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -453,19 +440,19 @@ fn the_account_is_json_with_reasons_as_words() {
 
 #[test]
 fn a_quiet_worker_drops_its_files_and_loads_them_again() {
-    let symbolizer =
-        Symbolizer::spawn_within(Limits { stall: WAIT, idle: Duration::ZERO }, GsymStore::default()).unwrap();
-    let id = add(&symbolizer, &BUILT.1);
+    let mut naming =
+        Naming::spawn_within(Limits { idle: Duration::ZERO, ..Limits::default() }, GsymStore::default()).unwrap();
+    let id = add(&mut naming, &BUILT.1);
     let (start, size) = offset_of(&BUILT.1, "outer");
     let began = Instant::now();
     // Dropping follows right after the answer; an address asked for before it is answered from what is loaded.
     for at in (start..start + size).cycle() {
-        let frames = resolved(&symbolizer, SymbolKey::File(id, FileOffset(at)));
+        let frames = resolved(&mut naming, SymbolKey::File(id, FileOffset(at)));
         assert!(frames.last().unwrap().name.ends_with("outer"), "{frames:?}");
-        if symbolizer.stats().loads > 1 {
+        if naming.stats().loads > 1 {
             return;
         }
-        assert!(began.elapsed() < WAIT && at < start + size - 1, "{:?}", symbolizer.stats());
+        assert!(began.elapsed() < WAIT && at < start + size - 1, "{:?}", naming.stats());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -482,15 +469,15 @@ fn a_stub_that_calls_another_file_is_named_after_what_it_calls() {
     assert!(command.status().expect("rustc links this test with cc, so it can be run").success());
     let (start, size) = offset_of(&path, "calls_two");
     let bytes = fs::read(&path).unwrap();
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let id = add(&symbolizer, &path);
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = add(&mut naming, &path);
     // Calls are e8 and the distance from the next instruction; code and stubs are in one segment.
     let calls = (start..start + size - 4).filter(|at| bytes[*at as usize] == 0xe8).map(|at| {
         let distance = i32::from_le_bytes(bytes[at as usize + 1..at as usize + 5].try_into().unwrap());
         at.wrapping_add(5).wrapping_add_signed(i64::from(distance))
     });
     let called: Vec<String> =
-        calls.map(|at| resolved(&symbolizer, SymbolKey::File(id, FileOffset(at)))[0].name.to_string()).collect();
+        calls.map(|at| resolved(&mut naming, SymbolKey::File(id, FileOffset(at)))[0].name.to_string()).collect();
     assert_eq!(called, ["first@plt", "puts@plt"]);
 }
 
@@ -545,15 +532,15 @@ type Shown = (String, bool, Option<SourceLine>);
 fn all_frames(path: &Path, gsym: GsymStore) -> (Vec<Vec<Shown>>, SymbolStats) {
     let layout = image::layout_of(&File::open(path).unwrap()).unwrap();
     let text = layout.section(".text").unwrap();
-    let symbolizer = Symbolizer::spawn_with_gsym(gsym).unwrap();
-    let id = add(&symbolizer, path);
-    let frames = frames_of(&symbolizer, id, (text.file_offset, text.size));
+    let mut naming = Naming::spawn(gsym).unwrap();
+    let id = add(&mut naming, path);
+    let frames = frames_of(&mut naming, id, (text.file_offset, text.size));
     let shown = |frame: &Frame| {
         // Where there is no name, the file's own is shown.
         let name = if frame.name.starts_with('[') { "none" } else { &frame.name };
         (name.to_owned(), frame.inlined, frame.source.clone())
     };
-    (frames.iter().map(|frames| frames.iter().map(shown).collect()).collect(), symbolizer.stats())
+    (frames.iter().map(|frames| frames.iter().map(shown).collect()).collect(), naming.stats())
 }
 
 /// `convert` makes the GSYM file of the whole program.
@@ -575,6 +562,7 @@ fn assert_equal_at_every_address(whole: &Path, stripped: &Path, gsym: &Path) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "gsym"), ignore = "needs the feature `gsym`")]
 fn a_stripped_program_with_a_gsym_file_has_the_frames_of_the_whole_one_at_every_address() {
     let directory = tempfile::tempdir().unwrap();
     let (whole, stripped) = c_program(directory.path());
@@ -605,6 +593,7 @@ fn a_stripped_program_with_llvms_gsym_file_has_the_frames_of_the_whole_one_at_ev
 }
 
 #[test]
+#[cfg_attr(not(feature = "gsym"), ignore = "needs the feature `gsym`")]
 fn a_program_with_debug_information_of_its_own_does_not_ask_its_gsym_file() {
     let directory = tempfile::tempdir().unwrap();
     let (whole, _) = c_program(directory.path());
@@ -616,51 +605,17 @@ fn a_program_with_debug_information_of_its_own_does_not_ask_its_gsym_file() {
 }
 
 #[test]
-fn names_that_nobody_asks_for_are_forgotten_and_come_back_when_asked_for() {
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let own = File::open("/proc/self/exe").unwrap();
-    let id = symbolizer.objects().add(own, "own").unwrap();
-    let keys = [0x100, 0x200].map(|offset| SymbolKey::File(id, FileOffset(offset)));
-    keys.iter().for_each(|key| symbolizer.request(*key));
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
-    assert_eq!(symbolizer.forget_unused(2, 1), 0, "so many may be kept");
-    assert!(symbolizer.get(keys[0]).is_some());
-    assert_eq!(symbolizer.forget_unused(1, 1), 1);
-    assert!(symbolizer.get(keys[0]).is_some() && symbolizer.get(keys[1]).is_none());
-    symbolizer.request(keys[1]);
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
-    assert!(symbolizer.get(keys[1]).is_some());
-}
-
-#[test]
-fn files_that_nobody_maps_are_closed_and_their_numbers_not_used_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let symbolizer = Symbolizer::spawn().unwrap();
-    let add = |name: &str| {
-        let path = directory.path().join(name);
-        fs::write(&path, name).unwrap();
-        symbolizer.objects().add(File::open(&path).unwrap(), name).unwrap()
-    };
-    let (first, second) = (add("first"), add("second"));
-    symbolizer.forget_objects(&[second].into());
-    assert!(symbolizer.objects().module(first).is_none() && symbolizer.objects().module(second).is_some());
-    assert!(add("third") > second, "who still has the old number gets no name, not a wrong one");
-    assert_eq!(symbolizer.objects().len(), 2);
-}
-
-#[test]
 fn a_file_waits_when_the_time_for_names_is_used_up() {
-    let symbolizer = Symbolizer::spawn().unwrap();
-    symbolizer.set_budget(SymbolBudget { cpu_percent: Some(-1e12), ..SymbolBudget::ENDLESS });
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    naming.set_budget(SymbolBudget { cpu_percent: Some(-1e12), ..SymbolBudget::CONTINUOUS });
     // Its credit is gone with the first look.
-    let id = symbolizer.objects().add(File::open("/proc/self/exe").unwrap(), "own").unwrap();
+    let id = naming.add(File::open("/proc/self/exe").unwrap(), "own", None);
     let key = SymbolKey::File(id, FileOffset(0x100));
-    symbolizer.request(key);
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
-    assert!(symbolizer.get(key).is_none());
-    assert!(symbolizer.frames(key)[0].name.starts_with("[own+0x"), "named by its place meanwhile");
-    symbolizer.set_budget(SymbolBudget::RUN);
-    symbolizer.request(key);
-    assert_eq!(symbolizer.resolve_all(WAIT), 0);
-    assert!(symbolizer.get(key).is_some());
+    naming.request(key);
+    assert_eq!(naming.wait(WAIT), 0);
+    assert!(naming.frames(key)[0].name.starts_with("[own+0x"), "named by its place meanwhile");
+    naming.set_budget(SymbolBudget::RUN);
+    naming.request(key);
+    assert_eq!(naming.wait(WAIT), 0);
+    assert!(!naming.frames(key)[0].name.starts_with('['));
 }

@@ -4,12 +4,12 @@
 //! (`dwarf/function.rs`, `InlinedFunction::parse`), copies a range list for each entry that refers to it, and runs a
 //! line program for each unit that refers to it. A megabyte made for the purpose overflows the stack or asks for
 //! terabytes, and neither can be caught. One pass over all entries bounds all of it; what fails is left out, and the
-//! symbol tables name the code. Cost: see docs/symbols.md.
+//! symbol tables name the code. Cost: see docs/design/symbols.md.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use gimli::{EndianSlice, LittleEndian, Unit, UnitRef, UnitType};
+use gimli::{EndianSlice, LittleEndian, Reader as _, Unit, UnitRef, UnitType};
 
 use super::stats::DebugLoss;
 
@@ -24,6 +24,13 @@ const MAX_TIME: Duration = Duration::from_secs(5);
 const LINE_SHARING: u64 = 8;
 /// So that tiny files are not measured by their tiny sections.
 const SLACK: u64 = 65536;
+/// How often the bytes of abbreviations may be read: tables of honest files do not overlap.
+const ABBREVIATION_SHARING: u64 = 2;
+/// What a parsed abbreviation takes in memory, about.
+const ABBREVIATION_BYTES: u64 = 120;
+/// Memory for abbreviations: some, and so many times the bytes of the entries that are made of them.
+const ABBREVIATION_MEMORY: u64 = 16 << 20;
+const ABBREVIATION_MEMORY_SHARE: u64 = 8;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -43,6 +50,7 @@ struct Tally {
 pub(super) fn check<'a>(find: impl Fn(&str) -> &'a [u8]) -> Result<(), DebugLoss> {
     let load = |id: gimli::SectionId| Ok::<_, gimli::Error>(EndianSlice::new(find(id.name()), LittleEndian));
     let mut dwarf = gimli::Dwarf::load(load).map_err(|_| DebugLoss::Malformed)?;
+    check_abbreviations(&dwarf, find(".debug_abbrev"), find(".debug_info").len())?;
     dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
     let length = |name: &str| u64::try_from(find(name).len()).unwrap_or(u64::MAX);
     let mut tally = Tally {
@@ -67,6 +75,68 @@ pub(super) fn check<'a>(find: impl Fn(&str) -> &'a [u8]) -> Result<(), DebugLoss
         }
     }
     Ok(())
+}
+
+/// Whether the tables of abbreviations are in proportion, before any of them is parsed: each is kept by whoever parses it,
+/// and tables that overlap would cost the section's length over and over.
+fn check_abbreviations(dwarf: &gimli::Dwarf<Slice<'_>>, section: &[u8], info_bytes: usize) -> Result<(), DebugLoss> {
+    let mut offsets = BTreeSet::new();
+    let mut headers = dwarf.units();
+    while let Some(header) = headers.next().map_err(|_| DebugLoss::Malformed)? {
+        offsets.insert(header.debug_abbrev_offset().0);
+        if u64::try_from(offsets.len()).unwrap_or(u64::MAX) > MAX_UNITS {
+            return Err(DebugLoss::Expands);
+        }
+    }
+    let length = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let max_bytes = length(section.len()).saturating_mul(ABBREVIATION_SHARING).saturating_add(SLACK);
+    let memory = length(info_bytes).saturating_mul(ABBREVIATION_MEMORY_SHARE).saturating_add(ABBREVIATION_MEMORY);
+    let (mut bytes, mut declarations) = (0_u64, 0_u64);
+    for offset in offsets {
+        let table = section.get(offset..).unwrap_or_default();
+        let (read, count) = abbreviations_in(table, max_bytes - bytes);
+        bytes = bytes.saturating_add(read);
+        declarations = declarations.saturating_add(count);
+        if bytes >= max_bytes || declarations.saturating_mul(ABBREVIATION_BYTES) > memory {
+            return Err(DebugLoss::Expands);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes and declarations of the table that `section` begins with, as far as it can be read; not much more than `limit`
+/// bytes.
+fn abbreviations_in(section: &[u8], limit: u64) -> (u64, u64) {
+    let mut rest = EndianSlice::new(section, LittleEndian);
+    let left = |rest: &Slice<'_>| u64::try_from(section.len() - rest.len()).unwrap_or(u64::MAX);
+    let mut count = 0;
+    while left(&rest) < limit {
+        match declaration(&mut rest) {
+            Ok(true) => count += 1,
+            // Its end, or what no parser reads on from.
+            Ok(false) | Err(_) => break,
+        }
+    }
+    (left(&rest), count)
+}
+
+/// Passes over a declaration. Returns false at the end of the table.
+fn declaration(rest: &mut Slice<'_>) -> gimli::Result<bool> {
+    if rest.read_uleb128()? == 0 {
+        return Ok(false);
+    }
+    // Tag, and whether there are children.
+    rest.read_uleb128()?;
+    rest.read_u8()?;
+    loop {
+        let (name, form) = (rest.read_uleb128()?, rest.read_uleb128()?);
+        if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+            rest.read_sleb128()?;
+        }
+        if (name, form) == (0, 0) {
+            return Ok(true);
+        }
+    }
 }
 
 impl Tally {
@@ -214,6 +284,30 @@ mod tests {
         };
         assert_eq!(check_all(&users(1), &list), Ok(()));
         assert_eq!(check_all(&users(10_000), &list), Err(DebugLoss::Expands));
+    }
+
+    #[test]
+    fn tables_of_abbreviations_that_overlap_are_refused_before_any_is_parsed() {
+        let declarations = |count: usize| [[1, 0x2e, 0, 0, 0].repeat(count), vec![0]].concat();
+        // So many units, each of whose tables begins one declaration further on.
+        let units = |count: u32| -> Vec<u8> {
+            (0..count)
+                .flat_map(|index| [&7_u32.to_le_bytes()[..], &[4, 0], &(index * 5).to_le_bytes(), &[8]].concat())
+                .collect()
+        };
+        let of = |info: &[u8], abbreviations: &[u8]| {
+            let sections = [(".debug_info", info), (".debug_abbrev", abbreviations)];
+            check(|name| sections.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, bytes)| bytes))
+        };
+        assert_eq!(of(&units(10), &declarations(1000)), Ok(()), "small ones cost nothing");
+        let began = Instant::now();
+        assert_eq!(of(&units(100), &declarations(100_000)), Err(DebugLoss::Expands));
+        assert_eq!(
+            of(&units(1), &declarations(800_000)),
+            Err(DebugLoss::Expands),
+            "nor one without anything made of it"
+        );
+        assert!(began.elapsed() < MAX_TIME);
     }
 
     #[test]

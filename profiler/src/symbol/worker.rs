@@ -1,81 +1,162 @@
-//! Names on a thread of their own: asked for during the run, read at its end.
+//! Names on a thread of their own: asked for, answered when they are found.
 //!
 //! ```text
-//! data loop ── request(key) ──▶ queue (bounded, no duplicates) ──▶ worker: load file once, look up ──▶ table of frames
-//!            ◀─────────────────────────── frames(key) ◀──────────────────────────────────────────────────┘
+//! asker ── ask(keys) ──▶ queue ──▶ worker: load file once, look up ──▶ answers ──▶ asker
 //! ```
 //!
-//! A file can be crafted to hold a parser for hours. A worker that has been at one file for longer than
-//! [`STALL_LIMIT`] is given up with that file (it ends by itself when it gets free) and the next one goes on without.
+//! A file can be crafted to hold a parser for hours, or lie where nobody answers. A worker that has been at one for a
+//! second is left to its owner's files, and another one goes on with everybody else's. One that has been at it for longer
+//! than [`STALL_LIMIT`] is given up with that file; it ends by itself when it gets free.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use jitprof_common::units::{Avma, FileOffset};
+use serde::{Deserialize, Serialize};
 
-use super::elf::{ObjectId, Objects};
+use super::credit::{Credits, Use};
 use super::frame::Frame;
 use super::image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
-use super::kernel::Kernel;
 use super::loaded::{Loaded, MAX_LOADED_BYTES};
-use super::native::{self, Names};
+use super::open_files::OpenFiles;
 use super::stats::{SymbolStats, Unresolved};
+use crate::cost::Ledger;
 use crate::gsym::GsymStore;
-use crate::units::{Avma, FileOffset};
+use crate::owners::Owner;
+use crate::process::open::FileId;
 
 /// Distinct addresses of a run that get frames of their own; each takes some 200 bytes.
 pub const MAX_KEYS: usize = 1 << 20;
-/// Addresses waiting. What is asked for beyond is taken up by [`Symbolizer::resolve_all`].
-pub const MAX_QUEUED: usize = 1 << 16;
 /// Longest time at one file before the worker is given up. Opening a 500 MB debug build takes 4 s.
 pub const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// Quiet time after which loaded files are dropped: a steady program has asked for all of its addresses by then.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
-/// Workers given up before names are no longer looked for.
-const MAX_STALLS: u64 = 4;
+/// Time at one file after which a worker is left to the files of its owner.
+const SLOW_LIMIT: Duration = Duration::from_secs(1);
+/// Workers at most that are left to one owner's files each.
+const MAX_APART: usize = 4;
+/// Workers at most that are held by their files; with more, names wait until one comes back.
+const MAX_STUCK: usize = 32;
+/// Of them, those at the files of one owner; with more, no further file of his is looked into until one comes back.
+const MAX_STUCK_OF_OWNER: usize = 4;
+/// How long a file is left alone that has held a worker, once the worker has come back: a disk that was asleep is no
+/// reason to be without names for good.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// Files at most that are known to be left alone.
+const MAX_REFUSED: usize = 4096;
 /// Addresses taken at a time, all of one file if possible.
 const BATCH: usize = 64;
 /// Nested inlining takes a kilobyte a level (see `vet`), names 128 levels; the pages are taken only when touched.
 const STACK_BYTES: usize = 16 << 20;
 
 /// An address to be named. For a frame that is not the innermost one, that of its call: return address minus one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SymbolKey {
     /// A place in a file.
-    File(ObjectId, FileOffset),
+    File(FileId, FileOffset),
     /// A virtual address of the kernel.
     Kernel(Avma),
 }
 
-/// What is known of an address.
-struct Known {
-    /// Nothing while it is waiting.
-    frames: Option<Arc<[Frame]>>,
-    /// The turn in which it was last asked for.
-    used: u32,
+impl SymbolKey {
+    fn file(self) -> Option<FileId> {
+        match self {
+            Self::File(file, _) => Some(file),
+            Self::Kernel(_) => None,
+        }
+    }
+}
+
+/// What the symbolizer says of an address.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NameAnswer {
+    /// Which address.
+    pub key: SymbolKey,
+    /// The answer.
+    pub name: Name,
+}
+
+/// The name of an address.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Name {
+    /// The frames there, innermost first, never empty.
+    Frames(Box<[Frame]>),
+    /// It has none, for this reason.
+    None(Unresolved),
+    /// There is no time for it now: who asks again later may have more luck.
+    NotNow,
+}
+
+/// Whose files; nobody's are the kernel and what is not open.
+pub(super) type Lane = Option<Owner>;
+
+/// Addresses that wait, by whose file they are in. Each owner's have their turn.
+#[derive(Debug, Default)]
+struct Queues(VecDeque<(Lane, VecDeque<SymbolKey>)>);
+
+impl Queues {
+    fn of(&mut self, lane: Lane) -> &mut VecDeque<SymbolKey> {
+        let index = self.0.iter().position(|(one, _)| *one == lane).unwrap_or_else(|| {
+            self.0.push_back((lane, VecDeque::new()));
+            self.0.len() - 1
+        });
+        &mut self.0[index].1
+    }
+
+    /// Addresses of one file, of the next owner whose turn it is among those that `may`.
+    fn take(&mut self, may: impl Fn(Lane) -> bool) -> Option<(Lane, Vec<SymbolKey>)> {
+        let index = self.0.iter().position(|(lane, _)| may(*lane))?;
+        let (lane, mut queue) = self.0.remove(index)?;
+        let first = *queue.front()?;
+        let batch = take_alike(&mut queue, first);
+        if !queue.is_empty() {
+            self.0.push_back((lane, queue));
+        }
+        Some((lane, batch))
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(|(_, queue)| queue.len()).sum()
+    }
+}
+
+/// What a worker is at.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    file: Option<FileId>,
+    lane: Lane,
+    began: Instant,
+    /// When it last found something.
+    since: Instant,
+}
+
+/// A worker that has not been given up.
+#[derive(Debug, Default)]
+struct Worker {
+    /// Whose files are all that it looks into; without any, those of everybody who has no worker of his own.
+    apart: Option<Lane>,
+    /// Taken and not yet answered.
+    in_work: Vec<SymbolKey>,
+    at: Option<At>,
+    /// It is to drop what it has loaded.
+    unload: bool,
 }
 
 #[derive(Default)]
 struct State {
-    table: FxHashMap<SymbolKey, Known>,
-    /// Counts the calls of [`Symbolizer::forget_unused`].
-    turn: u32,
-    /// The worker is to drop what it has loaded.
-    unload: bool,
-    queue: VecDeque<SymbolKey>,
-    /// Asked for when the queue was full.
-    deferred: VecDeque<SymbolKey>,
-    /// Taken by the worker and not yet answered.
-    in_work: Vec<SymbolKey>,
-    /// What the worker is at, and since when.
-    busy: Option<(Option<ObjectId>, Instant)>,
-    /// Files that are not looked into again.
-    refused: HashMap<ObjectId, Unresolved>,
-    /// Which worker is the current one.
-    generation: u64,
+    queues: Queues,
+    answers: Vec<NameAnswer>,
+    /// By number.
+    workers: BTreeMap<u64, Worker>,
+    last_worker: u64,
+    /// Files that are not looked into, and since when.
+    refused: HashMap<FileId, (Unresolved, Instant)>,
+    /// Workers that were given up and have not come back, by number, and what they are at.
+    held: HashMap<u64, (Option<FileId>, Lane)>,
+    credits: Credits,
     closing: bool,
     stats: SymbolStats,
 }
@@ -83,8 +164,16 @@ struct State {
 /// Times that tests shorten.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
+    pub(super) slow: Duration,
     pub(super) stall: Duration,
     pub(super) idle: Duration,
+    pub(super) refused: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slow: SLOW_LIMIT, stall: STALL_LIMIT, idle: IDLE_LIMIT, refused: REFUSED_FOR }
+    }
 }
 
 /// What the worker may load, in bytes and for how long.
@@ -99,7 +188,7 @@ pub struct SymbolBudget {
     pub debug: u64,
     /// How long a file stays loaded that nobody asks for while others are asked for.
     pub idle: Duration,
-    /// CPU time for names, in percent of one CPU over time. When it is used up, no further file is loaded for a while,
+    /// CPU time for names, in percent of one CPU over time, unless the service has a limit of which it gets its share. When it is used up, no further file is loaded for a while,
     /// and addresses that were never asked for before stay without a name: a compiler's symbol tables take 200 ms.
     pub cpu_percent: Option<f64>,
 }
@@ -113,9 +202,9 @@ impl SymbolBudget {
         idle: Duration::MAX,
         cpu_percent: None,
     };
-    /// Of a recording without end, for which an address that was never seen before comes every few seconds for weeks.
+    /// Of a continuous recording, for which an address that was never seen before comes every few seconds for weeks.
     /// node's copy takes 12 MB, and loading it again 60 ms of CPU time: what is idle goes late.
-    pub const ENDLESS: Self = Self {
+    pub const CONTINUOUS: Self = Self {
         loaded: 40 << 20,
         symbols: 64 << 20,
         debug: 8 << 20,
@@ -124,37 +213,56 @@ impl SymbolBudget {
     };
 }
 
-/// What the data loop and the worker both see.
+/// Calls when answers are there.
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// What the asker and the worker both see.
 pub(super) struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
     limits: Limits,
     budget: Mutex<SymbolBudget>,
-    pub(super) objects: Objects,
+    wake: Wake,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) files: Arc<OpenFiles>,
     pub(super) gsym: GsymStore,
 }
 
-/// Names addresses of files and of the kernel. Frames are shared, and stay the same for the run.
+/// Names addresses of open files and of the kernel.
 pub struct Symbolizer {
     shared: Arc<Shared>,
 }
 
 impl Symbolizer {
-    /// Starts the worker.
+    /// Starts the worker. Files without debug information get it from the GSYM files. `wake` is called on the worker's
+    /// thread when answers are there.
     ///
     /// # Errors
     /// If the system refuses a thread.
-    pub fn spawn() -> io::Result<Self> {
-        Self::spawn_with_gsym(GsymStore::default())
+    pub fn spawn(files: Arc<OpenFiles>, gsym: GsymStore, ledger: Arc<Ledger>, wake: Wake) -> io::Result<Self> {
+        Self::spawn_within(Limits::default(), (files, gsym), ledger, wake)
     }
 
-    /// Starts the worker; files without debug information get it from these GSYM files.
-    ///
-    /// # Errors
-    /// If the system refuses a thread.
-    pub fn spawn_with_gsym(gsym: GsymStore) -> io::Result<Self> {
-        Self::spawn_within(Limits { stall: STALL_LIMIT, idle: IDLE_LIMIT }, gsym)
+    pub(super) fn spawn_within(
+        limits: Limits,
+        (files, gsym): (Arc<OpenFiles>, GsymStore),
+        ledger: Arc<Ledger>,
+        wake: Wake,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            limits,
+            budget: Mutex::new(SymbolBudget::RUN),
+            wake,
+            ledger,
+            files,
+            gsym,
+        });
+        start_worker(&shared, &mut shared.lock(), None)?;
+        Ok(Self { shared })
     }
 
     /// Loads within another budget from now on.
@@ -162,155 +270,52 @@ impl Symbolizer {
         *self.shared.budget.lock().unwrap_or_else(PoisonError::into_inner) = budget;
     }
 
-    pub(super) fn spawn_within(limits: Limits, gsym: GsymStore) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            state: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-            limits,
-            budget: Mutex::new(SymbolBudget::RUN),
-            objects: Objects::default(),
-            gsym,
-        });
-        start_worker(&shared, 0)?;
-        Ok(Self { shared })
-    }
-
-    /// The files that keys refer to.
-    pub fn objects(&self) -> &Objects {
-        &self.shared.objects
-    }
-
-    /// Asks for the frames of an address: some 100 ns, never waits for I/O. Asking again costs a look-up. The worker
-    /// begins with [`Symbolizer::begin`], so that it is woken once for all that is asked for at a time.
-    pub fn request(&self, key: SymbolKey) {
+    /// Asks for the frames of addresses. Never waits for I/O. Each is answered once, unless the worker ends before.
+    pub fn ask(&self, keys: impl IntoIterator<Item = SymbolKey>) {
+        let keys: Vec<(Lane, SymbolKey)> = keys.into_iter().map(|key| (self.shared.lane(key), key)).collect();
         let mut state = self.shared.lock();
-        let turn = state.turn;
-        if let Some(known) = state.table.get_mut(&key) {
-            known.used = turn;
-            return;
-        }
-        if state.table.len() >= MAX_KEYS {
-            return;
-        }
-        state.table.insert(key, Known { frames: None, used: turn });
-        state.stats.requests = state.stats.requests.saturating_add(1);
-        if state.queue.len() < MAX_QUEUED {
-            state.queue.push_back(key);
-        } else {
-            state.deferred.push_back(key);
-            state.stats.deferred = state.stats.deferred.saturating_add(1);
-        }
+        keys.into_iter().for_each(|(lane, key)| state.queues.of(lane).push_back(key));
+        self.shared.work.notify_all();
     }
 
-    /// Has the worker answer what was requested.
-    pub fn begin(&self) {
-        let state = self.shared.lock();
-        let waits = state.busy.is_none() && !state.queue.is_empty();
-        drop(state);
-        if waits {
-            self.shared.work.notify_one();
-        }
-    }
-
-    /// The frames if they are known already, innermost first.
-    pub fn get(&self, key: SymbolKey) -> Option<Arc<[Frame]>> {
-        let mut state = self.shared.lock();
-        let turn = state.turn;
-        let known = state.table.get_mut(&key)?;
-        known.used = turn;
-        known.frames.clone()
-    }
-
-    /// Forgets the frames of addresses that nobody has asked for in the last `turns` calls of this, if more than `keep`
-    /// addresses are known. What is forgotten has to be requested again. Returns how many were.
-    pub fn forget_unused(&self, keep: usize, turns: u32) -> usize {
-        let mut state = self.shared.lock();
-        state.turn = state.turn.saturating_add(1);
-        if state.table.len() <= keep {
-            return 0;
-        }
-        let (before, oldest) = (state.table.len(), state.turn.saturating_sub(turns));
-        state.table.retain(|_, known| known.frames.is_none() || known.used >= oldest);
-        if before == state.table.len() {
-            return 0;
-        }
-        if state.table.len() < state.table.capacity() / 4 {
-            state.table.shrink_to_fit();
-        }
-        before - state.table.len()
-    }
-
-    /// Closes and forgets the files that are neither in `wanted` nor behind an address that is known.
-    pub fn forget_objects(&self, wanted: &HashSet<ObjectId>) {
-        let mut state = self.shared.lock();
-        let named: HashSet<ObjectId> = state.table.keys().filter_map(|key| object_of(*key)).collect();
-        self.shared.objects.retain(|id| wanted.contains(&id) || named.contains(&id));
-        state.refused.retain(|id, _| wanted.contains(id) || named.contains(id));
+    /// The answers since the last call.
+    pub fn take_answers(&self) -> Vec<NameAnswer> {
+        std::mem::take(&mut self.shared.lock().answers)
     }
 
     /// Has the worker drop what it has loaded: it is loaded again when it is needed.
     pub fn unload(&self) {
-        self.shared.lock().unload = true;
+        self.shared.lock().workers.values_mut().for_each(|worker| worker.unload = true);
         self.shared.work.notify_all();
     }
 
-    /// The frames, innermost first and never empty. What was not asked for, or not answered yet, is named
-    /// `[file+0x…]` or `[kernel]`, and counted: call [`Symbolizer::resolve_all`] before.
-    pub fn frames(&self, key: SymbolKey) -> Arc<[Frame]> {
-        let mut state = self.shared.lock();
-        if let Some(Known { frames: Some(frames), .. }) = state.table.get(&key) {
-            return Arc::clone(frames);
-        }
-        let turn = state.turn;
-        let waiting = state.table.contains_key(&key);
-        let full = state.table.len() >= MAX_KEYS;
-        let frames = self.shared.unnamed(key, &mut Names::default());
-        if self.shared.budget().cpu_percent.is_some() {
-            // It may be named yet, for those who ask later.
-            state.stats.count(Unresolved::NotInTime);
-        } else if waiting || !full {
-            let known = Known { frames: Some(Arc::clone(&frames)), used: turn };
-            let new = state.table.insert(key, known).is_none();
-            state.stats.requests = state.stats.requests.saturating_add(u64::from(new && !waiting));
-            state.stats.count(Unresolved::NotInTime);
-        } else {
-            state.stats.requests = state.stats.requests.saturating_add(1);
-            state.stats.count(Unresolved::TableFull);
-        }
-        frames
-    }
-
     /// Waits until everything asked for is answered, or until `limit` has passed. Returns how many are still waiting.
-    pub fn resolve_all(&self, limit: Duration) -> u64 {
+    pub fn wait(&self, limit: Duration) -> usize {
         let deadline = Instant::now() + limit;
         let mut state = self.shared.lock();
         loop {
-            self.shared.replace_stalled(&mut state);
-            let deferred = std::mem::take(&mut state.deferred);
-            state.queue.extend(deferred);
-            let waiting = state.queue.len().saturating_add(state.in_work.len());
+            self.shared.check(&mut state);
+            let in_work: usize = state.workers.values().map(|worker| worker.in_work.len()).sum();
+            let waiting = state.queues.len().saturating_add(in_work);
             let left = deadline.saturating_duration_since(Instant::now());
             if waiting == 0 || left.is_zero() {
-                return u64::try_from(waiting).unwrap_or(u64::MAX);
+                return waiting;
             }
-            self.shared.work.notify_one();
+            self.shared.work.notify_all();
             let nap = left.min(Duration::from_millis(100));
             (state, _) = self.shared.done.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Gives up a worker that a file holds for too long. For the data loop, once a second or so.
+    /// Leaves workers to files that hold them, and gives up those that are held for too long. To be called once a second
+    /// or so.
     pub fn check(&self) {
-        self.shared.replace_stalled(&mut self.shared.lock());
+        self.shared.check(&mut self.shared.lock());
     }
 
-    /// The account so far.
+    /// What the worker did so far.
     pub fn stats(&self) -> SymbolStats {
-        let mut stats = self.shared.lock().stats.clone();
-        stats.objects = u64::try_from(self.shared.objects.len()).unwrap_or(u64::MAX);
-        stats.files_closed = self.shared.objects.closed();
-        stats
+        self.shared.lock().stats.clone()
     }
 }
 
@@ -333,137 +338,204 @@ impl Shared {
         *self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn unnamed(&self, key: SymbolKey, names: &mut Names) -> Arc<[Frame]> {
-        let frame = match key {
-            SymbolKey::File(id, offset) => native::unnamed(self.objects.module(id).as_ref(), offset, names),
-            SymbolKey::Kernel(address) => Kernel::unnamed(address),
-        };
-        Arc::from([frame])
+    /// Whose file an address is in.
+    pub(super) fn lane(&self, key: SymbolKey) -> Lane {
+        let open = self.files.get(key.file()?)?;
+        open.identity().map(Owner::of)
     }
 
-    fn replace_stalled(self: &Arc<Self>, state: &mut State) {
-        let Some((object, since)) = state.busy else {
-            return;
-        };
-        if since.elapsed() < self.limits.stall || state.stats.stalls >= MAX_STALLS {
-            return;
+    /// Sees to it that a file which takes long, or never answers, costs only its owner's names.
+    fn check(self: &Arc<Self>, state: &mut State) {
+        let late = state.workers.iter().filter(|(_, worker)| worker.is_at_for(self.limits.stall, |at| at.since));
+        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
+            if state.held.len() < MAX_STUCK {
+                state.give_up(number);
+            }
         }
-        state.stats.stalls = state.stats.stalls.saturating_add(1);
-        if let Some(object) = object {
-            state.refused.insert(object, Unresolved::TooSlow);
+        let has_room = state.workers.values().filter(|worker| worker.apart.is_some()).count() < MAX_APART;
+        let slow = state
+            .workers
+            .values_mut()
+            .find(|worker| has_room && worker.apart.is_none() && worker.is_at_for(self.limits.slow, |at| at.began));
+        if let Some(worker) = slow {
+            worker.apart = worker.at.map(|at| at.lane);
         }
-        let unanswered = std::mem::take(&mut state.in_work);
-        state.queue.extend(unanswered);
-        state.generation = state.generation.saturating_add(1);
-        state.busy = None;
-        if let Err(error) = start_worker(self, state.generation) {
+        if state.workers.values().all(|worker| worker.apart.is_some()) {
+            self.start(state, None);
+        }
+        // Of whom a file holds a worker, the others' is not risked with the next one.
+        let held: Vec<Lane> = state.held.values().map(|(_, lane)| *lane).collect();
+        let waiting = state.queues.0.iter().map(|(lane, _)| *lane);
+        let waiting = waiting.filter(|lane| held.contains(lane) && !state.has_worker(*lane));
+        for lane in waiting.collect::<Vec<_>>() {
+            if state.workers.len() <= MAX_APART {
+                self.start(state, Some(lane));
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, apart: Option<Lane>) {
+        if let Err(error) = start_worker(self, state, apart) {
             tracing::warn!(%error, "cannot start a thread for symbols; the rest stays without names");
         }
     }
 
-    /// Why a file is not to be looked into.
-    pub(super) fn refusal(&self, id: ObjectId) -> Option<Unresolved> {
-        self.lock().refused.get(&id).copied()
+    /// Whether a file may be loaded that is not, within so many percent of one CPU, by a worker that has used so much since
+    /// it last asked.
+    pub(super) fn may_load(&self, lane: Lane, percent: Option<f64>, again: bool, used: Use) -> Result<(), Unresolved> {
+        let mut state = self.lock();
+        let now = Instant::now();
+        if let Some(percent) = percent {
+            state.credits.settle(percent / 100.0, now);
+            state.credits.spend(used, percent / 100.0, now);
+            if !state.credits.is_left(lane, again, percent / 100.0, now) {
+                return Err(Unresolved::NotInTime);
+            }
+        }
+        let held = state.held.values().filter(|(_, held)| *held == lane).count();
+        if held >= MAX_STUCK_OF_OWNER { Err(Unresolved::TooSlow) } else { Ok(()) }
     }
 
-    pub(super) fn refuse(&self, id: ObjectId, reason: Unresolved) {
-        self.lock().refused.insert(id, reason);
+    /// How many workers there are to share the room for what is loaded.
+    pub(super) fn workers(&self) -> u64 {
+        u64::try_from(self.lock().workers.len()).unwrap_or(1).max(1)
+    }
+
+    /// Why a file is not to be looked into.
+    pub(super) fn refusal(&self, file: FileId) -> Option<Unresolved> {
+        let mut state = self.lock();
+        let (reason, since) = *state.refused.get(&file)?;
+        let is_held = state.held.values().any(|(held, _)| *held == Some(file));
+        if reason == Unresolved::TooSlow && since.elapsed() >= self.limits.refused && !is_held {
+            state.refused.remove(&file);
+            return None;
+        }
+        Some(reason)
+    }
+
+    pub(super) fn refuse(&self, file: FileId, reason: Unresolved) {
+        self.lock().refuse(file, reason);
     }
 
     /// The next addresses, all of one file. Waits for them; with files loaded, not longer than [`IDLE_LIMIT`].
-    pub(super) fn next_step(&self, generation: u64, is_loaded: bool) -> Step {
+    pub(super) fn next_step(&self, number: u64, is_loaded: bool) -> Step {
         let mut state = self.lock();
+        if !state.answers.is_empty() {
+            (self.wake)();
+        }
         loop {
-            if state.closing || state.generation != generation {
-                return Step::End;
-            }
-            if std::mem::take(&mut state.unload) && is_loaded {
+            let closing = state.closing;
+            let Some(worker) = state.workers.get_mut(&number).filter(|_| !closing) else { return Step::End };
+            if std::mem::take(&mut worker.unload) && is_loaded {
                 return Step::Unload;
             }
-            if let Some(&first) = state.queue.front() {
-                let batch = take_alike(&mut state.queue, first);
-                state.in_work.clone_from(&batch);
-                state.busy = Some((object_of(first), Instant::now()));
-                return Step::Answer(batch);
+            let apart = worker.apart;
+            if let Some((lane, batch)) = state.take_work(apart) {
+                let (began, file) = (Instant::now(), batch.first().and_then(|key| key.file()));
+                if let Some(worker) = state.workers.get_mut(&number) {
+                    worker.in_work.clone_from(&batch);
+                    worker.at = Some(At { file, lane, began, since: began });
+                }
+                return Step::Answer(lane, batch);
             }
-            state.busy = None;
+            if let Some(worker) = state.workers.get_mut(&number) {
+                worker.at = None;
+            }
             self.done.notify_all();
-            if is_loaded {
+            if is_loaded || apart.is_some() {
                 let waited = self.work.wait_timeout(state, self.limits.idle);
                 let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                if timeout.timed_out() && woken.queue.is_empty() {
-                    return Step::Unload;
-                }
                 state = woken;
+                if timeout.timed_out() && !state.has_work(apart) {
+                    if apart.is_none() {
+                        return Step::Unload;
+                    }
+                    state.workers.remove(&number);
+                    return Step::End;
+                }
             } else {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
 
-    /// There is no time for this address now: who asks for it again later may have more luck. Returns whether this worker
-    /// is still the current one.
-    pub(super) fn postpone(&self, generation: u64, key: SymbolKey) -> bool {
+    /// Takes an answer. Returns whether this worker has not been given up.
+    pub(super) fn answer(&self, number: u64, answer: NameAnswer, stats: &mut SymbolStats) -> bool {
         let mut state = self.lock();
-        if state.generation != generation {
-            return false;
+        let Some(worker) = state.workers.get_mut(&number) else { return false };
+        worker.in_work.retain(|waiting| *waiting != answer.key);
+        if let Some(at) = &mut worker.at {
+            at.since = Instant::now();
         }
-        state.in_work.retain(|waiting| *waiting != key);
-        if state.table.get(&key).is_some_and(|known| known.frames.is_none()) {
-            state.table.remove(&key);
-        }
+        state.stats.absorb(&std::mem::take(stats));
+        state.answers.push(answer);
         true
     }
+}
 
-    /// Whether this worker is still the current one.
-    pub(super) fn answer(&self, generation: u64, key: SymbolKey, answer: Answer, stats: &mut SymbolStats) -> bool {
-        let mut state = self.lock();
-        if state.generation != generation {
-            return false;
+impl Worker {
+    fn is_at_for(&self, limit: Duration, since: impl Fn(&At) -> Instant) -> bool {
+        self.at.as_ref().is_some_and(|at| since(at).elapsed() >= limit)
+    }
+}
+
+impl State {
+    fn has_worker(&self, lane: Lane) -> bool {
+        self.workers.values().any(|worker| worker.apart == Some(lane))
+    }
+
+    /// Whether a worker that looks into the files of one owner alone, or into everybody's, may look into his.
+    fn is_work_of(&self, apart: Option<Lane>, lane: Lane) -> bool {
+        match apart {
+            Some(apart) => apart == lane,
+            None => !self.has_worker(lane) && !self.held.values().any(|(_, held)| *held == lane),
         }
-        absorb(&mut state.stats, std::mem::take(stats));
-        state.in_work.retain(|waiting| *waiting != key);
-        if let Some((_, since)) = &mut state.busy {
-            *since = Instant::now();
+    }
+
+    fn has_work(&self, apart: Option<Lane>) -> bool {
+        self.queues.0.iter().any(|(lane, _)| self.is_work_of(apart, *lane))
+    }
+
+    fn take_work(&mut self, apart: Option<Lane>) -> Option<(Lane, Vec<SymbolKey>)> {
+        let mut queues = std::mem::take(&mut self.queues);
+        let taken = queues.take(|lane| self.is_work_of(apart, lane));
+        self.queues = queues;
+        taken
+    }
+
+    /// Leaves a worker to the file that it is at.
+    fn give_up(&mut self, number: u64) {
+        let Some(Worker { at: Some(at), in_work, .. }) = self.workers.remove(&number) else { return };
+        self.stats.stalls = self.stats.stalls.saturating_add(1);
+        self.held.insert(number, (at.file, at.lane));
+        if let Some(file) = at.file {
+            self.refuse(file, Unresolved::TooSlow);
         }
-        // `frames` may have given an answer of its own, and counted it.
-        if state.table.get(&key).is_some_and(|known| known.frames.is_some()) {
-            return true;
+        let queue = self.queues.of(at.lane);
+        in_work.into_iter().rev().for_each(|key| queue.push_front(key));
+        if queue.is_empty() {
+            self.queues.0.retain(|(_, queue)| !queue.is_empty());
         }
-        match answer.reason {
-            None => state.stats.resolved = state.stats.resolved.saturating_add(1),
-            Some(reason) => state.stats.count(reason),
+    }
+
+    fn refuse(&mut self, file: FileId, reason: Unresolved) {
+        if self.refused.len() >= MAX_REFUSED
+            && let Some(oldest) = self.refused.iter().min_by_key(|(_, (_, since))| *since).map(|(file, _)| *file)
+        {
+            self.refused.remove(&oldest);
         }
-        let lines = u64::from(answer.frames.iter().any(|frame| frame.source.is_some()));
-        state.stats.with_lines = state.stats.with_lines.saturating_add(lines);
-        let used = state.turn;
-        state.table.insert(key, Known { frames: Some(answer.frames), used });
-        true
+        self.refused.insert(file, (reason, Instant::now()));
     }
 }
 
 /// What the worker does next.
 pub(super) enum Step {
-    /// Find these names.
-    Answer(Vec<SymbolKey>),
+    /// Find these names, all in files of this owner.
+    Answer(Lane, Vec<SymbolKey>),
     /// Drop what is loaded.
     Unload,
     /// The run is over, or another worker has taken over.
     End,
-}
-
-/// What the worker found out about one address.
-pub(super) struct Answer {
-    pub(super) frames: Arc<[Frame]>,
-    /// Why the frames have no name, if they have none.
-    pub(super) reason: Option<Unresolved>,
-}
-
-fn object_of(key: SymbolKey) -> Option<ObjectId> {
-    match key {
-        SymbolKey::File(id, _) => Some(id),
-        SymbolKey::Kernel(_) => None,
-    }
 }
 
 /// Takes the addresses of the first one's file out of the start of the queue; the others keep their order.
@@ -473,7 +545,7 @@ fn take_alike(queue: &mut VecDeque<SymbolKey>, first: SymbolKey) -> Vec<SymbolKe
     let mut batch = Vec::with_capacity(BATCH);
     let mut others = Vec::new();
     for key in start {
-        let alike = object_of(key) == object_of(first) && batch.len() < BATCH;
+        let alike = key.file() == first.file() && batch.len() < BATCH;
         if alike { batch.push(key) } else { others.push(key) }
     }
     for key in others.into_iter().rev() {
@@ -482,28 +554,64 @@ fn take_alike(queue: &mut VecDeque<SymbolKey>, first: SymbolKey) -> Vec<SymbolKe
     batch
 }
 
-fn absorb(total: &mut SymbolStats, part: SymbolStats) {
-    let sums = [
-        (&mut total.loads, part.loads),
-        (&mut total.evictions, part.evictions),
-        (&mut total.bytes_copied, part.bytes_copied),
-        (&mut total.debug_files, part.debug_files),
-        (&mut total.gsym_files, part.gsym_files),
-        (&mut total.names_cut, part.names_cut),
-        (&mut total.panics, part.panics),
-    ];
-    for (sum, more) in sums {
-        *sum = sum.saturating_add(more);
+fn start_worker(shared: &Arc<Shared>, state: &mut State, apart: Option<Lane>) -> io::Result<()> {
+    state.last_worker += 1;
+    let (number, shared) = (state.last_worker, Arc::clone(shared));
+    state.workers.insert(number, Worker { apart, ..Worker::default() });
+    let builder = thread::Builder::new().name("symbols".into()).stack_size(STACK_BYTES);
+    let run = move || {
+        Loaded::default().run(&shared, number);
+        shared.lock().held.remove(&number);
+    };
+    let started = builder.spawn(run).map(drop);
+    if started.is_err() {
+        state.workers.remove(&number);
     }
-    total.kernel_symbols = total.kernel_symbols.max(part.kernel_symbols);
-    for (reason, more) in part.debug_losses {
-        let sum = total.debug_losses.entry(reason).or_default();
-        *sum = sum.saturating_add(more);
-    }
+    started
 }
 
-fn start_worker(shared: &Arc<Shared>, generation: u64) -> io::Result<()> {
-    let shared = Arc::clone(shared);
-    let builder = thread::Builder::new().name("symbols".into()).stack_size(STACK_BYTES);
-    builder.spawn(move || Loaded::default().run(&shared, generation)).map(drop)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(file: u32) -> SymbolKey {
+        SymbolKey::File(FileId(file), FileOffset(0))
+    }
+
+    fn lane(uid: u32) -> Lane {
+        Some(Owner::test(uid))
+    }
+
+    #[test]
+    fn owners_of_files_take_turns() {
+        let mut queues = Queues::default();
+        for number in 0..3 * BATCH {
+            queues.of(lane(1)).push_back(SymbolKey::File(FileId(1), FileOffset(number as u64)));
+        }
+        queues.of(lane(2)).push_back(key(2));
+        let mut taken = Vec::new();
+        while let Some((lane, batch)) = queues.take(|_| true) {
+            taken.push((lane.map(|owner| owner == Owner::test(2)), batch.len()));
+        }
+        assert_eq!(taken, [(Some(false), BATCH), (Some(true), 1), (Some(false), BATCH), (Some(false), BATCH)]);
+    }
+
+    #[test]
+    fn whose_file_holds_a_worker_holds_no_other_one_s_names() {
+        let mut state = State::default();
+        state.workers.insert(1, Worker { apart: Some(lane(1)), ..Worker::default() });
+        state.queues.of(lane(1)).push_back(key(1));
+        state.queues.of(lane(2)).push_back(key(2));
+        assert_eq!(state.take_work(None), Some((lane(2), vec![key(2)])));
+        assert_eq!(state.take_work(None), None, "his have a worker of their own");
+        assert_eq!(state.take_work(Some(lane(1))), Some((lane(1), vec![key(1)])));
+        // It never answers.
+        let now = Instant::now();
+        let at = At { file: Some(FileId(1)), lane: lane(1), began: now, since: now };
+        let held = Worker { apart: Some(lane(1)), in_work: vec![key(1)], at: Some(at), unload: false };
+        state.workers.insert(1, held);
+        state.give_up(1);
+        assert!(!state.has_work(None) && state.has_work(Some(lane(1))), "nor is the next one risked");
+        assert_eq!(state.stats.stalls, 1);
+    }
 }

@@ -7,7 +7,7 @@
 
 use std::ffi::c_void;
 
-use jitprof::jitdump::{DumpReader, ReaderOptions};
+use jitprof_jitdump::{DumpReader, ReaderOptions};
 use libfuzzer_sys::fuzz_target;
 
 const EVENT: usize = 1 + 72 + 1;

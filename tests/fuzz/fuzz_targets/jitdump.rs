@@ -1,11 +1,11 @@
 //! A dump of any bytes that grows in two steps: no panic, no standstill, and tentative reading changes nothing.
 //!
 //! The first byte says where the growth is cut and which options apply. Good seeds are the unpacked dumps of
-//! `profiler/fixtures/jitdump`, each with one byte in front.
+//! `profiler-jitdump/fixtures/jitdump`, each with one byte in front.
 #![no_main]
 
-use jitprof::jitdump::{ClockContext, DumpReader, Parser, ParserOptions, ReaderOptions, Step, TscConversion};
-use jitprof::units::MonoNs;
+use jitprof_jitdump::{ClockContext, DumpReader, Parser, ParserOptions, ReaderOptions, Step, TscConversion};
+use jitprof_common::units::MonoNs;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

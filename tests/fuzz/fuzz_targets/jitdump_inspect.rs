@@ -3,7 +3,7 @@
 //! The first byte says whether the dump still grows. Good seeds are those of `jitdump`.
 #![no_main]
 
-use jitprof::jitdump::{
+use jitprof_jitdump::{
     Deviation, Inspection, Inspector, Living, Parser, ParserOptions, Piece, ReaderOptions, Repairer, Step,
 };
 use libfuzzer_sys::fuzz_target;
@@ -36,7 +36,7 @@ fn inspect(bytes: &[u8], grows: bool) -> Inspection {
     let mut inspector = Inspector::new(ReaderOptions::default(), 3);
     let mut living = Living::at(u64::MAX);
     let parser = walk(bytes, |at, step| {
-        inspector.step(jitprof::units::FileOffset(at), step, &mut |_| {});
+        inspector.step(jitprof_common::units::FileOffset(at), step, &mut |_| {});
         living.step(step);
     });
     let (code, _) = living.finish();

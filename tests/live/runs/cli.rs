@@ -3,9 +3,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use jitprof_tests::{Finished, Folded, Jitprof, Scratch, Stack, Target, path_from, verified_programs};
+use jitprof_tests::{
+    Finished, Folded, Jitprof, Scratch, Share, Stack, Target, assert_at_least, path_from, verified_programs, wait_until,
+};
 
 /// Status of a run that failed, of a wrong command line, and of a run without samples.
 const FAILED: Option<i32> = Some(1);
@@ -14,7 +17,7 @@ const NO_SAMPLES: Option<i32> = Some(3);
 
 fn start(scratch: &Scratch) -> Result<Target> {
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", "60", "--generations", "1"]);
+    command.args(["--secs", "600", "--generations", "1"]);
     Target::start(command, scratch)
 }
 
@@ -55,6 +58,18 @@ fn a_kernel_thread_is_refused_with_what_to_do() -> Result<()> {
 }
 
 #[test]
+fn a_process_that_has_ended_is_told_from_one_that_waits() -> Result<()> {
+    let mut zombie = Command::new("true").spawn()?;
+    let pid = zombie.id().to_string();
+    let state = format!("/proc/{pid}/stat");
+    wait_until("the zombie", || Ok(std::fs::read_to_string(&state)?.contains(") Z ").then_some(())))?;
+    let finished = run(&["--pid", &pid])?;
+    zombie.wait()?;
+    assert_fails(&finished, FAILED, &["has ended", "zombie", &std::process::id().to_string()]);
+    Ok(())
+}
+
+#[test]
 fn a_user_without_rights_is_told_which_are_missing() -> Result<()> {
     const NOBODY: u32 = 65534;
     let scratch = Scratch::new()?;
@@ -68,6 +83,22 @@ fn a_user_without_rights_is_told_which_are_missing() -> Result<()> {
     let mut jitprof = Jitprof::at(&binary, &scratch, ["--pid", target.said("pid")?, "-d", "1s"]);
     jitprof.command().uid(NOBODY).gid(NOBODY).current_dir(&directory);
     assert_fails(&jitprof.run()?, FAILED, &["not permitted", "CAP_BPF", "CAP_PERFMON", "sudo"]);
+    Ok(())
+}
+
+#[test]
+fn diagnostics_say_what_the_verifier_and_the_bpf_programs_say() -> Result<()> {
+    let scratch = Scratch::new()?;
+    // Tasks that are exiting have no user registers, which is one of the rare events.
+    let mut storm = std::process::Command::new("sh");
+    storm.args(["-c", "echo ready pid=$$; while :; do /bin/true; done"]);
+    let target = Target::start(storm, &scratch)?;
+    let finished = Jitprof::new(&scratch, ["-vv", "--all", "-F", "1999", "-d", "4s", "-o", "all.svg"])?.run()?;
+    drop(target);
+    assert!(finished.status.success(), "{}", finished.stderr);
+    for expected in ["instructions verified", "has no user registers"] {
+        assert!(finished.stderr.contains(expected), "{expected} in:\n{}", finished.stderr);
+    }
     Ok(())
 }
 
@@ -93,7 +124,8 @@ fn a_wrong_command_line_is_status_2() -> Result<()> {
         &["--pid", "1", "-o", "x.unknown"],
         &["--pid", "1", "-o", "-"],
         &["--pid", "1", "-U", "-K"],
-        &["--pid", "1", "-d", "10"],
+        &["--pid", "1", "-d", "10x"],
+        &["servee"],
     ] {
         let finished = run(arguments)?;
         assert_eq!(finished.status.code(), USAGE, "{arguments:?}: {}", finished.stderr);
@@ -148,6 +180,69 @@ fn signals_end_the_run_and_the_default_output_is_written() -> Result<()> {
 }
 
 #[test]
+fn a_terminal_that_is_closed_loses_no_recording() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    let jitprof = Jitprof::new(&scratch, ["--pid", target.said("pid")?, "-F", "499", "-o", "x.folded"])?;
+    let (reader, writer) = std::io::pipe()?;
+    let mut running = jitprof.spawn_saying_to(writer)?;
+    running.wait_for_samples(target.pid()?, 1000)?;
+    // From now on nobody reads what it says: the account, at least.
+    drop(reader);
+    running.signal(libc::SIGHUP)?;
+    assert!(running.wait()?.success());
+    let folded = Folded::parse(&std::fs::read_to_string(scratch.file("x.folded"))?)?;
+    assert!(folded.count(|stack| stack.has("leaf_hot_g0")) > 0);
+    Ok(())
+}
+
+#[test]
+fn an_output_that_has_lost_its_place_gets_another_and_takes_no_other_with_it() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    let gone = scratch.file("gone");
+    std::fs::create_dir(&gone)?;
+    let arguments = ["--pid", target.said("pid")?, "-F", "499", "-q", "-o", "gone/x.folded", "-o", "y.folded"];
+    let mut jitprof = Jitprof::new(&scratch, arguments)?;
+    jitprof.command().env("TMPDIR", scratch.path());
+    let mut running = jitprof.spawn()?;
+    running.wait_for_samples(target.pid()?, 1000)?;
+    std::fs::remove_dir(&gone)?;
+    running.signal(libc::SIGINT)?;
+    let finished = running.finish()?;
+    assert_eq!(finished.status.code(), FAILED, "{}", finished.stderr);
+    let aside = finished.stderr.lines().find_map(|line| line.strip_prefix("written    ")?.strip_suffix(" instead"));
+    let aside = std::fs::read_to_string(aside.context("nothing is said of another place")?)?;
+    assert!(!aside.is_empty() && aside == std::fs::read_to_string(scratch.file("y.folded"))?);
+    Ok(())
+}
+
+#[test]
+fn a_run_that_is_interrupted_at_any_time_ends_with_what_it_says() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start(&scratch)?;
+    for delay in [20, 60, 120, 200, 400, 800] {
+        let running = Jitprof::new(&scratch, ["--pid", target.said("pid")?, "-F", "499", "-o", "x.folded"])?.spawn()?;
+        std::thread::sleep(Duration::from_millis(delay));
+        running.signal(libc::SIGINT)?;
+        let finished = running.finish()?;
+        let is_written = scratch.file("x.folded").exists();
+        match finished.status.code() {
+            Some(0) => assert!(is_written, "{}", finished.stderr),
+            FAILED => assert!(finished.stderr.contains("interrupted while attaching"), "{}", finished.stderr),
+            NO_SAMPLES => assert!(!is_written, "{}", finished.stderr),
+            // Before it has come to its own code.
+            None => assert_eq!(finished.stderr, "", "after {delay} ms"),
+            other => panic!("{other:?} after {delay} ms: {}", finished.stderr),
+        }
+        if is_written {
+            std::fs::remove_file(scratch.file("x.folded"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_target_that_exits_ends_the_run() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
@@ -190,7 +285,7 @@ fn a_name_chooses_processes_that_run_and_that_start() -> Result<()> {
     std::fs::copy(path_from("JITPROF_DEMO")?, &binary)?;
     let command = || {
         let mut command = Command::new(&binary);
-        command.args(["--secs", "60", "--generations", "1"]);
+        command.args(["--secs", "600", "--generations", "1"]);
         command
     };
     let first = Target::start(command(), &scratch)?;
@@ -247,7 +342,8 @@ fn in_kernel(stack: &Stack) -> bool {
 fn kernel_and_user_frames_stand_in_one_stack() -> Result<()> {
     let scratch = Scratch::new()?;
     let recording = Jitprof::recording(&scratch, ["-d", "2s"].into_iter().chain(SYSCALLS))?.record()?;
-    assert!(recording.folded.count(in_kernel) > 50, "dd is mostly in the kernel");
+    let (part, whole) = (recording.folded.count(in_kernel), recording.folded.total());
+    assert_at_least("dd is mostly in the kernel", Share { part, whole }, 0.5);
     Ok(())
 }
 
@@ -255,7 +351,7 @@ fn kernel_and_user_frames_stand_in_one_stack() -> Result<()> {
 fn user_only_has_no_kernel_frames() -> Result<()> {
     let scratch = Scratch::new()?;
     let recording = Jitprof::recording(&scratch, ["-U", "-d", "2s"].into_iter().chain(SYSCALLS))?.record()?;
-    assert!(recording.folded.total() > 50);
+    assert!(recording.folded.total() > 0);
     assert_eq!(recording.folded.count(in_kernel), 0);
     Ok(())
 }
@@ -264,7 +360,7 @@ fn user_only_has_no_kernel_frames() -> Result<()> {
 fn kernel_only_has_no_user_frames() -> Result<()> {
     let scratch = Scratch::new()?;
     let recording = Jitprof::recording(&scratch, ["-K", "-d", "2s"].into_iter().chain(SYSCALLS))?.record()?;
-    assert!(recording.folded.count(in_kernel) > 50);
+    assert!(recording.folded.count(in_kernel) > 0);
     assert_eq!(recording.number("/stacks/without_user_part"), recording.number("/samples/delivered"));
     assert_eq!(recording.number("/stacks/complete"), 0);
     Ok(())

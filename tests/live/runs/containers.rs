@@ -6,12 +6,12 @@ use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_at_least, assert
 fn record(arguments: &[&str]) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let demo = path_from("JITPROF_DEMO")?;
-    let run = format!("/app/jitdemo --secs 60 --dir /tmp {}", arguments.join(" "));
+    let run = format!("/app/jitdemo --secs 600 --dir /tmp {}", arguments.join(" "));
     let command = container(&scratch, [(demo.as_path(), "jitdemo")], &run)?;
     let target = Target::start(command, &scratch)?;
     assert_eq!(target.pid()?, 1, "it has a pid namespace of its own");
-    let pid = target.only_child()?.to_string();
-    Jitprof::recording(&scratch, ["--pid", &pid, "-d", "3s"])?.record()
+    let pid = target.only_child()?;
+    Jitprof::recording(&scratch, ["--pid", &pid.to_string()])?.record_cpu(pid, 3)
 }
 
 #[track_caller]

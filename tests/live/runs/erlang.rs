@@ -10,16 +10,21 @@ use jitprof_tests::{
 };
 
 fn record(flags: &[&str]) -> Result<Recording> {
+    record_run("burn", flags)
+}
+
+/// Records a module's `main`.
+fn record_run(module: &str, flags: &[&str]) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let compiled = Command::new(path_from("JITPROF_ERLC")?)
-        .arg(target_file("erlang/burn.erl")?)
+        .args([target_file("erlang/burn.erl")?, target_file("erlang/server.erl")?])
         .current_dir(scratch.path())
         .status()?;
     ensure!(compiled.success(), "erlc failed");
     let mut command = Command::new(path_from("JITPROF_ERL")?);
-    command.arg("-noshell").args(flags).args(["+S", "1", "-pa", ".", "-run", "burn", "main", "60"]);
+    command.arg("-noshell").args(flags).args(["+S", "1", "-pa", ".", "-run", module, "main", "600"]);
     let target = Target::start(command, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record();
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3);
     // Erlang writes to /tmp, whatever is asked for.
     for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
         if std::fs::exists(&file)? {
@@ -52,6 +57,17 @@ fn a_jitdump_names_whole_chains() -> Result<()> {
     // A leaf that has not built its frame yet, or has taken it down, has its caller's frame pointer: that caller is
     // skipped. This is the limit of frame pointers.
     assert_at_least("chain", folded.through(&["burn:outer/1", "burn:middle/1", "burn:leaf_hot/2"]), 0.85);
+    Ok(())
+}
+
+#[test]
+fn stacks_of_a_server_and_of_the_scheduler_between_its_calls_are_complete() -> Result<()> {
+    let recording = record_run("server", &["+JPperf", "true"])?;
+    assert_burns(&recording);
+    // The scheduler runs between any two calls, 3 % of the time, and is where a stack begins.
+    let in_scheduler = recording.folded.count(|stack| stack.has("global::process_main"));
+    println!("{in_scheduler} samples in the scheduler");
+    assert_at_least("complete stacks", recording.complete(), 0.99);
     Ok(())
 }
 

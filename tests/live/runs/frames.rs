@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use jitprof_tests::{Jitprof, Recording, Scratch, Target, Truth, assert_at_least, compile, path_from, target_file};
+use jitprof_tests::{
+    Jitprof, Recording, Scratch, Share, Target, Truth, assert_at_least, compile, path_from, target_file,
+};
 
 /// What is promised: complete stacks, and stacks that are right in every frame.
 const PROMISED: f64 = 0.995;
@@ -15,7 +17,7 @@ const NODE: [&str; 4] =
 
 fn record(command: Command, scratch: &Scratch) -> Result<Recording> {
     let target = Target::start(command, scratch)?;
-    let recording = Jitprof::recording(scratch, ["--pid", target.said("pid")?, "-d", "4s"])?.record();
+    let recording = Jitprof::recording(scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 4);
     // CPython and Erlang write to /tmp, whatever is asked for.
     for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
         if std::fs::exists(&file)? {
@@ -27,7 +29,7 @@ fn record(command: Command, scratch: &Scratch) -> Result<Recording> {
 
 fn program(path: &Path) -> Command {
     let mut command = Command::new(path);
-    command.arg("60");
+    command.arg("600");
     command
 }
 
@@ -48,6 +50,26 @@ fn assert_right(recording: &Recording, truth: &Truth) {
     let why = format!("misses:\n{}", agreement.explanation());
     assert_at_least(&format!("complete stacks; {why}"), complete, PROMISED);
     assert_at_least(&format!("stacks right in every frame; {why}"), right, PROMISED);
+}
+
+#[test]
+fn a_program_without_a_name_for_its_start_has_complete_stacks() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let bare = compile(&scratch, "cc", "native/barestart.c", &["-O1", "-nostartfiles", "-s"])?;
+    let recording = record(program(&bare), &scratch)?;
+    assert_at_least("complete stacks", recording.complete(), PROMISED);
+    Ok(())
+}
+
+#[test]
+fn a_perf_map_that_its_runtime_has_not_written_names_its_code() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = record(program(&compile(&scratch, "cc", "native/bufferedmap.c", &["-O1"])?), &scratch)?;
+    assert_at_least("named frames", recording.named_frames(), PROMISED);
+    let whole = recording.folded.count(|_| true);
+    let part = recording.folded.count(|stack| stack.has("in_the_buffer"));
+    assert_at_least("in the function that is in the buffer", Share { part, whole }, 0.9);
+    Ok(())
 }
 
 #[test]
@@ -152,7 +174,7 @@ fn golang_with_its_own_stacks() -> Result<()> {
     let source = target_file("go/burn.go")?;
     let mut build = Command::new(go);
     // Its cache is the test's own.
-    build.args(["build", "-o", "burn"]).arg(source).current_dir(scratch.path());
+    build.args(["build", "-trimpath", "-o", "burn"]).arg(source).current_dir(scratch.path());
     build.env("GOCACHE", scratch.file("go-cache")).env("GOFLAGS", "-mod=mod").env("GO111MODULE", "off");
     ensure!(build.status()?.success(), "go build failed");
     let recording = record(program(&scratch.file("burn")), &scratch)?;
@@ -176,7 +198,7 @@ fn llvm(flag: &str) -> Result<Recording> {
     clang.args(["-O1", flag, "-S", "-emit-llvm"]).arg(target_file("llvm/burn.c")?).arg("-o").arg(&code);
     ensure!(clang.status()?.success(), "{clang:?} failed");
     let mut lli = Command::new(path_from("JITPROF_LLI")?);
-    lli.env("JITDUMPDIR", scratch.path()).arg("-jit-kind=mcjit").arg(&code).arg("60");
+    lli.env("JITDUMPDIR", scratch.path()).arg("-jit-kind=mcjit").arg(&code).arg("600");
     record(lli, &scratch)
 }
 
@@ -199,7 +221,7 @@ fn llvm_without_frame_pointers() -> Result<()> {
 fn python_whose_interpreter_keeps_no_frame_pointers() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_PYTHON")?);
-    command.args(["-X", "perf_jit"]).arg(target_file("python/burn.py")?).arg("60");
+    command.args(["-X", "perf_jit"]).arg(target_file("python/burn.py")?).arg("600");
     let recording = record(command, &scratch)?;
     assert_at_least("complete stacks of all", recording.complete(), PROMISED);
     let truth = Truth::new(
@@ -212,7 +234,7 @@ fn python_whose_interpreter_keeps_no_frame_pointers() -> Result<()> {
 
 fn node(flags: &[&str], script: &str) -> Result<Command> {
     let mut command = Command::new(path_from("JITPROF_NODE")?);
-    command.args(NODE).args(flags).arg(target_file(&format!("node/{script}"))?).arg("60");
+    command.args(NODE).args(flags).arg(target_file(&format!("node/{script}"))?).arg("600");
     Ok(command)
 }
 
@@ -261,7 +283,7 @@ fn node_with_four_hundred_recursive_calls() -> Result<()> {
 fn wasmtime_below_an_interpreter_without_frame_pointers() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_WASMTIME_PYTHON")?);
-    command.arg(target_file("wasmtime/burn.py")?).args(["jitdump", "60"]);
+    command.arg(target_file("wasmtime/burn.py")?).args(["jitdump", "600"]);
     let recording = record(command, &scratch)?;
     assert_at_least("complete stacks of all", recording.complete(), PROMISED);
     let truth = Truth::new(
@@ -282,7 +304,7 @@ fn erlang() -> Result<()> {
     compiler.arg(target_file("erlang/burn.erl")?).current_dir(scratch.path());
     ensure!(compiler.status()?.success(), "erlc failed");
     let mut command = Command::new(path_from("JITPROF_ERL")?);
-    command.args(["-noshell", "+JPperf", "true", "+S", "1", "-pa", ".", "-run", "burn", "main", "60"]);
+    command.args(["-noshell", "+JPperf", "true", "+S", "1", "-pa", ".", "-run", "burn", "main", "600"]);
     let recording = record(command, &scratch)?;
     let truth = Truth::new(
         &[

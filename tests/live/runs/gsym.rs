@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use jitprof_tests::{Finished, Folded, Jitprof, Scratch, Target, assert_at_least, path_from, target_file};
+use jitprof_tests::{Finished, Folded, Jitprof, Scratch, Target, assert_at_least, compile, path_from, target_file};
 use serde_json::Value;
 
 const FLAGS: [&str; 3] = ["--perf-prof", "--interpreted-frames-native-stack", "--no-turbo-inlining"];
@@ -20,7 +20,7 @@ fn jitprof(scratch: &Scratch, arguments: &[&str]) -> Result<Finished> {
 /// Starts Node and exports its code once it burns.
 fn exported_node(scratch: &Scratch) -> Result<Vec<Value>> {
     let mut command = Command::new(path_from("JITPROF_NODE")?);
-    command.args(FLAGS).arg(target_file("node/burn.js")?).arg("60");
+    command.args(FLAGS).arg(target_file("node/burn.js")?).arg("600");
     let target = Target::start(command, scratch)?;
     let said = jitprof(scratch, &["gsym", "export", "--pid", target.said("pid")?, "-o", "node.gsym"])?;
     ensure!(said.stderr.contains("functions of process"), "{}", said.stderr);
@@ -109,8 +109,8 @@ fn stripped_program(scratch: &Scratch) -> Result<()> {
         Ok(())
     };
     let (whole, stripped) = (scratch.file("whole"), scratch.file("stripped"));
-    let source = target_file("native/deepnofp.c")?;
-    run(Command::new("cc").args(["-O2", "-g", "-Wl,--build-id=sha1", "-o"]).args([&whole, &source]))?;
+    let built = compile(scratch, "cc", "native/deepnofp.c", &["-O2", "-g", "-Wl,--build-id=sha1"])?;
+    std::fs::rename(built, &whole)?;
     run(Command::new("strip").args(["--strip-all", "-o"]).args([&stripped, &whole]))?;
     let converted = gsym_rs::convert::ElfConverter::default().convert_path(&whole)?;
     let directory = scratch.file("symbols/a");
@@ -125,10 +125,10 @@ fn a_stripped_program_is_named_by_its_gsym_file_as_the_whole_one_is() -> Result<
     stripped_program(&scratch)?;
     let names = |program: &str, arguments: &[&str]| -> Result<(Folded, BTreeSet<String>)> {
         let mut command = Command::new(scratch.file(program));
-        command.arg("60");
+        command.arg("600");
         let target = Target::start(command, &scratch)?;
-        let base = ["--pid", target.said("pid")?, "-d", "2s", "--lines"];
-        let recording = Jitprof::recording(&scratch, [&base, arguments].concat())?.record()?;
+        let base = ["--pid", target.said("pid")?, "--lines"];
+        let recording = Jitprof::recording(&scratch, [&base, arguments].concat())?.record_cpu(target.pid()?, 2)?;
         let frames = recording.folded.stacks.iter().flat_map(|stack| &stack.frames);
         let own = frames.filter(|frame| frame.contains("deepnofp.c:")).cloned().collect();
         Ok((recording.folded.clone(), own))

@@ -9,9 +9,9 @@ use quick_xml::events::Event;
 fn record(arguments: &[&str]) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", "60", "--generations", "1"]).args(arguments);
+    command.args(["--secs", "600", "--generations", "1"]).args(arguments);
     let target = Target::start(command, &scratch)?;
-    Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "2s"])?.record()
+    Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)
 }
 
 /// The counts of the first dump.
@@ -57,9 +57,9 @@ const NAME: &str = "<script>alert(\"&'\")</script>;]]>\n\t\u{1b}[31m\u{202e}\u{7
 fn hostile_names_of_functions_stay_names() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", "60", "--generations", "1", "--name-prefix", NAME]);
+    command.args(["--secs", "600", "--generations", "1", "--name-prefix", NAME]);
     let target = Target::start(command, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "2s"])?.record()?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)?;
     recording.assert_whole();
     assert_is_xml(&recording)?;
     let printable = |stack: &jitprof_tests::Stack| stack.frames.iter().all(|frame| !frame.contains(char::is_control));
@@ -78,9 +78,9 @@ fn hostile_names_of_processes_stay_names() -> Result<()> {
     let binary = scratch.file("<&\";\u{1b}]0;x\n--]]>");
     std::fs::copy(path_from("JITPROF_DEMO")?, &binary)?;
     let mut command = Command::new(&binary);
-    command.args(["--secs", "60", "--generations", "1"]);
+    command.args(["--secs", "600", "--generations", "1"]);
     let target = Target::start(command, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "2s"])?.record()?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)?;
     recording.assert_whole();
     assert_is_xml(&recording)?;
     assert!(!recording.stderr.contains('\u{1b}'), "no escape sequence reaches the terminal: {:?}", recording.stderr);

@@ -16,8 +16,8 @@ fn with_agent(mut command: Command, scratch: &Scratch) -> Result<Command> {
     Ok(command)
 }
 
-fn record(target: &Target, scratch: &Scratch, duration: &str) -> Result<Recording> {
-    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "-d", duration])?.record()
+fn record(target: &Target, scratch: &Scratch, cpu_s: u64) -> Result<Recording> {
+    Jitprof::recording(scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, cpu_s)
 }
 
 fn exercise(scratch: &Scratch, arguments: &[&str]) -> Result<Command> {
@@ -30,9 +30,9 @@ fn exercise(scratch: &Scratch, arguments: &[&str]) -> Result<Command> {
 fn wasmtime_names_whole_chains() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_WASMTIME_PYTHON")?);
-    command.arg(target_file("wasmtime/burn.py")?).args(["vtune", "60"]);
+    command.arg(target_file("wasmtime/burn.py")?).args(["vtune", "600"]);
     let target = Target::start(with_agent(command, &scratch)?, &scratch)?;
-    let recording = record(&target, &scratch, "4s")?;
+    let recording = record(&target, &scratch, 4)?;
     recording.assert_named();
     let folded = &recording.folded;
     assert_share("leaf_hot", folded.share("leaf_hot", "spin"), 0.75);
@@ -45,9 +45,9 @@ fn wasmtime_names_whole_chains() -> Result<()> {
 #[test]
 fn an_ittapi_program_has_its_inlined_methods_as_frames() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(exercise(&scratch, &["60"])?, &scratch)?;
+    let target = Target::start(exercise(&scratch, &["600"])?, &scratch)?;
     // Longer than others, because its time is shared by seven functions.
-    let recording = record(&target, &scratch, "12s")?;
+    let recording = record(&target, &scratch, 12)?;
     recording.assert_named();
     let folded = &recording.folded;
     assert_share("inlined part", folded.share("hot_part", "cold_part"), 0.75);
@@ -152,10 +152,10 @@ fn an_ittapi_dump_is_accepted_by_linux_perf() -> Result<()> {
 fn numba(variables: &[(&str, &str)]) -> Result<(Scratch, Recording)> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_NUMBA_PYTHON")?);
-    command.arg(target_file("numba/burn.py")?).arg("60").env("NUMBA_ENABLE_PROFILING", "1");
+    command.arg(target_file("numba/burn.py")?).arg("600").env("NUMBA_ENABLE_PROFILING", "1");
     command.env("JITPROF_AGENT_DIR", scratch.path()).envs(variables.iter().copied());
     let target = Target::start(command, &scratch)?;
-    let recording = record(&target, &scratch, "4s")?;
+    let recording = record(&target, &scratch, 4)?;
     Ok((scratch, recording))
 }
 
@@ -164,10 +164,11 @@ fn functions_inlined_in_an_itt_module_are_frames_with_lines() -> Result<()> {
     let scratch = Scratch::new()?;
     let object = compile(&scratch, "cc", "jit_api/inlined.c", &["-g", "-O2", "-fomit-frame-pointer", "-c"])?;
     let mut command = Command::new(path_from("JITPROF_ITT_MODULE")?);
-    command.arg(&object).arg("60").env("INTEL_LIBITTNOTIFY64", path_from("JITPROF_AGENT")?);
+    command.arg(&object).arg("600").env("INTEL_LIBITTNOTIFY64", path_from("JITPROF_AGENT")?);
     command.env("JITPROF_AGENT_DIR", scratch.path());
     let target = Target::start(command, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "6s", "--lines"])?.record()?;
+    let recording =
+        Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "--lines"])?.record_cpu(target.pid()?, 6)?;
     // The object's own unwinding data lead to the caller: its code keeps no frame pointer.
     recording.assert_whole();
     let folded = &recording.folded;

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, path_from, timed_samples,
-    unix_minus_monotonic_ns,
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_count, assert_share, path_from,
+    timed_samples, unix_minus_monotonic_ns,
 };
 use serde_json::Value;
 
@@ -17,7 +17,13 @@ fn demo(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
+/// Records three seconds of the target's CPU time.
 fn record(target: &Target, scratch: &Scratch, arguments: &[&str]) -> Result<Recording> {
+    Jitprof::recording(scratch, [&["--pid", target.said("pid")?], arguments].concat())?.record_cpu(target.pid()?, 3)
+}
+
+/// Records until the target ends.
+fn record_all(target: &Target, scratch: &Scratch, arguments: &[&str]) -> Result<Recording> {
     Jitprof::recording(scratch, [&["--pid", target.said("pid")?], arguments].concat())?.record()
 }
 
@@ -69,7 +75,7 @@ fn every_sample_at_a_reused_address_has_the_name_that_was_right_then() -> Result
     let scratch = Scratch::new()?;
     let arguments = ["--secs", "5", "--generation-ms", "20", "--schedule", "schedule"];
     let mut target = Target::start(demo(&arguments)?, &scratch)?;
-    let recording = record(&target, &scratch, &["-o", "out.json"])?;
+    let recording = record_all(&target, &scratch, &["-o", "out.json"])?;
     target.finish()?;
     assert_burns(&recording);
 
@@ -96,7 +102,8 @@ fn every_sample_at_a_reused_address_has_the_name_that_was_right_then() -> Result
     }
     let leaves = recording.folded.count(|stack| in_leaf(stack, "hot") || in_leaf(stack, "cold"));
     assert_eq!(checked, leaves, "every leaf is of a generation in the schedule");
-    assert!(newest > 50, "{newest} generations are few");
+    let last = periods.values().map(|period| period.generation).max().unwrap_or(0);
+    assert!(last > 10 && newest * 2 > last, "generation {newest} is the last one seen of {last}");
     Ok(())
 }
 
@@ -111,8 +118,7 @@ fn the_number_of_samples_is_the_cpu_time_times_the_rate() -> Result<()> {
     let rate = recording.account["frequency_hz"].as_f64().context("no frequency")?;
     let expected = cpu_s * rate;
     let in_loop = recording.folded.count(|stack| stack.has("outer"));
-    let got = u32::try_from(in_loop).map(f64::from)?;
-    assert!((got / expected - 1.0).abs() < 0.08, "{got} samples in {cpu_s} CPU seconds at {rate} Hz");
+    assert_count(&format!("samples in {cpu_s} CPU seconds at {rate} Hz"), in_loop, expected);
     Ok(())
 }
 
@@ -143,9 +149,9 @@ fn a_child_runs_its_parents_code_under_its_names() -> Result<()> {
 #[test]
 fn a_child_that_runs_when_jitprof_comes_has_its_parents_names() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(demo(&["--secs", "60", "--fork"])?, &scratch)?;
+    let target = Target::start(demo(&["--secs", "600", "--fork"])?, &scratch)?;
     let pids = format!("{},{}", target.said("pid")?, target.said("child")?);
-    let recording = Jitprof::recording(&scratch, ["--pid", &pids, "-d", "3s"])?.record()?;
+    let recording = Jitprof::recording(&scratch, ["--pid", &pids])?.record_cpu(target.pid()?, 3)?;
     assert_burns(&recording);
     let child = format!("pid-{}", target.said("child")?);
     let of_child = |stack: &Stack| stack.has(&child) && in_leaf(stack, "hot");
@@ -171,8 +177,8 @@ fn no_inherit_leaves_children_out() -> Result<()> {
 #[test]
 fn threads_that_run_when_jitprof_comes_are_recorded() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(demo(&["--secs", "60", "--threads", "2"])?, &scratch)?;
-    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    let target = Target::start(demo(&["--secs", "600", "--threads", "2"])?, &scratch)?;
+    let recording = record(&target, &scratch, &[])?;
     recording.assert_whole();
     assert_share("worker's hot leaf", recording.folded.share("worker_leaf_hot", "worker_leaf_cold"), 0.75);
     let chain = ["worker_outer", "worker_middle", "worker_leaf_hot"];
@@ -183,8 +189,8 @@ fn threads_that_run_when_jitprof_comes_are_recorded() -> Result<()> {
 #[test]
 fn a_perf_map_names_what_no_dump_does() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(demo(&["--secs", "60", "--perf-map", "--generations", "1"])?, &scratch)?;
-    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    let target = Target::start(demo(&["--secs", "600", "--perf-map", "--generations", "1"])?, &scratch)?;
+    let recording = record(&target, &scratch, &[])?;
     std::fs::remove_file(target.said("dump")?)?;
     assert_burns(&recording);
     assert_eq!(recording.number("/jit/named/jitdump"), 0);
@@ -194,16 +200,16 @@ fn a_perf_map_names_what_no_dump_does() -> Result<()> {
 #[test]
 fn a_dump_without_a_name_is_read() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(demo(&["--secs", "60", "--delete"])?, &scratch)?;
-    assert_burns(&record(&target, &scratch, &["-d", "3s"])?);
+    let target = Target::start(demo(&["--secs", "600", "--delete"])?, &scratch)?;
+    assert_burns(&record(&target, &scratch, &[])?);
     Ok(())
 }
 
 #[test]
 fn code_that_runs_before_its_record_has_its_callers_although_it_keeps_no_frame_pointer() -> Result<()> {
     let scratch = Scratch::new()?;
-    let late = ["--late-ms", "1500", "--generations", "1", "--no-frame-pointer"];
-    let recording = launch(&scratch, &[], &[&["--secs", "4", "--schedule", "schedule"], &late[..]].concat())?;
+    let delayed = ["--delay-ms", "1500", "--generations", "1", "--no-frame-pointer"];
+    let recording = launch(&scratch, &[], &[&["--secs", "4", "--schedule", "schedule"], &delayed[..]].concat())?;
     assert_burns(&recording);
     for (leaf, chain) in
         [("leaf_hot_g0", ["outer", "middle", "leaf_hot_g0"]), ("leaf_cold_g0", ["outer", "side", "leaf_cold_g0"])]
@@ -212,21 +218,22 @@ fn code_that_runs_before_its_record_has_its_callers_although_it_keeps_no_frame_p
         assert_at_least("complete stacks", recording.folded.complete_with(leaf), 0.995);
     }
     // rbp holds a number: no frame pointer has led anywhere.
-    let changed = recording.number("/late/changed");
-    assert!(changed >= 100, "{changed} walks finished by rows that came later");
-    assert_late_adds_up(&recording);
+    // 1.5 of 4 seconds; a busy machine reads the records later still, and only so many samples a second bring a stack.
+    let (changed, all) = (recording.number("/deferred/changed"), recording.number("/samples/delivered"));
+    assert!(changed * 20 >= all, "{changed} walks of {all} finished by rows that came later");
+    assert_deferred_adds_up(&recording);
     Ok(())
 }
 
 #[test]
 fn the_same_is_so_if_the_records_come_with_its_end() -> Result<()> {
     let scratch = Scratch::new()?;
-    let late = ["--stdio", "--generations", "1", "--no-frame-pointer"];
-    let demo = [&["--secs", "2", "--iterations", "2000", "--schedule", "schedule"], &late[..]].concat();
+    let delayed = ["--stdio", "--generations", "1", "--no-frame-pointer"];
+    let demo = [&["--secs", "2", "--iterations", "2000", "--schedule", "schedule"], &delayed[..]].concat();
     let recording = launch(&scratch, &["--no-peek"], &demo)?;
     assert_burns(&recording);
     assert_at_least("chain", recording.folded.through(&["outer", "middle", "leaf_hot_g0"]), 0.995);
-    assert_late_adds_up(&recording);
+    assert_deferred_adds_up(&recording);
     Ok(())
 }
 
@@ -234,8 +241,8 @@ fn the_same_is_so_if_the_records_come_with_its_end() -> Result<()> {
 fn copies_of_announced_code_have_its_rows() -> Result<()> {
     let scratch = Scratch::new()?;
     let target =
-        Target::start(demo(&["--secs", "60", "--copies", "--generations", "1", "--no-frame-pointer"])?, &scratch)?;
-    let recording = record(&target, &scratch, &["-d", "3s"])?;
+        Target::start(demo(&["--secs", "600", "--copies", "--generations", "1", "--no-frame-pointer"])?, &scratch)?;
+    let recording = record(&target, &scratch, &[])?;
     const COPY: &str = "[JIT code without a name]";
     assert_at_least("complete stacks", recording.complete(), 0.995);
     let folded = &recording.folded;
@@ -245,27 +252,28 @@ fn copies_of_announced_code_have_its_rows() -> Result<()> {
     // A wrong caller would show as a chain that the program does not have.
     let whole = folded.count(|stack| stack.has(COPY));
     assert_at_least("chain", Share { part: hot + cold, whole }, 0.995);
-    assert_eq!(recording.number("/copies/copies"), 2);
+    assert_eq!(recording.number("/learned/copies"), 2);
     assert_eq!(folded.count(|stack| in_leaf(stack, "hot")), 0, "the announced leaves do not run");
     Ok(())
 }
 
-/// Every piece of a stack has been of use, or is counted as not.
+/// Every stack snapshot has been of use, or is counted as not.
 #[track_caller]
-fn assert_late_adds_up(recording: &Recording) {
-    let late = |what: &str| recording.number(&format!("/late/{what}"));
-    let finished = late("finished_by_rows") + late("finished_by_frame_pointer") + late("refused_for_memory");
-    assert_eq!(late("pieces"), finished, "each piece is accounted for");
-    assert!(late("bytes") >= late("pieces") * 1024 && late("bytes") <= late("pieces") * 16384);
+fn assert_deferred_adds_up(recording: &Recording) {
+    let deferred = |what: &str| recording.number(&format!("/deferred/{what}"));
+    let finished =
+        deferred("finished_by_rows") + deferred("finished_by_frame_pointer") + deferred("refused_for_memory");
+    assert_eq!(deferred("snapshots"), finished, "each snapshot is accounted for");
+    assert!(deferred("bytes") >= deferred("snapshots") * 1024 && deferred("bytes") <= deferred("snapshots") * 16384);
 }
 
 #[test]
 fn names_in_a_stdio_buffer_are_known_while_it_runs() -> Result<()> {
     let scratch = Scratch::new()?;
     // Enough functions that the buffer was flushed before, which is what it is found by.
-    let arguments = ["--secs", "60", "--stdio", "--functions", "100", "--generations", "1"];
+    let arguments = ["--secs", "600", "--stdio", "--functions", "100", "--generations", "1"];
     let target = Target::start(demo(&arguments)?, &scratch)?;
-    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    let recording = record(&target, &scratch, &[])?;
     assert_burns(&recording);
     assert!(recording.number("/jit/named/peeked") > 0, "some of these names are in no file yet");
     Ok(())
@@ -276,7 +284,7 @@ fn names_in_a_stdio_buffer_are_known_after_its_exit() -> Result<()> {
     let scratch = Scratch::new()?;
     let arguments = ["--secs", "3", "--stdio", "--functions", "100", "--generations", "1"];
     let target = Target::start(demo(&arguments)?, &scratch)?;
-    let recording = record(&target, &scratch, &["--no-peek"])?;
+    let recording = record_all(&target, &scratch, &["--no-peek"])?;
     assert_burns(&recording);
     assert_eq!(recording.number("/jit/named/peeked"), 0);
     Ok(())
@@ -299,9 +307,9 @@ fn exec_ends_all_names_and_the_new_program_brings_its_own() -> Result<()> {
 #[test]
 fn a_hundred_thousand_functions_are_read_in_time() -> Result<()> {
     let scratch = Scratch::new()?;
-    let arguments = ["--secs", "60", "--functions", "100000", "--generations", "1"];
+    let arguments = ["--secs", "600", "--functions", "100000", "--generations", "1"];
     let target = Target::start(demo(&arguments)?, &scratch)?;
-    let recording = record(&target, &scratch, &["-d", "3s"])?;
+    let recording = record(&target, &scratch, &[])?;
     assert_burns(&recording);
     let functions = recording.source(target.pid()?)["functions"].as_u64();
     assert!(functions >= Some(100_000), "{functions:?}");

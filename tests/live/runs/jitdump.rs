@@ -144,7 +144,7 @@ fn output(command: &mut Command) -> Result<String> {
 #[test]
 fn binutils_read_the_elf_file_of_a_running_node() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(node("60")?, &scratch)?;
+    let target = Target::start(node("600")?, &scratch)?;
     let pid = target.said("pid")?;
     let file: &Path = &scratch.file("node.elf");
     // The first optimised functions, and Node's first records with EH frames, reach the dump a moment after the start.
@@ -170,7 +170,7 @@ fn binutils_read_the_elf_file_of_a_running_node() -> Result<()> {
 #[test]
 fn a_dump_is_followed_until_its_process_ends() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(node("60")?, &scratch)?;
+    let target = Target::start(node("600")?, &scratch)?;
     let pid = target.said("pid")?;
     let jitprof = Jitprof::new(&scratch, ["jitdump", pid, "--follow", "--json", "--name", "leafHot"])?.spawn()?;
     wait_until("leafHot in the dump", || {

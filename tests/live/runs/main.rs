@@ -2,9 +2,12 @@
 //!
 //! The split of every target is known: its hot leaf takes 75 % of the time.
 
+mod bare;
+mod captures;
 mod churn;
 mod cli;
 mod containers;
+mod copies;
 mod endurance;
 mod erlang;
 mod frames;
@@ -13,6 +16,7 @@ mod hostile;
 mod jit_api;
 mod jitdemo;
 mod jitdump;
+mod joints;
 mod node;
 mod onednn;
 mod page;
@@ -20,6 +24,10 @@ mod php;
 mod python;
 mod selection;
 mod serve;
+mod silence;
+mod threads;
+mod top;
 mod trace;
 mod unwind_info;
+mod verifying;
 mod wasmtime;

@@ -8,9 +8,9 @@ use jitprof_tests::{Jitprof, Recording, Scratch, Share, Target, assert_at_least,
 /// One thread, so that every kernel is called from the program's functions.
 fn burn(scratch: &Scratch, variables: &[(&str, &str)]) -> Result<Recording> {
     let mut command = Command::new(path_from("JITPROF_ONEDNN")?);
-    command.arg("60").env("OMP_NUM_THREADS", "1").envs(variables.iter().copied()).current_dir(scratch.path());
+    command.arg("600").env("OMP_NUM_THREADS", "1").envs(variables.iter().copied()).current_dir(scratch.path());
     let target = Target::start(command, scratch)?;
-    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "-d", "6s"])?.record()
+    Jitprof::recording(scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)
 }
 
 #[track_caller]

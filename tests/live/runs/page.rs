@@ -22,10 +22,11 @@ impl<'a> Service<'a> {
         let mut demo = Command::new(path_from("JITPROF_DEMO")?);
         demo.args(["--secs", "600"]);
         let target = Target::start(demo, scratch)?;
-        // A port that is free now; nobody else asks for it in the moment until the service has it.
+        // A port that is free now; nobody else asks for it until the service has it.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let listen = address.to_string();
-        let running = Jitprof::new(scratch, ["serve", "--freq", "99", "--listen", &listen])?.spawn()?;
+        let running =
+            Jitprof::new(scratch, ["serve", "--freq", "99", "--token", "none", "--listen", &listen])?.spawn()?;
         let service = Self { pid: target.said("pid")?.to_owned(), _running: running, _target: target, address };
         wait_until("the service to answer", || Ok(service.get("/healthz").ok()))?;
         Ok(service)

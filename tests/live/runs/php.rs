@@ -3,8 +3,10 @@
 use std::process::Command;
 
 use anyhow::Result;
-use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_share, path_from, target_file};
+use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_at_least, assert_share, path_from, target_file};
 
+/// Two workers.
+const PREFORK: &str = "php/prefork.php";
 /// Settings of opcache.jit.
 const FUNCTIONS: &str = "1205";
 const TRACES: &str = "1254";
@@ -13,6 +15,10 @@ const MAP: &str = "0x10";
 const DUMP_AND_MAP: &str = "0x20";
 
 fn record(jit: &str, debug: Option<&str>) -> Result<Recording> {
+    record_script("php/burn.php", jit, debug)
+}
+
+fn record_script(script: &str, jit: &str, debug: Option<&str>) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_PHP")?);
     let jit = format!("opcache.jit={jit}");
@@ -22,9 +28,13 @@ fn record(jit: &str, debug: Option<&str>) -> Result<Recording> {
     if let Some(debug) = debug {
         command.args(["-d", &format!("opcache.jit_debug={debug}")]);
     }
-    command.arg(target_file("php/burn.php")?).arg("60");
+    command.arg(target_file(script)?).arg("600");
     let target = Target::start(command, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record();
+    let recording = match script {
+        // The master sleeps.
+        PREFORK => Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "4s"])?.record(),
+        _ => Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3),
+    };
     // PHP writes to /tmp, whatever is asked for.
     for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
         if std::fs::exists(&file)? {
@@ -45,6 +55,15 @@ fn compiled_functions_keep_their_leaf() -> Result<()> {
     let recording = record(FUNCTIONS, Some(DUMP_AND_MAP))?;
     assert_burns(&recording);
     assert_eq!(recording.number("/jit/named/perf_map"), 0, "where a dump and a map have a name, the dump's is taken");
+    Ok(())
+}
+
+#[test]
+fn workers_have_the_names_of_what_they_compile_for_each_other() -> Result<()> {
+    let recording = record_script(PREFORK, FUNCTIONS, Some(DUMP_AND_MAP))?;
+    assert_burns(&recording);
+    assert_at_least("named leaves", recording.named_leaves(), 0.99);
+    assert_eq!(recording.number("/jit/named/perf_map"), 0, "the dump has them all");
     Ok(())
 }
 

@@ -3,30 +3,17 @@
 //! CPython's own code keeps no frame pointers, and its generated code (a trampoline for each function, around the
 //! interpreter) is hardly ever innermost: whole stacks take the rows of the interpreter and of every trampoline.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
 use jitprof_tests::{
-    Jitprof, Load, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, loads, path_from,
+    Jitprof, Leftover, Load, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, loads, path_from,
     target_file,
 };
 
-/// The dump of a process, which is removed with the value: CPython writes to /tmp, whatever is asked for.
-struct Dump(PathBuf);
-
-impl Dump {
-    fn of(target: &Target) -> Result<Self> {
-        Ok(Self(PathBuf::from(format!("/tmp/jit-{}.dump", target.pid()?))))
-    }
-}
-
-impl Drop for Dump {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
-            eprintln!("{} not removed: {error}", self.0.display());
-        }
-    }
+/// The dump of a process: CPython writes to /tmp, whatever is asked for.
+fn dump_of(target: &Target) -> Result<Leftover> {
+    Ok(Leftover::dump(target.pid()?))
 }
 
 fn python(seconds: &str) -> Result<Command> {
@@ -74,15 +61,15 @@ fn functions(recording: &Recording, pid: u32) -> Option<u64> {
 #[test]
 fn names_that_are_not_written_yet_are_known_while_it_runs() -> Result<()> {
     let scratch = Scratch::new()?;
-    let mut target = Target::start(python("60")?, &scratch)?;
-    let dump = Dump::of(&target)?;
+    let mut target = Target::start(python("600")?, &scratch)?;
+    let dump = dump_of(&target)?;
     let pid = target.pid()?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
-    let written = usize::try_from(std::fs::metadata(&dump.0)?.len())?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3)?;
+    let written = usize::try_from(std::fs::metadata(dump.path())?.len())?;
     target.interrupt()?;
     target.wait()?;
 
-    let all = loads(&dump.0)?;
+    let all = loads(dump.path())?;
     let unwritten: Vec<Load> = all.iter().filter(|load| load.end > written).cloned().collect();
     assert_announced(&unwritten);
     // What it runs only at its end is announced after the recording.
@@ -113,10 +100,10 @@ fn recording_end(loads: &[Load], written: usize) -> u64 {
 fn names_that_are_written_at_exit_are_read_after_exit() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut target = Target::start(python("3")?, &scratch)?;
-    let dump = Dump::of(&target)?;
+    let dump = dump_of(&target)?;
     let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "--no-peek"])?.record()?;
     target.finish()?;
-    let all = loads(&dump.0)?;
+    let all = loads(dump.path())?;
     assert_announced(&all);
     assert_eq!(functions(&recording, target.pid()?), u64::try_from(all.len()).ok(), "all functions are known");
     Ok(())
@@ -125,9 +112,9 @@ fn names_that_are_written_at_exit_are_read_after_exit() -> Result<()> {
 #[test]
 fn stacks_are_whole_and_shares_are_true() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(python("60")?, &scratch)?;
-    let dump = Dump::of(&target)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
+    let target = Target::start(python("600")?, &scratch)?;
+    let dump = dump_of(&target)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3)?;
     assert_burns(&recording);
     drop((target, dump));
     Ok(())
@@ -137,13 +124,13 @@ fn stacks_are_whole_and_shares_are_true() -> Result<()> {
 fn what_a_perf_map_names_is_walked_by_rows_of_its_code_in_memory() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_PYTHON")?);
-    command.args(["-X", "perf"]).arg(target_file("python/burn.py")?).arg("60");
+    command.args(["-X", "perf"]).arg(target_file("python/burn.py")?).arg("600");
     let target = Target::start(command, &scratch)?;
-    let map = Dump(PathBuf::from(format!("/tmp/perf-{}.map", target.pid()?)));
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
+    let map = Leftover::perf_map(target.pid()?);
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3)?;
     assert_burns(&recording);
-    assert!(recording.number("/copies/listed_with_rows") >= 5, "one trampoline for each of its functions");
-    assert_eq!(recording.number("/copies/listed_without_rows"), 0);
+    assert!(recording.number("/learned/listed_with_rows") >= 5, "one trampoline for each of its functions");
+    assert_eq!(recording.number("/learned/listed_without_rows"), 0);
     drop((target, map));
     Ok(())
 }
@@ -156,22 +143,74 @@ fn stacks_are_whole_from_the_first_instruction() -> Result<()> {
     jitprof.command().arg(launched.get_program()).args(launched.get_args());
     let recording = jitprof.record()?;
     let pid = recording.account["sources"][0]["pid"].as_u64().unwrap_or_default();
-    let dump = Dump(PathBuf::from(format!("/tmp/jit-{pid}.dump")));
+    let dump = Leftover::dump(u32::try_from(pid)?);
     assert_at_least("named frames", recording.named_frames(), 0.995);
     // Start-up has the dynamic linker's resolver, whose rule rows cannot express.
     assert_at_least("complete stacks", recording.complete(), 0.99);
     assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
-    assert!(recording.number("/late/finished_by_rows") > 0, "the interpreter runs before its rows are built");
+    assert!(recording.number("/deferred/finished_by_rows") > 0, "the interpreter runs before its rows are built");
     drop(dump);
+    Ok(())
+}
+
+/// Workers that were forked before the recording began; `whom` of the ready line is recorded.
+fn record_workers(flag: &str, whom: &str) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.args(["-X", flag]).arg(target_file("python/prefork.py")?).arg("600");
+    let target = Target::start(command, &scratch)?;
+    let pids = [target.pid()?, target.said("child")?.parse()?, target.said("other")?.parse()?];
+    let leftovers = pids.map(|pid| (Leftover::dump(pid), Leftover::perf_map(pid)));
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said(whom)?])?.record_cpu(pids[1], 2)?;
+    assert_at_least("complete stacks", recording.complete(), 0.995);
+    assert_at_least("named frames", recording.named_frames(), 0.995);
+    let folded = &recording.folded;
+    assert_share("leaf_hot", folded.share("leaf_hot", "leaf_cold"), 0.75);
+    // What runs since before the fork is the parent's code, what was called since is the worker's.
+    let whole = folded.count(|stack| stack.has("leaf_hot"));
+    let chain = ["_start", "<module>", "serve", "work", "main", "outer", "middle", "leaf_hot"];
+    let part = folded.count(|stack| in_order(stack, &chain));
+    assert_at_least("the chain through the fork", Share { part, whole }, 0.995);
+    drop((target, leftovers));
+    Ok(())
+}
+
+#[test]
+fn forked_workers_have_their_parents_frames() -> Result<()> {
+    record_workers("perf_jit", "pid")
+}
+
+#[test]
+fn a_forked_worker_alone_has_its_parents_frames() -> Result<()> {
+    record_workers("perf_jit", "child")
+}
+
+#[test]
+fn forked_workers_that_write_perf_maps_have_their_parents_frames() -> Result<()> {
+    record_workers("perf", "pid")
+}
+
+#[test]
+fn without_its_flag_it_is_told_the_flag() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("python/burn.py")?).arg("600");
+    let target = Target::start(command, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 1)?;
+    let advice = recording.account["advice"].as_array().cloned().unwrap_or_default();
+    assert_eq!(advice.len(), 1, "{advice:?}");
+    assert!(advice[0]["advice"].as_str().is_some_and(|text| text.contains("-X perf_jit")), "{advice:?}");
+    let interpreted = advice[0]["interpreted_samples"].as_u64().unwrap_or_default();
+    assert_at_least("in the loop", Share { part: interpreted, whole: recording.number("/samples/delivered") }, 0.9);
     Ok(())
 }
 
 #[test]
 fn a_cut_stack_says_why() -> Result<()> {
     let scratch = Scratch::new()?;
-    let target = Target::start(python("60")?, &scratch)?;
-    let dump = Dump::of(&target)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "2s"])?.record()?;
+    let target = Target::start(python("600")?, &scratch)?;
+    let dump = dump_of(&target)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)?;
     let shown = recording.folded.count(jitprof_tests::Stack::is_cut);
     assert_eq!(shown, recording.sum("/stacks/cut"), "each cut stack has a frame that says so");
     drop((target, dump));

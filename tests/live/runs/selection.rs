@@ -16,7 +16,7 @@ fn id(digits: &str) -> String {
 fn node_in_container(group: &ControlGroup, scratch: &Scratch, flags: &str) -> Result<Target> {
     let (node, script) = (path_from("JITPROF_NODE")?, target_file("node/burn.js")?);
     let files = [(node.as_path(), "node"), (script.as_path(), "burn.js")];
-    let command = container(scratch, files, &format!("/app/node {flags} /app/burn.js 120"))?;
+    let command = container(scratch, files, &format!("/app/node {flags} /app/burn.js 600"))?;
     Target::start(group.command(&command), scratch)
 }
 
@@ -40,7 +40,7 @@ fn record_one_of_two(group: &ControlGroup, other: &ControlGroup, choice: [&str; 
     let target = node_in_container(group, &scratch, FLAGS)?;
     assert_eq!(target.pid()?, 1, "it has a pid namespace of its own");
     let _other = node_in_container(other, &beside, FLAGS)?;
-    Jitprof::recording(&scratch, [choice[0], choice[1], "-d", "3s"])?.record()
+    Jitprof::recording(&scratch, choice)?.record_cpu(target.only_child()?, 3)
 }
 
 #[track_caller]
@@ -115,11 +115,11 @@ fn a_process_that_begins_later_is_seen_and_named_after_its_end() -> Result<()> {
 fn several_questions_must_all_be_answered() -> Result<()> {
     let Some(group) = ControlGroup::version_2("/several/web.service")? else { return Ok(()) };
     let scratch = Scratch::new()?;
-    let target = grouped(&group, &scratch, "60")?;
+    let target = grouped(&group, &scratch, "600")?;
     let pid = target.pid()?.to_string();
-    let recorded = Jitprof::recording(&scratch, ["--user", "root", "--unit", "web", "-d", "2s"])?.record()?;
+    let recorded = Jitprof::recording(&scratch, ["--user", "root", "--unit", "web"])?.record_cpu(target.pid()?, 2)?;
     assert_all_have(&recorded, &[("pid", &pid), ("unit", "web.service"), ("user", "root")]);
-    let recorded = Jitprof::recording(&scratch, ["--comm", "node", "--unit", "web", "-d", "2s"])?.record()?;
+    let recorded = Jitprof::recording(&scratch, ["--comm", "node", "--unit", "web"])?.record_cpu(target.pid()?, 2)?;
     assert_all_have(&recorded, &[("pid", &pid), ("comm", "node")]);
     for nobody in [["--comm", "other"], ["--user", "65533"], ["--container", "ffff"]] {
         let finished = Jitprof::new(&scratch, [&["--unit", "web"][..], &nobody, &["-d", "1s"]].concat())?.run()?;

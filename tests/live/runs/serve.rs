@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use jitprof_tests::{
-    Jitprof, Kept, Manner, Receiver, Running, Scratch, Target, compile, free_address, get, path_from, wait_until,
+    Jitprof, Kept, Manner, Pprof, Receiver, Running, Scratch, Target, compile, free_address, get, path_from, wait_until,
 };
 
 /// Windows as short as they may be.
@@ -37,8 +38,10 @@ impl<'a> Service<'a> {
     fn start_with(scratch: &'a Scratch, config: &str, change: impl FnOnce(&mut Command) -> Result<()>) -> Result<Self> {
         let address = free_address()?;
         std::fs::write(scratch.file("jitprof.toml"), config)?;
-        let mut jitprof =
-            Jitprof::new(scratch, ["serve", "--config", "jitprof.toml", "--listen", &address.to_string()])?;
+        let mut jitprof = Jitprof::new(
+            scratch,
+            ["serve", "--config", "jitprof.toml", "--token", "none", "--listen", &address.to_string()],
+        )?;
         change(jitprof.command())?;
         let mut service = Self { running: jitprof.spawn()?, address };
         service.running.wait_for("the service to answer", || Ok(get(address, "/healthz").ok()))?;
@@ -137,7 +140,10 @@ fn windows_of_a_jit_program_reach_every_kind_of_target() -> Result<()> {
     assert!(contains(&first.body, b"process_cpu") && contains(&first.body, b"jitdemo"));
     let exported = otlp.requests();
     assert_eq!(exported[0].path, "/v1development/profiles");
-    assert!(contains(&exported[0].body, b"hot"), "names of generated code");
+    assert_eq!(exported[0].headers["content-encoding"], "gzip");
+    let mut body = Vec::new();
+    flate2::read::GzDecoder::new(&exported[0].body[..]).read_to_end(&mut body)?;
+    assert!(contains(&body, b"hot"), "names of generated code");
     let files: Vec<_> = std::fs::read_dir(&spool)?.collect::<Result<_, _>>()?;
     assert!(files.iter().all(|file| file.file_name().to_string_lossy().ends_with(".pb.gz")), "{files:?}");
     Ok(())
@@ -219,7 +225,7 @@ fn a_snapshot_is_fetched_over_a_socket_and_a_cut_closes_the_window_now() -> Resu
     let socket = format!("unix:{}", scratch.file("http.sock").display());
     let mut running = Jitprof::new(&scratch, ["serve", "--config", "jitprof.toml", "--listen", &socket])?.spawn()?;
     let asked = Scratch::new()?;
-    let snapshot = ["snapshot", "--from", &socket, "-o", "-", "--format", "folded"];
+    let snapshot = ["snapshot", "--listen", &socket, "-o", "-", "--format", "folded"];
     let folded = running.wait_for("a snapshot with samples", || {
         let finished = Jitprof::new(&asked, snapshot)?.run()?;
         Ok((finished.status.code() == Some(0) && finished.stdout.contains("hot")).then_some(finished.stdout))
@@ -235,6 +241,46 @@ fn a_snapshot_is_fetched_over_a_socket_and_a_cut_closes_the_window_now() -> Resu
     let nobody = Jitprof::new(&asked, snapshot)?.run()?;
     assert_eq!(nobody.status.code(), Some(1));
     assert!(nobody.stderr.contains("no service answers at unix:"), "{}", nobody.stderr);
+    Ok(())
+}
+
+#[test]
+fn without_the_token_of_this_start_other_users_see_nothing_and_with_it_no_absolute_addresses() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = demo(&scratch)?;
+    let address = free_address()?;
+    std::fs::write(scratch.file("jitprof.toml"), format!("{QUICK}[selection]\npids = [{}]\n", target.said("pid")?))?;
+    let arguments = ["serve", "--config", "jitprof.toml", "--listen", &address.to_string()];
+    let mut jitprof = Jitprof::new(&scratch, arguments)?;
+    jitprof.command().env("RUNTIME_DIRECTORY", scratch.file("run"));
+    let mut running = jitprof.spawn()?;
+    running.wait_for("the service to answer", || Ok(get(address, "/healthz").ok()))?;
+    for path in ["/", "/profile?from=-1m", "/api/status", "/metrics", "/debug/pprof/profile?seconds=1"] {
+        assert_eq!(get(address, path)?.0, 401, "{path}");
+    }
+    let file = scratch.file("run").join(format!("token-{}", address.port()));
+    assert_eq!(std::fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
+    let token = std::fs::read_to_string(&file)?;
+    assert_eq!(get(address, &format!("/api/status?token={}", token.trim()))?.0, 200);
+    // It finds the token itself, as its user may read it.
+    let asked = Scratch::new()?;
+    let folded = ["snapshot", "--listen", &address.to_string(), "-o", "now.pb.gz"];
+    let pprof = running.wait_for("generated code and kernel code in a snapshot", || {
+        let mut snapshot = Jitprof::new(&asked, folded)?;
+        snapshot.command().env("RUNTIME_DIRECTORY", scratch.file("run"));
+        if snapshot.run()?.status.code() != Some(0) {
+            return Ok(None);
+        }
+        let pprof = Pprof::read(&asked.file("now.pb.gz"))?;
+        let has = |part: &str| pprof.strings.iter().any(|string| string.contains(part));
+        Ok((has("leaf_hot") && has("[kernel.kallsyms]")).then_some(pprof))
+    })?;
+    assert!(pprof.highest_address < 1 << 40, "{:#x} is no offset in a file", pprof.highest_address);
+    let said = std::fs::read_to_string(running.said_file())?;
+    assert!(said.contains("the token is in ") && !said.contains(token.trim()), "{said}");
+    running.signal(libc::SIGTERM)?;
+    assert_eq!(running.finish()?.status.code(), Some(0));
+    assert!(!file.exists());
     Ok(())
 }
 
@@ -323,7 +369,14 @@ fn a_user_with_five_capabilities_profiles_others_and_only_the_recording_keeps_th
     std::fs::write(scratch.file("jitprof.toml"), config)?;
     let words = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--inh-caps", CAPABILITIES, "--ambient-caps"];
     let mut jitprof = Jitprof::at("setpriv".as_ref(), &scratch, words);
-    jitprof.command().arg(CAPABILITIES).arg(&binary).args(["serve", "--config", "jitprof.toml", "--listen"]);
+    jitprof.command().arg(CAPABILITIES).arg(&binary).args([
+        "serve",
+        "--config",
+        "jitprof.toml",
+        "--token",
+        "none",
+        "--listen",
+    ]);
     jitprof.command().arg(address.to_string());
     let mut service = Service { running: jitprof.spawn()?, address };
     service.running.wait_for("the service to answer", || Ok(get(address, "/healthz").ok()))?;

@@ -67,10 +67,10 @@ fn assert_workers(folded: &Folded) {
 }
 
 fn record_live(scratch: &Scratch, arguments: &[&str]) -> Result<Recording> {
-    let (command, log) = demo(scratch, &[&["--secs", "60", "--generation-ms", "200"], arguments].concat())?;
+    let (command, log) = demo(scratch, &[&["--secs", "600", "--generation-ms", "200"], arguments].concat())?;
     let target = Target::start(command, scratch)?;
     let log = log.to_str().context("the scratch folder's name is no text")?;
-    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "--trace", log, "-d", "4s"])?.record()
+    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "--trace", log])?.record_cpu(target.pid()?, 4)
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn the_log_of_a_program_that_has_ended_is_read_whole() -> Result<()> {
 #[test]
 fn a_saved_recording_takes_the_spans_afterwards() -> Result<()> {
     let scratch = Scratch::new()?;
-    let (command, log) = demo(&scratch, &["--secs", "60", "--generation-ms", "200"])?;
+    let (command, log) = demo(&scratch, &["--secs", "600", "--generation-ms", "200"])?;
     let target = Target::start(command, &scratch)?;
     let recording =
-        Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "4s", "-o", "out.json"])?.record()?;
+        Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-o", "out.json"])?.record_cpu(target.pid()?, 4)?;
     assert_eq!(recording.folded.count(|stack| stack.has("RENDER")), 0);
     let mut jitprof = Jitprof::new(&scratch, ["trace"])?;
     jitprof.command().arg(log).args(["--profile", "out.json", "-o", "combined.folded", "-o", "combined.svg"]);
@@ -129,7 +129,7 @@ fn a_saved_recording_takes_the_spans_afterwards() -> Result<()> {
 #[test]
 fn a_log_that_is_none_costs_the_spans_and_not_the_recording() -> Result<()> {
     let scratch = Scratch::new()?;
-    let (command, _) = demo(&scratch, &["--secs", "60"])?;
+    let (command, _) = demo(&scratch, &["--secs", "600"])?;
     let target = Target::start(command, &scratch)?;
     std::fs::write(scratch.file("no.plog"), "this is not a trace log")?;
     let arguments = [

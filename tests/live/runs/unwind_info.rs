@@ -45,7 +45,7 @@ fn a_program_shows_its_rows_and_what_they_do_not_cover() -> Result<()> {
 fn a_process_shows_each_mapping_and_how_rows_of_its_code_came_to_be() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", "60", "--generations", "1", "--functions", "50"]);
+    command.args(["--secs", "600", "--generations", "1", "--functions", "50"]);
     let target = Target::start(command, &scratch)?;
     let pid = target.said("pid")?;
     let report = json(&[pid])?;
@@ -105,7 +105,6 @@ fn rows_that_no_process_uses_make_room_for_new_ones() -> Result<()> {
     let is_cut = |stack: &Stack| stack.frames.iter().any(|frame| frame.starts_with("[cut"));
     let whole = recording.folded.count(|stack| stack.has("outer") && !is_cut(stack));
     let all = recording.folded.count(|stack| stack.has("outer"));
-    assert!(all > 500, "{all} samples of the demo are few");
     assert_at_least("whole stacks of the demo", Share { part: whole, whole: all }, 0.98);
     Ok(())
 }

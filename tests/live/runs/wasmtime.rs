@@ -7,12 +7,12 @@ use jitprof_tests::{Jitprof, Recording, Scratch, Target, assert_at_least, assert
 
 fn start(profiler: &str, scratch: &Scratch) -> Result<Target> {
     let mut command = Command::new(path_from("JITPROF_WASMTIME_PYTHON")?);
-    command.arg(target_file("wasmtime/burn.py")?).args([profiler, "60"]);
+    command.arg(target_file("wasmtime/burn.py")?).args([profiler, "600"]);
     Target::start(command, scratch)
 }
 
 fn record(target: &Target, scratch: &Scratch) -> Result<Recording> {
-    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()
+    Jitprof::recording(scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3)
 }
 
 #[track_caller]

@@ -49,7 +49,7 @@ pub(crate) struct Announcer {
     pid: u32,
     next_index: u64,
     path: PathBuf,
-    late_ns: u64,
+    delay_ns: u64,
     /// Records that are not due yet, with the times at which they are.
     held: VecDeque<(u64, Vec<u8>)>,
 }
@@ -81,7 +81,7 @@ impl Announcer {
             pid,
             next_index: 0,
             path,
-            late_ns: 0,
+            delay_ns: 0,
             held: VecDeque::new(),
         };
         match (format, damage) {
@@ -100,8 +100,8 @@ impl Announcer {
     }
 
     /// Holds every record back for so long.
-    pub(crate) fn hold(&mut self, late_ms: u32) {
-        self.late_ns = u64::from(late_ms) * 1_000_000;
+    pub(crate) fn hold(&mut self, delay_ms: u32) {
+        self.delay_ns = u64::from(delay_ms) * 1_000_000;
     }
 
     /// When the next record held back is due; `u64::MAX` for none.
@@ -120,10 +120,10 @@ impl Announcer {
     }
 
     fn write(&mut self, record: Vec<u8>) -> Result<()> {
-        if self.late_ns == 0 {
+        if self.delay_ns == 0 {
             return self.output.write(&record);
         }
-        self.held.push_back((now_ns().saturating_add(self.late_ns), record));
+        self.held.push_back((now_ns().saturating_add(self.delay_ns), record));
         Ok(())
     }
 

@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     stdio: bool,
     /// Write each record so much later than its code can run, under its true time
     #[arg(long, default_value_t = 0, value_name = "MS")]
-    late_ms: u32,
+    delay_ms: u32,
     /// Run copies of the leaves that nothing announces; the announced ones never run
     #[arg(long)]
     copies: bool,

@@ -142,7 +142,7 @@ impl<'a> Demo<'a> {
         let (format, default) = if arguments.perf_map { (Format::PerfMap, "/tmp") } else { (Format::Jitdump, ".") };
         let folder = arguments.dir.as_deref().unwrap_or(Path::new(default));
         let mut announcer = Announcer::create(folder, format, arguments.stdio, arguments.damage)?;
-        announcer.hold(arguments.late_ms);
+        announcer.hold(arguments.delay_ms);
         if arguments.delete {
             announcer.unlink()?;
         }

@@ -27,11 +27,11 @@ pub(crate) fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         let megabytes = measured["bytes"].as_f64().context("no size")? / 1e6;
         report.add(Figure {
             what: format!(
-                "GSYM export of {} functions as {shape}'s with {} source rows ({megabytes:.1} MB), dump to file",
+                "{} functions as {shape}'s with {} source rows ({megabytes:.1} MB), dump to file",
                 measured["functions"], measured["rows"]
             ),
             ours: format!("{ours:.3} s"),
-            peer: format!("gsym-rs alone, its input ready in memory, {alone:.3} s"),
+            peer: format!("{alone:.3} s"),
             ratio: format!("{:.2} ×", ours / alone),
             goal: Goal::at_most(ours, 1.0, " s"),
             commands: vec![command::shown(&measure)],

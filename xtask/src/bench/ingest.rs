@@ -32,24 +32,23 @@ fn read(bench: &Bench, name: &str, file: &Path, report: &mut Report) -> Result<(
     command.arg("read").arg(file).arg(bench.lengths.ingest_rounds.to_string());
     let measured = json(&mut command)?;
     let bytes = number(&measured["bytes"])?;
-    let records = number(&measured["tail"]["records"])?;
     let seconds = |reader: &str| {
         let times = measured[reader]["seconds"].as_array().context("no times")?;
         let times: Vec<f64> = times.iter().filter_map(Value::as_f64).collect();
         Ok::<_, anyhow::Error>(Spread::of(&times).context("no times")?.median)
     };
-    let rate = |seconds: f64| format!("{:.2} GB/s, {:.2} M records/s", bytes / seconds / 1e9, records / seconds / 1e6);
+    let rate = |seconds: f64| format!("{:.2} GB/s", bytes / seconds / 1e9);
     let pairs = [
-        ("records parsed, nothing kept", "parser", "peer_parser"),
-        ("names and source rows kept, as a profiler needs", "tail", "peer_owned"),
-        ("kept by jitprof, only parsed by the peer", "tail", "peer_parser"),
+        ("parsed", "parser", "peer_parser"),
+        ("kept", "tail", "peer_owned"),
+        ("kept, by the peer only parsed", "tail", "peer_parser"),
     ];
     for (what, own, peer) in pairs {
         let (ours, theirs) = (seconds(own)?, seconds(peer)?);
         report.add(Figure {
-            what: format!("jitdump ingest, {name} ({:.1} MB, {records} records), {what}", bytes / 1e6),
+            what: format!("{name}, {:.0} MB: {what}", bytes / 1e6),
             ours: rate(ours),
-            peer: format!("linux-perf-data {}", rate(theirs)),
+            peer: rate(theirs),
             ratio: format!("{:.2} ×", theirs / ours),
             goal: Goal::at_least(theirs / ours, 3.0, " ×"),
             commands: vec![command::shown(&command)],
@@ -77,7 +76,7 @@ fn load(bench: &Bench, shape: &str, file: &Path, report: &mut Report) -> Result<
     let beyond = (median("peak_bytes")? - map).max(0.0) / MIB;
     let mut figure = |what: &str, ours: String, goal| {
         report.add(Figure {
-            what: format!("{functions} functions as {shape}'s from file to code map, {what}"),
+            what: format!("{functions} functions as {shape}'s to code map, {what}"),
             ours,
             peer: String::new(),
             ratio: String::new(),

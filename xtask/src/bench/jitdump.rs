@@ -27,14 +27,12 @@ pub(crate) fn run(bench: &Bench, report: &mut Report) -> Result<()> {
             Ok::<_, anyhow::Error>(bytes / Spread::of(&times).context("no times")?.median / 1e9)
         };
         let peer = rate("peer_parser")?;
-        for (what, reader) in
-            [("--check: statistics and all rules", "check"), ("--records: every record seen", "records")]
-        {
+        for (what, reader) in [("--check", "check"), ("--records", "records")] {
             let ours = rate(reader)?;
             report.add(Figure {
-                what: format!("jitprof jitdump {what}, {FUNCTIONS} functions as {shape}'s ({:.0} MB)", bytes / 1e6),
+                what: format!("`{what}`, {FUNCTIONS} functions as {shape}'s ({:.0} MB)", bytes / 1e6),
                 ours: format!("{ours:.2} GB/s"),
-                peer: format!("linux-perf-data, records parsed, {peer:.2} GB/s"),
+                peer: format!("{peer:.2} GB/s"),
                 ratio: format!("{:.2} ×", ours / peer),
                 goal: Goal::at_least(ours, GIGABYTES_PER_SECOND, " GB/s"),
                 commands: vec![command::shown(&command)],

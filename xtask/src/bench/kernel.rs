@@ -39,7 +39,7 @@ impl Way {
 pub(super) struct Peers {
     /// The object of the sampler with `bpf_get_stack`.
     pub(super) getstack: PathBuf,
-    /// The example that loads it.
+    /// `bench_kernel`, which loads it.
     pub(super) loader: PathBuf,
 }
 
@@ -78,9 +78,9 @@ fn add(report: &mut Report, depth: u32, frames: f64, costs: &[Vec<f64>]) -> Resu
             format!("{:.2} µs ({:.2} to {:.2})", spread.median / 1e3, spread.least / 1e3, spread.most / 1e3)
         };
         report.add(Figure {
-            what: format!("a sample in the kernel, depth {depth} ({frames:.0} frames in all), {name}"),
+            what: format!("depth {depth} ({frames:.0} frames in all), {name}"),
             ours: text(ours),
-            peer: format!("bpf_get_stack {}", text(peer)),
+            peer: text(peer),
             ratio: ratio(ours.median, peer.median),
             goal: Goal::at_most(ours.median / peer.median, 2.0, " ×"),
             commands: Vec::new(),

@@ -92,7 +92,7 @@ fn compared(bench: &Bench, profilers: &Profilers, hz: u32, report: &mut Report) 
     let length = bench.lengths.recording;
     let start = || Target::deep(&profilers.node, &bench.targets, &bench.scratch, 0);
     let ours = Recording::of_jitprof(bench, &start()?, hz, length, "svg")?;
-    kernel_part(&ours, "deep.js", report);
+    sample_in_kernel(&ours, "deep.js", report);
     let mut peers = Vec::new();
     let mut picture = None;
     if let Some(perf) = &profilers.perf {
@@ -127,7 +127,7 @@ fn costs(ours: &Recording, peer: Option<(&str, &Recording)>, hz: u32, report: &m
         };
         let recordings = [Some(ours), peer.map(|peer| peer.1)].into_iter().flatten();
         let commands = recordings.map(|recording| recording.command.clone()).collect();
-        let what = format!("{what}, deep.js {}", ours.what);
+        let what = format!("{}: {what}", ours.what);
         report.add(Figure { what, ours: text(own), peer: theirs, ratio, goal, commands });
     };
     figure("profiler CPU in all", |r| r.used.cpu_s, &|s| format!("{s:.2} s"), None);
@@ -152,7 +152,7 @@ fn perf_names(bench: &Bench, perf: &std::path::Path, recorded: &Recording) -> Re
     let naming = Running::complete(&mut script, &log)?;
     let wall_s = recorded.used.wall_s + injection.wall_s + naming.wall_s;
     let text = format!(
-        "perf inject + script, no picture yet: {wall_s:.2} s, CPU {:.2} s, {:.0} MiB resident, {:.1} MB written by inject",
+        "no picture yet: {wall_s:.2} s, CPU {:.2} s, {:.0} MiB resident, {:.1} MB written",
         injection.cpu_s + naming.cpu_s,
         injection.rss_bytes.max(naming.rss_bytes) / MIB,
         injection.written_bytes / MB
@@ -166,7 +166,7 @@ fn perf_names(bench: &Bench, perf: &std::path::Path, recorded: &Recording) -> Re
 fn finished(ours: &Recording, peer: Option<&Names>, report: &mut Report) {
     let seconds = ours.used.wall_s;
     report.add(Figure {
-        what: format!("SIGINT to finished SVG and exit, {}, {} samples", ours.what, ours.count("/samples/delivered")),
+        what: format!("{}: SIGINT to finished SVG and exit", ours.what),
         ours: format!("{seconds:.3} s"),
         peer: peer.map(|names| names.text.clone()).unwrap_or_default(),
         ratio: peer.map(|names| ratio(seconds, names.wall_s)).unwrap_or_default(),
@@ -178,7 +178,7 @@ fn finished(ours: &Recording, peer: Option<&Names>, report: &mut Report) {
 }
 
 /// What a sample costs in the kernel, and how many frames it had.
-fn kernel_part(ours: &Recording, target: &str, report: &mut Report) {
+fn sample_in_kernel(ours: &Recording, target: &str, report: &mut Report) {
     let (delivered, complete) = (ours.count("/samples/delivered"), ours.count("/stacks/complete"));
     let depth = match fs::read_to_string(&ours.output) {
         Ok(text) if ours.output.extension().is_some_and(|e| e == "folded") => {
@@ -188,7 +188,7 @@ fn kernel_part(ours: &Recording, target: &str, report: &mut Report) {
     };
     report.add(Figure {
         what: format!(
-            "a sample in the kernel, {target}, {}, {delivered} of {} samples delivered, {:.1} % complete stacks{depth}",
+            "{}, {target}: a sample in the kernel, {delivered} of {}, {:.1} % complete{depth}",
             ours.what,
             ours.count("/samples/taken"),
             complete / delivered * 100.0
@@ -207,7 +207,7 @@ fn recursion(bench: &Bench, profilers: &Profilers, report: &mut Report) -> Resul
         let target = Target::deep(&profilers.node, &bench.targets, &bench.scratch, depth)?;
         let ours = Recording::of_jitprof(bench, &target, 999, SHORT, "folded")?;
         let name = if depth == 0 { "deep.js".to_owned() } else { format!("deep.js with {depth} frames of recursion") };
-        kernel_part(&ours, &name, report);
+        sample_in_kernel(&ours, &name, report);
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ impl Running {
     }
 
     /// Polls until it is a zombie, whose account can still be read, and only then takes it off the process table.
-    fn ended(mut self, start: Instant) -> Result<Used> {
+    pub(crate) fn ended(mut self, start: Instant) -> Result<Used> {
         let pid = self.child.id();
         let mut rss_bytes: f64 = 0.0;
         let (wall_s, cpu_s) = loop {

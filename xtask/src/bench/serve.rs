@@ -1,4 +1,4 @@
-//! `bench --serve`: what the service costs while it stays on, under a load of real runtimes, and perf beside it.
+//! `bench --serve`: what the service costs over time, under a load of real runtimes, and perf beside it.
 
 mod chart;
 mod load;
@@ -105,7 +105,7 @@ fn measure(binary: &Path, bench: &Bench, hz: &[u32], length: Duration, csv: &mut
     let mut services = Vec::new();
     for (&hz, port) in hz.iter().zip(PORT..) {
         let mut command = Command::new(binary);
-        command.args(["serve", "-F", &hz.to_string(), "--listen", &format!("127.0.0.1:{port}")]);
+        command.args(["serve", "-F", &hz.to_string(), "--token", "none", "--listen", &format!("127.0.0.1:{port}")]);
         let mut service = Running::start(&mut command, &bench.scratch.join(format!("serve-{port}.log")))?;
         service.wait_for_events()?;
         services.push(service);
@@ -166,11 +166,7 @@ impl Series {
         let beside: Vec<String> = self.beside.iter().map(|hz| format!("{hz} Hz")).collect();
         match beside.is_empty() {
             true => format!("service at {} Hz", self.hz),
-            false => format!(
-                "service at {} Hz, at the same time as one at {}, each of which samples the other as well",
-                self.hz,
-                beside.join(" and one at ")
-            ),
+            false => format!("service at {} Hz beside one at {}", self.hz, beside.join(" and one at ")),
         }
     }
 
@@ -198,8 +194,7 @@ fn add_cpu(
     let goal = CPU_GOALS.iter().find(|(goal_hz, _)| *goal_hz == series.hz);
     report.add(Figure {
         what: format!(
-            "{}, {:.1} CPUs' worth of load ({}), {} min after the first: CPU of one CPU, user and system + kernel \
-             part, mean; and of steps of {} s",
+            "{}, {:.1} CPUs' worth of load ({}), {} min after the first: CPU, mean; and of steps of {} s",
             series.name(),
             mean(|usage| usage.busy_percent) / 100.0,
             load.names(),
@@ -212,8 +207,9 @@ fn add_cpu(
             percentile(&steps, 50),
             percentile(&steps, 95)
         ),
-        peer: peer
-            .map_or_else(String::new, |percent| format!("{percent:.2} % (perf record -g, without its kernel part)")),
+        peer: peer.map_or_else(String::new, |percent| {
+            format!("{percent:.2} % (perf record -g, without what it costs in the kernel)")
+        }),
         ratio: peer.map_or_else(String::new, |percent| format!("{:.2} (own : perf)", own / percent)),
         goal: goal.and_then(|(_, limit)| Goal::at_most(own + kernel, *limit, " %")),
         commands: series.commands(arguments, binary),
@@ -333,6 +329,6 @@ mod tests {
         let series = |beside| Series { hz: 19, beside, steps: Vec::new() };
         assert_eq!(series(Vec::new()).name(), "service at 19 Hz");
         let name = series(vec![49, 99]).name();
-        assert!(name.contains("as one at 49 Hz and one at 99 Hz"), "{name}");
+        assert!(name.contains("beside one at 49 Hz and one at 99 Hz"), "{name}");
     }
 }

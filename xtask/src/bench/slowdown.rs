@@ -52,7 +52,7 @@ pub(crate) fn run(bench: &Bench, profilers: &Profilers, report: &mut Report) -> 
     let what = format!("{} phases of {phase_s} s", baseline.len());
     let noise = Slowdown::between(without, again)?;
     report.add(Figure {
-        what: format!("noise: deep.js without a profiler, slow-down against the same, {what}"),
+        what: format!("noise, {what}"),
         ours: noise.to_string(),
         peer: String::new(),
         ratio: String::new(),
@@ -64,11 +64,11 @@ pub(crate) fn run(bench: &Bench, profilers: &Profilers, report: &mut Report) -> 
         let peer = of(Arm::Perf(hz)).map(|theirs| Slowdown::between(&baseline, theirs)).transpose()?;
         let limit = if hz == 99 { 1.0 } else { 3.0 };
         report.add(Figure {
-            what: format!("slow-down of deep.js at {hz} Hz, {what}"),
+            what: format!("{hz} Hz, {what}"),
             goal: Goal::at_most(ours.by_cpu.median, limit, " %"),
             ours: ours.to_string(),
             ratio: peer.as_ref().map(|p| ratio(ours.by_cpu.median, p.by_cpu.median)).unwrap_or_default(),
-            peer: peer.map(|peer| format!("perf record {peer}")).unwrap_or_default(),
+            peer: peer.map(|peer| peer.to_string()).unwrap_or_default(),
             commands: vec![format!("{} --pid PID -F {hz}; PID: {}", bench.jitprof.display(), target.line)],
         });
     }

@@ -22,6 +22,8 @@ const LIFE_S: &str = "1200";
 pub(crate) struct Target {
     child: Child,
     folder: PathBuf,
+    /// The folder goes with it.
+    is_own: bool,
     /// Ends it in any case.
     _group: Group,
     /// Its process id.
@@ -55,13 +57,21 @@ impl Target {
 
     /// Starts it in a folder of its own, for it writes its dump into the current one, and waits for its ready line.
     pub(crate) fn start(command: &mut Command, scratch: &Path) -> Result<Self> {
-        let line = command::shown(command);
         let folder = scratch.join("target");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut target = Self::start_in(command, &folder)?;
+        target.is_own = true;
+        Ok(target)
+    }
+
+    /// Starts it in a folder that stays, and waits for its ready line.
+    pub(crate) fn start_in(command: &mut Command, folder: &Path) -> Result<Self> {
+        let line = command::shown(command);
+        command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let group = Group::start()?;
         let child = group.spawn(command).with_context(|| format!("cannot start `{line}`"))?;
-        let mut target = Self { child, folder, _group: group, pid: String::new(), line };
+        let mut target =
+            Self { child, folder: folder.to_owned(), is_own: false, _group: group, pid: String::new(), line };
         let stdout = target.child.stdout.take().context("the target has no stdout")?;
         for line in BufReader::new(stdout).lines() {
             let line = line.context("cannot read what the target prints")?;
@@ -96,7 +106,9 @@ impl Drop for Target {
         if self.child.kill().is_ok() && self.child.wait().is_err() {
             command::progress("the target could not be waited for");
         }
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
+        if self.is_own
+            && let Err(error) = fs::remove_dir_all(&self.folder)
+        {
             command::progress(&format!("cannot remove {}: {error}", self.folder.display()));
         }
     }

@@ -2,16 +2,17 @@
 //! in, so that no modules are.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::{AARCH64, Arch, X86_64};
+use crate::apt::{Apt, Source, sources_of_this_system};
 use crate::command;
 
 /// A kernel of the matrix.
 pub(crate) struct Kernel {
-    /// Its version, as one says it.
+    /// What it is chosen by: the version that the suite keeps, or the suite where versions come and go. The machine
+    /// itself says which kernel it is.
     pub(crate) name: &'static str,
     /// The Debian suite that has it.
     suite: &'static str,
@@ -36,13 +37,10 @@ pub(crate) static KERNELS: [Kernel; 6] = [
     x86_64("5.10", "bullseye-security", 1024, true),
     x86_64("6.1", "bookworm-security", 1024, true),
     x86_64("6.12", "trixie-security", 1024, false),
-    x86_64("7.2", "trixie-backports", 1536, true),
+    x86_64("backports", "trixie-backports", 1536, true),
     arm64("arm64-6.1", "bookworm-security"),
     arm64("arm64-6.12", "trixie-security"),
 ];
-
-/// Debian's own key ring, which the packages of all suites are signed with.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 impl Kernel {
     /// Where its image is in the folder.
@@ -50,96 +48,44 @@ impl Kernel {
         folder.join(format!("vmlinuz-{}-{}", self.suite, self.arch.debian))
     }
 
-    /// Downloads and unpacks the newest package of the suite, unless there is an image from an earlier run. With a
-    /// configuration of apt's own in the folder: the system's is left alone, and no root is needed.
+    /// Downloads and unpacks the newest package of the suite, unless there is an image from an earlier run.
     pub(super) fn fetch(&self, folder: &Path) -> Result<()> {
         let image = self.image(folder);
         if image.is_file() {
             return Ok(());
         }
         command::progress(&format!("fetching kernel {}", self.name));
-        let apt = Apt::new(folder.join(format!("apt-{}-{}", self.suite, self.arch.debian)), self)?;
-        let package = apt.package(self.arch.debian)?;
-        let deb = apt.download(&package)?;
-        let unpacked = apt.folder.join("unpacked");
-        std::fs::create_dir_all(&unpacked)?;
-        let mut unpack = Command::new("dpkg-deb");
-        command::run(unpack.arg("--extract").arg(&deb).arg(&unpacked))?;
+        let own = folder.join(format!("apt-{}-{}", self.suite, self.arch.debian));
+        let source = Source { mirror: mirror(self.suite.ends_with("-security"))?, suite: self.suite.to_owned() };
+        let unpacked = own.join("unpacked");
+        let apt = Apt::new(own, self.arch.debian, &[source], "")?;
+        let package = newest(&apt, self.arch.debian)?;
+        apt.unpack(std::slice::from_ref(&package), &unpacked)?;
         let found = find(&unpacked, "vmlinuz")?.with_context(|| format!("{package} has no vmlinuz"))?;
         std::fs::rename(&found, &image).with_context(|| format!("cannot move {}", found.display()))?;
-        std::fs::remove_dir_all(&apt.folder).with_context(|| format!("cannot remove {}", apt.folder.display()))
+        apt.remove()
     }
 }
 
-/// apt with lists, sources and downloads of its own.
-struct Apt {
-    folder: PathBuf,
+/// The package with the suite's newest kernel image.
+fn newest(apt: &Apt, arch: &str) -> Result<String> {
+    let image = dependency(apt, &format!("linux-image-cloud-{arch}"), "linux-image-")?;
+    let image = image.with_context(|| format!("the suite has no linux-image-cloud-{arch}"))?;
+    // From 7.x on the image is in a package of its own, beside one with modules.
+    Ok(dependency(apt, &image, "linux-binary-")?.unwrap_or(image))
 }
 
-impl Apt {
-    fn new(folder: PathBuf, kernel: &Kernel) -> Result<Self> {
-        for part in ["lists/partial", "cache/archives/partial", "sources", "deb", "preferences"] {
-            std::fs::create_dir_all(folder.join(part))
-                .with_context(|| format!("cannot create {}", folder.display()))?;
-        }
-        let (suite, arch, at) = (kernel.suite, kernel.arch.debian, folder.display());
-        let mirror = mirror(suite.ends_with("-security"))?;
-        std::fs::write(folder.join("status"), "")?;
-        std::fs::write(
-            folder.join("sources/kernel.list"),
-            format!("deb [arch={arch} signed-by={KEYRING}] {mirror} {suite} main\n"),
-        )?;
-        let configuration = format!(
-            "Dir::Etc::sourcelist \"/dev/null\"; Dir::Etc::sourceparts \"{at}/sources\";\n\
-             Dir::Etc::preferencesparts \"{at}/preferences\"; Dir::State::Lists \"{at}/lists\";\n\
-             Dir::State::status \"{at}/status\"; Dir::Cache \"{at}/cache\";\n\
-             Acquire::Languages \"none\"; APT::Sandbox::User \"root\";\n\
-             APT::Architecture \"{arch}\"; APT::Architectures {{ \"{arch}\"; }};\n"
-        );
-        std::fs::write(folder.join("apt.conf"), configuration)?;
-        let apt = Self { folder };
-        command::run(apt.command("apt-get").args(["update", "-qq"]))?;
-        Ok(apt)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.env("APT_CONFIG", self.folder.join("apt.conf"));
-        command
-    }
-
-    /// The package with the newest kernel's image.
-    fn package(&self, arch: &str) -> Result<String> {
-        let image = self.dependency(&format!("linux-image-cloud-{arch}"), "linux-image-")?;
-        let image = image.with_context(|| format!("the suite has no linux-image-cloud-{arch}"))?;
-        // From 7.x on the image is in a package of its own, beside one with modules.
-        Ok(self.dependency(&image, "linux-binary-")?.unwrap_or(image))
-    }
-
-    fn dependency(&self, package: &str, prefix: &str) -> Result<Option<String>> {
-        let said = command::output(self.command("apt-cache").args(["depends", package]))?;
-        let names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-        Ok(names.filter(|name| name.starts_with(prefix)).map(str::to_owned).next())
-    }
-
-    fn download(&self, package: &str) -> Result<PathBuf> {
-        let deb = self.folder.join("deb");
-        command::run(self.command("apt-get").args(["download", "-qq", package]).current_dir(&deb))?;
-        find(&deb, "")?.with_context(|| format!("apt-get downloaded nothing for {package}"))
-    }
+fn dependency(apt: &Apt, package: &str, prefix: &str) -> Result<Option<String>> {
+    let said = command::output(apt.command("apt-cache").args(["depends", package]))?;
+    let names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    Ok(names.filter(|name| name.starts_with(prefix)).map(str::to_owned).next())
 }
 
 /// The mirror that this system's apt uses, for security updates or for the rest.
 fn mirror(security: bool) -> Result<String> {
-    let mut targets = Command::new("apt-get");
-    targets.env_remove("APT_CONFIG").args(["indextargets", "--format", "$(ORIGIN)|$(REPO_URI)|$(SUITE)"]);
-    let said = command::output(&mut targets)?;
-    let mut lines = said.lines().filter_map(|line| line.strip_prefix("Debian|")?.split_once('|'));
-    let found = lines.find(|(_, suite)| suite.ends_with("-security") == security);
-    let Some((mirror, _)) = found else {
-        bail!("this system's apt knows no Debian mirror; run `apt-get update` on a Debian system");
-    };
-    Ok(mirror.to_owned())
+    let mut sources = sources_of_this_system()?.into_iter();
+    let found = sources.find(|source| source.suite.ends_with("-security") == security);
+    found.map(|source| source.mirror).context("this system's apt has no mirror of Debian's security updates")
 }
 
 /// A file below the folder whose name begins so.

@@ -7,6 +7,10 @@ use anyhow::Result;
 
 use crate::command;
 
+/// Of a reason, this many lines from its start and its end are shown, each cut to so many characters.
+const LINES: usize = 30;
+const COLUMNS: usize = 400;
+
 /// What was done, in order.
 #[derive(Default)]
 pub(crate) struct Summary {
@@ -57,10 +61,26 @@ impl Summary {
         self.rows.iter().any(|row| row.name == name && matches!(row.outcome, Outcome::Passed(_)))
     }
 
+    /// Why the steps that failed did, each with its name: what the end of a long log has to say.
+    pub(crate) fn reasons(&self) -> String {
+        let failed = self.rows.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_)));
+        failed.map(|row| format!("{}: {}", row.name, ends_of(&row.note))).collect::<Vec<_>>().join("\n")
+    }
+
     /// How many steps failed.
     pub(crate) fn failures(&self) -> usize {
         self.rows.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_))).count()
     }
+}
+
+/// The first and the last lines of a long text.
+fn ends_of(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| line.chars().take(COLUMNS).collect()).collect();
+    if lines.len() <= 2 * LINES {
+        return lines.join("\n");
+    }
+    let left_out = format!("… {} lines …", lines.len() - 2 * LINES);
+    [&lines[..LINES], &[left_out], &lines[lines.len() - LINES..]].concat().join("\n")
 }
 
 impl fmt::Display for Summary {
@@ -73,7 +93,7 @@ impl fmt::Display for Summary {
                 Outcome::Failed(took) => ("FAILED", format!("{:.1}", took.as_secs_f64())),
                 Outcome::Skipped => ("skipped", "-".to_owned()),
             };
-            let line = format!("{name:width$}  {result:7}  {seconds:>7}  {}", note.replace('\n', " "));
+            let line = format!("{name:width$}  {result:7}  {seconds:>7}  {}", note.lines().next().unwrap_or_default());
             writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
@@ -95,9 +115,20 @@ mod tests {
         let table = summary.to_string();
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[1].starts_with("fmt   ok"), "{table}");
-        assert!(lines[2].starts_with("unit  FAILED") && lines[2].ends_with("two lines"), "{table}");
+        assert!(lines[2].starts_with("unit  FAILED") && lines[2].ends_with("two"), "{table}");
         assert!(lines[3].starts_with("php   skipped        -  no package here"), "{table}");
         assert_eq!(summary.failures(), 1);
+        assert_eq!(summary.reasons(), "unit: two\nlines");
+    }
+
+    #[test]
+    fn a_long_reason_keeps_its_start_and_its_end() {
+        let mut summary = Summary::default();
+        let log: Vec<String> = (0..1000).map(|line| format!("line {line}")).collect();
+        summary.run("kernel", || bail!("{}", log.join("\n")));
+        let reasons = summary.reasons();
+        assert!(reasons.starts_with("kernel: line 0\n") && reasons.ends_with("\nline 999"), "{reasons}");
+        assert!(reasons.contains("… 940 lines …"), "{reasons}");
     }
 
     #[test]

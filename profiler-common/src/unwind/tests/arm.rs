@@ -124,29 +124,69 @@ fn a_frame_whose_place_is_unknown_is_not_guessed() {
     assert_eq!(step(frame, &memory, &one(rule)), Err(StopReason::NoFramePointer));
 }
 
+/// A signal's frame on the stack, and code from 0x48_0000 on in which a handler returns to 0x48_0010. Reads are counted.
+struct Interrupted {
+    stack: Words,
+    reads: core::cell::Cell<u32>,
+}
+
+impl Interrupted {
+    fn new() -> Self {
+        let saved = [(544, 0x9100), (552, 0x40_2000), (560, 0x9000), (568, 0x40_1234)];
+        let stack = Words(saved.iter().map(|&(offset, word)| (0x7000 + offset, word)).collect());
+        Self { stack, reads: core::cell::Cell::new(0) }
+    }
+
+    fn bytes(&self, address: u64) -> Result<u64, ReadFault> {
+        const NOP: u32 = 0xd503_201f;
+        let mut code = [NOP; 12];
+        (code[4], code[5]) = (ARM_SIGRETURN as u32, (ARM_SIGRETURN >> 32) as u32);
+        let Some(at) = address.checked_sub(0x48_0000) else { return self.stack.read_u64(address) };
+        let at = (at / 4) as usize;
+        let two = code.get(at..at + 2).ok_or(ReadFault)?;
+        Ok(u64::from(two[0]) | u64::from(two[1]) << 32)
+    }
+}
+
+impl StackMemory for Interrupted {
+    fn read_u64(&self, address: u64) -> Result<u64, ReadFault> {
+        self.reads.set(self.reads.get() + 1);
+        self.bytes(address)
+    }
+
+    fn read_pair(&self, address: u64) -> Result<(u64, u64), ReadFault> {
+        self.reads.set(self.reads.get() + 1);
+        Ok((self.bytes(address)?, self.bytes(address.wrapping_add(8))?))
+    }
+}
+
 #[test]
 fn a_signal_frame_is_told_by_the_code_that_it_returns_to() {
-    let memory = words(&[
-        (0x48_0000, ARM_SIGRETURN),
-        (0x7000 + 544, 0x9100),
-        (0x7000 + 552, 0x40_2000),
-        (0x7000 + 560, 0x9000),
-        (0x7000 + 568, 0x40_1234),
-    ]);
+    let memory = Interrupted::new();
     let interrupted = leaf(0x40_1234, 0x9000, 0x9100, 0x40_2000);
-    let returning = called(0x48_0000, 0x7000, 0x7800);
-    assert_eq!(step(returning, &memory, &one(Rule::GAP)), Ok(interrupted));
+    assert_eq!(step(called(0x48_0010, 0x7000, 0x7800), &memory, &one(Rule::GAP)), Ok(interrupted));
     // The function before it has rows that lead nowhere, and there is no frame pointer.
-    let rules = Rules(std::vec![(0x47_ff00..0x48_0000, Rule::LINK_ENTRY)]);
-    assert_eq!(step(called(0x48_0000, 0x7000, 0), &memory, &rules), Ok(interrupted));
+    let rules = Rules(std::vec![(0x48_0000..0x48_0010, Rule::LINK_ENTRY)]);
+    assert_eq!(step(called(0x48_0010, 0x7000, 0), &memory, &rules), Ok(interrupted));
     // The sample hit it, at its second instruction or in the system call.
-    for (pc, place) in [(0x48_0000, 0), (0x48_0004, 4), (0x48_0008, 8)] {
-        let memory =
-            Words(memory.0.iter().map(|(at, word)| (if *at == 0x48_0000 { pc - place } else { *at }, *word)).collect());
-        assert_eq!(step(leaf(pc, 0x7000, 0x7800, 0), &memory, &one(Rule::GAP)), Ok(interrupted));
+    for pc in [0x48_0010, 0x48_0014, 0x48_0018] {
+        assert_eq!(step(leaf(pc, 0x7000, 0x7800, 0), &memory, &one(Rule::GAP)), Ok(interrupted), "{pc:#x}");
+    }
+    // What has called one instruction behind it, or is one before it, is another function.
+    for frame in [called(0x48_0014, 0x7000, 0), leaf(0x48_000c, 0x7000, 0, 0), leaf(0x48_001c, 0x7000, 0, 0)] {
+        assert_eq!(step(frame, &memory, &one(Rule::GAP)), Err(StopReason::ZeroFramePointer));
     }
     // A row may say so, too.
     assert_eq!(step(called(0x40_0010, 0x7000, 0), &memory, &one(Rule::SIGNAL)), Ok(interrupted));
+}
+
+#[test]
+fn that_a_frame_without_rows_is_no_signals_is_known_after_one_read() {
+    for frame in [called(0x48_0008, 0x7000, 0), leaf(0x48_0008, 0x7000, 0, 0)] {
+        let memory = Interrupted::new();
+        assert_eq!(step(frame, &memory, &one(Rule::GAP)), Err(StopReason::ZeroFramePointer));
+        assert_eq!(memory.reads.get(), 1);
+    }
 }
 
 #[test]

@@ -8,7 +8,9 @@
 use std::time::Instant;
 
 use super::*;
-use crate::output::{encode_pprof, read_pprof};
+use crate::output::pprof::{Encoding, encode};
+use crate::output::read_pprof;
+use crate::profile::Row;
 
 fn windows() -> Vec<Profile> {
     let folder = std::env::var_os("JITPROF_WINDOWS").expect("JITPROF_WINDOWS names a folder of recordings of 10 s");
@@ -33,7 +35,7 @@ fn replayed(profile: &Profile, number: u64, start_s: u64) -> Window {
             task.pid.0 += u32::try_from(number % 1000).unwrap() * 10;
         }
         let task = window.task(task);
-        window.add_weighted(window.meta().start, stack, task, row.count, row.cpu_ns);
+        window.add_row(Row { time: window.meta().start, task, stack, ..row });
     }
     Window { profile: window, end: MonoNs((start_s + 10) * 1_000_000_000), health: Health::default() }
 }
@@ -52,7 +54,7 @@ fn six_hours_are_answered() {
         for level in [1, 3, 6] {
             let mut bytes = Vec::new();
             timed(&format!("window {number}, gzip level {level}"), || {
-                encode_pprof(profile, level, &[], &mut bytes).unwrap();
+                encode(profile, Encoding { gzip_level: level, ..Encoding::default() }, &mut bytes).unwrap();
             });
             println!("  {} samples, {} bytes", profile.total(), bytes.len());
         }
@@ -93,6 +95,6 @@ fn six_hours_are_answered() {
     drop(archive);
     timed("report of the directory", || read_directory(folder.path(), &always()).unwrap().total());
     let archive = timed("opened again", || open(Some(folder.path()), &clock));
-    timed("indexed", || wait_for_index(&archive));
+    timed("indexed", || wait_for_scan(&archive));
     println!("{:?}", archive.stats());
 }

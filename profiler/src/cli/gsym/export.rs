@@ -1,22 +1,24 @@
 //! `jitprof gsym export`.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::super::moment::{Moment, moment};
 use super::GsymCommandError;
-use crate::code::{CodeEvent, CodeMap};
-use crate::jitdump::{DumpTail, HEADER_SIZE, ReaderOptions, bias_of_path};
+use crate::cli::say::say_part;
 use crate::output::gsym::{Snapshot, Uuid, WriteError, write};
 use crate::output::{Destination, OutputError, check_writable, write_to};
-use crate::perfmap::PerfMapTail;
 use crate::process::discover::is_jitdump;
-use crate::record::generated_code;
-use crate::units::{MonoNs, Pid};
+use crate::process::monotonic_now;
+use crate::record::{Depth, announced};
+use crate::times::DumpTime;
+use jitprof_common::units::{MonoNs, Pid};
+use jitprof_jitdump::code::{CodeEvent, CodeMap};
+use jitprof_jitdump::perfmap::PerfMapStream;
+use jitprof_jitdump::{DumpTail, FileBytes, HEADER_SIZE, ReaderOptions, bias_of_path};
 
 /// `gsym export` as typed.
 #[derive(Debug, Args)]
@@ -33,15 +35,15 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "OUT.gsym")]
     output: PathBuf,
 
-    /// The code of this moment instead of the last one: +DURATION after the first announcement (+1.5s, +2m), or
+    /// The code at this time instead of the last one: +DURATION after the first announcement (+1.5s, +2m), or
     /// CLOCK_MONOTONIC as the dump has it, in nanoseconds (81234567890) or in seconds (81.234567890)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    at: Option<Moment>,
+    #[arg(long, value_name = "TIME")]
+    at: Option<DumpTime>,
 }
 
-/// What is exported.
+/// The code that is exported, and what tells it from other code.
 struct Input {
-    /// For the user.
+    /// The process or file, as remarks name it.
     what: String,
     map: CodeMap,
     timed: bool,
@@ -60,9 +62,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), GsymCommandError> {
     let at = match arguments.at {
         None => MonoNs(u64::MAX - 1),
         Some(_) if !input.timed => return Err(GsymCommandError::Timeless),
-        Some(moment) => {
+        Some(time) => {
             let first = input.map.functions().map(|function| function.loaded()).min().unwrap_or_default();
-            moment.after(first)
+            time.on_clock(first)
         }
     };
     let snapshot = Snapshot::of(&input.map, at);
@@ -81,13 +83,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), GsymCommandError> {
         return Err(GsymCommandError::Write { what: input.what, source });
     }
     written?;
-    eprint!("{}", account(&input, &snapshot));
+    say_part!("{}", account(&input, &snapshot));
     Ok(())
 }
 
 fn of_process(pid: Pid) -> Result<Input, GsymCommandError> {
-    let code = generated_code(pid)?;
-    if !code.announced {
+    let code = announced(pid, Depth::Code)?;
+    if !code.is_announced {
         return Err(GsymCommandError::NoCode(pid));
     }
     // The start counts from the boot.
@@ -104,11 +106,7 @@ fn of_process(pid: Pid) -> Result<Input, GsymCommandError> {
 
 fn of_file(path: &Path) -> Result<Input, GsymCommandError> {
     let read = |source| GsymCommandError::Read { path: path.to_owned(), source };
-    // A FIFO does not block, and a device is not read from.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
-    if !file.metadata().map_err(read)?.is_file() {
-        return Err(GsymCommandError::NotRegular { path: path.to_owned() });
-    }
+    let file = super::open(path)?;
     if is_jitdump(&file).map_err(read)? { of_dump(path, file) } else { of_perf_map(path, file) }
 }
 
@@ -122,8 +120,8 @@ fn of_dump(path: &Path, file: File) -> Result<Input, GsymCommandError> {
     let mut apply = |event: CodeEvent| {
         map.apply(event);
     };
-    while tail.poll(&mut apply).map_err(read)?.more {}
-    let damage = tail.stats_so_far().corrupt_bytes;
+    while tail.poll(monotonic_now, &mut apply).map_err(read)?.more {}
+    let damage = tail.stream().stats_so_far().corrupt_bytes;
     let mut remarks = Vec::new();
     if damage > 0 {
         remarks.push(format!("{damage} bytes of the dump are damaged; what they announced is missing"));
@@ -135,13 +133,14 @@ fn of_dump(path: &Path, file: File) -> Result<Input, GsymCommandError> {
 
 fn of_perf_map(path: &Path, file: File) -> Result<Input, GsymCommandError> {
     let read = |source| GsymCommandError::Read { path: path.to_owned(), source };
-    let mut tail = PerfMapTail::new(file);
+    let mut stream = PerfMapStream::new();
     let (mut map, mut lines) = (CodeMap::new(), Vec::new());
-    // Each poll is later than the one before: a later line over the same code replaces the earlier one.
-    for poll in 1.. {
-        let more = tail.poll(MonoNs(poll), &mut lines).map_err(read)?.more;
+    // Each look is later than the one before: a later line over the same code replaces the earlier one.
+    for look in 1.. {
+        let bytes = FileBytes::read(&file, stream.next_read()).map_err(read)?;
+        let more = stream.take(bytes.as_look(), MonoNs(look), &mut lines).more;
         if !more {
-            tail.finish(&mut lines);
+            stream.finish(&mut lines);
         }
         for line in lines.drain(..) {
             map.apply(line);
@@ -150,7 +149,7 @@ fn of_perf_map(path: &Path, file: File) -> Result<Input, GsymCommandError> {
             break;
         }
     }
-    let stats = *tail.stats();
+    let stats = *stream.stats();
     if stats.lines == 0 {
         return Err(GsymCommandError::NothingKnown { path: path.to_owned() });
     }

@@ -3,14 +3,14 @@
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::elf;
-use crate::gsym::{CallSite, Function, Gsym, GsymError, Header, InlineNode};
-use crate::jitdump::ByteOrder;
+use crate::gsym::{CallSite, FunctionInfo, Gsym, GsymError, Header, InlineNode};
+use jitprof_jitdump::ByteOrder;
+use jitprof_unwind::elf;
 
 /// Paths kept at once.
 const MAX_PATHS: usize = 1 << 16;
 
-/// The header.
+/// What a file's header says.
 #[derive(Debug, Serialize)]
 pub(super) struct FileReport {
     pub(super) version: u16,
@@ -64,7 +64,7 @@ pub(super) struct CallSiteReport {
     pub(super) return_address: u64,
     pub(super) internal: bool,
     pub(super) external: bool,
-    /// As written.
+    /// The byte as the file has it.
     pub(super) flags: u8,
     pub(super) patterns: Vec<String>,
 }
@@ -169,7 +169,7 @@ impl<'a> Reporter<'a> {
         Ok(Some(FoundReport { start: found.start, size: found.size, frames, merged, call_sites }))
     }
 
-    fn report(&mut self, function: &Function) -> Result<FunctionReport, GsymError> {
+    fn report(&mut self, function: &FunctionInfo) -> Result<FunctionReport, GsymError> {
         let mut lines = Vec::new();
         for row in &function.lines {
             lines.push(LineReport { address: row.address, file: self.path(row.file)?, line: row.line });
@@ -210,7 +210,7 @@ impl<'a> Reporter<'a> {
         })
     }
 
-    fn call_site(&self, site: &CallSite, function: &Function) -> Result<CallSiteReport, GsymError> {
+    fn call_site(&self, site: &CallSite, function: &FunctionInfo) -> Result<CallSiteReport, GsymError> {
         let patterns = site.patterns.iter().map(|pattern| self.gsym.string(*pattern)).collect::<Result<_, _>>()?;
         Ok(CallSiteReport {
             return_address: returns_to(site, function).unwrap_or(u64::MAX),
@@ -234,6 +234,6 @@ impl<'a> Reporter<'a> {
     }
 }
 
-fn returns_to(site: &CallSite, function: &Function) -> Option<u64> {
+fn returns_to(site: &CallSite, function: &FunctionInfo) -> Option<u64> {
     function.start.checked_add(site.return_offset)
 }

@@ -1,13 +1,12 @@
 //! `jitprof gsym show`.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
+use super::super::address::parse_address;
 use super::super::subcommand::SubcommandError;
 use super::GsymCommandError;
 use super::report::{AddressReport, FileReport, FunctionReport, Reporter};
@@ -20,7 +19,7 @@ pub(super) struct Arguments {
     file: PathBuf,
 
     /// What lies at these addresses of the program (hexadecimal, with or without 0x), instead of everything
-    #[arg(value_name = "ADDR", value_parser = address)]
+    #[arg(value_name = "ADDR", value_parser = parse_address)]
     addresses: Vec<u64>,
 
     /// As JSON
@@ -38,7 +37,7 @@ enum Item<T> {
 
 pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), SubcommandError> {
     let path = &arguments.file;
-    let gsym = open(path)?;
+    let gsym = read(path)?;
     let mut reporter = Reporter::new(&gsym);
     let head = FileReport::of(gsym.header());
     if !arguments.addresses.is_empty() {
@@ -102,22 +101,9 @@ fn json_addresses(head: &FileReport, found: &[AddressReport], out: &mut impl Wri
     writeln!(out)
 }
 
-fn open(path: &Path) -> Result<Gsym, GsymCommandError> {
-    let read = |source| GsymCommandError::Read { path: path.to_owned(), source };
-    // A FIFO does not block, and a device is not read from.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
-    if !file.metadata().map_err(read)?.is_file() {
-        return Err(GsymCommandError::NotRegular { path: path.to_owned() });
-    }
+fn read(path: &Path) -> Result<Gsym, GsymCommandError> {
+    let file = super::open(path)?;
     Gsym::open(file).map_err(|source| GsymCommandError::Damaged { path: path.to_owned(), source })
-}
-
-fn address(text: &str) -> Result<u64, String> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    // from_str_radix would take a sign.
-    let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let address = u64::from_str_radix(digits, 16).ok().filter(|_| hex);
-    address.ok_or_else(|| format!("{text} is no hexadecimal address"))
 }
 
 #[cfg(test)]

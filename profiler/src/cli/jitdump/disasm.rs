@@ -1,22 +1,23 @@
 //! `--disasm`: recorded code with lines and samples beside it.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde::Serialize;
 
+use super::super::address::parse_address;
 use super::super::subcommand::SubcommandError;
 use super::JitdumpError;
-use super::filter::address;
+use super::dump_summary::machine as machine_name;
 use super::item::seconds;
 use super::listing::{Decoded, Machine, Syntax, decode};
 use super::source::Source;
-use super::text::machine as machine_name;
-use crate::code::{CodeEvent, CodeInline, CodeLoad};
-use crate::jitdump::{DumpTail, MAX_KEPT_CODE, ReaderOptions};
-use crate::output::{InstructionSamples, function_name, function_source, printable};
+use crate::output::{InstructionSamples, function_name, function_source};
+use crate::process::monotonic_now;
+use crate::profile::printable;
+use crate::regular_file::open_regular;
+use jitprof_jitdump::code::{CodeEvent, CodeInline, CodeLoad};
+use jitprof_jitdump::{DumpTail, MAX_KEPT_CODE, ReaderOptions};
 
 /// Functions that are shown of those that fit; with a profile the most sampled ones, else the last ones.
 const MAX_SHOWN: usize = 16;
@@ -44,7 +45,7 @@ impl Wanted<'_> {
 struct Chosen {
     load: CodeLoad,
     inlines: Vec<CodeInline>,
-    /// Samples by address.
+    /// Samples at each address, ascending.
     samples: Vec<(u64, u64)>,
     sum: u64,
 }
@@ -55,7 +56,7 @@ struct Reports {
     dumps: Vec<Report>,
 }
 
-/// One dump.
+/// What is shown of one dump.
 #[derive(Serialize)]
 struct Report {
     path: String,
@@ -112,7 +113,7 @@ pub(super) struct Options<'a> {
 pub(super) fn run(sources: &[Source], options: &Options<'_>, out: &mut impl Write) -> Result<(), SubcommandError> {
     let samples = options.profile.map(read_profile).transpose()?;
     // Names may begin with digits, and addresses of code are long.
-    let wanted = match options.wanted.strip_prefix("0x").map(address) {
+    let wanted = match options.wanted.strip_prefix("0x").map(parse_address) {
         Some(Ok(address)) => Wanted::At(address),
         _ => Wanted::Named(options.wanted),
     };
@@ -135,7 +136,8 @@ pub(super) fn run(sources: &[Source], options: &Options<'_>, out: &mut impl Writ
 
 fn read_profile(path: &Path) -> Result<InstructionSamples, JitdumpError> {
     let read = |source| JitdumpError::Read { path: path.display().to_string(), source };
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
+    let no_file = || JitdumpError::NotRegular { path: path.display().to_string() };
+    let file = open_regular(path).map_err(read)?.ok_or_else(no_file)?;
     InstructionSamples::read(file)
         .map_err(|source| JitdumpError::Profile { path: path.display().to_string(), source: Box::new(source) })
 }
@@ -153,14 +155,15 @@ fn report(
     let (mut chosen, mut matching) = (Vec::new(), 0_usize);
     let mut read = 0_u64;
     loop {
-        let progress = tail.poll(&mut |event| choose(event, wanted, samples, &mut chosen, &mut matching));
+        let progress =
+            tail.poll(monotonic_now, &mut |event| choose(event, wanted, samples, &mut chosen, &mut matching));
         let progress = progress.map_err(|error| source.failed(error))?;
         read = read.saturating_add(progress.bytes_read);
         if !progress.more || read >= end {
             break;
         }
     }
-    let elf_mach = tail.reader().parser().header().map_or(0, |header| header.elf_mach);
+    let elf_mach = tail.stream().reader().parser().header().map_or(0, |header| header.elf_mach);
     let machine = Machine::of(elf_mach).ok_or_else(|| JitdumpError::Machine { machine: machine_name(elf_mach) })?;
     let profiled = samples.is_some();
     if profiled {
@@ -236,7 +239,7 @@ fn line(function: &Chosen, code: &[u8], instruction: &Decoded, profiled: bool) -
     let first = function.samples.partition_point(|(address, _)| *address < instruction.address);
     let of_it = function.samples.iter().skip(first).take_while(|(address, _)| *address < end);
     let samples = of_it.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
-    // Of those around it the innermost.
+    // Of those that cover an address, the innermost counts.
     let covers =
         |inline: &&CodeInline| instruction.address.checked_sub(inline.start.0).is_some_and(|inner| inner < inline.size);
     let inlined = function.inlines.iter().filter(covers).min_by_key(|inline| inline.size);

@@ -1,6 +1,6 @@
-//! `--write-elf`: the functions of a moment.
+//! `--write-elf`: the functions at one time.
 //!
-//! The dump is gone through three times: for what is there at the moment, for names, lines and unwinding data of that,
+//! The dump is gone through three times: for what is there at that time, for names, lines and unwinding data of that,
 //! and for its code, so that no code is held in memory.
 
 use std::fmt::Write as _;
@@ -10,16 +10,17 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use super::super::moment::Moment;
 use super::JitdumpError;
+use super::dump_summary::machine as machine_name;
 use super::source::Source;
-use super::text::machine as machine_name;
-use crate::code::{CodeEvent, CodeLoad, SourceRows};
-use crate::jitdump::{Assembler, FileHeader, Living, LivingCode, ParserOptions, ReaderOptions, Step};
+use crate::cli::say::say_part;
 use crate::output::{
     Destination, ElfAccount, ElfError, ElfFunction, ElfKind, OutputError, check_writable, write_elf, write_to,
 };
-use crate::units::{Avma, MonoNs};
+use crate::times::DumpTime;
+use jitprof_common::units::{Avma, MonoNs};
+use jitprof_jitdump::code::{CodeEvent, CodeLoad, SourceRows};
+use jitprof_jitdump::{Assembler, FileHeader, Living, LivingCode, ParserOptions, ReaderOptions, Step};
 
 /// Bytes of code read at once.
 const CHUNK: usize = 64 << 10;
@@ -45,7 +46,7 @@ struct Collected {
 }
 
 /// Writes the ELF file.
-pub(super) fn run(source: &Source, output: &Path, at: Option<Moment>) -> Result<(), JitdumpError> {
+pub(super) fn run(source: &Source, output: &Path, at: Option<DumpTime>) -> Result<(), JitdumpError> {
     let destination = Destination::from_argument(output);
     check_writable(&destination)?;
     let (header, collected) = collect(source, at)?;
@@ -74,7 +75,7 @@ pub(super) fn run(source: &Source, output: &Path, at: Option<Moment>) -> Result<
         return Err(JitdumpError::Elf(source));
     }
     written?;
-    eprint!("{}", text(&account, &collected));
+    say_part!("{}", text(&account, &collected));
     Ok(())
 }
 
@@ -92,7 +93,7 @@ fn kind_of(header: &FileHeader) -> Result<ElfKind, JitdumpError> {
     }
 }
 
-fn collect(source: &Source, at: Option<Moment>) -> Result<(FileHeader, Collected), JitdumpError> {
+fn collect(source: &Source, at: Option<DumpTime>) -> Result<(FileHeader, Collected), JitdumpError> {
     let mut collected = Collected::default();
     let (living, header) = living(source, at, &mut collected)?;
     // By the record: the one that is there now, wherever it was moved.
@@ -114,7 +115,7 @@ fn collect(source: &Source, at: Option<Moment>) -> Result<(FileHeader, Collected
 /// The first way: what is there, with its code in the file.
 fn living(
     source: &Source,
-    at: Option<Moment>,
+    at: Option<DumpTime>,
     collected: &mut Collected,
 ) -> Result<(Vec<LivingCode>, FileHeader), JitdumpError> {
     let mut first = None;
@@ -127,7 +128,7 @@ fn living(
             _ => {}
         }
         if let Some(first) = first {
-            let until = at.map_or(u64::MAX, |at| at.after(first).0);
+            let until = at.map_or(u64::MAX, |at| at.on_clock(first).0);
             living.get_or_insert_with(|| Living::at(until)).step(step);
         }
     })?;

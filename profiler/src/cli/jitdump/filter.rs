@@ -2,9 +2,10 @@
 
 use clap::{Args, ValueEnum};
 
-use super::super::moment::{Moment, moment};
-use crate::jitdump::{Body, Record, Step};
-use crate::units::MonoNs;
+use super::super::address::parse_address;
+use crate::times::DumpTime;
+use jitprof_common::units::MonoNs;
+use jitprof_jitdump::{Body, Record, Step};
 
 /// The options of a list as typed. Each narrows it.
 #[derive(Debug, Default, Args)]
@@ -19,7 +20,7 @@ pub(super) struct Wanted {
     name: Option<String>,
 
     /// Records of code that covers this address (hexadecimal, with or without 0x), and lines announced for it
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     addr: Option<u64>,
 
     /// Records of this pid, as the producer writes it
@@ -28,12 +29,12 @@ pub(super) struct Wanted {
 
     /// From this time on: +DURATION after the first record (+1.5s, +2m), or as the dump has it, in nanoseconds
     /// (81234567890) or seconds (81.234567890)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    since: Option<Moment>,
+    #[arg(long, value_name = "TIME")]
+    since: Option<DumpTime>,
 
     /// Up to this time
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    until: Option<Moment>,
+    #[arg(long, value_name = "TIME")]
+    until: Option<DumpTime>,
 }
 
 /// A kind of record.
@@ -106,8 +107,8 @@ impl<'a> Filter<'a> {
         let wanted = self.wanted;
         let time = MonoNs(record.raw_time);
         let first = *progress.first.get_or_insert(time);
-        wanted.since.is_none_or(|since| time >= since.after(first))
-            && wanted.until.is_none_or(|until| time <= until.after(first))
+        wanted.since.is_none_or(|since| time >= since.on_clock(first))
+            && wanted.until.is_none_or(|until| time <= until.on_clock(first))
             && wanted.pid.is_none_or(|pid| pid_of(&record.body) == Some(pid))
             && wanted.addr.is_none_or(|address| covers(&record.body, address))
             && wanted.name.as_deref().is_none_or(|name| is_named(&record.body, name))
@@ -164,13 +165,4 @@ fn is_named(body: &Body<'_>, part: &str) -> bool {
         Body::Inline(inline) => memchr::memmem::find(inline.name, part.as_bytes()).is_some(),
         _ => false,
     }
-}
-
-/// Hexadecimal, with or without `0x`.
-pub(super) fn address(text: &str) -> Result<u64, String> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    // from_str_radix would take a sign.
-    let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let address = u64::from_str_radix(digits, 16).ok().filter(|_| hex);
-    address.ok_or_else(|| format!("{text} is no hexadecimal address"))
 }

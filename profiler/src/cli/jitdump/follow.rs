@@ -10,8 +10,9 @@ use super::JitdumpError;
 use super::filter::{Filter, Progress};
 use super::list::Lister;
 use super::source::{POLL_BYTES, Source};
-use crate::jitdump::{ParserOptions, RecordTail};
-use crate::output::printable;
+use crate::cli::say::say;
+use crate::profile::printable;
+use jitprof_jitdump::{ParserOptions, RecordTail};
 
 /// Between two looks: a reader of lines does not see the difference to none.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -78,7 +79,7 @@ fn poll(
         let polled = polled.map_err(|error| source.failed(error))?;
         if polled.restarted {
             *progress = Progress::default();
-            eprintln!("jitprof: {} was rewritten, and is read anew", printable(&source.path));
+            say!("jitprof: {} was rewritten, and is read anew", printable(&source.path));
         }
         if several && !json && !lines.is_empty() && current.replace(index) != Some(index) {
             writeln!(out, "==> {} <==", printable(&source.path))?;

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::jitdump::{Body, DebugInfo, FileHeader, Record, Step};
-use crate::output::printable;
-use crate::units::FileOffset;
+use crate::profile::printable;
+use jitprof_common::units::FileOffset;
+use jitprof_jitdump::{Body, DebugInfo, FileHeader, Record, Step};
 
 /// The widest name of a kind.
 const KIND_WIDTH: usize = "unwinding_info".len();
@@ -14,14 +14,14 @@ const KIND_WIDTH: usize = "unwinding_info".len();
 /// Something in the file.
 #[derive(Serialize)]
 pub(super) struct Item<'a> {
-    /// Of its first byte.
+    /// Where in the file its first byte is.
     pub(super) offset: u64,
     pub(super) kind: &'static str,
     #[serde(flatten)]
     pub(super) what: What<'a>,
 }
 
-/// What it is.
+/// A header, a record or damage, with its fields.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum What<'a> {
@@ -125,11 +125,12 @@ impl<'a> Item<'a> {
     fn of_record(record: &Record<'a>) -> Self {
         let (kind, fields) = match record.body {
             Body::Load(load) => {
-                let crate::jitdump::Load { pid, tid, vma, code_addr, code_size, code_index, name, .. } = load;
+                let jitprof_jitdump::Load { pid, tid, vma, code_addr, code_size, code_index, name, .. } = load;
                 ("load", Fields::Load { pid, tid, vma, code_addr, code_size, code_index, name })
             }
             Body::Move(moved) => {
-                let crate::jitdump::Move { pid, tid, vma, old_code_addr, new_code_addr, code_size, code_index } = moved;
+                let jitprof_jitdump::Move { pid, tid, vma, old_code_addr, new_code_addr, code_size, code_index } =
+                    moved;
                 ("move", Fields::Move { pid, tid, vma, old_code_addr, new_code_addr, code_size, code_index })
             }
             Body::DebugInfo(info) => {

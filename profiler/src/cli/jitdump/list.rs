@@ -1,4 +1,4 @@
-//! Lists of records.
+//! `--records` and `--follow`: one line for each record.
 
 use std::io::{self, Write};
 
@@ -6,9 +6,9 @@ use super::super::subcommand::SubcommandError;
 use super::filter::{Filter, Progress};
 use super::item::Item;
 use super::source::Source;
-use crate::jitdump::{ParserOptions, Step};
-use crate::output::printable;
-use crate::units::FileOffset;
+use crate::profile::printable;
+use jitprof_common::units::FileOffset;
+use jitprof_jitdump::{ParserOptions, Step};
 
 /// Writes the records of one dump.
 pub(super) struct Lister<'a, W> {

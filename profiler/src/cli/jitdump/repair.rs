@@ -7,13 +7,14 @@ use std::path::Path;
 
 use super::JitdumpError;
 use super::source::{POLL_BYTES, Source};
-use crate::jitdump::{ParserOptions, Piece, RepairAccount, Repairer};
+use crate::cli::say::say_part;
 use crate::output::{Destination, OutputError, check_writable, write_to};
+use jitprof_jitdump::{ParserOptions, Piece, RepairAccount, Repairer};
 
 /// Bytes copied at once.
 const CHUNK: usize = 256 << 10;
 
-/// Writes the copy.
+/// Writes the repaired copy and says on standard error what was repaired.
 pub(super) fn run(source: &Source, output: &Path) -> Result<(), JitdumpError> {
     let destination = Destination::from_argument(output);
     check_writable(&destination)?;
@@ -34,11 +35,11 @@ pub(super) fn run(source: &Source, output: &Path) -> Result<(), JitdumpError> {
         return Err(error);
     }
     written?;
-    eprint!("{}", text(&account));
+    say_part!("{}", text(&account));
     Ok(())
 }
 
-/// Which side failed.
+/// A failure of one side of the copy; only the input's names the dump.
 enum CopyError {
     Input(JitdumpError),
     Output(io::Error),

@@ -3,7 +3,7 @@
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::jitdump::Inspection;
+use jitprof_jitdump::Inspection;
 
 /// The one JSON document of a summary or check.
 #[derive(Debug, Serialize)]
@@ -11,7 +11,7 @@ pub(super) struct Report {
     pub(super) dumps: Vec<DumpReport>,
 }
 
-/// One dump.
+/// What a whole dump was found to have.
 #[derive(Debug)]
 pub(super) struct DumpReport {
     pub(super) path: String,

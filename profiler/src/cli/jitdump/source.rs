@@ -1,24 +1,25 @@
 //! Which dumps are meant, opened.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::JitdumpError;
-use crate::jitdump::{Inspection, Inspector, ParserOptions, ReaderOptions, RecordTail, Step, bias_of_path};
+use crate::cli::say::say;
 use crate::process::ProcessId;
 use crate::process::discover::is_jitdump;
-use crate::record::dumps_of;
-use crate::units::{FileOffset, Pid};
+use crate::record::{Depth, MappedDump, announced};
+use crate::regular_file::open_regular;
+use jitprof_common::units::{FileOffset, Pid};
+use jitprof_jitdump::{Inspection, Inspector, ParserOptions, ReaderOptions, RecordTail, Step, bias_of_path};
 
 /// Bytes read between two looks at the file's header.
 pub(super) const POLL_BYTES: u64 = 8 << 20;
 
-/// A dump.
+/// A dump that is open for reading.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// As the user or its process names it.
+    /// The path as the user or its process names it.
     pub(super) path: String,
     pub(super) file: File,
     pub(super) options: ReaderOptions,
@@ -52,7 +53,7 @@ impl Source {
             [only] => Ok(only),
             [first, ..] => {
                 let pid = first.process.map_or(Pid(0), |process| process.pid);
-                // As root sees them.
+                // The path in the process' root folder, by which it can be opened from here.
                 let path = |source: &Self| format!("/proc/{pid}/root{}", source.path);
                 Err(JitdumpError::Several { pid, paths: sources.iter().map(path).collect() })
             }
@@ -91,27 +92,28 @@ impl Source {
 }
 
 fn of_process(pid: Pid) -> Result<Vec<Source>, JitdumpError> {
-    let found = dumps_of(pid)?;
+    let found = announced(pid, Depth::Files)?;
     for remark in &found.remarks {
-        eprintln!("jitprof: {remark}");
+        say!("jitprof: {remark}");
     }
     if found.dumps.is_empty() {
         return Err(JitdumpError::NothingMapped(pid));
     }
     let process = Some(found.process);
-    let source =
-        |dump: crate::record::MappedDump| Source { path: dump.path, file: dump.file, options: dump.options, process };
-    Ok(found.dumps.into_iter().map(source).collect())
+    let source = |MappedDump { path, file, options }| {
+        // Another descriptor of the same open file: it is only read at offsets.
+        let file = file.file.try_clone().map_err(|source| JitdumpError::Read { path: path.clone(), source })?;
+        Ok(Source { path, file, options, process })
+    };
+    found.dumps.into_iter().map(source).collect()
 }
 
 fn of_file(target: &str) -> Result<Source, JitdumpError> {
     let path = target.to_owned();
     let read = |source| JitdumpError::Read { path: path.clone(), source };
-    // A FIFO does not block, and a device is not read from.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(Path::new(target)).map_err(read)?;
-    if !file.metadata().map_err(read)?.is_file() {
+    let Some(file) = open_regular(Path::new(target)).map_err(read)? else {
         return Err(JitdumpError::NotRegular { path });
-    }
+    };
     let debug_bias = std::fs::canonicalize(target).ok().and_then(|path| bias_of_path(&path.to_string_lossy()));
     Ok(Source { path, file, options: ReaderOptions { debug_bias, ..ReaderOptions::default() }, process: None })
 }

@@ -1,7 +1,6 @@
 //! What a name on the command line stands for, and what is read from it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -9,12 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Zoned;
 
-use super::{ReportError, time};
-use crate::archive::{ArchiveError, Query, directory_range, read_directory, wall_time};
+use super::{ReportError, dataset, directory};
 use crate::output::{read_pprof, read_saved};
-use crate::plog::open_file;
 use crate::profile::{Filter, Profile, ProfileMeta, Row};
-use crate::units::MonoNs;
+use crate::regular_file::open_regular;
+use crate::times::{TimeError, parse_time};
+use jitprof_common::units::MonoNs;
 
 /// Rows of several recordings are kept apart by this.
 const BUCKET_NS: u64 = 1_000_000;
@@ -22,69 +21,66 @@ const BUCKET_NS: u64 = 1_000_000;
 /// A range of time, open where nothing is given.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Range {
-    from: Option<SystemTime>,
-    to: Option<SystemTime>,
+    pub(super) from: Option<SystemTime>,
+    pub(super) to: Option<SystemTime>,
 }
 
-/// A file or a directory, and the time that is wanted of it.
+/// A file, a directory or a dataset, and what is wanted of it.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     path: PathBuf,
     range: Range,
+    filter: Filter,
 }
 
 impl Range {
-    pub(super) fn parse(from: Option<&str>, to: Option<&str>) -> Result<Self, ReportError> {
+    pub(super) fn parse(from: Option<&str>, to: Option<&str>) -> Result<Self, TimeError> {
         let now = Zoned::now();
-        let parse = |text: &str| time::parse(text, &now);
+        let parse = |text: &str| parse_time(text, &now);
         Ok(Self { from: from.map(parse).transpose()?, to: to.map(parse).transpose()? })
     }
 
     fn holds(&self, time: SystemTime) -> bool {
         self.from.is_none_or(|from| time >= from) && self.to.is_none_or(|to| time < to)
     }
-
-    fn query(&self, filter: &Filter) -> Query {
-        // Far enough for every file name; the year 9999.
-        let end = UNIX_EPOCH + Duration::from_secs(253_402_300_799);
-        Query { from: self.from.unwrap_or(UNIX_EPOCH), to: self.to.unwrap_or(end), filter: filter.clone() }
-    }
 }
 
 impl Source {
-    /// `PATH`, or `PATH@FROM..TO` with either end left out, if there is no file of that whole name.
-    pub(super) fn parse(name: &OsString, range: &Range) -> Result<Self, ReportError> {
-        let whole = PathBuf::from(name);
-        let bytes = name.as_bytes();
-        let at = bytes.iter().rposition(|&byte| byte == b'@').filter(|_| whole.symlink_metadata().is_err());
-        let Some(at) = at else { return Ok(Self { path: whole, range: range.clone() }) };
-        let text = String::from_utf8_lossy(&bytes[at + 1..]);
-        let Some((from, to)) = text.split_once("..") else {
-            return Ok(Self { path: whole, range: range.clone() });
-        };
-        let given = |text| (!str::is_empty(text)).then_some(text);
-        let path = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
-        Ok(Self { path, range: Range::parse(given(from), given(to))? })
+    /// `PATH`, or if there is no file of that whole name `PATH@FROM..TO` with either end left out, `PATH@NAME=VALUE`, or
+    /// several of these.
+    pub(super) fn parse(name: &OsString, range: &Range, filter: &Filter) -> Result<Self, ReportError> {
+        let mut source = Self { path: PathBuf::from(name), range: range.clone(), filter: filter.clone() };
+        while source.path.symlink_metadata().is_err() {
+            let bytes = source.path.as_os_str().as_bytes();
+            let Some(at) = bytes.iter().rposition(|&byte| byte == b'@') else { break };
+            let text = String::from_utf8_lossy(&bytes[at + 1..]);
+            if let Some((from, to)) = text.split_once("..") {
+                let given = |text| (!str::is_empty(text)).then_some(text);
+                source.range = Range::parse(given(from), given(to))?;
+            } else if let Some((name, value)) = text.split_once('=').filter(|(name, value)| is_label(name, value)) {
+                source.filter.want(name, value);
+            } else {
+                break;
+            }
+            source.path = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
+        }
+        Ok(source)
     }
 
     /// What is wanted of it; `None` if that is nothing.
-    fn read(&self, filter: &Filter) -> Result<Option<Profile>, ReportError> {
-        let path = || self.path.clone();
+    fn read(&self) -> Result<Option<Profile>, ReportError> {
+        let filter = &self.filter;
+        if dataset::is_dataset(&self.path) {
+            return dataset::read(&self.path, &self.range, filter);
+        }
         if self.path.is_dir() {
-            return match read_directory(&self.path, &self.range.query(filter)) {
-                Ok(profile) => Ok(Some(profile)),
-                Err(ArchiveError::Nothing) => match directory_range(&self.path) {
-                    Ok(_) => Ok(None),
-                    Err(_) => Err(ReportError::NoWindows(path())),
-                },
-                Err(source) => Err(ReportError::Archive { path: path(), source }),
-            };
+            return directory::read(&self.path, &self.range, filter);
         }
         let (profile, is_timed) = read_file(&self.path)?;
         let meta = profile.meta();
         let middle = meta.start_time.checked_add(meta.duration / 2).unwrap_or(meta.start_time);
         let wanted = |row: &Row| {
-            let time = if is_timed { wall_time(&profile, row.time) } else { middle };
+            let time = if is_timed { profile.wall_time(row.time) } else { middle };
             self.range.holds(time) && filter.passes(profile.task_of(row.task))
         };
         let selected = profile.select(meta.start, wanted);
@@ -92,10 +88,16 @@ impl Source {
     }
 }
 
+/// Whether it is a label with a value, and not part of a path.
+fn is_label(name: &str, value: &str) -> bool {
+    !name.is_empty() && !value.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
 /// A recording by what is in it, and whether its samples have times.
 fn read_file(path: &Path) -> Result<(Profile, bool), ReportError> {
-    let file = open_file(path).map_err(|source| ReportError::Open { path: path.to_owned(), source })?;
-    let mut file: BufReader<File> = BufReader::new(file);
+    let opened = open_regular(path).map_err(|source| ReportError::Open { path: path.to_owned(), source })?;
+    let file = opened.ok_or_else(|| ReportError::NotRegular { path: path.to_owned() })?;
+    let mut file = BufReader::new(file);
     let first = file.fill_buf().ok().and_then(|bytes| bytes.iter().find(|byte| !byte.is_ascii_whitespace()).copied());
     if first == Some(b'{') {
         let saved = read_saved(file).map_err(|source| ReportError::Saved { path: path.to_owned(), source })?;
@@ -106,11 +108,11 @@ fn read_file(path: &Path) -> Result<(Profile, bool), ReportError> {
 }
 
 /// All samples of all sources; `None` if there are none.
-pub(super) fn merge(sources: &[Source], filter: &Filter) -> Result<Option<Profile>, ReportError> {
+pub(super) fn merge(sources: &[Source]) -> Result<Option<Profile>, ReportError> {
     let mut merged: Option<Profile> = None;
     let mut spans = Vec::new();
     for source in sources {
-        let Some(profile) = source.read(filter)? else { continue };
+        let Some(profile) = source.read()? else { continue };
         let meta = profile.meta();
         spans.push((meta.start_time, meta.start_time.checked_add(meta.duration).unwrap_or(meta.start_time)));
         if sources.len() == 1 {
@@ -122,7 +124,7 @@ pub(super) fn merge(sources: &[Source], filter: &Filter) -> Result<Option<Profil
         });
         let begin = into.meta().start_time;
         into.absorb(&profile, |row| {
-            let since = wall_time(&profile, row.time).duration_since(begin).unwrap_or_default();
+            let since = profile.wall_time(row.time).duration_since(begin).unwrap_or_default();
             Some(MonoNs(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
         });
     }

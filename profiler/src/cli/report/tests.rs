@@ -1,3 +1,4 @@
+use crate::output::OutputOptions;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use super::*;
 use crate::output::{read_pprof, write};
 use crate::profile::{ProfileMeta, SampledEvent, Task};
 use crate::symbol::{Frame, FrameKind, Tier};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 #[derive(Parser)]
 struct Line {
@@ -104,10 +105,77 @@ fn what_cannot_be_read_is_said_in_a_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let error = report(&[path]).unwrap_err();
-    assert_eq!(error, format!("{path} holds no windows of `jitprof serve`; name recordings by their files"));
+    if cfg!(feature = "serve") {
+        assert_eq!(error, format!("{path} holds no windows of `jitprof serve`; name recordings by their files"));
+    } else {
+        assert!(error.starts_with(&format!("{path} is a directory, and this jitprof was built without")), "{error}");
+    }
     assert!(report(&[&format!("{path}/none")]).unwrap_err().contains("cannot read"));
     std::fs::write(folder.path().join("x.pb.gz"), "text").unwrap();
     assert!(report(&[&format!("{path}/x.pb.gz")]).unwrap_err().contains("it is no pprof file, or damaged"));
+    std::fs::write(folder.path().join("x.folded"), "node;main;f 3\n").unwrap();
+    let error = report(&[&format!("{path}/x.folded")]).unwrap_err();
+    assert!(error.contains("reads pprof files") && error.contains("not folded stacks"), "{error}");
     assert!(report(&[&format!("{path}@yesterday..")]).unwrap_err().contains("is no time"));
     assert!(report(&[]).is_err());
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn a_dataset_is_reported_by_host_and_version_as_text_csv_and_json() {
+    use std::collections::BTreeMap;
+
+    use crate::dataset::{Location, Part, Store, Table, Tags, frames_of, rows_of, write_frames, write_samples};
+
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap().to_owned();
+    let store = Store::open(&Location::Directory(folder.path().to_owned()), &[]).unwrap();
+    for (host, version, samples) in [("web1", "1.0", 300), ("web2", "1.0", 200), ("web3", "1.1", 500)] {
+        let faster = if version == "1.1" { 100 } else { 300 };
+        let profile = recording(0, &[(1, "f", samples), (2, "g,\"x\"", faster)]);
+        let (frames, numbers) = frames_of(&profile);
+        let add = BTreeMap::from([("version".to_owned(), version.to_owned())]);
+        let rows = rows_of(&profile, 60_000, |task| Tags::of(task, host, &add), &numbers);
+        let part = Part { host: host.to_owned(), slot_ms: 1_700_006_400_000, first: 1 };
+        store.put(&part.path(Table::Frames, 0), write_frames(&frames).unwrap()).unwrap();
+        store.put(&part.path(Table::Samples, 0), write_samples(&rows, 1 << 20).unwrap().remove(0)).unwrap();
+    }
+    let text = report(&[&root]).unwrap();
+    assert!(text.starts_with("1700 samples, 17.00 s of CPU in 60.0 s"), "{text}");
+    let hosts = report(&[&root, "--by", "host", "--table", "csv"]).unwrap();
+    let expected = "host,samples,cpu_s,share\r\nweb1,600,6.0,0.352941176\r\nweb3,600,6.0,0.352941176\r\n\
+                    web2,500,5.0,0.294117647\r\n";
+    assert_eq!(hosts, expected);
+    let json = report(&[&root, "--host", "web3", "--by", "version", "--top", "1", "--table", "json"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&json[0]["version"], &json[0]["function"], &json[0]["samples"]),
+        (&"1.1".into(), &"f".into(), &500.into())
+    );
+    let text = report(&[&root, "--by", "version"]).unwrap();
+    assert_eq!(
+        text.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(),
+        ["version", "samples", "cpu_s", "share"]
+    );
+    let csv = report(&[&root, "--table", "csv", "--from", "2023-11-15T00:00:00Z"]).unwrap();
+    assert!(csv.contains(",\"g,\"\"x\"\"\",") && csv.lines().count() == 3, "{csv}");
+    assert!(report(&[&root, "--from", "2023-11-15T00:01:00Z"]).unwrap_err().contains("no samples of that time"));
+
+    // Two versions, one name each; and one file alone.
+    let (old, new) = (format!("{root}@version=1.0"), format!("{root}@version=1.1@2023-11-15T00:00:00Z.."));
+    let diff = report(&["--diff", &old, &new, "--table", "csv"]).unwrap();
+    let f = diff.lines().find(|line| line.contains(",f,")).unwrap();
+    assert!(f.starts_with("0.454545454545") && f.contains(",0.83333333333"), "{diff}");
+    let by_host = report(&["--diff", &old, &new, "--by", "host", "--table", "csv"]).unwrap();
+    assert!(by_host.contains("web3,0,600,0.0,6.0,0.0,1.0\r\n"), "{by_host}");
+    let svg = folder.path().join("d.svg");
+    report(&["--diff", &old, &new, "-o", svg.to_str().unwrap()]).unwrap();
+    assert!(std::fs::read_to_string(svg).unwrap().contains("version=1.1"));
+    let file = format!("{root}/samples/day=2023-11-15/hour=00/host=web2/20231115T000000Z-1-0.parquet");
+    assert!(report(&[&file]).unwrap().starts_with("500 samples"));
+    let alone = folder.path().join("x.parquet");
+    std::fs::copy(&file, &alone).unwrap();
+    assert!(report(&[alone.to_str().unwrap()]).unwrap_err().contains("no directory above it is called `samples`"));
+    assert!(report(&["nfs://host/x"]).unwrap_err().contains("nfs://host"));
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::jitdump::ByteOrder;
-use crate::output::printable;
 use crate::plog::{Clock, Log, NameTable, NameTotals, ThreadMap, Timestamps, Trace};
+use crate::profile::printable;
+use jitprof_jitdump::ByteOrder;
 
 /// Threads, types and warnings that are listed.
 const MAX_LISTED: usize = 64;
@@ -123,7 +123,7 @@ fn types(text: &mut String, trace: &Trace) -> std::fmt::Result {
     more(text, trace.type_counts.len())
 }
 
-/// By own time, then by name.
+/// Lists the names, those with the most time of their own first.
 fn names(text: &mut String, trace: &Trace, top: usize) -> std::fmt::Result {
     let mut sums: Vec<(String, &NameTotals)> = trace
         .totals

@@ -6,38 +6,28 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use profiler_common::machine::Machine;
-
-use crate::code::{CodeEvent, CodeLoad};
-use crate::jitdump::{DumpTail, ReaderOptions};
-use crate::output::printable;
-use crate::process::discover::{find_dumps, is_jitdump};
-use crate::process::open::open_mapping;
-use crate::process::{Mapping, procfs};
-use crate::units::Pid;
-use crate::unwind::{JitSpace, RowTable, RowTableBuilder, rows_of_code, rows_of_jit};
+use crate::engine::{RowOrigin, rows_of};
+use crate::process::monotonic_now;
+use crate::profile::printable;
+use crate::record::{Depth, MappedDump, RecordError, announced};
+use jitprof_common::units::Pid;
+use jitprof_jitdump::code::{CodeEvent, CodeLoad};
+use jitprof_jitdump::{DumpTail, ReaderOptions};
+use jitprof_unwind::{JitSpace, RowTable, RowTableBuilder};
 
 /// How long a dump is read that keeps growing.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How a function's rows came to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    Recorded,
-    FromCode,
-    None,
-}
-
 /// Functions of one dump by how their rows came to be.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct DumpReport {
-    /// As the process sees it.
+    /// The path as the process sees it.
     pub(super) path: String,
     /// Functions that are there now: not replaced, and not moved away.
     pub(super) functions: u64,
-    /// By the EH frame that the runtime recorded.
+    /// Functions with rows by the EH frame that the runtime recorded.
     pub(super) recorded: u64,
-    /// By their code bytes.
+    /// Functions with rows by their code bytes.
     pub(super) from_code: u64,
     /// Walked by frame pointer.
     pub(super) without: u64,
@@ -57,14 +47,14 @@ pub(super) struct Generated {
 
 impl Generated {
     /// Reads every dump that the process maps, up to its present end. What the runtime has not written yet is not in.
-    pub(super) fn read(pid: Pid, mappings: &[Mapping]) -> Self {
+    pub(super) fn read(pid: Pid) -> Result<Self, RecordError> {
         let mut generated = Self::default();
         let mut builder = RowTableBuilder::default();
-        for found in find_dumps(mappings) {
+        for dump in announced(pid, Depth::Files)?.dumps {
             let mut reading = Reading::default();
-            let trouble = reading.read(pid, &found.mapping).err();
+            let trouble = reading.read(&dump).err();
             let mut report = DumpReport {
-                path: printable(&found.mapping.path).into_owned(),
+                path: printable(&dump.path).into_owned(),
                 trouble: trouble.or(reading.trouble),
                 ..DumpReport::default()
             };
@@ -73,20 +63,20 @@ impl Generated {
                 let Some((origin, name)) = reading.known.remove(&start) else { continue };
                 report.functions += 1;
                 let count = match origin {
-                    Origin::Recorded => &mut report.recorded,
-                    Origin::FromCode => &mut report.from_code,
-                    Origin::None => &mut report.without,
+                    RowOrigin::Recorded => &mut report.recorded,
+                    RowOrigin::FromCode => &mut report.from_code,
+                    RowOrigin::None => &mut report.without,
                 };
                 *count += 1;
                 if let Some(rows) = rows {
-                    builder.add_table(rows);
+                    builder.add_table(&rows);
                 }
                 generated.functions.insert(start, (end, name));
             }
             generated.dumps.push(report);
         }
         generated.table = builder.finish().0;
-        generated
+        Ok(generated)
     }
 
     /// The code in a range of addresses: every function, cut to it; ascending.
@@ -116,24 +106,17 @@ impl Generated {
 struct Reading {
     space: JitSpace,
     /// By start: how its rows came to be, and its name.
-    known: HashMap<u64, (Origin, String)>,
+    known: HashMap<u64, (RowOrigin, String)>,
     trouble: Option<String>,
 }
 
 impl Reading {
-    fn read(&mut self, pid: Pid, mapping: &Mapping) -> Result<(), String> {
-        let opened = open_mapping(pid, mapping).map_err(|error| error.to_string())?;
-        if !is_jitdump(&opened.file).unwrap_or(false) {
-            return Err("mapped like a jitdump and is none, or its header is not written yet".to_owned());
-        }
-        let options = ReaderOptions {
-            keep_code: true,
-            namespace_pid: procfs::status(pid).ok().map(|status| status.own_pid()),
-            ..ReaderOptions::default()
-        };
-        let mut tail = DumpTail::new(opened.file, options);
+    fn read(&mut self, dump: &MappedDump) -> Result<(), String> {
+        let options = ReaderOptions { keep_code: true, ..dump.options.clone() };
+        let file = dump.file.file.try_clone().map_err(|error| error.to_string())?;
+        let mut tail = DumpTail::new(file, options);
         let deadline = Instant::now() + LIMIT;
-        while tail.poll(&mut |event| self.apply(&event)).map_err(|error| error.to_string())?.more {
+        while tail.poll(monotonic_now, &mut |event| self.apply(&event)).map_err(|error| error.to_string())?.more {
             if Instant::now() >= deadline {
                 self.trouble = Some("not read to its end: it grows faster than it can be read".to_owned());
                 break;
@@ -160,14 +143,7 @@ impl Reading {
     }
 
     fn load(&mut self, load: &CodeLoad) {
-        let recorded = load.eh_frame.as_ref().and_then(|eh| rows_of_jit(Machine::NATIVE, load.start.0, load.size, eh));
-        let (origin, rows) = match recorded {
-            Some(rows) => (Origin::Recorded, Some(rows)),
-            None => match load.code.as_deref().and_then(|code| rows_of_code(Machine::NATIVE, load.start.0, code)) {
-                Some(rows) => (Origin::FromCode, Some(rows)),
-                None => (Origin::None, None),
-            },
-        };
+        let (origin, rows) = rows_of(load, true, false);
         self.space.load(load.start.0, load.size, load.time, rows);
         self.known.insert(load.start.0, (origin, load.name.clone()));
     }

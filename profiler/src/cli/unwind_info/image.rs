@@ -1,8 +1,7 @@
 //! What a program or library says about its stacks.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -11,9 +10,10 @@ use serde::Serialize;
 use super::UnwindInfoError;
 use super::names::Names;
 use super::rules::{RowAt, describe, rows_around, step};
-use crate::elf::{Build, Segment, Source, hex};
-use crate::symbol::{ObjectId, Symbolizer};
-use crate::unwind::{Coverage, ElfRows, RowStats, Stretch, rows_of_elf};
+use crate::process::open::FileId;
+use crate::regular_file::open_regular;
+use jitprof_unwind::elf::{Build, Segment, Source, hex};
+use jitprof_unwind::{Coverage, ElfRows, RowStats, Stretch, rows_of_elf};
 
 /// Places at which names are looked for in a stretch.
 const PROBES: u64 = 16;
@@ -29,28 +29,28 @@ pub(super) struct NamedStretch {
 /// The rows around an address.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AtReport {
-    /// As asked for.
+    /// The address that was asked for.
     pub(super) address: u64,
     /// The file or the kind of memory, in a process.
     pub(super) what: Option<String>,
-    /// The function there.
+    /// The function that has the address, where one is known.
     pub(super) function: Option<String>,
     /// The address that `rows` are given by: the file's own.
     pub(super) row_address: u64,
-    /// The rule there.
+    /// The rule that holds at the address.
     pub(super) rule: String,
     /// How the caller is found by it.
     pub(super) step: String,
-    /// It and its neighbours.
+    /// The row that holds, and its neighbours.
     pub(super) rows: Vec<RowAt>,
 }
 
-/// A file's rows.
+/// The rows of an ELF file.
 #[derive(Debug, Serialize)]
 pub(super) struct FileReport {
     pub(super) path: String,
     pub(super) build_id: Option<String>,
-    /// Executable segments.
+    /// How many segments of the file are executable.
     pub(super) segments: usize,
     /// What became of its call frame information.
     pub(super) stats: RowStats,
@@ -68,12 +68,12 @@ pub(super) struct FileReport {
 /// Rows of a file, what tells it from others, and what the rows took.
 pub(super) struct Image {
     pub(super) rows: ElfRows,
-    pub(super) object: Option<ObjectId>,
+    pub(super) file: Option<FileId>,
     pub(super) build_ms: f64,
 }
 
 impl Image {
-    /// Its code by its own addresses.
+    /// The code of the file by its own addresses.
     pub(super) fn code(&self) -> Vec<Range<u64>> {
         self.rows.segments.iter().map(Segment::addresses).collect()
     }
@@ -87,15 +87,15 @@ impl Image {
     /// Asks for the names of the functions in a stretch.
     pub(super) fn ask(&self, stretch: Stretch, names: &mut Names) {
         for svma in probes(stretch) {
-            if let (Some(object), Some(offset)) = (self.object, self.file_offset(svma)) {
-                names.ask(object, offset);
+            if let (Some(file), Some(offset)) = (self.file, self.file_offset(svma)) {
+                names.ask(file, offset);
             }
         }
     }
 
     /// The function at an address of the file, once names have come.
     pub(super) fn name(&self, svma: u64, names: &Names) -> Option<String> {
-        names.get(self.object?, self.file_offset(svma)?)
+        names.get(self.file?, self.file_offset(svma)?)
     }
 
     /// The functions in a stretch, once names have come.
@@ -130,14 +130,13 @@ fn probes(stretch: Stretch) -> impl Iterator<Item = u64> {
 
 pub(super) fn report(path: &Path, at: Option<u64>, most: usize) -> Result<FileReport, UnwindInfoError> {
     let file = open(path)?;
-    let mut names = Names::new(Symbolizer::spawn().map_err(UnwindInfoError::Thread)?);
+    let mut names = Names::spawn().map_err(UnwindInfoError::Thread)?;
     let build_id = Build::read(&Source::File(&file)).map(|build| hex(&build.id)).unwrap_or_default();
     let started = Instant::now();
     let rows = rows_of_elf(&file).map_err(|source| UnwindInfoError::Rows { path: path.to_owned(), source })?;
     let build_ms = milliseconds(started);
     let shown = path.display().to_string();
-    let object = names.symbols().objects().add(file, &shown).ok();
-    let image = Image { rows, object, build_ms };
+    let image = Image { rows, file: Some(names.add(file, &shown)), build_ms };
     let mut coverage = Coverage::of(&image.rows.table, &image.code(), most);
     let (gaps, unsupported) = (std::mem::take(&mut coverage.gaps), std::mem::take(&mut coverage.unsupported));
     let asked = at.map(|address| Stretch { start: address, end: address.saturating_add(1) });
@@ -161,13 +160,9 @@ pub(super) fn report(path: &Path, at: Option<u64>, most: usize) -> Result<FileRe
     })
 }
 
-/// Opens a regular file; another kind could block, or act on being opened.
 fn open(path: &Path) -> Result<File, UnwindInfoError> {
-    let failed = |source| UnwindInfoError::Open { path: path.to_owned(), source };
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(UnwindInfoError::NotRegular { path: path.to_owned() });
-    }
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(failed)
+    let opened = open_regular(path).map_err(|source| UnwindInfoError::Open { path: path.to_owned(), source })?;
+    opened.ok_or_else(|| UnwindInfoError::NotRegular { path: path.to_owned() })
 }
 
 pub(super) fn milliseconds(since: Instant) -> f64 {

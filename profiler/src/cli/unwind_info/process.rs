@@ -11,19 +11,18 @@ use super::generated::{DumpReport, Generated};
 use super::image::{AtReport, Image, NamedStretch, milliseconds};
 use super::names::Names;
 use super::rules::{describe, rows_around, step};
-use crate::elf::svma_of_mapping;
-use crate::output::printable;
-use crate::process::open::{TargetFile, open_mapping};
+use crate::process::open::{MapPlace, TargetFile, VDSO, open_mapping};
 use crate::process::{Mapping, MappingKind, own_vdso, procfs};
-use crate::symbol::Symbolizer;
-use crate::units::Pid;
-use crate::unwind::{Coverage, Stretch, rows_of_elf, rows_of_elf_bytes};
+use crate::profile::printable;
+use jitprof_common::units::Pid;
+use jitprof_unwind::elf::svma_of_mapping;
+use jitprof_unwind::{Coverage, Stretch, rows_of_elf, rows_of_elf_bytes};
 
-/// An executable mapping.
+/// The rows of an executable mapping.
 #[derive(Debug, Serialize)]
 pub(super) struct MappingReport {
     pub(super) at: Stretch,
-    /// Path or kind.
+    /// The path of a file, or the kind of other code.
     pub(super) what: String,
     /// Bytes of code: of a file what its segments say, of generated code what was announced.
     pub(super) code_bytes: u64,
@@ -37,13 +36,13 @@ pub(super) struct MappingReport {
 /// A stretch of a mapping that nothing covers.
 #[derive(Debug, Serialize)]
 pub(super) struct GapReport {
-    /// By the process' addresses.
+    /// The stretch by the process' addresses.
     #[serde(flatten)]
     pub(super) stretch: NamedStretch,
     pub(super) what: String,
 }
 
-/// A process' rows.
+/// The rows of a process, by mapping.
 #[derive(Debug, Serialize)]
 pub(super) struct ProcessReport {
     pub(super) pid: u32,
@@ -76,11 +75,11 @@ pub(super) fn report(pid: Pid, at: Option<u64>, most: usize) -> Result<ProcessRe
         return Err(UnwindInfoError::NoMemory(pid));
     }
     let mappings: Vec<Mapping> = maps.mappings.into_iter().filter(|mapping| mapping.prot.execute).collect();
-    let mut names = Names::new(Symbolizer::spawn().map_err(UnwindInfoError::Thread)?);
+    let mut names = Names::spawn().map_err(UnwindInfoError::Thread)?;
     let mut images = Images::new();
     let keys: Vec<Option<(u64, u64)>> =
-        mappings.iter().map(|mapping| load(pid, mapping, &mut images, &names)).collect();
-    let generated = Generated::read(pid, &mappings);
+        mappings.iter().map(|mapping| load(pid, mapping, &mut images, &mut names)).collect();
+    let generated = Generated::read(pid)?;
     let behind: Vec<Behind<'_>> =
         mappings.iter().zip(&keys).map(|(mapping, key)| behind(mapping, *key, &images)).collect();
 
@@ -118,26 +117,26 @@ pub(super) fn report(pid: Pid, at: Option<u64>, most: usize) -> Result<ProcessRe
 }
 
 /// Builds the rows of a mapping's file, once. Returns its key, if it has a file that can be opened.
-fn load(pid: Pid, mapping: &Mapping, images: &mut Images, names: &Names) -> Option<(u64, u64)> {
-    let objects = names.symbols().objects();
+fn load(pid: Pid, mapping: &Mapping, images: &mut Images, names: &mut Names) -> Option<(u64, u64)> {
     match mapping.kind {
         MappingKind::Vdso => {
             images.entry((0, 0)).or_insert_with(|| {
                 let started = Instant::now();
                 let image = own_vdso().map_err(|error| error.to_string())?;
                 let rows = rows_of_elf_bytes(&image).map_err(|error| error.to_string())?;
-                Ok(Image { rows, object: objects.add_vdso().ok(), build_ms: milliseconds(started) })
+                Ok(Image { rows, file: Some(VDSO), build_ms: milliseconds(started) })
             });
             Some((0, 0))
         }
         MappingKind::File => {
             let key = (u64::from(mapping.device.major) << 32 | u64::from(mapping.device.minor), mapping.inode);
             images.entry(key).or_insert_with(|| {
-                let TargetFile { file, .. } = open_mapping(pid, mapping).map_err(|error| error.to_string())?;
+                let TargetFile { file, .. } =
+                    open_mapping(pid, &MapPlace::of(mapping)).map_err(|error| error.to_string())?;
                 let started = Instant::now();
                 let rows = rows_of_elf(&file).map_err(|error| error.to_string())?;
                 let build_ms = milliseconds(started);
-                Ok(Image { rows, object: objects.add(file, &mapping.path).ok(), build_ms })
+                Ok(Image { rows, file: Some(names.add(file, &mapping.path)), build_ms })
             });
             Some(key)
         }

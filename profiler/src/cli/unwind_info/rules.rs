@@ -1,9 +1,9 @@
 //! Rules in words, and the rows around an address.
 
-use profiler_common::row::{CfaKind, FpKind, ReturnAddress, Row, Rule};
+use jitprof_common::row::{CfaKind, FpKind, ReturnAddress, Row, Rule};
 use serde::Serialize;
 
-use crate::unwind::{RowTable, Stretch, kind_name};
+use jitprof_unwind::{RowTable, Stretch, kind_name};
 
 /// Rows shown before and behind the one that holds.
 const AROUND: usize = 4;
@@ -11,9 +11,9 @@ const AROUND: usize = 4;
 /// A row and the stretch that it holds for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct RowAt {
-    /// Where it holds.
+    /// The addresses for which the rule holds.
     pub(super) at: Stretch,
-    /// What it says.
+    /// The rule in words.
     pub(super) rule: String,
     /// Whether it is the row asked for.
     pub(super) holds: bool,
@@ -45,8 +45,9 @@ pub(super) fn describe(rule: Rule) -> String {
     let cfa = signed(rule.cfa_offset);
     let place = match rule.cfa {
         CfaKind::Sp => format!("cfa = sp{cfa}"),
-        CfaKind::Fp => format!("cfa = fp{cfa}"),
+        CfaKind::Fp | CfaKind::FpAway => format!("cfa = fp{cfa}"),
         CfaKind::FpDeref => format!("cfa = *(fp{cfa})"),
+        CfaKind::FpSender => format!("cfa = *(fp{cfa}), ra = *(fp + 8), fp = *fp"),
         CfaKind::SpDeref => format!("cfa = *(sp{cfa}) + 8"),
         CfaKind::SpSaved => {
             let (slot, beyond) = Row(rule.encode(0)).saved_sp_bytes();
@@ -92,7 +93,11 @@ pub(super) fn step(rule: Rule) -> String {
         CfaKind::Unsupported => "a rule that rows cannot express: if the frame pointer leads to code it is used, else \
                                  the stack ends here with \"unsupported rule\""
             .to_owned(),
-        CfaKind::Sp | CfaKind::Fp | CfaKind::FpDeref | CfaKind::SpDeref | CfaKind::SpSaved => {
+        CfaKind::FpSender => {
+            let offset = signed(rule.cfa_offset);
+            format!("the return address is *(fp + 8), fp = *fp, and the caller's sp was saved at fp{offset}")
+        }
+        CfaKind::Sp | CfaKind::Fp | CfaKind::FpAway | CfaKind::FpDeref | CfaKind::SpDeref | CfaKind::SpSaved => {
             let fp = saved_fp(rule).unwrap_or_else(|| "fp is unchanged".to_owned());
             let cfa = describe(Rule { fp: FpKind::Same, return_address: ReturnAddress::BelowCfa, ..rule });
             let ra = return_address(rule);
@@ -107,6 +112,7 @@ fn saved_fp(rule: Rule) -> Option<String> {
         FpKind::Same => None,
         FpKind::AtCfa => Some(format!("fp = *(cfa{offset})")),
         FpKind::AtFp => Some(format!("fp = *(fp{offset})")),
+        FpKind::Lost => Some("fp lost".to_owned()),
     }
 }
 
@@ -123,7 +129,7 @@ fn signed(words: i16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unwind::RowTableBuilder;
+    use jitprof_unwind::RowTableBuilder;
 
     #[test]
     fn a_rule_reads_as_its_equation() {

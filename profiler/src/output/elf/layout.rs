@@ -9,8 +9,8 @@ use object::{Endianness, write};
 
 use super::lines::{self, Named};
 use super::{CodeSource, ElfAccount, ElfError, ElfFunction, ElfKind};
-use crate::jitdump::{AbsoluteFrames, ByteOrder};
-use crate::output::printable;
+use crate::profile::printable;
+use jitprof_jitdump::{AbsoluteFrames, ByteOrder};
 
 /// Gaps up to this length are filled: a section costs 120 bytes, and alignment leaves less.
 const MAX_GAP: u64 = 256;

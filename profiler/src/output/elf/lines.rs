@@ -7,9 +7,10 @@ use gimli::{DW_AT_low_pc, DW_AT_name, DW_AT_producer, DW_AT_ranges, DW_AT_stmt_l
 use rustc_hash::FxHashMap;
 
 use super::{ElfError, ElfFunction};
-use crate::code::LineRow;
-use crate::jitdump::ByteOrder;
-use crate::output::{function_source, printable};
+use crate::output::function_source;
+use crate::profile::printable;
+use jitprof_jitdump::ByteOrder;
+use jitprof_jitdump::code::LineRow;
 
 /// The names of the sections that are made, and their bytes.
 pub(super) type Named = Vec<(&'static str, Vec<u8>)>;

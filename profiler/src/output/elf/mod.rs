@@ -18,22 +18,22 @@ use std::io::{self, Write};
 
 use object::write::StreamingBuffer;
 
-use crate::code::{EhFrame, SourceRows};
-use crate::jitdump::ByteOrder;
+use jitprof_jitdump::ByteOrder;
+use jitprof_jitdump::code::{EhFrame, SourceRows};
 use layout::Layout;
 
 /// Code that becomes part of the file.
 #[derive(Debug)]
 pub struct ElfFunction {
-    /// Its first byte.
+    /// The address of its first byte.
     pub start: u64,
     /// Its bytes, at least one.
     pub size: u64,
-    /// The runtime's name.
+    /// Its name as the runtime announced it.
     pub name: String,
-    /// Source rows.
+    /// The source lines of its addresses.
     pub lines: SourceRows,
-    /// Unwinding data.
+    /// The unwinding data that came with it.
     pub eh_frame: Option<EhFrame>,
 }
 
@@ -42,7 +42,7 @@ pub struct ElfFunction {
 pub struct ElfKind {
     /// The ELF machine, one of 64 bits.
     pub machine: u16,
-    /// Its byte order.
+    /// The machine's byte order.
     pub order: ByteOrder,
 }
 
@@ -52,11 +52,11 @@ pub type CodeSource<'a> = dyn FnMut(&ElfFunction, &mut dyn FnMut(&[u8])) -> io::
 /// What is in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ElfAccount {
-    /// Functions.
+    /// How many functions the file has.
     pub functions: usize,
     /// Runs of functions: sections of code.
     pub sections: usize,
-    /// Source rows.
+    /// How many rows of source lines it has.
     pub rows: usize,
     /// Functions with unwinding data.
     pub frames: usize,
@@ -67,7 +67,7 @@ pub struct ElfAccount {
 /// Why a file was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
-    /// The writer.
+    /// The output cannot be written.
     #[error(transparent)]
     Write(#[from] io::Error),
     /// The code of a function could not be had.

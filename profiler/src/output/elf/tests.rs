@@ -6,9 +6,10 @@ use gimli::{BaseAddresses, UnwindSection};
 use object::read::{Object, ObjectSection, ObjectSymbol};
 
 use super::{ElfFunction, ElfKind, write_elf};
-use crate::code::{EhFrame, LineRow};
-use crate::jitdump::{ByteOrder, examples};
-use crate::units::Avma;
+use jitprof_common::units::Avma;
+use jitprof_jitdump::ByteOrder;
+use jitprof_jitdump::code::{EhFrame, LineRow};
+use jitprof_jitdump::test_data as examples;
 
 /// Names, addresses and code of the functions in a file, by address.
 pub(crate) fn symbols(bytes: &[u8]) -> Vec<(String, u64, Vec<u8>)> {

@@ -12,7 +12,7 @@ use gsym_rs::{AddressRange, FileIndex, InlineNode, LineEntry};
 
 use super::snapshot::Part;
 use super::write::{Writer, name_of};
-use crate::code::InlinedCode;
+use jitprof_jitdump::code::InlinedCode;
 
 /// Deeper parts are taken for the one around them; readers refuse more than 256 levels.
 const MAX_DEPTH: usize = 250;
@@ -26,7 +26,7 @@ struct Span<'a> {
     parent: Option<usize>,
 }
 
-/// File and line.
+/// A place in the source: file and line.
 type Place<'a> = (&'a Arc<str>, u32);
 
 /// The tree and the rows of a part of an object that has inlined parts.

@@ -1,4 +1,4 @@
-//! The generated code of a moment as a GSYM file, for other tools to name addresses with.
+//! The generated code at one time as a GSYM file, for other tools to name addresses with.
 
 mod inlines;
 mod snapshot;

@@ -1,4 +1,4 @@
-//! The generated code of a process at a moment, as a flat list: what GSYM can say.
+//! The generated code of a process at one time, as a flat list: what GSYM can say.
 //!
 //! GSYM knows no time, and its readers take the function with the greatest start at or before an address: a function
 //! within another one hides the rest of the outer one, and one without a size reaches to the next. So the list is
@@ -8,13 +8,13 @@
 
 use serde::Serialize;
 
-use crate::code::{CodeHit, CodeMap, CodeOrigin};
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
+use jitprof_jitdump::code::{CodeHit, CodeMap, CodeOrigin};
 
 /// A part of a function: nearly always all of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// First byte.
+    /// The address of the part's first byte.
     pub start: u64,
     /// Length in bytes, never 0.
     pub size: u32,
@@ -22,7 +22,7 @@ pub struct Part<'a> {
     pub function: CodeHit<'a>,
 }
 
-/// The code of a moment.
+/// The code at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot<'a> {
     /// Ascending and disjoint.

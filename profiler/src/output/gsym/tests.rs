@@ -1,27 +1,24 @@
 //! Exports of real dumps, read back by three readers; and code that overlaps.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use blazesym::symbolize::source::{Gsym as GsymSource, GsymData, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 
 use super::*;
-use crate::code::{CodeEvent, CodeInline, CodeLoad, CodeMap, CodeOrigin, LineRow, SourceRows};
 use crate::gsym::Gsym;
-use crate::jitdump::{DumpReader, ReaderOptions};
 use crate::symbol::names;
-use crate::units::{Avma, MonoNs};
+use jitprof_common::units::{Avma, MonoNs};
+use jitprof_jitdump::code::{CodeEvent, CodeInline, CodeLoad, CodeMap, CodeOrigin, LineRow, SourceRows};
+use jitprof_jitdump::{DumpReader, ReaderOptions};
 
 const LAST: MonoNs = MonoNs(u64::MAX - 1);
 
 fn events_of(fixture: &str) -> Vec<CodeEvent> {
-    let path = format!("{}/fixtures/jitdump/{fixture}.dump.gz", env!("CARGO_MANIFEST_DIR"));
-    let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    let bytes = jitprof_jitdump::test_data::fixture(fixture);
     let mut events = Vec::new();
     DumpReader::new(ReaderOptions::default()).read(&bytes, &mut |event| events.push(event));
     events
@@ -60,13 +57,19 @@ fn living(events: &[CodeEvent]) -> Vec<&CodeLoad> {
     living.into_values().collect()
 }
 
-/// File and line of a byte, from the rows as they are announced, else from the name. Rows without a line do not count.
+/// File and line of a byte, from the rows as they are announced, else from the name. Rows without a line are rows of the
+/// name's, if it has one.
 fn place_of(load: &CodeLoad, offset: u64) -> Option<(String, u32)> {
-    let rows: Vec<LineRow> =
-        load.lines.iter().filter(|row| row.line > 0 && u64::from(row.offset) < load.size).collect();
+    let named = names::classify(&load.name, load.origin).source;
     if load.lines.is_empty() {
-        return names::classify(&load.name, load.origin).source.map(|place| (place.file.to_string(), place.line));
+        return named.map(|place| (place.file.to_string(), place.line));
     }
+    let of_name = |row: LineRow| match (row.line, &named) {
+        (0, named) => named.as_ref().map(|place| LineRow { file: Arc::clone(&place.file), line: place.line, ..row }),
+        _ => Some(row),
+    };
+    let rows: Vec<LineRow> =
+        load.lines.iter().filter_map(of_name).filter(|row| u64::from(row.offset) < load.size).collect();
     let reached = rows.iter().rev().find(|row| u64::from(row.offset) <= offset).or(rows.first());
     reached.map(|row| (row.file.to_string(), row.line))
 }
@@ -227,7 +230,7 @@ fn named(list: &[(u64, u32, &str)]) -> Vec<(u64, u32, String)> {
 }
 
 #[test]
-fn the_last_writer_wins_and_an_earlier_moment_has_the_earlier_code() {
+fn the_last_writer_wins_and_an_earlier_time_has_the_earlier_code() {
     let events = [
         load(10, 0x1000, 0x100, "old", CodeOrigin::Jitdump),
         load(10, 0x2000, 0x10, "stays", CodeOrigin::Jitdump),

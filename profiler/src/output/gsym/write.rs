@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 
 use super::inlines;
 use super::snapshot::{Part, Snapshot};
-use crate::code::CodeOrigin;
 use crate::symbol::names;
+use jitprof_jitdump::code::CodeOrigin;
 
 /// Identifies what a file describes: 16 bytes, for the header's uuid. Equal parts give an equal uuid, on every machine
 /// and in every version: it is FNV-1a of 128 bits over the parts, each with its length before it.
@@ -39,7 +39,7 @@ pub enum WriteError {
     /// Beyond what version 1 can say, which is 4 GiB.
     #[error("the code does not fit into a GSYM file: {0}")]
     Format(gsym_rs::Error),
-    /// The output.
+    /// The output cannot be written.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -87,15 +87,21 @@ fn function_of(part: &Part<'_>, writer: &mut Writer) -> gsym_rs::Result<Function
 fn lines_of(part: &Part<'_>, end: u64, writer: &mut Writer) -> gsym_rs::Result<Vec<LineEntry>> {
     let hit = part.function;
     let mut lines: Vec<LineEntry> = Vec::new();
+    let named = names::classify(hit.name(), hit.origin()).source.map(|place| (place.file, place.line));
     let Some(rows) = hit.rows() else {
-        let named = names::classify(hit.name(), hit.origin()).source.map(|place| (place.file, place.line));
         let source = || hit.source().map(|file| (Arc::clone(file), 0));
         if let Some((file, line)) = named.or_else(source) {
             lines.push(LineEntry::new(part.start, writer.file(&file)?, line));
         }
         return Ok(lines);
     };
-    for row in rows.iter().filter(|row| row.line > 0) {
+    for row in rows.iter() {
+        // Where no line is known it is the one on which the function begins, as in a profile.
+        let (file, line) = match (row.line, &named) {
+            (0, Some((file, line))) => (file, *line),
+            (0, None) => continue,
+            (line, _) => (&row.file, line),
+        };
         let address = hit.start().0.saturating_add(row.offset.into()).max(part.start);
         if address >= end {
             break;
@@ -104,7 +110,7 @@ fn lines_of(part: &Part<'_>, end: u64, writer: &mut Writer) -> gsym_rs::Result<V
         if lines.last().is_some_and(|last| last.address == address) {
             lines.pop();
         }
-        lines.push(LineEntry::new(address, writer.file(&row.file)?, row.line));
+        lines.push(LineEntry::new(address, writer.file(file)?, line));
     }
     if let Some(first) = lines.first_mut() {
         first.address = part.start;

@@ -11,13 +11,13 @@ pub enum PprofError {
     /// It is larger than the reader takes, packed or unpacked.
     #[error("it is larger than {} MiB unpacked; profile for a shorter time", limit_bytes >> 20)]
     TooLarge {
-        /// The limit.
+        /// The most that the reader takes.
         limit_bytes: u64,
     },
     /// It is no protobuf of this shape.
     #[error("it is no pprof file, or damaged: {field} at byte {offset}: {what}")]
     Wire {
-        /// Which message.
+        /// The message or field that is damaged.
         field: &'static str,
         /// Where, in the unpacked file.
         offset: usize,
@@ -27,19 +27,19 @@ pub enum PprofError {
     /// An index leads nowhere.
     #[error("it is damaged: {field} at byte {offset}: there is no {what} {index}")]
     Index {
-        /// Which message.
+        /// The field that holds the index.
         field: &'static str,
         /// Where, in the unpacked file.
         offset: usize,
         /// What the index is of.
         what: &'static str,
-        /// The index.
+        /// The index as read.
         index: u64,
     },
     /// A table has more entries than the reader takes.
     #[error("{field} at byte {offset}: there are more than {limit} of them, which is more than jitprof takes")]
     TooMany {
-        /// Which message.
+        /// The table's name in the format.
         field: &'static str,
         /// Where, in the unpacked file.
         offset: usize,

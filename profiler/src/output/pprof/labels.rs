@@ -9,7 +9,7 @@ use super::error::PprofError;
 use super::tables::Tables;
 use super::wire::Message;
 use crate::profile::{Labels, Task};
-use crate::units::{Pid, Tid};
+use jitprof_common::units::{Pid, Tid};
 
 /// Labels of one sample that are looked at.
 const MAX_LABELS: usize = 256;

@@ -11,9 +11,9 @@ use super::sources::{ReadLimits, unpack};
 use super::tables::{Line, Location, Tables};
 use super::values::Values;
 use super::wire::Message;
-use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, ProfileMeta, SampledEvent, StackId, Task, TaskId};
+use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, ProfileMeta, Row, SampledEvent, StackId, Task, TaskId};
 use crate::symbol::FrameKind;
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
 /// Stands for the callers that a stack had beyond the limit.
 const TOO_DEEP: &str = "[stack too deep to be read]";
@@ -31,7 +31,7 @@ pub(crate) struct PprofFile<'a> {
     values: Values,
 }
 
-/// A sample's numbers.
+/// A sample's locations and values, as the file has them.
 #[derive(Default)]
 struct Sample {
     locations: Vec<u64>,
@@ -61,7 +61,7 @@ pub fn read_pprof(source: impl Read) -> Result<Profile, PprofError> {
 }
 
 impl<'a> PprofFile<'a> {
-    /// Reads the tables.
+    /// Reads everything but the samples.
     ///
     /// # Errors
     /// [`PprofError`].
@@ -78,6 +78,7 @@ impl<'a> PprofFile<'a> {
     }
 
     /// What was merged into the file, as the archive numbers it.
+    #[cfg(feature = "serve")]
     pub(crate) fn parts(&self) -> &[u64] {
         &self.tables.parts
     }
@@ -102,18 +103,20 @@ impl<'a> PprofFile<'a> {
         self.tables.samples(|message| {
             let task = tasks.of(message, |task| passes(&task).then(|| profile.task(task)))?;
             let Some(task) = task else { return Ok(()) };
+            profile.set_holder(Some(profile.holder_of(task)));
             sample.read(message)?;
             let (count, cpu_ns) = self.values.of_sample(&sample.values, message)?;
             let stack = self.stack(profile, &mut made, &sample.locations, message)?;
-            profile.add_weighted(time, stack, task, count, cpu_ns);
+            profile.add_row(Row { time, task, stack, count, cpu_ns });
             Ok(())
         })
     }
 
-    /// Calls `visit` with the task, the samples and the CPU time of every sample, without looking at its stack.
+    /// Calls `visit` with each task and the CPU time of its samples, without looking at their stacks.
     ///
     /// # Errors
     /// [`PprofError`].
+    #[cfg(feature = "serve")]
     pub(crate) fn cpu_by_task(&self, mut visit: impl FnMut(&Task, u64)) -> Result<(), PprofError> {
         let mut tasks: Tasks<'_, '_, usize> = Tasks::new(&self.tables);
         let mut sums: Vec<(Task, u64)> = Vec::new();

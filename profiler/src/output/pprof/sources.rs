@@ -9,7 +9,7 @@ use super::error::PprofError;
 /// What a reader takes. Sizes and counts in a file are never believed: tables grow by what is really there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadLimits {
-    /// Unpacked bytes.
+    /// Bytes of the file after gzip.
     pub(crate) bytes: u64,
     /// Entries of each table.
     pub(crate) entries: usize,
@@ -22,14 +22,12 @@ pub(crate) struct ReadLimits {
 impl ReadLimits {
     /// For files that the user names: hours of a large host, within some hundred MiB of memory.
     pub(crate) const FILE: Self = Self { bytes: 512 << 20, entries: 4 << 20, stack_frames: 16 << 10, frames: 1 << 28 };
-    /// For files of the archive.
-    pub(crate) const ARCHIVE: Self = Self { bytes: 64 << 20, entries: 1 << 20, stack_frames: 4 << 10, frames: 1 << 26 };
 }
 
 /// Replaces `raw` by the unpacked bytes of a file that is gzipped or plain.
 ///
 /// # Errors
-/// It cannot be read, its gzip data is damaged or cut, or it is larger than `limits` allow.
+/// It cannot be read, its gzip data is damaged or truncated, or it is larger than `limits` allow.
 pub(crate) fn unpack(mut source: impl Read, limits: &ReadLimits, raw: &mut Vec<u8>) -> Result<(), PprofError> {
     raw.clear();
     let mut start = Vec::with_capacity(2);

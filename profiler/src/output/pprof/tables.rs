@@ -85,9 +85,9 @@ pub(super) struct Line {
     pub(super) line: u64,
 }
 
-/// A function.
+/// A function, its texts as indices of the string table.
 #[derive(Debug, Default)]
-pub(super) struct Function {
+pub(super) struct FunctionEntry {
     pub(super) name: u64,
     pub(super) system_name: u64,
     pub(super) file: u64,
@@ -109,7 +109,7 @@ pub(super) struct Tables<'a> {
     pub(super) mappings: ById<Mapping>,
     pub(super) locations: ById<Location>,
     pub(super) lines: Vec<Line>,
-    pub(super) functions: ById<Function>,
+    pub(super) functions: ById<FunctionEntry>,
     pub(super) sample_types: Vec<ValueType>,
     pub(super) default_type: u64,
     pub(super) period_type: Option<ValueType>,
@@ -226,7 +226,7 @@ impl<'a> Tables<'a> {
 
     fn function(&mut self, message: Message<'a>) -> Result<(), PprofError> {
         fits(self.functions.len(), message, self.limits.entries)?;
-        let (mut id, mut function) = (0, Function::default());
+        let (mut id, mut function) = (0, FunctionEntry::default());
         message.fields(|number, value| {
             match number {
                 1 => id = value.number(message)?,

@@ -54,7 +54,7 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// The same bytes under the name of what they are.
+    /// The same message, called by a field's name in errors from here on.
     pub(super) fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }

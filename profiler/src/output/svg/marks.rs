@@ -11,11 +11,10 @@
 //! | 13 | before the subtitle | markup |
 //! | 14 | after the subtitle | markup and the legend |
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::super::color::Class;
-use super::super::tree::Look;
+use super::super::look::Look;
 
 pub(super) const LINE_START: char = '\x11';
 const SEMICOLON: char = '\x12';
@@ -62,9 +61,9 @@ pub(super) fn marked(line: &mut String, look: &Look, by_kind: bool) {
 
 /// What the colours mean.
 pub(super) enum Legend {
-    /// Nothing that can be said.
+    /// Colours that say nothing of the frames: there is no legend.
     None,
-    /// These classes, in order.
+    /// Each class has a colour; these are in the picture, in order.
     Kinds(Vec<Class>),
     /// What changed; inferno's colours of a difference.
     Change,
@@ -80,13 +79,7 @@ impl<W: Write> Unmarked<W> {
     pub(super) fn new(inner: W, legend: &Legend) -> Self {
         let legend = match legend {
             Legend::None => String::new(),
-            Legend::Kinds(classes) => {
-                let entry = |class: &Class| {
-                    let color = class.color();
-                    (format!("#{:02x}{:02x}{:02x}", color.r, color.g, color.b), class.label())
-                };
-                legend_markup(classes.iter().map(entry))
-            }
+            Legend::Kinds(classes) => legend_markup(classes.iter().map(|class| (class.hex(), class.label()))),
             Legend::Change => {
                 let colors = [("#ff6464", "more than before"), ("#fafafa", "as before"), ("#6464ff", "less")];
                 legend_markup(colors.into_iter().map(|(color, label)| (color.to_owned(), label)))
@@ -133,21 +126,30 @@ fn is_mark(byte: u8) -> bool {
     matches!(byte, 0x00..=0x08 | 0x0b | 0x0c | 0x0e..=0x1f)
 }
 
-/// Colours with what they mean.
+/// How the head of the picture fits a narrow window: smaller, and with the legend in two lines.
+const STYLE: &str = "<style>.narrow{display:none}@media(max-width:620px){#title{font-size:13px}#subtitle{font-size:10px}\
+.legend{font-size:8px}.wide{display:none}.narrow{display:inline}}</style>";
+
+/// Colours with what they mean, behind the subtitle: inferno's element for that is ended, and ends the legend's.
 fn legend_markup(entries: impl Iterator<Item = (String, &'static str)>) -> String {
-    let mut markup = String::new();
-    for (color, label) in entries {
-        write!(
-            markup,
-            "<tspan fill=\"{color}\" stroke=\"#777\" stroke-width=\"0.5\">\u{25a0}</tspan>\u{a0}{}\u{a0} ",
-            label.replace(' ', "\u{a0}"),
-        )
-        .expect("invariant: writing to a String does not fail");
+    let entries: Vec<String> = entries
+        .map(|(color, label)| {
+            format!(
+                "<tspan fill=\"{color}\" stroke=\"#777\" stroke-width=\"0.5\">\u{25a0}</tspan>\u{a0}{}",
+                label.replace(' ', "\u{a0}"),
+            )
+        })
+        .collect();
+    if entries.is_empty() {
+        return String::new();
     }
-    if markup.is_empty() {
-        return markup;
-    }
-    // White space of either kind: the legend is centred.
-    markup.truncate(markup.trim_end().len());
-    format!(r#"<tspan id="legend" x="50%" y="52">{markup}</tspan>"#)
+    // Each line is centred: nothing but the blanks between two entries.
+    let line = |entries: &[String]| entries.join("\u{a0} ");
+    let (first, second) = entries.split_at(entries.len().div_ceil(2));
+    format!(
+        r#"</text>{STYLE}<text class="legend" text-anchor="middle"><tspan id="legend" class="wide" x="50%" y="52">{}</tspan><tspan class="narrow" x="50%" y="49">{}</tspan><tspan class="narrow" x="50%" y="59">{}</tspan>"#,
+        line(&entries),
+        line(first),
+        line(second)
+    )
 }

@@ -12,7 +12,7 @@ fn the_same_samples_in_another_order_give_the_same_bytes() {
         per_thread: true,
         per_process: true,
         reverse: true,
-        inverted: true,
+        upwards: true,
         colors: "java".parse().unwrap(),
         ..OutputOptions::default()
     };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::{Amount, Diff, Normalize};
+use crate::profile::{Diff, Normalize, Top};
 
 /// `main` calls `a` and `b`, so many samples each, in so many seconds.
 fn split(a: u64, b: u64, duration_s: u64) -> Profile {
@@ -28,7 +28,7 @@ fn the_top_table_has_own_and_total_and_counts_recursion_once() {
     };
     let elsewhere = Frame { address: 77, ..f.clone() };
     let profile = profile(&[sample(&[&main, &f, &elsewhere, &f], 30), sample(&[&main], 10), sample(&[], 60)]);
-    let top = profile.top();
+    let top = Top::of(&profile);
     assert_eq!(top.all.samples, 100);
     let rows: Vec<_> = top.rows.iter().map(|row| (row.function.name, row.own.samples, row.total.samples)).collect();
     assert_eq!(rows, [("f", 30, 30), ("main", 10, 40)]);
@@ -69,11 +69,22 @@ fn a_change_is_told_by_share_time_and_seconds() {
 fn the_tree_has_both_sides_and_adds_up() {
     let (before, after) = (split(30, 10, 10), split(0, 5, 10));
     let diff = Diff::new(&before, &after, Normalize::Total);
-    let samples = |both: [Amount; 2]| both.map(|amount| amount.samples);
-    assert_eq!(samples(diff.nodes[0].total), [40, 5]);
-    let node = |name| diff.nodes.iter().skip(1).find(|node| diff.functions[node.function].name == name).unwrap();
-    assert_eq!((samples(node("main").own), samples(node("main").total)), ([0, 0], [40, 5]));
-    assert_eq!((samples(node("a").own), samples(node("b").own)), ([30, 0], [10, 5]));
+    let json = text(|out| {
+        write_diff([&before, &after], &diff, Format::Firefox, &OutputOptions::default(), out).unwrap();
+    });
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let nodes = json["nodes"].as_array().unwrap();
+    assert_eq!(nodes[0]["total"], serde_json::json!([40, 5]));
+    let node = |name| {
+        let function = json["functions"].as_array().unwrap().iter().position(|function| function["name"] == name);
+        nodes.iter().skip(1).find(|node| node["function"].as_u64() == function.map(|at| at as u64)).unwrap()
+    };
+    assert_eq!(
+        (&node("main")["own"], &node("main")["total"]),
+        (&serde_json::json!([0, 0]), &serde_json::json!([40, 5]))
+    );
+    assert_eq!((&node("a")["own"], &node("b")["own"]), (&serde_json::json!([30, 0]), &serde_json::json!([10, 5])));
+    assert!(nodes.iter().enumerate().skip(1).all(|(at, node)| node["parent"].as_u64().unwrap() < at as u64));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::output::counted::CountedTree;
+use crate::output::look::Looks;
 
 /// The sum of a folded file's counts, read as every reader does it.
 pub(super) fn total(folded: &str) -> u64 {
@@ -71,10 +73,11 @@ fn a_tree_that_is_full_says_so_and_keeps_the_total() {
         })
         .collect();
     let options = OutputOptions::default();
-    let tree = super::super::tree::Tree::with_max_nodes(&profile(&samples), &options, false, |look| look, 50);
-    assert_eq!(tree.nodes[0].total, 100);
-    assert!(tree.nodes.len() <= 100);
-    assert!(tree.looks.iter().any(|look| look.name == "[too many frames]"));
+    let looks = Looks { options: &options, dress: |look| look };
+    let tree = CountedTree::with_max_nodes(&profile(&samples), &looks, false, 50);
+    assert_eq!(tree.total(), 100);
+    assert!(tree.samples.len() <= 100);
+    assert!((1..tree.samples.len()).any(|node| tree.look(node).name == "[too many frames]"));
 }
 
 proptest! {

@@ -98,6 +98,41 @@ fn a_symbolic_link_is_not_followed() {
 }
 
 #[test]
+fn own_descriptors_are_written_under_any_of_their_names() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&writer);
+    for directory in ["/dev/fd", "/proc/self/fd"] {
+        let path = Path::new(directory).join(number.to_string());
+        check_writable(&Destination::File(path.clone())).unwrap();
+        write_text(&path, "ours").unwrap();
+    }
+    drop(writer);
+    let mut got = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut got).unwrap();
+    assert_eq!(got, "oursours");
+    for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        assert_eq!(Destination::from_argument(Path::new(name)), Destination::Stdout, "{name}");
+    }
+    check_writable(&Destination::File("/dev/fd/12345".into())).unwrap_err();
+}
+
+#[test]
+fn what_has_no_place_gets_one_for_itself_that_only_its_owner_reads() {
+    let path = Path::new("/nowhere/that/is/out.svg");
+    let place = |text: &str| write_aside(path, |writer| Ok(writer.write_all(text.as_bytes())?)).unwrap();
+    let (one, other) = (place("one"), place("other"));
+    assert_ne!(one, other);
+    for (place, text) in [(&one, "one"), (&other, "other")] {
+        assert_eq!((place.file_name(), fs::read_to_string(place).unwrap().as_str()), (path.file_name(), text));
+        let directory = place.parent().unwrap();
+        assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::remove_dir_all(directory).unwrap();
+    }
+    write_aside(Path::new("/"), |_| Ok(())).unwrap_err();
+    write_aside(path, |_| Err(OutputError::NoSamples)).unwrap_err();
+}
+
+#[test]
 fn a_link_planted_under_the_temporary_name_is_not_followed() {
     let directory = tempfile::tempdir().unwrap();
     let victim = directory.path().join("victim");

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::profile::{ProfileMeta, SampledEvent, Task};
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 mod agreement;
 mod diff;
@@ -14,6 +14,7 @@ mod folded;
 mod format;
 mod pprof;
 mod pprof_read;
+#[cfg(feature = "plog")]
 mod spans;
 mod speed;
 mod svg;

@@ -7,8 +7,10 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use prost::Message;
 
-use super::super::proto::{self, Function, Label, Line, Location, Mapping, Sample, ValueType};
+use super::super::proto::{self, Label, Line, Location, Mapping, ProtoFunction, Sample, ValueType};
 use super::*;
+use crate::output::pprof::read::PprofFile;
+use crate::output::pprof::sources::{ReadLimits, unpack};
 use crate::profile::{FrameId, Row};
 
 fn written(profile: &Profile) -> Vec<u8> {
@@ -95,8 +97,13 @@ fn go_file() -> Vec<u8> {
     let strings = ["", "samples", "count", "cpu", "nanoseconds", "main.main", "main.go", "runtime.mcall", "/bin/srv"];
     let number = |text: &str| i64::try_from(strings.iter().position(|known| *known == text).unwrap()).unwrap();
     let value = |kind, unit| ValueType { r#type: number(kind), unit: number(unit) };
-    let function =
-        |id, name| Function { id, name: number(name), system_name: number(name), filename: number("main.go"), kind: 0 };
+    let function = |id, name| ProtoFunction {
+        id,
+        name: number(name),
+        system_name: number(name),
+        filename: number("main.go"),
+        kind: 0,
+    };
     let location = |id, lines: &[(u64, i64)]| Location {
         id,
         mapping_id: 7,
@@ -177,11 +184,11 @@ fn a_file_that_unpacks_without_end_is_refused() {
     assert!(bomb.len() < 8192);
     let limits = ReadLimits { bytes: 1 << 20, ..ReadLimits::FILE };
     let mut raw = Vec::new();
-    let result = unpack_pprof(&*bomb, &limits, &mut raw);
+    let result = unpack(&*bomb, &limits, &mut raw);
     assert!(matches!(result, Err(PprofError::TooLarge { limit_bytes: 1_048_576 })));
     assert!(raw.capacity() <= 4 << 20);
     // Several members, as `cat a.gz b.gz` makes them, count together.
-    let result = unpack_pprof(&*[&*bomb, &*bomb].concat(), &ReadLimits { bytes: 6 << 20, ..limits }, &mut raw);
+    let result = unpack(&*[&*bomb, &*bomb].concat(), &ReadLimits { bytes: 6 << 20, ..limits }, &mut raw);
     assert!(matches!(result, Err(PprofError::TooLarge { .. })));
 }
 
@@ -205,7 +212,7 @@ fn frames_that_multiply_are_bounded() {
     let location = vec![Location { id: 1, line: lines, ..Location::default() }];
     let sample_type = vec![ValueType { r#type: 1, unit: 2 }];
     let strings = ["", "samples", "count", "f"].map(str::to_owned).to_vec();
-    let function = vec![Function { id: 1, name: 3, ..Function::default() }];
+    let function = vec![ProtoFunction { id: 1, name: 3, ..ProtoFunction::default() }];
     let tables = proto::Profile { sample_type, location, function, string_table: strings, ..proto::Profile::default() };
     let mut file = tables.encode_to_vec();
     let sample = Sample { location_id: vec![1; 1000], value: vec![1], label: vec![] };

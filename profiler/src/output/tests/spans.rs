@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::super::firefox_spans::write_at_most;
 use super::super::proto;
 use super::*;
-use crate::jitdump::ByteOrder;
 use crate::plog::writer::LogFields;
 use crate::plog::{Entry, ImportOptions, Log, PlogError, ThreadMap, Trace, span_profile};
+use jitprof_jitdump::ByteOrder;
 
 const ENTRY: Entry = Entry { timestamp: 0, duration: 0, thread: 0xa0, trace_id: 1, type_id: 1, designator: 7 };
 

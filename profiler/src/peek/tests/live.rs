@@ -1,17 +1,20 @@
 //! Real runtimes: which names are known while they run. Needs root (or ptrace permission) and the runtime.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::code::CodeEvent;
-use crate::jitdump::{DumpTail, ReaderOptions};
-use crate::peek::{Peek, PeekStats};
-use crate::process::discover::{find_dumps, is_jitdump};
-use crate::process::open::open_mapping;
+use crate::peek::{DumpEnd, Peek, PeekStats, Sight, look};
+use crate::process::discover::{is_jitdump, is_marker};
+use crate::process::monotonic_now;
+use crate::process::open::{FileId, MapPlace, open_mapping};
 use crate::process::procfs;
-use crate::units::Pid;
+use jitprof_common::units::Pid;
+use jitprof_jitdump::code::CodeEvent;
+use jitprof_jitdump::{DumpStream, DumpTail, ReaderOptions};
 
 struct Running(Child);
 
@@ -87,25 +90,25 @@ fn watch(mut command: Command, wanted: &[&str]) -> PeekStats {
     let begun = Instant::now();
     let mut child = Running(command.stdout(Stdio::null()).spawn().expect("the runtime starts"));
     let pid = Pid(child.0.id());
-    let mut opened: Option<(DumpTail, Peek, PathBuf)> = None;
+    let mut opened: Option<(DumpTail, Peek, File, PathBuf)> = None;
     let (mut in_file, mut peeked) = (HashSet::new(), Vec::new());
     let mut known_at: Vec<Option<Duration>> = vec![None; wanted.len()];
     while child.0.try_wait().expect("the target can be waited for").is_none() {
         std::thread::sleep(Duration::from_millis(20));
-        let Some((tail, peek, _)) = &mut opened else {
+        let Some((tail, peek, file, _)) = &mut opened else {
             opened = open_dump(pid);
             continue;
         };
-        tail.poll(&mut |event| in_file.extend(announced(&event))).expect("the dump can be read");
-        peeked.extend(peek.poll(tail).iter().filter_map(announced));
+        tail.poll(monotonic_now, &mut |event| in_file.extend(announced(&event))).expect("the dump can be read");
+        peeked.extend(poll(peek, pid, file, tail.stream()).iter().filter_map(announced));
         for (wanted, at) in wanted.iter().zip(&mut known_at).filter(|(_, at)| at.is_none()) {
             if in_file.iter().chain(&peeked).any(|(name, ..)| name.contains(wanted)) {
                 *at = Some(begun.elapsed());
             }
         }
     }
-    let (mut tail, peek, path) = opened.expect("the dump was found");
-    tail.poll(&mut |event| in_file.extend(announced(&event))).expect("the dump can be read");
+    let (mut tail, peek, _, path) = opened.expect("the dump was found");
+    tail.poll(monotonic_now, &mut |event| in_file.extend(announced(&event))).expect("the dump can be read");
     std::fs::remove_file(path).expect("the dump can be removed");
     let stats = peek.stats();
     println!("{} peeked, {} in the file at last; {stats:?}", peeked.len(), in_file.len());
@@ -120,18 +123,26 @@ fn watch(mut command: Command, wanted: &[&str]) -> PeekStats {
     stats
 }
 
-fn open_dump(pid: Pid) -> Option<(DumpTail, Peek, PathBuf)> {
+fn poll(peek: &mut Peek, pid: Pid, file: &File, stream: &DumpStream) -> Vec<CodeEvent> {
+    let meta = file.metadata().expect("the dump can be looked at");
+    let who = (pid, FileId(1), (meta.dev(), meta.ino()));
+    let wanted = DumpEnd::of(stream).and_then(|end| peek.look(who, end, monotonic_now()));
+    wanted.map_or_else(Vec::new, |wanted| peek.take(look(&wanted, file), stream, monotonic_now()))
+}
+
+fn open_dump(pid: Pid) -> Option<(DumpTail, Peek, File, PathBuf)> {
     let maps = procfs::maps(pid).ok()?;
-    let dump = find_dumps(&maps.mappings).into_iter().next()?;
-    let file = open_mapping(pid, &dump.mapping).expect("the dump can be opened").file;
+    let dump = maps.mappings.iter().find(|mapping| is_marker(mapping))?;
+    let file = open_mapping(pid, &MapPlace::of(dump)).expect("the dump can be opened").file;
     // Before its first flush the file is empty, and the mapping is all there is to go by.
     let empty = file.metadata().is_ok_and(|meta| meta.len() == 0);
     assert!(empty || is_jitdump(&file).expect("the dump can be read"));
     let status = procfs::status(pid).ok()?;
     let start = procfs::stat(pid).ok()?.start();
-    let peek = Peek::new(pid, status.own_pid(), start, file.try_clone().ok()?).ok()?;
-    let path = PathBuf::from(&*dump.mapping.path);
-    Some((DumpTail::new(file, ReaderOptions::default()), peek, path))
+    let peek = Peek::new(status.own_pid(), start);
+    let kept = file.try_clone().ok()?;
+    let path = PathBuf::from(&*dump.path);
+    Some((DumpTail::new(file, ReaderOptions::default()), peek, kept, path))
 }
 
 fn python(program: &str) -> Command {
@@ -172,4 +183,15 @@ fn hot_functions_of_node_are_known_while_it_runs() {
 fn a_node_that_reuses_code_addresses_is_never_read_wrongly() {
     let dir = tempfile::tempdir().expect("a directory");
     watch(node(NODE_REUSE, dir.path()), &[]);
+}
+
+#[test]
+fn a_process_that_has_ended_is_not_one_that_may_not_be_read() {
+    let mut child = Command::new("true").stdout(Stdio::null()).spawn().unwrap();
+    let via = Pid(child.id());
+    child.wait().unwrap();
+    let file = tempfile::tempfile().unwrap();
+    let end = DumpEnd { file_len: 512, torn: Vec::new(), owed: 0, at_start: false, monotonic: true, lines: false };
+    let wanted = Peek::new(via.0, monotonic_now()).look((via, FileId(1), (0, 0)), end, monotonic_now()).unwrap();
+    assert_eq!(look(&wanted, &file), Sight::NoDescriptor);
 }

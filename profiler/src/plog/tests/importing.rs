@@ -161,7 +161,7 @@ fn more_threads_than_are_kept_apart_share_one() {
     assert!(warnings[0].contains("threads"));
 }
 
-/// The stacks at each moment, found the slow way.
+/// The stacks at a time, found the slow way.
 fn naive(entries: &[Entry], at: u64) -> Vec<u32> {
     let mut open: Vec<(u64, std::cmp::Reverse<u64>, usize, u32)> = entries
         .iter()
@@ -177,7 +177,7 @@ fn naive(entries: &[Entry], at: u64) -> Vec<u32> {
 
 proptest! {
     #[test]
-    fn every_moment_has_the_spans_that_were_open_then(
+    fn every_time_has_the_spans_that_were_open_then(
         raw in prop::collection::vec((0..60_u64, 0..20_u64, 1..5_u32), 0..40),
         in_memory in 1..50_usize,
     ) {

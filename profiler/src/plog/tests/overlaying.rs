@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::profile::{Profile, ProfileMeta, SampledEvent, Task};
 use crate::symbol::{Frame, FrameKind};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// Samples of `work` at these times of these threads, in a recording from 1000 to 2000.
 fn recorded(samples: &[(u64, u32)]) -> Profile {
@@ -63,7 +63,8 @@ fn log(start: u64) -> Vec<u8> {
 fn placed(log: &[u8], profile: &mut Profile, rules: &[&str], offset_ns: i64) -> Placed {
     let rules: Vec<ThreadRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let (trace, _) = import(log).unwrap();
-    place(profile, &trace, &mut ThreadMap::told(&rules), offset_ns, u64::MAX, 0).unwrap()
+    let times = SampleTimes { offset_ns, slack_ns: 0, bucket_ns: u64::MAX };
+    place(profile, &trace, &mut ThreadMap::told(&rules), times).unwrap()
 }
 
 const SAMPLES: [(u64, u32); 7] = [(1099, 5), (1100, 5), (1119, 5), (1120, 5), (1150, 5), (1200, 5), (1130, 6)];

@@ -6,6 +6,8 @@
 //! 0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1a2b_….slice/cri-containerd-9d3e….scope
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 /// Lines that are read; there are some 14 controllers.
 const MAX_LINES: usize = 64;
 /// Bytes of a value that are kept: the kernel's own limit of a path is four times this.
@@ -16,7 +18,7 @@ const ID_DIGITS: usize = 64;
 const UNIT_SUFFIXES: [&str; 5] = [".service", ".scope", ".socket", ".mount", ".swap"];
 
 /// Where a process stands among the control groups. All of it is text that others chose.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cgroup {
     /// The path in the hierarchy of version 2 if it says anything, else in systemd's, else in another of version 1;
     /// `/` for the root.

@@ -14,7 +14,7 @@ pub(super) use cgroup::{container, unit};
 pub use users::{Users, parse_passwd};
 
 use crate::process::procfs::{self, ProcError};
-use crate::units::{MonoNs, Pid};
+use jitprof_common::units::{MonoNs, Pid};
 
 /// Who a process is, as /proc says it.
 #[derive(Clone, Debug, PartialEq, Eq)]

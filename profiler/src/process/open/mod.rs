@@ -18,12 +18,49 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
 use crate::process::procfs::proc_path;
 use crate::process::sys;
-use crate::units::Pid;
+use jitprof_common::units::{Avma, Pid};
+
+/// Names a file for as long as a recording, or a look at a process, takes: whoever asks for it to be opened chooses the
+/// number. Numbers are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileId(pub u32);
+
+/// The vDSO's name. It needs not be opened.
+pub const VDSO: FileId = FileId(0);
+
+/// Where a mapping is, and what is known of its file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MapPlace {
+    /// First byte.
+    pub start: Avma,
+    /// One past the last byte.
+    pub end: Avma,
+    /// As the process sees it.
+    pub path: Arc<str>,
+    /// 0 if it is not known.
+    pub inode: u64,
+    /// As the kernel says it of the mapping, which is not what stat(2) says on every file system. It tells whose answer is
+    /// waited for; no identity is made of it.
+    #[serde(skip)]
+    pub device: Device,
+}
+
+impl MapPlace {
+    /// Of a mapping.
+    pub fn of(mapping: &Mapping) -> Self {
+        let Mapping { start, end, inode, device, .. } = *mapping;
+        Self { start, end, path: Arc::clone(&mapping.path), inode, device }
+    }
+}
 
 /// A target's file, open for reading.
 #[derive(Debug)]
@@ -37,7 +74,7 @@ pub struct TargetFile {
 }
 
 /// What fstat(2) says about a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileIdentity {
     /// Its device, as stat(2) reports it.
     pub device: Device,
@@ -51,6 +88,9 @@ pub struct FileIdentity {
     pub len: u64,
     /// When its inode was last changed, in seconds and nanoseconds: an inode may be used again, or written anew.
     pub changed: (i64, i64),
+    /// When its contents were last changed, in seconds and nanoseconds; its owner can set it.
+    #[serde(default)]
+    pub modified: (i64, i64),
     /// The block size that the file system recommends, which stdio buffers take theirs from.
     pub block_size: u64,
 }
@@ -106,7 +146,7 @@ pub enum OpenError {
         target: u32,
     },
     /// Another failure.
-    #[error("cannot open {}", path.display())]
+    #[error("cannot open {}: {source}", path.display())]
     Io {
         /// The path, in the target's root.
         path: PathBuf,
@@ -119,7 +159,7 @@ pub enum OpenError {
 ///
 /// # Errors
 /// [`OpenError`], also where [`open_mapping`] finds a second way.
-pub fn identify_mapping(pid: Pid, mapping: &Mapping) -> Result<FileIdentity, OpenError> {
+pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, OpenError> {
     let shown = Path::new(&*mapping.path);
     let meta = std::fs::metadata(map_file(pid, mapping)).map_err(|error| failed(shown, error))?;
     if !meta.is_file() {
@@ -132,7 +172,7 @@ pub fn identify_mapping(pid: Pid, mapping: &Mapping) -> Result<FileIdentity, Ope
 ///
 /// # Errors
 /// [`OpenError`] of the second way, if both fail.
-pub fn open_mapping(pid: Pid, mapping: &Mapping) -> Result<TargetFile, OpenError> {
+pub fn open_mapping(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
     let direct = reach(&map_file(pid, mapping), 0)
         .and_then(|path| reopen(&path, Path::new(&*mapping.path), OpenedVia::MapFiles));
     match direct {
@@ -150,7 +190,7 @@ pub fn open_mapping(pid: Pid, mapping: &Mapping) -> Result<TargetFile, OpenError
     }
 }
 
-fn map_file(pid: Pid, mapping: &Mapping) -> PathBuf {
+fn map_file(pid: Pid, mapping: &MapPlace) -> PathBuf {
     proc_path(pid, &format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0))
 }
 
@@ -161,7 +201,7 @@ fn map_file(pid: Pid, mapping: &Mapping) -> PathBuf {
 /// Its refusal.
 pub fn check_open_in_root() -> io::Result<()> {
     let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open("/")?;
-    sys::open_in_root(root.as_fd(), c".", libc::O_PATH | libc::O_CLOEXEC).map(drop)
+    sys::open_in_root(root.as_fd(), c".", OFlags::PATH).map(drop)
 }
 
 /// Opens a path as the target itself would resolve it from its root directory.
@@ -169,34 +209,36 @@ pub fn check_open_in_root() -> io::Result<()> {
 /// # Errors
 /// [`OpenError`].
 pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
-    open_in(&proc_path(pid, "root"), path, 0)
+    open_in(&proc_path(pid, "root"), path, OFlags::empty())
 }
 
 /// Opens `/tmp/perf-N.map` of the target's root, N being its pid in its own namespace. The directory is writable for
-/// all, so the file must be the target's own or root's, and no symbolic link.
+/// all, so the file must belong to root or one of `users`, those that the target is or has
+/// been, and be no symbolic link.
 ///
 /// # Errors
 /// [`OpenError`]; mostly [`OpenError::NotFound`].
-pub fn open_perf_map(pid: Pid, own_pid: u32, target_uid: u32) -> Result<TargetFile, OpenError> {
+pub fn open_perf_map(pid: Pid, own_pid: u32, users: &[u32]) -> Result<TargetFile, OpenError> {
     let path = Path::new("/tmp").join(perf_map_name(own_pid));
-    let file = open_in(&proc_path(pid, "root"), &path, libc::O_NOFOLLOW)?;
-    check_owner(&path, file.identity.uid, target_uid)?;
+    let file = open_in(&proc_path(pid, "root"), &path, OFlags::NOFOLLOW)?;
+    check_owner(&path, file.identity.uid, users)?;
     Ok(file)
 }
 
-fn check_owner(path: &Path, owner: u32, target: u32) -> Result<(), OpenError> {
-    if owner != 0 && owner != target {
-        return Err(OpenError::ForeignOwner { path: path.to_owned(), owner, target });
+fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> {
+    if owner == 0 || users.contains(&owner) {
+        return Ok(());
     }
-    Ok(())
+    let target = users.last().copied().unwrap_or(0);
+    Err(OpenError::ForeignOwner { path: path.to_owned(), owner, target })
 }
 
-fn open_in(root: &Path, path: &Path, extra_flags: i32) -> Result<TargetFile, OpenError> {
+fn open_in(root: &Path, path: &Path, extra_flags: OFlags) -> Result<TargetFile, OpenError> {
     let root = reach(root, libc::O_DIRECTORY)?;
     let text =
         CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| OpenError::NotFound { path: path.to_owned() })?;
-    let flags = libc::O_PATH | libc::O_CLOEXEC | extra_flags;
-    let found = sys::open_in_root(root.as_fd(), &text, flags).map_err(|error| failed(path, error))?;
+    let found =
+        sys::open_in_root(root.as_fd(), &text, OFlags::PATH | extra_flags).map_err(|error| failed(path, error))?;
     reopen(&File::from(found), path, OpenedVia::Root)
 }
 
@@ -220,6 +262,13 @@ fn reopen(handle: &File, shown: &Path, via: OpenedVia) -> Result<TargetFile, Ope
 }
 
 impl FileIdentity {
+    /// Whether the same contents are behind two looks at a file: what else of its inode has changed, such as its number
+    /// of links, says nothing of them.
+    pub fn has_contents_of(&self, other: &Self) -> bool {
+        let of = |one: &Self| (one.st_dev, one.inode, one.uid, one.len, one.modified);
+        of(self) == of(other)
+    }
+
     /// From what was read of an open file.
     pub fn of(meta: &Metadata) -> Self {
         Self {
@@ -229,6 +278,7 @@ impl FileIdentity {
             uid: meta.uid(),
             len: meta.len(),
             changed: (meta.ctime(), meta.ctime_nsec()),
+            modified: (meta.mtime(), meta.mtime_nsec()),
             block_size: meta.blksize(),
         }
     }

@@ -8,10 +8,11 @@
 //! "\n", fs/proc/task_mmu.c): a backslash in a name is written as it is, so no other escape is decoded. Unlinked files
 //! carry ` (deleted)` at the end.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use crate::process::mapping::{Device, Mapping, MappingKind, Prot};
-use crate::units::{Avma, FileOffset};
+use jitprof_common::units::{Avma, FileOffset};
 
 /// More than `vm.max_map_count`'s default (65,530) allows.
 const MAX_MAPPINGS: usize = 100_000;
@@ -19,7 +20,7 @@ const MAX_MAPPINGS: usize = 100_000;
 const MAX_PATH_BYTES: usize = 4096;
 
 /// What `/proc/PID/maps` held, in ascending order of addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Maps {
     /// Every understood line.
     pub mappings: Vec<Mapping>,

@@ -4,6 +4,7 @@
 //! [`Pid`] read. `/proc` must be that of the initial pid namespace.
 
 mod maps;
+mod standing;
 mod stat;
 #[cfg(test)]
 mod tests;
@@ -14,9 +15,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use maps::{Maps, parse_maps};
+pub use standing::{Standing, context_switches, kernel_stack, standing, thread_state};
 pub use stat::{Stat, Status};
 
-use crate::units::{Pid, Tid};
+use jitprof_common::units::{Pid, Tid};
 
 /// The largest `/proc/PID/maps` that is read: room for `MAX_MAPPINGS` lines with long paths.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
@@ -44,7 +46,7 @@ pub enum ProcError {
         path: PathBuf,
     },
     /// Another failure.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -116,6 +118,16 @@ pub fn threads(pid: Pid) -> Result<Vec<Tid>, ProcError> {
 /// [`ProcError`].
 pub fn comm(pid: Pid) -> Result<String, ProcError> {
     let (bytes, _) = read_bounded(pid, &proc_path(pid, "comm"), MAX_STATUS_BYTES)?;
+    Ok(comm_text(&bytes))
+}
+
+/// A thread's name.
+///
+/// # Errors
+/// [`ProcError`].
+pub fn thread_comm(pid: Pid, tid: Tid) -> Result<String, ProcError> {
+    let path = proc_path(pid, "task").join(tid.0.to_string()).join("comm");
+    let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
     Ok(comm_text(&bytes))
 }
 

@@ -1,7 +1,10 @@
 //! `/proc/PID/stat` and `/proc/PID/status`.
 
+use std::time::Duration;
+
 use crate::process::sys;
-use crate::units::{MonoNs, Pid};
+use jitprof_common::units::{MonoNs, Pid};
+use serde::{Deserialize, Serialize};
 
 /// `PF_KTHREAD` of the kernel's `task_struct.flags`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -56,15 +59,20 @@ impl Stat {
     }
 
     /// The start on CLOCK_MONOTONIC, up to 10 ms early:
-    /// `start_ticks * 10 ms - (CLOCK_BOOTTIME - CLOCK_MONOTONIC)`, the difference being what it is now. A suspend
-    /// between start and now shifts it by as much.
+    /// `start_ticks * 10 ms - (CLOCK_BOOTTIME - CLOCK_MONOTONIC)`, the difference being what it was then, or when it was
+    /// first looked at.
     pub fn start(&self) -> MonoNs {
-        MonoNs(self.start_ticks.saturating_mul(TICK_NS).saturating_sub(sys::suspended_ns()))
+        MonoNs(sys::boot_to_mono_ns(self.start_ticks.saturating_mul(TICK_NS)))
+    }
+
+    /// How long ago it started, times of suspension included.
+    pub fn age(&self) -> Duration {
+        Duration::from_nanos(sys::since_boot_ns().saturating_sub(self.start_ticks.saturating_mul(TICK_NS)))
     }
 }
 
 /// What `/proc/PID/status` says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The process id in the reader's pid namespace.
     pub tgid: Pid,

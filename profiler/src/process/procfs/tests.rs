@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::process::{Device, MappingKind};
-use crate::units::{Avma, FileOffset};
+use jitprof_common::units::{Avma, FileOffset};
 
 const MAPS: &[u8] = b"\
 55d0c0a00000-55d0c0a21000 rw-p 00000000 00:00 0                          [heap]

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{PushKind, PushSettings, Settings, Time};
+use super::{PushKind, PushSettings, Settings, TokenSetting};
+use crate::times::Period;
 
 /// Samples per second at most: more is a recording of its own, not a service.
 const MAX_FREQUENCY_HZ: u32 = 10_000;
@@ -16,7 +17,7 @@ const MAX_TARGETS: usize = 16;
 /// A value that cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its key, such as `push[0].url`.
+    /// The value's key, such as `push[0].url`.
     pub key: String,
     /// What is wrong, and what to do.
     pub text: String,
@@ -32,6 +33,8 @@ pub(super) fn check(settings: &Settings) -> Result<(), Problem> {
     check_storage(settings)?;
     check_access(settings)?;
     check_metrics(settings)?;
+    #[cfg(feature = "parquet")]
+    settings.archive.parquet.as_ref().map_or(Ok(()), |parquet| check_parquet(parquet, settings))?;
     if settings.push.len() > MAX_TARGETS {
         return Err(problem("push", format!("has more than {MAX_TARGETS} targets")));
     }
@@ -80,7 +83,7 @@ fn check_sampling(settings: &Settings) -> Result<(), Problem> {
 }
 
 fn check_window(settings: &Settings) -> Result<(), Problem> {
-    let seconds = |time: Time| time.0.as_secs();
+    let seconds = |period: Period| period.0.as_secs();
     ensure((MIN_WINDOW_S..=MAX_WINDOW_S).contains(&seconds(settings.window.length)), "window.length", || {
         "must be from 1s to 1h".to_owned()
     })?;
@@ -104,8 +107,11 @@ fn check_access(settings: &Settings) -> Result<(), Problem> {
     ensure(http.listen.0.is_local() || http.token_file.is_some(), "http.listen", || {
         format!("{} can be reached from other machines; set `token_file`, or listen on 127.0.0.1", http.listen)
     })?;
-    ensure((0.05..=10_000.0).contains(&limits.max_cpu), "limits.max_cpu", || {
-        "is in percent of one CPU and must be from 0.05 to 10000".to_owned()
+    ensure(http.token_file.is_none() || http.token == TokenSetting::Random, "http.token", || {
+        "is none, but there is a `token_file`; choose one".to_owned()
+    })?;
+    ensure((0.01..=100.0).contains(&limits.max_cpu), "limits.max_cpu", || {
+        "is in percent of the whole machine, all its CPUs together, and must be from 0.01 to 100".to_owned()
     })?;
     ensure(limits.max_memory.0 >= 32 << 20, "limits.max_memory", || "must be 32MiB at least".to_owned())?;
     ensure(settings.storage.memory < limits.max_memory, "storage.memory", || {
@@ -118,6 +124,35 @@ fn check_metrics(settings: &Settings) -> Result<(), Problem> {
     ensure(metrics.top <= 10_000, "metrics.top", || "must be 10000 at most".to_owned())?;
     ensure(metrics.by.len() <= 8, "metrics.by", || "has more than 8 labels".to_owned())?;
     ensure(metrics.by.iter().all(|label| is_label(label)), "metrics.by", || LABEL.to_owned())
+}
+
+#[cfg(feature = "parquet")]
+fn check_parquet(parquet: &super::ParquetSettings, settings: &Settings) -> Result<(), Problem> {
+    const URLS: [&str; 6] = ["s3://", "gs://", "az://", "abfs://", "abfss://", "azure://"];
+    let at = |field: &str| format!("archive.parquet.{field}");
+    match (&parquet.directory, &parquet.url) {
+        (Some(directory), None) => ensure(directory.is_absolute(), &at("directory"), || absolute(directory))?,
+        (None, Some(url)) => {
+            ensure(URLS.iter().any(|scheme| url.starts_with(scheme)), &at("url"), || {
+                format!("`{url}` is none of s3://bucket/prefix, gs://…, az://…")
+            })?;
+            ensure(!url.contains(['@', '?']) || url.starts_with("abfs"), &at("url"), || {
+                "may hold a secret, which would be seen in log lines; use `options_file`".to_owned()
+            })?;
+        }
+        _ => return Err(problem("archive.parquet", "wants either `directory` or `url`")),
+    }
+    let (every, step) = (parquet.every.0.as_millis(), parquet.step.0.as_millis());
+    let window = settings.window.length.0.as_millis();
+    ensure(every >= 1000 && 3_600_000 % every == 0 && every >= window, &at("every"), || {
+        "must divide an hour, such as 10m or 1h, and be a window at least".to_owned()
+    })?;
+    ensure(step >= 1000 && every % step == 0, &at("step"), || "must divide `every`, such as 1m".to_owned())?;
+    ensure((64 << 10..=1 << 30).contains(&parquet.target_size.0), &at("target_size"), || {
+        "must be from 64KiB to 1GiB".to_owned()
+    })?;
+    ensure(parquet.add_labels.keys().all(|name| is_label(name)), &at("add_labels"), || LABEL.to_owned())?;
+    ensure(parquet.add_labels.len() <= 32, &at("add_labels"), || "has more than 32 labels".to_owned())
 }
 
 const LABEL: &str = "a label is letters, digits and _, such as comm, pid, container or unit";

@@ -16,15 +16,15 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file.
+    /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     File {
-        /// Which.
+        /// The configuration file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
-    /// Its text, or a value in it.
+    /// The file's text, or a value in it, is wrong.
     #[error("{place}: {text}")]
     Wrong {
         /// File, line and key.
@@ -59,44 +59,32 @@ impl fmt::Display for Place {
     }
 }
 
-impl Settings {
-    /// Reads a file, lets `change` put the command line over it, and checks the result. Without a file there are the
-    /// defaults.
-    ///
-    /// # Errors
-    /// [`ConfigError`], with the place.
-    pub fn load(path: Option<&Path>, change: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
-        let text = path.map(read).transpose()?.unwrap_or_default();
-        let mut settings: Self = toml::from_str(&text).map_err(|error| {
-            let offset = error.span().map(|span| span.start);
-            let place = Place {
-                file: path.map(Path::to_owned),
-                line: offset.map(|offset| line_of(&text, offset)),
-                key: offset.and_then(|offset| key_at(&text, offset)),
-            };
-            ConfigError::Wrong { place, text: error.message().to_owned() }
-        })?;
-        let in_file = settings.clone();
-        change(&mut settings);
-        check(&settings).map_err(|Problem { key, text: problem }| {
-            // A value that only the command line has is not in the file.
-            let from_file = check(&in_file).is_err_and(|first| first.key == key);
-            let span = from_file.then(|| span_of(&text, &key)).flatten();
-            let place = Place {
-                file: path.filter(|_| span.is_some()).map(Path::to_owned),
-                line: span.map(|span| line_of(&text, span.start)),
-                key: Some(key),
-            };
-            ConfigError::Wrong { place, text: problem }
-        })?;
-        Ok(settings)
-    }
-
-    /// The whole configuration as a file would have it.
-    pub fn to_toml(&self) -> String {
-        // Strings, numbers, lists and tables only: nothing here is without a form in TOML.
-        toml::to_string(self).unwrap_or_else(|error| format!("# {error}\n"))
-    }
+/// Reads a file, lets `change` put the command line over it, and checks the result.
+pub(super) fn load(path: Option<&Path>, change: impl FnOnce(&mut Settings)) -> Result<Settings, ConfigError> {
+    let text = path.map(read).transpose()?.unwrap_or_default();
+    let mut settings: Settings = toml::from_str(&text).map_err(|error| {
+        let offset = error.span().map(|span| span.start);
+        let place = Place {
+            file: path.map(Path::to_owned),
+            line: offset.map(|offset| line_of(&text, offset)),
+            key: offset.and_then(|offset| key_at(&text, offset)),
+        };
+        ConfigError::Wrong { place, text: error.message().to_owned() }
+    })?;
+    let in_file = settings.clone();
+    change(&mut settings);
+    check(&settings).map_err(|Problem { key, text: problem }| {
+        // A value that only the command line has is not in the file.
+        let from_file = check(&in_file).is_err_and(|first| first.key == key);
+        let span = from_file.then(|| span_of(&text, &key)).flatten();
+        let place = Place {
+            file: path.filter(|_| span.is_some()).map(Path::to_owned),
+            line: span.map(|span| line_of(&text, span.start)),
+            key: Some(key),
+        };
+        ConfigError::Wrong { place, text: problem }
+    })?;
+    Ok(settings)
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
@@ -189,7 +177,7 @@ mod tests {
             ("[sampling]\nfrequency = 0\n", "F:2: sampling.frequency: must be from 1"),
             ("[sampling]\n\nfrequenzy = 9\n", "F:3: sampling.frequenzy: unknown field `frequenzy`, expected one of"),
             ("[window]\nlength = 10\n", "F:2: window.length: "),
-            ("[window]\nlength = \"10\"\n", "F:2: window.length: `10`: "),
+            ("[window]\nlength = \"10\"\n", "F:2: window.length: `10` has no unit; write it as 10s"),
             ("[storage]\nmemory = \"64\"\n", "F:2: storage.memory: `64` is no number of bytes; write it as 64MiB"),
             ("[storage]\ndirectory = \"x\"\n", "F:2: storage.directory: `x` must be an absolute path"),
             ("[http]\nlisten = \"localhost\"\n", "F:2: http.listen: `localhost` is neither an address"),

@@ -1,56 +1,65 @@
 //! What the service is told: a file, over which the command line goes.
 //!
-//! Each section has its defaults, and a key that is not known is an error. `docs/operations.md` describes every key;
+//! Each section has its defaults, and a key that is not known is an error. `docs/reference/configuration.md` describes every key;
 //! `contrib/jitprof.toml` shows them.
 
 mod check;
 mod load;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod push;
 mod reload;
 mod units;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use check::Problem;
 pub use load::ConfigError;
+#[cfg(feature = "parquet")]
+pub use parquet::{ArchiveSettings, ParquetSettings};
 pub use push::{PushKind, PushSettings};
 pub use reload::Change;
-pub use units::{Bytes, ListenAt, Time};
+pub use units::{Bytes, ListenAt};
 
 use crate::archive::ArchiveOptions;
 use crate::process::hierarchy::GroupQuery;
 use crate::record::{CallGraph, LabelOptions, RecordOptions, Selector, Targets, WindowOptions};
 use crate::serve::governor::GovernorOptions;
 use crate::serve::http::Listen;
-use crate::units::Pid;
+use crate::times::Period;
+use jitprof_common::units::Pid;
 
 /// Everything that can be chosen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Who is profiled.
+    /// Which processes are profiled.
     pub selection: SelectionSettings,
-    /// How.
+    /// How samples are taken.
     pub sampling: SamplingSettings,
-    /// How the recording is cut.
+    /// How the recording is divided into windows.
     pub window: WindowSettings,
-    /// Who may ask.
+    /// Where the page and the API listen, and who may ask.
     pub http: HttpSettings,
-    /// What is kept.
+    /// What is kept, where, and for how long.
     pub storage: StorageSettings,
+    /// Where windows are kept beside the storage.
+    #[cfg(feature = "parquet")]
+    #[serde(skip_serializing_if = "ArchiveSettings::is_empty")]
+    pub archive: ArchiveSettings,
     /// What the service may cost.
     pub limits: LimitSettings,
     /// What `/metrics` says about processes.
     pub metrics: MetricsSettings,
     /// What is said on stderr.
     pub log: LogSettings,
-    /// The end.
+    /// How long the service may take to end.
     pub shutdown: ShutdownSettings,
-    /// Where windows go.
+    /// The targets that windows are sent to.
     pub push: Vec<PushSettings>,
 }
 
@@ -59,7 +68,7 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SelectionSettings {
-    /// These processes.
+    /// Processes with these ids.
     pub pids: Vec<u32>,
     /// Processes and threads of these names.
     pub comm: Vec<String>,
@@ -71,7 +80,7 @@ pub struct SelectionSettings {
     pub container: Vec<String>,
     /// Processes of these systemd units.
     pub unit: Vec<String>,
-    /// Their children too.
+    /// Children of the chosen processes as well.
     pub children: bool,
 }
 
@@ -112,15 +121,17 @@ impl SelectionSettings {
 pub struct SamplingSettings {
     /// Samples per second and busy CPU.
     pub frequency: u32,
-    /// Kernel frames.
+    /// Whether kernel frames are recorded.
     pub kernel: bool,
-    /// User frames.
+    /// Whether user frames are recorded.
     pub user: bool,
     /// How user stacks are walked.
     pub call_graph: CallGraphSetting,
     /// Read names from the target's memory that its runtime has not written yet.
     pub peek: bool,
-    /// Memory of the kernel part for unwind rows.
+    /// Read what targets' runtimes know of their own code.
+    pub read_runtime: bool,
+    /// Memory of the BPF programs' tables of unwind rows.
     pub unwind_memory: Bytes,
     /// GSYM files, or directories of such.
     pub gsym: Vec<PathBuf>,
@@ -134,6 +145,7 @@ impl Default for SamplingSettings {
             user: true,
             call_graph: CallGraphSetting::Auto,
             peek: true,
+            read_runtime: true,
             unwind_memory: Bytes(24 << 20),
             gsym: Vec::new(),
         }
@@ -152,19 +164,19 @@ pub enum CallGraphSetting {
     Fp,
 }
 
-/// How the recording is cut.
+/// How the recording is divided into windows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WindowSettings {
     /// Length of a window.
-    pub length: Time,
+    pub length: Period,
     /// How long it stays open for names that come late.
-    pub grace: Time,
+    pub grace: Period,
 }
 
 impl Default for WindowSettings {
     fn default() -> Self {
-        Self { length: Time(Duration::from_secs(10)), grace: Time(Duration::from_secs(3)) }
+        Self { length: Period(Duration::from_secs(10)), grace: Period(Duration::from_secs(3)) }
     }
 }
 
@@ -174,6 +186,8 @@ impl Default for WindowSettings {
 pub struct HttpSettings {
     /// The address, or the socket's path.
     pub listen: ListenAt,
+    /// Whether those who ask at a loopback address must know a secret, where no file has one.
+    pub token: TokenSetting,
     /// File with a secret that whoever asks must know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
@@ -184,8 +198,18 @@ pub struct HttpSettings {
 impl Default for HttpSettings {
     fn default() -> Self {
         let listen = ListenAt(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 7878))));
-        Self { listen, token_file: None, hosts: Vec::new() }
+        Self { listen, token: TokenSetting::Random, token_file: None, hosts: Vec::new() }
     }
+}
+
+/// The secret of a service that is given none. A unix socket, which has an owner and a mode, needs none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenSetting {
+    /// A new one at each start, said at the start and written to a file for the service's user.
+    Random,
+    /// None: every user of this machine may ask.
+    None,
 }
 
 /// How much is kept, and where.
@@ -196,7 +220,7 @@ pub struct StorageSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
     /// Older files are removed.
-    pub max_age: Time,
+    pub max_age: Period,
     /// The oldest files are removed when all together are larger.
     pub max_bytes: Bytes,
     /// Windows in memory may take this much.
@@ -207,7 +231,7 @@ impl Default for StorageSettings {
     fn default() -> Self {
         Self {
             directory: None,
-            max_age: Time(Duration::from_secs(86_400)),
+            max_age: Period(Duration::from_secs(86_400)),
             max_bytes: Bytes(1 << 30),
             memory: Bytes(16 << 20),
         }
@@ -218,9 +242,9 @@ impl Default for StorageSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSettings {
-    /// CPU time of jitprof and its kernel part, in percent of one CPU; beyond it the frequency falls.
+    /// CPU time of jitprof and its BPF programs, in percent of the whole machine: on 8 CPUs, 1.0 is 8 % of one.
     pub max_cpu: f64,
-    /// Resident memory; near it caches go.
+    /// Resident memory; near it caches are evicted.
     pub max_memory: Bytes,
 }
 
@@ -239,11 +263,14 @@ pub struct MetricsSettings {
     pub by: Vec<String>,
     /// Combinations of their values that are told apart at most; the rest is `other`.
     pub top: usize,
+    /// Where `/metrics` also answers, and nothing else, to everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<ListenAt>,
 }
 
 impl Default for MetricsSettings {
     fn default() -> Self {
-        Self { by: vec!["comm".to_owned()], top: 50 }
+        Self { by: vec!["comm".to_owned()], top: 50, listen: None }
     }
 }
 
@@ -253,7 +280,7 @@ impl Default for MetricsSettings {
 pub struct LogSettings {
     /// Lines of text, or of JSON.
     pub format: LogFormat,
-    /// From which level on.
+    /// The least important lines that are written.
     pub level: LogLevel,
 }
 
@@ -288,7 +315,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// As a filter directive.
+    /// The level's name in a filter directive.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -299,21 +326,46 @@ impl LogLevel {
     }
 }
 
-/// The end.
+/// How the service ends.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShutdownSettings {
     /// How long the last windows are pushed, and open requests answered, after the end was asked for.
-    pub deadline: Time,
+    pub deadline: Period,
 }
 
 impl Default for ShutdownSettings {
     fn default() -> Self {
-        Self { deadline: Time(Duration::from_secs(5)) }
+        Self { deadline: Period(Duration::from_secs(5)) }
     }
 }
 
 impl Settings {
+    /// Reads a file, lets `change` put the command line over it, and checks the result. Without a file there are the
+    /// defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with the place.
+    pub fn load(path: Option<&Path>, change: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
+        load::load(path, change)
+    }
+
+    /// The whole configuration as a file would have it.
+    pub fn to_toml(&self) -> String {
+        // Strings, numbers, lists and tables only: nothing here is without a form in TOML.
+        toml::to_string(self).unwrap_or_else(|error| format!("# {error}\n"))
+    }
+
+    /// How `new` differs, each kind of difference once.
+    pub fn changes(&self, new: &Self) -> Vec<Change> {
+        reload::changes(self, new)
+    }
+
+    /// These settings with what `new` may change while running.
+    pub fn with_running_changes(&self, new: &Self) -> Self {
+        reload::with_running_changes(self, new)
+    }
+
     /// How the recorder is to work.
     pub fn record_options(&self) -> RecordOptions {
         let targets = self.selection.targets();
@@ -335,15 +387,18 @@ impl Settings {
             },
             unwind_mib: Some(u32::try_from(self.sampling.unwind_memory.0 >> 20).unwrap_or(u32::MAX)),
             peek: self.sampling.peek,
+            read_runtime: self.sampling.read_runtime,
+            verify_names: false,
             gsym: self.sampling.gsym.clone(),
             title,
             bucket: Duration::from_millis(100),
             labels: Some(LabelOptions::of_this_host()),
             log_kernel: false,
+            capture: None,
         }
     }
 
-    /// How it is cut.
+    /// How it is divided into windows.
     pub fn window_options(&self) -> WindowOptions {
         WindowOptions { length: self.window.length.0, grace: self.window.grace.0 }
     }
@@ -353,7 +408,7 @@ impl Settings {
         GovernorOptions { max_cpu_percent: self.limits.max_cpu, max_memory_bytes: self.limits.max_memory.0 }
     }
 
-    /// What is kept.
+    /// Bounds and directory of the archive.
     pub fn archive_options(&self) -> ArchiveOptions {
         ArchiveOptions {
             memory_bytes: self.storage.memory.0,

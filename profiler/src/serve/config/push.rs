@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{Bytes, Time};
+use super::units::Bytes;
+use crate::times::Period;
 
-/// One target.
+/// A target that each window is sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PushSettings {
-    /// Which protocol.
+    /// The protocol that the target takes.
     pub kind: PushKind,
     /// Its name in metrics and log lines; the kind without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,13 +33,13 @@ pub struct PushSettings {
     /// File with a bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
-    /// For basic authentication.
+    /// Name for basic authentication; the password is in `password_file`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// File with the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// Value of `X-Scope-OrgID`.
+    /// Value of the header `X-Scope-OrgID`, by which Pyroscope tells tenants apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Roots that the server's certificate is checked against; the system's without it.
@@ -46,7 +47,7 @@ pub struct PushSettings {
     pub ca_file: Option<PathBuf>,
     /// How long one try may take.
     #[serde(default = "timeout")]
-    pub timeout: Time,
+    pub timeout: Period,
     /// Windows that wait at most; the oldest is dropped.
     #[serde(default = "queue_windows")]
     pub queue_windows: usize,
@@ -55,7 +56,7 @@ pub struct PushSettings {
     pub queue_bytes: Bytes,
 }
 
-/// Protocols.
+/// The protocol of a push target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PushKind {
@@ -68,7 +69,7 @@ pub enum PushKind {
 }
 
 impl PushKind {
-    /// As the file writes it.
+    /// The name in the configuration file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pyroscope => "pyroscope",
@@ -79,7 +80,7 @@ impl PushKind {
 }
 
 impl PushSettings {
-    /// Its name in metrics and log lines.
+    /// The target's name in metrics and log lines.
     pub fn shown_name(&self) -> &str {
         self.name.as_deref().unwrap_or_else(|| self.kind.name())
     }
@@ -89,8 +90,8 @@ fn labels() -> Vec<String> {
     ["comm", "container", "unit"].map(str::to_owned).to_vec()
 }
 
-fn timeout() -> Time {
-    Time(Duration::from_secs(10))
+fn timeout() -> Period {
+    Period(Duration::from_secs(10))
 }
 
 fn queue_windows() -> usize {

@@ -1,13 +1,13 @@
-//! Amounts as people write them: `64MiB`, `10s`.
+//! Values that are texts in the file and on the command line: `64MiB`, `10s`, `127.0.0.1:7878`.
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::serve::http::Listen;
+use crate::times::Period;
 
 /// Suffixes of byte counts, the longest first, so that none hides another.
 const SUFFIXES: [(&str, u64); 8] = [
@@ -20,6 +20,25 @@ const SUFFIXES: [(&str, u64); 8] = [
     ("GB", 1_000_000_000),
     ("B", 1),
 ];
+
+/// What is read by `FromStr` and shown by `Display` on the command line is the same text in the file.
+macro_rules! as_text {
+    ($($value:ty),*) => {$(
+        impl Serialize for $value {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $value {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+            }
+        }
+    )*};
+}
+
+as_text!(Bytes, Period, ListenAt);
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,57 +60,11 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// In the largest binary unit that divides it.
+    /// Writes it in the largest binary unit that divides it.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let binary = SUFFIXES[..4].iter().rev().find(|(_, unit)| self.0 != 0 && self.0.is_multiple_of(*unit));
         let (suffix, unit) = binary.copied().unwrap_or(("B", 1));
         write!(formatter, "{}{suffix}", self.0 / unit)
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-/// A length of time; never zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(pub Duration);
-
-impl FromStr for Time {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match humantime::parse_duration(text.trim()) {
-            Ok(Duration::ZERO) => Err("wants more than no time at all".to_owned()),
-            Ok(duration) => Ok(Self(duration)),
-            Err(error) => Err(format!("`{text}`: {error}; write it as 10s, 5m or 24h")),
-        }
-    }
-}
-
-impl fmt::Display for Time {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(self.0).fmt(formatter)
-    }
-}
-
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
@@ -123,18 +96,6 @@ impl fmt::Display for ListenAt {
     }
 }
 
-impl Serialize for ListenAt {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ListenAt {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,12 +120,5 @@ mod tests {
         for text in ["localhost:7878", "7878", "unix:http.sock", "unix:", ""] {
             assert!(text.parse::<ListenAt>().is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn no_time_at_all_is_refused() {
-        assert_eq!("1h 30m".parse(), Ok(Time(Duration::from_secs(5400))));
-        assert!("0s".parse::<Time>().is_err());
-        assert!("10".parse::<Time>().is_err());
     }
 }

@@ -1,8 +1,9 @@
-//! `/api/`: what the page asks for, as JSON. The answers are described in docs/http.md.
+//! `/api/`: what the page asks for, as JSON. The answers are described in docs/reference/http.md.
 
 mod labels;
 mod lines;
 mod timeline;
+mod unnamed;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -21,8 +22,10 @@ use super::flame::{Flame, Shape, named};
 use super::flame_json::{FlameJson, flame_json};
 use super::params::{Params, SECOND, unix_seconds};
 use super::work::{Answer, accepts_gzip};
-use crate::output::{Class, frame_name, printable};
-use crate::profile::{Amount, Change, Diff, FrameRef, Function, Normalize, Profile, TopRow};
+use crate::output::color::Class;
+use crate::output::frame_names::frame_name;
+use crate::profile::printable;
+use crate::profile::{Amount, Change, Diff, FunctionRef, Normalize, Profile, Top, TopRow};
 
 /// Nodes with a smaller share are summed up unless asked for: a tenth of a pixel on a wide screen.
 const LEAST_SHARE: f64 = 0.0001;
@@ -51,12 +54,15 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/api/diff", get(diff))
         .route("/api/top", get(top))
         .route("/api/lines", get(lines::lines))
+        .route("/api/unnamed", get(unnamed::unnamed))
 }
 
 /// What there is to ask for.
 async fn status(State(app): State<Arc<App>>) -> Json<Value> {
     let oldest = app.state.archive.stats().oldest;
     let health = app.state.recording.health();
+    // Before the first window closes nothing but what was asked for is known.
+    let asked = app.state.recording.frequencies().last().map_or(health.frequency_hz, |(_, hertz)| *hertz);
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "host": rustix::system::uname().nodename().to_string_lossy(),
@@ -64,10 +70,12 @@ async fn status(State(app): State<Arc<App>>) -> Json<Value> {
         "oldest": oldest.map(unix_seconds),
         "window_s": app.state.window.length.as_secs_f64(),
         "grace_s": app.state.window.grace.as_secs_f64(),
-        "frequency_hz": health.frequency_hz,
+        "frequency_hz": asked,
+        "cpu_ns": health.costs,
         "processes": health.processes,
         "samples_taken": health.taken,
         "samples_lost": health.lost,
+        "naming": health.naming,
         "windows_dropped": app.state.recording.windows_dropped(),
         "is_recording": app.state.recording.since_window().is_some(),
     }))
@@ -86,12 +94,8 @@ pub(super) async fn flame_of(app: &App, mut params: Params, headers: &HeaderMap)
     let sources = app.sources(selection).await;
     let gzip = accepts_gzip(headers);
     let make = move || {
-        let mut flame = Flame::new(shape);
-        if let Some(profile) = sources.samples()? {
-            flame.add(&profile, 0);
-        }
-        flame.finish();
-        Answer::json(&flame_json(&flame, least_share, false), gzip)
+        let profile = sources.samples()?;
+        Answer::json(&flame_json(&Flame::new([profile.as_ref(), None], &shape), least_share, false), gzip)
     };
     app.work.answer(make).await
 }
@@ -111,20 +115,13 @@ pub(super) async fn diff_of(app: &App, mut params: Params, headers: &HeaderMap) 
     let sides = [app.sources(one).await, app.sources(other).await];
     let gzip = accepts_gzip(headers);
     let make = move || {
-        let mut flame = Flame::new(shape);
         let [a, b] = &sides;
-        let profiles = [a.samples()?, b.samples()?];
-        for (side, profile) in profiles.iter().enumerate() {
-            if let Some(profile) = profile {
-                flame.add(profile, side);
-            }
-        }
-        flame.finish();
-        let changes = match &profiles {
-            [Some(a), Some(b)] => changes_json(a, b),
+        let (a, b) = (a.samples()?, b.samples()?);
+        let changes = match (&a, &b) {
+            (Some(a), Some(b)) => changes_json(a, b),
             _ => Vec::new(),
         };
-        let tree = flame_json(&flame, least_share, true);
+        let tree = flame_json(&Flame::new([a.as_ref(), b.as_ref()], &shape), least_share, true);
         Answer::json(&DiffJson { tree, changes }, gzip)
     };
     app.work.answer(make).await
@@ -147,7 +144,7 @@ async fn top((State(app), RawQuery(query), headers): Request) -> Result<Response
 }
 
 fn top_json(profile: &Profile, rows: usize, by_total: bool) -> Value {
-    let mut top = profile.top();
+    let mut top = Top::of(profile);
     if by_total {
         top.rows.sort_by_key(|row| std::cmp::Reverse(row.total));
     }
@@ -177,9 +174,9 @@ fn changes_json(a: &Profile, b: &Profile) -> Vec<Value> {
     diff.changes.iter().take(DEFAULT_ROWS).map(change).collect()
 }
 
-fn function_json(function: Function<'_>) -> Value {
-    let Function { name, kind, tier, module, file } = function;
-    let frame = FrameRef { name, kind, tier, inlined: false, module: None, source: None, address: 0 };
+fn function_json(function: FunctionRef<'_>) -> Value {
+    let FunctionRef { module, file, .. } = function;
+    let frame = function.as_frame();
     let shown = |text: &str| printable(text).into_owned();
     json!({
         "name": named(&frame_name(frame, false)),
@@ -202,5 +199,10 @@ fn shape(params: &mut Params) -> Result<Shape, Fault> {
             format!("must be none, or up to {MAX_GROUPS} labels such as comm,thread"),
         ));
     }
-    Ok(Shape { group, reverse: params.switch("reverse")?, lines: params.switch("lines")? })
+    Ok(Shape {
+        group,
+        reverse: params.switch("reverse")?,
+        lines: params.switch("lines")?,
+        merge_tiers: params.switch("merge-tiers")?,
+    })
 }

@@ -11,10 +11,10 @@ use crate::output::OutputError;
 /// Why a request is not answered as it was meant.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// A parameter.
+    /// A parameter is missing, or its value makes no sense.
     #[error("parameter `{name}`: {why}")]
     Parameter {
-        /// Its name.
+        /// The parameter's name.
         name: String,
         /// What it should be.
         why: String,
@@ -31,10 +31,10 @@ pub(super) enum Fault {
     /// Nothing records any more.
     #[error("the recording has ended; see the log of the service")]
     Ended,
-    /// The archive.
+    /// The archive cannot answer.
     #[error("{0}")]
     Archive(ArchiveError),
-    /// An output.
+    /// The profile cannot be written in the format that was asked for.
     #[error("{0}")]
     Output(OutputError),
     /// A fault of jitprof.

@@ -1,17 +1,15 @@
-//! Stacks of one or two profiles merged by what is shown: the tree behind the page's flamegraph and its tables.
+//! The call tree behind the page's flamegraph and its tables, and what is known of its frames.
 
 use std::borrow::Cow;
 
-use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
+use crate::output::color::Class;
+use crate::output::frame_names::{frame_name, merge_tiers};
+use crate::output::look::{Look, TOO_MANY_FRAMES};
+use crate::profile::printable;
+use crate::profile::{CallTree, Direction, FrameRef, MergeBy, Profile, Task, TreeLayout, label_of, shorten};
 
-use crate::output::{Class, frame_name, printable};
-use crate::profile::{FrameId, Profile, Row, StackId, Task, TaskId, label_of, shorten};
-
-/// Most nodes of a tree: 2^20 of 48 bytes and as much for finding them, about 100 MiB. What does not fit is counted
-/// under a note, at most one for each node.
+/// Most nodes of a tree: about 100 MiB while it grows.
 const MAX_NODES: usize = 1 << 20;
-const TREE_FULL: &str = "[too many frames]";
 /// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 512;
 
@@ -24,227 +22,65 @@ pub(super) struct Shape {
     pub(super) reverse: bool,
     /// Keeps the lines of a function apart.
     pub(super) lines: bool,
+    /// A function is one frame whatever its tier.
+    pub(super) merge_tiers: bool,
 }
 
-/// What one frame looks like. Frames that look alike are one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Look {
-    pub(super) name: String,
-    pub(super) class: Class,
+impl<'p> MergeBy<'p> for Shape {
+    type Frame = Look;
+
+    fn frame(&self, frame: FrameRef<'p>) -> Look {
+        let frame = if self.merge_tiers { merge_tiers(frame) } else { frame };
+        Look { name: named(&frame_name(frame, self.lines)).into_owned(), class: Class::of(frame) }
+    }
+
+    fn task(&self, task: &Task) -> Vec<Look> {
+        self.group.iter().map(|label| Look { name: group_name(task, label), class: Class::Task }).collect()
+    }
 }
 
-/// CPU nanoseconds of each side; a tree of one profile has the first only.
-pub(super) type Weights = [u64; 2];
-
-/// What is known about all frames that look alike.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Details {
-    /// The file of the code, of the frame that came first.
-    pub(super) module: String,
-    /// Source file and line of the same; 0 where the line is not known.
-    pub(super) source: Option<(String, u32)>,
-    /// CPU time of stacks that end here.
-    pub(super) own: Weights,
-    /// CPU time of stacks that it is in, recursion counted once.
-    pub(super) total: Weights,
-}
-
-/// One frame with everything called from it.
+/// Where the code of frames that look alike comes from. Of several places it is the first by name, so that it does not
+/// depend on the order of the samples.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Node {
-    /// Position of the caller, smaller than the node's own; the root's is 0.
-    pub(super) parent: usize,
-    /// Position among the looks; meaningless for the root.
-    pub(super) look: usize,
-    /// CPU time that ends here.
-    pub(super) own: Weights,
-    /// CPU time here or further down.
-    pub(super) total: Weights,
+pub(super) struct Origin<'p> {
+    /// The file of the code.
+    pub(super) module: Option<&'p str>,
+    /// Source file and line; 0 where the line is not known.
+    pub(super) source: Option<(&'p str, u32)>,
 }
 
-/// Merged stacks.
-pub(super) struct Flame {
-    pub(super) looks: IndexMap<Look, Details>,
-    pub(super) nodes: Vec<Node>,
-    /// Samples of each side.
-    pub(super) samples: Weights,
-    children: FxHashMap<(usize, usize), usize>,
-    shape: Shape,
+/// Merged stacks of one profile, or of two.
+pub(super) struct Flame<'p> {
+    pub(super) tree: CallTree<Look>,
+    /// What each frame came from, by number of the frame.
+    pub(super) origins: Vec<Origin<'p>>,
 }
 
-impl Flame {
-    /// An empty tree.
-    pub(super) fn new(shape: Shape) -> Self {
-        Self {
-            looks: IndexMap::new(),
-            nodes: vec![Node::default()],
-            samples: [0; 2],
-            children: FxHashMap::default(),
-            shape,
-        }
-    }
-
-    /// Adds all rows of a profile to a side.
-    pub(super) fn add(&mut self, profile: &Profile, side: usize) {
-        let mut adder = Adder {
-            profile,
-            frame_looks: profile.frame_ids().map(|frame| self.frame_look(profile, frame)).collect(),
-            task_looks: FxHashMap::default(),
-            known: FxHashMap::default(),
-        };
-        profile.visit_rows(|row| {
-            let node = adder.node(self, &row);
-            let own = &mut self.nodes[node].own[side];
-            *own = own.saturating_add(row.cpu_ns);
-            self.samples[side] = self.samples[side].saturating_add(row.count);
-        });
-    }
-
-    /// Sums up; call it once, behind the last [`Self::add`].
-    pub(super) fn finish(&mut self) {
-        for index in (0..self.nodes.len()).rev() {
-            let Node { parent, own, .. } = self.nodes[index];
-            add(&mut self.nodes[index].total, own);
-            if index != parent {
-                let total = self.nodes[index].total;
-                add(&mut self.nodes[parent].total, total);
+impl<'p> Flame<'p> {
+    /// A side that is not there has no samples.
+    pub(super) fn new(sides: [Option<&'p Profile>; 2], shape: &Shape) -> Self {
+        let direction = if shape.reverse { Direction::LeafFirst } else { Direction::RootFirst };
+        let layout = TreeLayout { direction, max_nodes: MAX_NODES, rest: Look::note(TOO_MANY_FRAMES) };
+        let tree = CallTree::new(sides, shape, layout);
+        let mut origins = vec![Origin::default(); tree.frames().len()];
+        for (side, profile) in sides.into_iter().enumerate() {
+            let Some(profile) = profile else { continue };
+            for id in profile.frame_ids() {
+                if let Some(number) = tree.number_of(side, id) {
+                    origins[number].add(profile.frame(id));
+                }
             }
         }
-        self.sum_up_looks();
-    }
-
-    /// Own and total time of each look. A look's total is counted at its outermost frame on each path.
-    fn sum_up_looks(&mut self) {
-        let order = self.preorder(|_, _| true);
-        let mut on_path = vec![0_u32; self.looks.len()];
-        let mut path: Vec<usize> = Vec::new();
-        for (depth, index) in order {
-            for look in path.drain(depth.min(path.len())..) {
-                on_path[look] -= 1;
-            }
-            let Node { look, own, total, .. } = self.nodes[index];
-            let details = &mut self.looks[look];
-            add(&mut details.own, own);
-            if on_path[look] == 0 {
-                add(&mut details.total, total);
-            }
-            on_path[look] += 1;
-            path.push(look);
-        }
-    }
-
-    /// Depth (from 0) and position of every node but the root, callers before callees, siblings by name. What `keep`
-    /// (given parent and node) does not want is left out with everything below.
-    pub(super) fn preorder(&self, keep: impl Fn(&Node, &Node) -> bool) -> Vec<(usize, usize)> {
-        let mut by_name: Vec<usize> = (0..self.looks.len()).collect();
-        by_name.sort_unstable_by_key(|&look| self.looks.get_index(look).map(|(look, _)| look));
-        let mut ranks = vec![0; by_name.len()];
-        for (rank, look) in by_name.into_iter().enumerate() {
-            ranks[look] = rank;
-        }
-        let mut edges: Vec<(usize, usize, usize)> = (1..self.nodes.len())
-            .filter(|&index| keep(&self.nodes[self.nodes[index].parent], &self.nodes[index]))
-            .map(|index| (self.nodes[index].parent, ranks[self.nodes[index].look], index))
-            .collect();
-        edges.sort_unstable();
-        let mut first = vec![0; self.nodes.len() + 1];
-        for edge in &edges {
-            first[edge.0 + 1] += 1;
-        }
-        for index in 0..self.nodes.len() {
-            first[index + 1] += first[index];
-        }
-        let children = |index: usize| edges[first[index]..first[index + 1]].iter().rev().map(|edge| edge.2);
-        let mut open: Vec<(usize, usize)> = children(0).map(|index| (0, index)).collect();
-        let mut order = Vec::with_capacity(edges.len());
-        while let Some((depth, index)) = open.pop() {
-            order.push((depth, index));
-            open.extend(children(index).map(|child| (depth + 1, child)));
-        }
-        order
-    }
-
-    fn frame_look(&mut self, profile: &Profile, frame: FrameId) -> usize {
-        let frame = profile.frame(frame);
-        let name = named(&frame_name(frame, self.shape.lines)).into_owned();
-        let look = Look { name, class: Class::of(frame) };
-        let index = self.look(look);
-        let details = &mut self.looks[index];
-        if details.module.is_empty()
-            && let Some(module) = frame.module
-        {
-            details.module = printable(module.path).into_owned();
-        }
-        if details.source.is_none()
-            && let Some((file, line)) = frame.source
-            && !file.is_empty()
-        {
-            details.source = Some((printable(file).into_owned(), line));
-        }
-        index
-    }
-
-    fn task_looks(&mut self, task: &Task) -> Vec<usize> {
-        let names: Vec<String> = self.shape.group.iter().map(|label| group_name(task, label)).collect();
-        names.into_iter().map(|name| self.look(Look { name, class: Class::Task })).collect()
-    }
-
-    fn look(&mut self, look: Look) -> usize {
-        let entry = self.looks.entry(look);
-        let index = entry.index();
-        entry.or_default();
-        index
-    }
-
-    /// The node below `node` along a path.
-    fn below(&mut self, mut node: usize, path: impl IntoIterator<Item = usize>) -> usize {
-        for look in path {
-            node = match self.children.get(&(node, look)) {
-                Some(&child) => child,
-                None if self.nodes.len() < MAX_NODES => self.new_child(node, look),
-                None => return self.full_child(node),
-            };
-        }
-        node
-    }
-
-    fn full_child(&mut self, parent: usize) -> usize {
-        let look = self.look(Look { name: TREE_FULL.to_owned(), class: Class::Note });
-        let known = self.children.get(&(parent, look)).copied();
-        known.unwrap_or_else(|| self.new_child(parent, look))
-    }
-
-    fn new_child(&mut self, parent: usize, look: usize) -> usize {
-        let child = self.nodes.len();
-        self.nodes.push(Node { parent, look, ..Node::default() });
-        self.children.insert((parent, look), child);
-        child
+        Self { tree, origins }
     }
 }
 
-/// What is known while a profile is added: a stack that was found once is not walked again.
-struct Adder<'a> {
-    profile: &'a Profile,
-    frame_looks: Vec<usize>,
-    task_looks: FxHashMap<TaskId, Vec<usize>>,
-    known: FxHashMap<(TaskId, StackId), usize>,
-}
-
-impl Adder<'_> {
-    /// The node at which a row's samples end.
-    fn node(&mut self, flame: &mut Flame, row: &Row) -> usize {
-        if let Some(node) = self.known.get(&(row.task, row.stack)) {
-            return *node;
-        }
-        let task = self.profile.task_of(row.task);
-        let outer = self.task_looks.entry(row.task).or_insert_with(|| flame.task_looks(task));
-        let outer = flame.below(0, outer.iter().copied());
-        let mut frames = Vec::new();
-        self.profile.frames_of(row.stack, &mut frames);
-        let looks = frames.iter().map(|frame| self.frame_looks[frame.index()]);
-        let node = if flame.shape.reverse { flame.below(outer, looks.rev()) } else { flame.below(outer, looks) };
-        self.known.insert((row.task, row.stack), node);
-        node
+impl<'p> Origin<'p> {
+    fn add(&mut self, frame: FrameRef<'p>) {
+        let module = frame.module.map(|module| module.path);
+        let source = frame.source.filter(|(file, _)| !file.is_empty());
+        self.module = self.module.into_iter().chain(module).min();
+        self.source = self.source.into_iter().chain(source).min();
     }
 }
 
@@ -267,10 +103,4 @@ fn group_name(task: &Task, label: &str) -> String {
 /// A name as it is sent.
 pub(super) fn named(name: &str) -> Cow<'_, str> {
     shorten(name, MAX_NAME_BYTES)
-}
-
-fn add(sum: &mut Weights, more: Weights) {
-    for (sum, more) in sum.iter_mut().zip(more) {
-        *sum = sum.saturating_add(more);
-    }
 }

@@ -3,8 +3,11 @@
 use indexmap::IndexSet;
 use serde::Serialize;
 
-use super::flame::{Details, Flame, Look, Node, Weights};
-use crate::output::Class;
+use super::flame::{Flame, Origin};
+use crate::output::color::Class;
+use crate::output::look::Look;
+use crate::profile::printable;
+use crate::profile::{Both, TreeNode, Used};
 
 /// Most nodes that are sent: the widest ones. Many more than a screen has room for, and a bound for the answer and the
 /// page.
@@ -12,7 +15,7 @@ const MAX_SENT: usize = 40_000;
 /// Functions that are sent beside those of the nodes: those with the most time of their own.
 const MAX_TOP: usize = 1000;
 
-/// The answer of `/api/flame` and `/api/diff`; see docs/http.md.
+/// The answer of `/api/flame` and `/api/diff`; see docs/reference/http.md.
 #[derive(Serialize)]
 pub(super) struct FlameJson {
     cpu_ns: Vec<u64>,
@@ -31,6 +34,21 @@ struct Kind {
     color: String,
 }
 
+/// CPU nanoseconds of each side.
+type Weights = [u64; 2];
+
+/// CPU time in the frame or node itself, and with what it called. Those of the second side are there in a comparison.
+#[derive(Default, Serialize)]
+struct Times {
+    #[serde(rename = "self")]
+    own: Vec<u64>,
+    total: Vec<u64>,
+    #[serde(rename = "self_b", skip_serializing_if = "Vec::is_empty")]
+    own_b: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    total_b: Vec<u64>,
+}
+
 /// One entry for each frame; names, files and modules are positions in `strings`.
 #[derive(Default, Serialize)]
 struct Frames {
@@ -39,13 +57,8 @@ struct Frames {
     module: Vec<usize>,
     file: Vec<usize>,
     line: Vec<u32>,
-    #[serde(rename = "self")]
-    own: Vec<u64>,
-    total: Vec<u64>,
-    #[serde(rename = "self_b", skip_serializing_if = "Vec::is_empty")]
-    own_b: Vec<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    total_b: Vec<u64>,
+    #[serde(flatten)]
+    times: Times,
 }
 
 /// One entry for each node, callers before callees.
@@ -53,17 +66,25 @@ struct Frames {
 struct Nodes {
     depth: Vec<usize>,
     frame: Vec<usize>,
-    #[serde(rename = "self")]
-    own: Vec<u64>,
-    total: Vec<u64>,
-    #[serde(rename = "self_b", skip_serializing_if = "Vec::is_empty")]
-    own_b: Vec<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    total_b: Vec<u64>,
+    #[serde(flatten)]
+    times: Times,
+}
+
+impl Times {
+    fn push(&mut self, own: Weights, total: Weights, is_diff: bool) {
+        self.own.push(own[0]);
+        self.total.push(total[0]);
+        if is_diff {
+            self.own_b.push(own[1]);
+            self.total_b.push(total[1]);
+        }
+    }
 }
 
 struct Writer<'a> {
-    flame: &'a Flame,
+    flame: &'a Flame<'a>,
+    /// What each frame of the tree used, by its number.
+    used: Vec<Used>,
     is_diff: bool,
     strings: IndexSet<String>,
     frames: IndexSet<FrameKey>,
@@ -78,20 +99,21 @@ enum FrameKey {
 }
 
 /// Writes a tree, without nodes whose share of their side is below `least_share`.
-pub(super) fn flame_json(flame: &Flame, least_share: f64, is_diff: bool) -> FlameJson {
+pub(super) fn flame_json(flame: &Flame<'_>, least_share: f64, is_diff: bool) -> FlameJson {
     let least_share = least_share.max(share_of_widest(flame));
-    let total = flame.nodes[0].total;
+    let all = flame.tree.all();
     let sides = if is_diff { 2 } else { 1 };
     let mut writer = Writer {
         flame,
+        used: flame.tree.used(),
         is_diff,
         strings: IndexSet::from([String::new()]),
         frames: IndexSet::new(),
         json: FlameJson {
-            cpu_ns: total[..sides].to_vec(),
-            samples: flame.samples[..sides].to_vec(),
+            cpu_ns: all.iter().take(sides).map(|amount| amount.cpu_ns).collect(),
+            samples: all.iter().take(sides).map(|amount| amount.samples).collect(),
             least_share,
-            kinds: Class::ALL.into_iter().map(|class| Kind { label: class.label(), color: color(class) }).collect(),
+            kinds: Class::ALL.into_iter().map(|class| Kind { label: class.label(), color: class.hex() }).collect(),
             strings: Vec::new(),
             frames: Frames::default(),
             nodes: Nodes::default(),
@@ -105,18 +127,19 @@ pub(super) fn flame_json(flame: &Flame, least_share: f64, is_diff: bool) -> Flam
 }
 
 /// The larger of the node's shares of either side.
-fn share(node: &Node, total: Weights) -> f64 {
-    let of = |side: usize| float(node.total[side]) / float(total[side].max(1));
+fn share(node: &TreeNode, all: Both) -> f64 {
+    let of = |side: usize| float(node.total[side].cpu_ns) / float(all[side].cpu_ns.max(1));
     of(0).max(of(1))
 }
 
 /// The share of the narrowest of the nodes that may be sent.
-fn share_of_widest(flame: &Flame) -> f64 {
-    if flame.nodes.len() <= MAX_SENT {
+fn share_of_widest(flame: &Flame<'_>) -> f64 {
+    let nodes = flame.tree.nodes();
+    if nodes.len() <= MAX_SENT {
         return 0.0;
     }
-    let total = flame.nodes[0].total;
-    let mut shares: Vec<f64> = flame.nodes.iter().map(|node| share(node, total)).collect();
+    let all = flame.tree.all();
+    let mut shares: Vec<f64> = nodes.iter().map(|node| share(node, all)).collect();
     let (_, least, _) = shares.select_nth_unstable_by(MAX_SENT, |one, other| other.total_cmp(one));
     // Those that are just as wide are left out with it.
     least.next_up()
@@ -124,27 +147,26 @@ fn share_of_widest(flame: &Flame) -> f64 {
 
 impl Writer<'_> {
     fn nodes(&mut self, least_share: f64) {
-        let flame = self.flame;
-        let total = flame.nodes[0].total;
-        let is_wide = |node: &Node| share(node, total) >= least_share;
+        let tree = &self.flame.tree;
+        let (nodes, all) = (tree.nodes(), tree.all());
+        let is_wide = |node: &TreeNode| share(node, all) >= least_share;
         // A child is never wider than its parent, so whole subtrees go.
-        let mut left_out: Vec<(usize, Weights)> = vec![(0, [0; 2]); flame.nodes.len()];
-        for node in flame.nodes.iter().skip(1).filter(|node| !is_wide(node)) {
-            if node.parent == 0 || is_wide(&flame.nodes[node.parent]) {
-                let (count, weights) = &mut left_out[node.parent];
+        let mut left_out: Vec<(usize, Weights)> = vec![(0, [0; 2]); nodes.len()];
+        for node in nodes.iter().skip(1).filter(|node| !is_wide(node)) {
+            if node.parent() == 0 || is_wide(&nodes[node.parent()]) {
+                let (count, weights) = &mut left_out[node.parent()];
                 *count += 1;
-                weights.iter_mut().zip(node.total).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+                weights.iter_mut().zip(cpu_ns(node.total)).for_each(|(sum, more)| *sum = sum.saturating_add(more));
             }
         }
-        let order = flame.preorder(|_, node| is_wide(node));
         // The nodes of the path, whose narrow children come behind the wide ones.
         let mut path: Vec<usize> = vec![0];
-        for (depth, index) in order {
+        for (depth, index) in tree.preorder().filter(|&(_, index)| is_wide(&nodes[index])) {
             while path.len() > depth + 1 {
                 self.more(&left_out, &mut path);
             }
-            let Node { look, own, total, .. } = flame.nodes[index];
-            self.node(depth, FrameKey::Look(look), own, total);
+            let node = &nodes[index];
+            self.node(depth, FrameKey::Look(node.frame()), cpu_ns(node.own), cpu_ns(node.total));
             path.push(index);
         }
         while !path.is_empty() {
@@ -166,54 +188,45 @@ impl Writer<'_> {
         let nodes = &mut self.json.nodes;
         nodes.depth.push(depth);
         nodes.frame.push(frame);
-        nodes.own.push(own[0]);
-        nodes.total.push(total[0]);
-        if self.is_diff {
-            nodes.own_b.push(own[1]);
-            nodes.total_b.push(total[1]);
-        }
+        nodes.times.push(own, total, self.is_diff);
     }
 
     /// The functions with the most time of their own, also if they are narrow wherever they stand.
     fn top(&mut self) {
-        let mut looks: Vec<usize> = (0..self.flame.looks.len()).collect();
-        let own = |look: usize| self.flame.looks[look].own.into_iter().max();
-        looks.sort_by_key(|&look| (std::cmp::Reverse(own(look)), look));
-        looks.truncate(MAX_TOP);
-        self.frames.extend(looks.into_iter().filter(|&look| own(look) > Some(0)).map(FrameKey::Look));
+        let own = |number: usize| cpu_ns(self.used[number].own).into_iter().max();
+        let mut numbers: Vec<usize> = (0..self.used.len()).collect();
+        numbers.sort_by_key(|&number| (std::cmp::Reverse(own(number)), number));
+        numbers.truncate(MAX_TOP);
+        numbers.retain(|&number| own(number) > Some(0));
+        self.frames.extend(numbers.into_iter().map(FrameKey::Look));
     }
 
     fn frames(&mut self) {
         let keys: Vec<FrameKey> = self.frames.iter().copied().collect();
         let flame = self.flame;
-        let note = Details::default();
         for key in keys {
-            let more;
-            let (look, details) = match key {
-                FrameKey::Look(index) => match flame.looks.get_index(index) {
-                    Some(entry) => entry,
-                    None => continue,
-                },
-                FrameKey::More(count) => {
-                    more = Look { name: format!("({count} more)"), class: Class::Note };
-                    (&more, &note)
+            match key {
+                FrameKey::Look(number) => {
+                    self.frame(flame.tree.frame(number), flame.origins[number], self.used[number]);
                 }
-            };
-            let (file, line) = details.source.as_ref().map_or(("", 0), |(file, line)| (file, *line));
-            let [name, module, file] = [look.name.as_str(), &details.module, file].map(|text| self.string(text));
-            let frames = &mut self.json.frames;
-            frames.name.push(name);
-            frames.kind.push(Class::ALL.iter().position(|class| *class == look.class).unwrap_or(0));
-            frames.module.push(module);
-            frames.file.push(file);
-            frames.line.push(line);
-            frames.own.push(details.own[0]);
-            frames.total.push(details.total[0]);
-            if self.is_diff {
-                frames.own_b.push(details.own[1]);
-                frames.total_b.push(details.total[1]);
+                FrameKey::More(count) => {
+                    self.frame(&Look::note(&format!("({count} more)")), Origin::default(), Used::default());
+                }
             }
         }
+    }
+
+    fn frame(&mut self, look: &Look, origin: Origin<'_>, used: Used) {
+        let (file, line) = origin.source.map_or(("".into(), 0), |(file, line)| (printable(file), line));
+        let module = origin.module.map_or("".into(), printable);
+        let [name, module, file] = [look.name.as_str(), &module, &file].map(|text| self.string(text));
+        let frames = &mut self.json.frames;
+        frames.name.push(name);
+        frames.kind.push(Class::ALL.iter().position(|class| *class == look.class).unwrap_or(0));
+        frames.module.push(module);
+        frames.file.push(file);
+        frames.line.push(line);
+        frames.times.push(cpu_ns(used.own), cpu_ns(used.total), self.is_diff);
     }
 
     fn string(&mut self, text: &str) -> usize {
@@ -224,9 +237,8 @@ impl Writer<'_> {
     }
 }
 
-fn color(class: Class) -> String {
-    let color = class.color();
-    format!("#{:02x}{:02x}{:02x}", color.r, color.g, color.b)
+fn cpu_ns(both: Both) -> Weights {
+    both.map(|amount| amount.cpu_ns)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shares of CPU time need no more than 53 bits")]

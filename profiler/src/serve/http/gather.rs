@@ -12,7 +12,7 @@ use super::params::Selection;
 use crate::archive::{Archive, ArchiveError, Query};
 use crate::process::monotonic_now;
 use crate::profile::{Filter, Profile, Row, TaskId};
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
 /// How old a copy of the open window may be. Copying is done by the recording's thread, so it is not done for each
 /// request.
@@ -97,7 +97,7 @@ impl App {
     }
 }
 
-/// A moment of the samples' clock on the calendar, by the clocks as they stand now.
+/// A timestamp of the samples as a time of the calendar, by the clocks as they stand now.
 fn calendar(time: MonoNs) -> SystemTime {
     let (now, wall) = (monotonic_now(), SystemTime::now());
     let moved = if time <= now {
@@ -173,25 +173,33 @@ impl Sources {
         self.samples()?.ok_or(Fault::Nothing)
     }
 
-    /// The same, but nothing is no error.
+    /// As [`Self::profile`], but that nothing is kept of the time is no error.
     ///
     /// # Errors
-    /// The archive's.
+    /// What the archive cannot do.
     pub(super) fn samples(&self) -> Result<Option<Profile>, Fault> {
         let query = self.query();
         let archived = if query.from < query.to { self.archive.query(&query) } else { Err(ArchiveError::Nothing) };
-        let mut profile = match (archived, &self.open) {
-            (Ok(profile), _) => profile,
-            (Err(ArchiveError::Nothing), Some(open)) => open.profile.select(open.profile.meta().start, |_| false),
+        let (mut profile, mut covered) = match (archived, &self.open) {
+            (Ok(profile), _) => {
+                let covered = profile.meta().duration;
+                (profile, covered)
+            }
+            (Err(ArchiveError::Nothing), Some(open)) => {
+                (open.profile.select(open.profile.meta().start, |_| false), Duration::ZERO)
+            }
             (Err(ArchiveError::Nothing), None) => return Ok(None),
             (Err(error), _) => return Err(error.into()),
         };
         if let Some(open) = &self.open {
+            covered += open.profile.meta().duration;
             let start = profile.meta().start;
             let mut wanted = self.wanted(open);
             profile.absorb(&open.profile, |row| wanted(row).then_some(start));
         }
-        profile.set_duration(self.selection.to.duration_since(self.selection.from).unwrap_or_default());
+        // What was asked for may reach back before the service's start, or behind what is kept.
+        let asked = self.selection.to.duration_since(self.selection.from).unwrap_or_default();
+        profile.set_duration(covered.min(asked));
         Ok(Some(profile))
     }
 }

@@ -3,7 +3,7 @@
 //! * **A page of somebody else** in a browser on this machine can send requests to a loopback address, and by DNS
 //!   rebinding under a name of its own read the answers. So a request must name this service as its host, and a browser
 //!   must not say that another site makes it.
-//! * **A wider address** wants the token of every request: in `Authorization: Bearer`, or from a browser a cookie that it
+//! * **An address** wants the token of every request, unless it is a loopback one and everybody may ask: in `Authorization: Bearer`, or from a browser a cookie that it
 //!   gets for the token. The cookie is a random number of this run, not the token.
 
 use std::net::IpAddr;
@@ -56,6 +56,14 @@ impl Guard {
         })
     }
 
+    /// Lets everybody ask, under any name.
+    ///
+    /// # Errors
+    /// The kernel gives no random number.
+    pub(super) fn open() -> Result<Self, std::io::Error> {
+        Ok(Self { token: None, session: Token::random()?, cookie: String::new(), hosts: None })
+    }
+
     /// Puts the guard in front of all routes.
     pub(super) fn around(self, router: Router) -> Router {
         router.layer(from_fn_with_state(Arc::new(self), check))
@@ -82,8 +90,8 @@ impl Guard {
         pairs.any(|(name, value)| name == self.cookie && self.session.is(value))
     }
 
-    /// Takes the token out of the query and puts the cookie in its place.
-    fn exchange(&self, request: &Request) -> Option<Response> {
+    /// What a request asks for whose query has the token: its path and query without it.
+    fn without_token(&self, request: &Request) -> Option<String> {
         let token = self.token.as_ref()?;
         let query = request.uri().query()?;
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
@@ -94,8 +102,7 @@ impl Guard {
         let rest = pairs.iter().filter(|(name, _)| name != "token");
         let rest = form_urlencoded::Serializer::new(String::new()).extend_pairs(rest).finish();
         let path = local(request.uri().path());
-        let target = if rest.is_empty() { path.to_owned() } else { format!("{path}?{rest}") };
-        Some(self.welcome(request.headers(), &target))
+        Some(if rest.is_empty() { path.to_owned() } else { format!("{path}?{rest}") })
     }
 
     fn welcome(&self, headers: &HeaderMap, target: &str) -> Response {
@@ -136,7 +143,7 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
     response
 }
 
-async fn answer(guard: &Guard, request: Request, next: Next) -> Response {
+async fn answer(guard: &Guard, mut request: Request, next: Next) -> Response {
     if !guard.is_known_host(request.headers(), request.uri()) {
         let why = "this service answers to localhost and to the names it was given; add the proxy's name to `hosts`";
         return sentence(StatusCode::FORBIDDEN, why);
@@ -153,16 +160,28 @@ async fn answer(guard: &Guard, request: Request, next: Next) -> Response {
     if path == HEALTH {
         return next.run(request).await;
     }
-    if let Some(response) = guard.exchange(&request) {
-        return response;
+    let is_browser = request.headers().get(header::ACCEPT).is_some_and(|accept| contains(accept, "text/html"));
+    if let Some(target) = guard.without_token(&request) {
+        if is_browser {
+            // The token leaves the address bar; the cookie takes its place.
+            return guard.welcome(request.headers(), &target);
+        }
+        // `go tool pprof` has neither headers nor cookies.
+        if let Ok(uri) = target.parse() {
+            *request.uri_mut() = uri;
+            return next.run(request).await;
+        }
     }
     if guard.knows_the_token(request.headers()) {
         return next.run(request).await;
     }
-    if request.headers().get(header::ACCEPT).is_some_and(|accept| contains(accept, "text/html")) {
+    if is_browser {
         return login_form(false);
     }
-    let mut response = sentence(StatusCode::UNAUTHORIZED, "send the token as `Authorization: Bearer TOKEN`");
+    let mut response = sentence(
+        StatusCode::UNAUTHORIZED,
+        "send the token as `Authorization: Bearer TOKEN`; /run/jitprof/token-PORT has that of this start",
+    );
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }

@@ -17,7 +17,7 @@ pub enum Listen {
 /// Choices about the HTTP side.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Where to listen. Any address but a loopback one needs a token.
+    /// Where to listen. Any address but a loopback one needs a token; whoever configures it gives those one too.
     pub listen: Listen,
     /// Who knows it may ask; without one, whoever can connect.
     pub token: Option<Token>,

@@ -5,8 +5,12 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
 use super::fault::Fault;
 use crate::profile::{Filter, LABEL_NAMES};
+use crate::times::{TIME_FORMS, parse_time_or_seconds};
 
 /// Parameters of one request at most.
 const MAX_PARAMETERS: usize = 100;
@@ -43,7 +47,7 @@ impl Params {
     /// Takes a parameter out.
     ///
     /// # Errors
-    /// It is given twice.
+    /// The parameter is given twice.
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Fault> {
         let mut values = self.0.extract_if(.., |(known, _)| known == name).map(|(_, value)| value);
         let first = values.next();
@@ -61,7 +65,7 @@ impl Params {
     /// Takes a number out.
     ///
     /// # Errors
-    /// It is none, or out of range.
+    /// The value is no number, or out of range.
     pub(super) fn number<T>(&mut self, name: &str, range: RangeInclusive<T>) -> Result<Option<T>, Fault>
     where
         T: FromStr + PartialOrd + Display,
@@ -75,7 +79,7 @@ impl Params {
     /// Takes a switch out: 1 or true, 0 or false.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is something else than on or off.
     pub(super) fn switch(&mut self, name: &str) -> Result<bool, Fault> {
         match self.text(name)?.as_deref() {
             None | Some("0" | "false") => Ok(false),
@@ -101,7 +105,7 @@ impl Params {
         Ok(Selection { from: from_time, to: to_time, filter: self.filter(prefix)? })
     }
 
-    /// Takes labels out.
+    /// Takes the labels out of the parameters.
     ///
     /// # Errors
     /// A number that is none.
@@ -140,25 +144,14 @@ impl Params {
 
     fn time(&mut self, name: &str, now: SystemTime) -> Result<Option<SystemTime>, Fault> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        let why = "must be a time: seconds since 1970, 2026-01-31T03:12:00Z, now, or -15m";
-        time_of(&text, now).map(Some).ok_or_else(|| Fault::parameter(name, why))
+        let why = || format!("must be a time: seconds since 1970, {TIME_FORMS}; without an offset it is in UTC");
+        time_of(&text, now).map(Some).ok_or_else(|| Fault::parameter(name, why()))
     }
 }
 
 fn time_of(text: &str, now: SystemTime) -> Option<SystemTime> {
-    if text == "now" {
-        return Some(now);
-    }
-    if let Ok(seconds) = text.parse::<f64>()
-        && seconds >= 0.0
-    {
-        return UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
-    }
-    if let Some(ago) = text.strip_prefix('-') {
-        let time = now.checked_sub(humantime::parse_duration(ago).ok()?)?;
-        return (time >= UNIX_EPOCH).then_some(time);
-    }
-    humantime::parse_rfc3339_weak(text).ok()
+    let now = Timestamp::try_from(now).ok()?.to_zoned(TimeZone::UTC);
+    parse_time_or_seconds(text, &now).ok().filter(|time| *time >= UNIX_EPOCH)
 }
 
 impl fmt::Display for Selection {
@@ -176,7 +169,7 @@ impl fmt::Display for Selection {
 
 /// `None` beyond the year 9999.
 fn day_and_time(time: SystemTime) -> Option<(String, String)> {
-    let time = jiff::Timestamp::try_from(time).ok()?;
+    let time = Timestamp::try_from(time).ok()?;
     Some((time.strftime("%Y-%m-%d").to_string(), time.strftime("%H:%M:%S").to_string()))
 }
 
@@ -200,9 +193,17 @@ mod tests {
 
     #[test]
     fn times_are_seconds_dates_or_relative() {
-        for (text, seconds) in
-            [("now", 1_000_000.0), ("-1m", 999_940.0), ("5.5", 5.5), ("1970-01-01T00:01:00Z", 60.0), ("0", 0.0)]
-        {
+        // It is 13:46:40 on the 12th.
+        for (text, seconds) in [
+            ("now", 1_000_000.0),
+            ("-1m", 999_940.0),
+            ("5.5", 5.5),
+            ("1970-01-01T00:01:00Z", 60.0),
+            ("1970-01-01 00:01:00", 60.0),
+            ("1970-01-01T02:01:00+02:00", 60.0),
+            ("13:46", 999_960.0),
+            ("0", 0.0),
+        ] {
             assert_eq!(time_of(text, now()).map(unix_seconds), Some(seconds), "{text}");
         }
         for text in ["", "-", "x", "1e400", "nan", "inf", "-99999999999h", "1e30", "2026-13-01T00:00:00Z"] {

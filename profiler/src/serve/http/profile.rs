@@ -23,7 +23,7 @@ use crate::profile::{Diff, Normalize, Profile};
 const SVG_POLICY: &str =
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'";
 
-/// What is written.
+/// What the answer's body is.
 #[derive(Clone)]
 enum Kind {
     /// One of the formats.
@@ -32,7 +32,7 @@ enum Kind {
     Table(usize),
 }
 
-/// Whose samples.
+/// The samples that the answer is about.
 enum Question {
     One(Sources),
     /// The second compared with the first.
@@ -198,10 +198,11 @@ fn options(params: &mut Params) -> Result<OutputOptions, Fault> {
     Ok(OutputOptions {
         min_width_percent: min_width_percent.unwrap_or(defaults.min_width_percent),
         reverse: params.switch("reverse")?,
-        inverted: params.switch("inverted")?,
+        upwards: params.switch("flame")?,
         lines: params.switch("lines")?,
         per_thread: params.switch("per-thread")?,
         per_process: params.switch("per-process")?,
+        merge_tiers: params.switch("merge-tiers")?,
         ..defaults
     })
 }

@@ -14,14 +14,15 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::connections::{Connections, Peer, Taken};
 use super::guard::Guard;
 use super::options::{HttpOptions, Listen};
 
@@ -33,24 +34,24 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// Why there is no HTTP side.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// Others could ask.
+    /// Other machines could reach the address, and there is no token.
     #[error("{address} can be reached from other machines, so a token is needed; set one, or listen on 127.0.0.1")]
     NeedsToken {
-        /// Where to listen.
+        /// The address to listen at.
         address: String,
     },
     /// The path of the socket is taken.
     #[error("{} {what}; remove it or name another path", path.display())]
     Taken {
-        /// The path.
+        /// The socket's path.
         path: PathBuf,
-        /// What is there.
+        /// What is at the path already.
         what: &'static str,
     },
-    /// The system refuses.
+    /// The system refuses the socket.
     #[error("cannot listen at {address}: {source}; is another service there?")]
     Listen {
-        /// Where to listen.
+        /// The address to listen at.
         address: String,
         /// What the kernel said.
         source: io::Error,
@@ -60,8 +61,10 @@ pub enum HttpError {
 /// What one client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at the same time; further ones are closed at once.
+    /// Connections at the same time; beyond it those go that have sent no request.
     pub(super) connections: usize,
+    /// The same of one address, or of one user at a unix socket.
+    pub(super) of_peer: usize,
     /// Time for the head of a request, and between two requests.
     pub(super) head: Duration,
     /// Time to take an answer, from the moment the client's receive buffer is full.
@@ -70,7 +73,7 @@ pub(super) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 256, head: Duration::from_secs(15), answer: Duration::from_secs(60) }
+        Self { connections: 256, of_peer: 224, head: Duration::from_secs(15), answer: Duration::from_secs(60) }
     }
 }
 
@@ -105,7 +108,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens.
+    /// Listens at the address; [`Self::serve`] then answers.
     ///
     /// # Errors
     /// [`HttpError`].
@@ -122,15 +125,24 @@ impl Server {
             return Err(HttpError::NeedsToken { address });
         }
         let failed = |source| HttpError::Listen { address: address.clone(), source };
-        let (socket, port) = match &options.listen {
-            Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address).await.map_err(failed)?;
-                let port = listener.local_addr().map_err(failed)?.port();
-                (Socket::Tcp(listener), port)
-            }
-            Listen::Unix(path) => (bind_unix(path).await.map_err(|error| error.unwrap_or_else(failed))?, 0),
-        };
+        let (socket, port) = Socket::bind(&options.listen).await.map_err(|error| error.unwrap_or_else(failed))?;
         Ok(Self { socket, guard: Guard::new(options, port).map_err(failed)?, limits })
+    }
+
+    /// Listens where whoever can connect may ask, without a token: for routes that tell numbers, and no function's name.
+    ///
+    /// # Errors
+    /// [`HttpError`].
+    pub async fn bind_open(listen: &Listen) -> Result<Self, HttpError> {
+        let failed = |source| {
+            let address = match listen {
+                Listen::Tcp(address) => address.to_string(),
+                Listen::Unix(path) => path.display().to_string(),
+            };
+            HttpError::Listen { address, source }
+        };
+        let (socket, _) = Socket::bind(listen).await.map_err(|error| error.unwrap_or_else(failed))?;
+        Ok(Self { socket, guard: Guard::open().map_err(failed)?, limits: Limits::default() })
     }
 
     /// Where it listens, with the port that was given if 0 was asked for.
@@ -143,11 +155,19 @@ impl Server {
         }
     }
 
+    /// The port, of an address.
+    pub fn port(&self) -> Option<u16> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Socket::Unix(..) => None,
+        }
+    }
+
     /// Serves until `end`, then until what is being answered is answered, but not for long.
     pub async fn serve(self, router: Router, end: impl Future<Output = ()>) {
         let service = TowerToHyperService::new(self.guard.around(router));
         let graceful = GracefulShutdown::new();
-        let turns = Arc::new(Semaphore::new(self.limits.connections));
+        let connections = Connections::new(self.limits.connections, self.limits.of_peer);
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(MAX_HEAD);
         let mut end = std::pin::pin!(end);
@@ -157,8 +177,8 @@ impl Server {
                 accepted = self.socket.accept() => accepted,
                 () = &mut end => break,
             };
-            let stream = match accepted {
-                Ok(stream) => stream,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Said once, and not five times a second for as long as it lasts.
                     if !std::mem::replace(&mut is_refused, true) {
@@ -169,18 +189,21 @@ impl Server {
                 }
             };
             is_refused = false;
-            let Ok(turn) = Arc::clone(&turns).try_acquire_owned() else {
-                tracing::warn!("{} connections are open; a further one is closed", self.limits.connections);
-                continue;
-            };
+            let Some(place) = connections.admit(peer).map(Arc::new) else { continue };
+            let (number, service) = (place.number, service.clone());
+            let noted = service_fn(move |request| {
+                let answering = place.answering();
+                let answer = service.call(request);
+                async { answer.await.map(|answer| answer.map(|body| Taken { body, _answering: answering })) }
+            });
             let stream = Timed { stream, limit: self.limits.answer, deadline: None };
-            let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service.clone()));
-            tokio::spawn(async move {
+            let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), noted));
+            let task = tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!("a connection ended: {error}");
                 }
-                drop(turn);
             });
+            connections.run_by(number, task.abort_handle());
         }
         if timeout(FAREWELL, graceful.shutdown()).await.is_err() {
             tracing::info!("some clients did not take their answers in time");
@@ -194,14 +217,30 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Socket {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    /// The socket, and its port.
+    async fn bind(listen: &Listen) -> Result<(Self, u16), UnixError> {
+        match listen {
+            Listen::Tcp(address) => {
+                let listener = TcpListener::bind(address).await.map_err(UnixError::System)?;
+                let port = listener.local_addr().map_err(UnixError::System)?.port();
+                Ok((Self::Tcp(listener), port))
+            }
+            Listen::Unix(path) => Ok((bind_unix(path).await?, 0)),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
         Ok(match self {
             Self::Tcp(listener) => {
-                let stream = listener.accept().await?.0;
+                let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Box::new(stream)
+                (Box::new(stream), Peer::at(address.ip()))
             }
-            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener, _) => {
+                let stream = listener.accept().await?.0;
+                let user = stream.peer_cred()?.uid();
+                (Box::new(stream), Peer::User(user))
+            }
         })
     }
 }

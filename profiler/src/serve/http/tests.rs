@@ -21,9 +21,9 @@ use crate::profile::{Profile, ProfileMeta, SampledEvent, Task};
 use crate::record::{Command, Health, Window, WindowOptions};
 use crate::serve::{Handle, Intake};
 use crate::symbol::{Frame, FrameKind};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
-/// A service without a kernel part.
+/// A service without BPF programs.
 struct Service {
     router: Router,
     state: State,
@@ -59,7 +59,7 @@ impl Service {
         };
         let archive = Arc::new(Archive::open(options).expect("an archive"));
         // No window closes here, and health must not say so however busy the machine is.
-        let window = WindowOptions { length: Duration::from_secs(3600), grace: Duration::from_secs(1) };
+        let window = WindowOptions { length: Duration::from_secs(3600), grace: Duration::from_millis(30) };
         let intake = Arc::new(Intake::new(Arc::clone(&archive)));
         let state = State { archive, intake, recording, window };
         let open = Arc::new(Mutex::new(None));
@@ -71,6 +71,7 @@ impl Service {
     /// Answers like the recording does: with what lies in the range and in no window.
     fn answer(&self, commands: Receiver<Command>) {
         let open = Arc::clone(&self.open);
+        let intake = Arc::clone(&self.state.intake);
         std::thread::spawn(move || {
             for command in commands {
                 let Command::Snapshot { from, to, reply, .. } = command else { continue };
@@ -78,7 +79,7 @@ impl Service {
                 std::thread::sleep(Duration::from_nanos(left));
                 let open = open.lock().expect("no panic");
                 // It begins where the windows end.
-                let empty = || profile(to, &[]);
+                let empty = || profile(intake.kept_until(), &[]);
                 let open = open.as_ref().map_or_else(empty, |open| {
                     open.select(open.meta().start.max(from), |row| row.time >= from && row.time < to)
                 });

@@ -43,7 +43,7 @@ impl Token {
     ///
     /// # Errors
     /// The kernel has none to give.
-    pub(super) fn random() -> Result<Self, std::io::Error> {
+    pub(in crate::serve) fn random() -> Result<Self, std::io::Error> {
         let mut bytes = [0_u8; 16];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
@@ -54,8 +54,8 @@ impl Token {
         self.0.as_bytes().ct_eq(other.as_bytes()).into()
     }
 
-    /// The secret itself, for the one header that hands it out.
-    pub(super) fn reveal(&self) -> &str {
+    /// The secret itself, for those who hand it out.
+    pub(in crate::serve) fn reveal(&self) -> &str {
         &self.0
     }
 }

@@ -115,7 +115,7 @@ impl Answer {
         Ok(Self { body, content_type, is_gzipped: true })
     }
 
-    /// The same of a value as JSON.
+    /// Answers with a value as JSON.
     ///
     /// # Errors
     /// As [`Self::text`].

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::output::printable;
+use crate::profile::printable;
 use crate::profile::{Profile, label_of};
 
 /// The value of every label of the rest.
@@ -31,7 +31,6 @@ impl CpuByLabels {
         Self { names, max, known: BTreeMap::new(), other_ns: 0, windows: 0 }
     }
 
-    /// The labels' names.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
@@ -76,7 +75,7 @@ impl CpuByLabels {
         self.known.iter().map(|(values, sum)| (&**values, sum.total_ns))
     }
 
-    /// That of all others.
+    /// CPU time of all values that have no entry of their own.
     pub(super) fn other_ns(&self) -> u64 {
         self.other_ns
     }

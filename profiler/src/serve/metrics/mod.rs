@@ -1,8 +1,9 @@
 //! `/metrics`: jitprof itself, and CPU time of processes, for Prometheus.
 
 mod cpu;
+mod exposition;
 pub(super) mod own;
-mod text;
+mod unnamed;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +16,15 @@ use axum::response::Response;
 use axum::routing::get;
 
 use self::cpu::CpuByLabels;
+use self::exposition::{Kind, Page};
 use self::own::Own;
-use self::text::{Kind, Page};
+use self::unnamed::UnnamedFrames;
 use super::config::{MetricsSettings, WindowSettings};
 use super::governor::GovernorStats;
 use super::push::Pushers;
 use super::recording::Handle;
 use crate::archive::Archive;
+use crate::cost::Activity;
 use crate::record::Window;
 
 /// What the page is.
@@ -37,6 +40,7 @@ pub struct Metrics {
     /// When a window has to be there again.
     due_every: Duration,
     cpu: Mutex<CpuByLabels>,
+    unnamed: Mutex<UnnamedFrames>,
     last_window: Mutex<Option<Instant>>,
     windows: AtomicU64,
     empty_windows: AtomicU64,
@@ -49,12 +53,15 @@ pub struct Metrics {
 
 /// The parts of the service that count for themselves.
 pub struct Sources {
-    /// The recording.
+    /// The continuous recording.
     pub recording: Handle,
-    /// What is kept.
+    /// The archive of windows.
     pub archive: Arc<Archive>,
-    /// What is sent.
+    /// The push targets.
     pub pushers: Arc<Pushers>,
+    /// The dataset, if there is one.
+    #[cfg(feature = "parquet")]
+    pub parquet: Option<Arc<super::ParquetSender>>,
 }
 
 /// Reads what the governor has measured.
@@ -68,6 +75,7 @@ impl Metrics {
             started: Instant::now(),
             due_every: window.length.0 + window.grace.0 + LATE,
             cpu: Mutex::new(CpuByLabels::new(settings.by.clone(), settings.top)),
+            unnamed: Mutex::new(UnnamedFrames::new(settings.top)),
             last_window: Mutex::new(None),
             windows: AtomicU64::new(0),
             empty_windows: AtomicU64::new(0),
@@ -86,6 +94,7 @@ impl Metrics {
         }
         *self.last_window.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.cpu.lock().unwrap_or_else(PoisonError::into_inner).add(&window.profile);
+        self.unnamed.lock().unwrap_or_else(PoisonError::into_inner).add(&window.profile);
     }
 
     /// Takes note of a reload.
@@ -118,7 +127,7 @@ impl Metrics {
         self.windows.load(Ordering::Relaxed)
     }
 
-    /// The page.
+    /// The page that a scrape gets.
     pub fn render(&self) -> String {
         let mut page = Page::default();
         page.family(Kind::Gauge, "jitprof_build_info", "1, with the version.")
@@ -129,7 +138,10 @@ impl Metrics {
         self.archive(&mut page);
         self.http(&mut page);
         self.push(&mut page);
+        #[cfg(feature = "parquet")]
+        self.parquet(&mut page);
         self.processes(&mut page);
+        self.unnamed(&mut page);
         page.finish()
     }
 
@@ -151,14 +163,19 @@ impl Metrics {
         stacks.value(&[("end", "complete")], health.complete_stacks);
         stacks.value(&[("end", "cut")], health.cut_stacks);
         let mut frames = page.family(Counter, "jitprof_jit_frames_total", "Frames of generated code.");
-        frames.value(&[("name", "known")], health.named_jit_frames);
-        frames.value(&[("name", "unknown")], health.unnamed_jit_frames);
+        let jit = &health.jit_frames;
+        frames.value(&[("name", "known")], jit.named.total());
+        frames.value(&[("name", "unknown")], jit.unnamed_total());
+        let mut named = page.family(Counter, "jitprof_jit_frames_named_total", "Of those: by what named them.");
+        jit.named.each().iter().for_each(|(by, count)| named.value(&[("by", by)], *count));
+        let mut unnamed = page.family(Counter, "jitprof_jit_frames_unnamed_total", "Of those: why they have no name.");
+        jit.unnamed.iter().for_each(|(reason, count)| unnamed.value(&[("reason", reason)], *count));
         page.one(Gauge, "jitprof_processes", "Processes known to run.", health.processes);
         page.one(Gauge, "jitprof_jit_functions", "Functions that runtimes announced and that live.", health.functions);
         let hertz = u64::from(health.frequency_hz);
         page.one(Gauge, "jitprof_sampling_frequency_hertz", "Samples per second and busy CPU.", hertz);
         let kernel = seconds(health.kernel_ns);
-        page.one(Counter, "jitprof_kernel_cpu_seconds_total", "CPU time of the kernel part, in others' time.", kernel);
+        page.one(Counter, "jitprof_kernel_cpu_seconds_total", "CPU time of the BPF programs, in others' time.", kernel);
         let mut reloads = page.family(Counter, "jitprof_reloads_total", "Reloads of the configuration.");
         reloads.value(&[("result", "done")], self.reloads.load(Ordering::Relaxed));
         reloads.value(&[("result", "refused")], self.failed_reloads.load(Ordering::Relaxed));
@@ -167,6 +184,15 @@ impl Metrics {
     fn own(&self, page: &mut Page) {
         use Kind::{Counter, Gauge};
         let own = Own::now();
+        let refused = self.sources.recording.ledger().refused();
+        let help = "Processes not read yet, as starts of processes cost too much.";
+        page.one(Counter, "jitprof_processes_refused_total", help, refused);
+        let costs = self.sources.recording.ledger().costs().values();
+        let help = "Own CPU time with that of the BPF programs, by what it was for.";
+        let mut activities = page.family(Counter, "jitprof_activity_cpu_seconds_total", help);
+        for (activity, ns) in Activity::ALL.into_iter().zip(costs) {
+            activities.value(&[("activity", activity.name())], seconds(ns));
+        }
         let mut cpu = page.family(Counter, "jitprof_cpu_seconds_total", "Own CPU time, by thread.");
         own.cpu_ns.iter().for_each(|(thread, ns)| cpu.value(&[("thread", thread)], seconds(*ns)));
         page.one(Gauge, "jitprof_resident_memory_bytes", "Own resident memory.", own.resident_bytes);
@@ -185,7 +211,12 @@ impl Metrics {
         let governor = self.governor.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(stats) = governor.as_ref().map(|reader| reader()) else { return };
         let cpu = stats.cpu_percent() / 100.0;
-        page.one(Gauge, "jitprof_governor_cpu_ratio", "CPUs used, with the kernel part, smoothed.", cpu);
+        page.one(
+            Gauge,
+            "jitprof_governor_cpu_ratio",
+            "Part of the machine used, with the BPF programs, smoothed.",
+            cpu,
+        );
         let mut changes = page.family(Counter, "jitprof_governor_changes_total", "Changes of the frequency.");
         changes.value(&[("to", "lower")], stats.lowered);
         changes.value(&[("to", "higher")], stats.raised);
@@ -251,6 +282,32 @@ impl Metrics {
         }
     }
 
+    #[cfg(feature = "parquet")]
+    fn parquet(&self, page: &mut Page) {
+        use Kind::{Counter, Gauge};
+        let Some(stats) = self.sources.parquet.as_ref().map(|parquet| parquet.stats()) else { return };
+        page.one(Counter, "jitprof_parquet_files_total", "Files that have arrived.", stats.files);
+        page.one(Counter, "jitprof_parquet_bytes_total", "Their bytes.", stats.bytes);
+        page.one(Counter, "jitprof_parquet_rows_total", "Rows of samples in them.", stats.rows);
+        page.one(Counter, "jitprof_parquet_windows_total", "Windows in them.", stats.windows);
+        let help = "Windows that are to be sent and have not arrived.";
+        page.one(Gauge, "jitprof_parquet_waiting_windows", help, stats.waiting);
+        let help = "Windows that left the archive before they could be sent.";
+        page.one(Counter, "jitprof_parquet_expired_windows_total", help, stats.expired);
+        page.one(Counter, "jitprof_parquet_retries_total", "Tries that failed.", stats.retries);
+        page.one(Gauge, "jitprof_parquet_failing", "Whether the last try failed.", stats.failing);
+        let help = "CPU time of the thread that writes Parquet.";
+        page.one(Counter, "jitprof_parquet_cpu_seconds_total", help, seconds(stats.cpu_ns));
+    }
+
+    fn unnamed(&self, page: &mut Page) {
+        let unnamed = self.unnamed.lock().unwrap_or_else(PoisonError::into_inner);
+        let help =
+            "Frames without a function's name, by process and reason; the processes with the most, the rest as other.";
+        let mut family = page.family(Kind::Counter, "jitprof_unnamed_frames_total", help);
+        unnamed.iter().for_each(|(comm, reason, frames)| family.value(&[("comm", comm), ("reason", reason)], frames));
+    }
+
     fn processes(&self, page: &mut Page) {
         let cpu = self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
         if cpu.names().is_empty() {
@@ -268,7 +325,7 @@ impl Metrics {
     }
 }
 
-/// The page's route.
+/// The route `/metrics`.
 pub(super) fn routes(metrics: Arc<Metrics>) -> Router {
     let page = move || async move { ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.render()) };
     Router::new().route("/metrics", get(page))

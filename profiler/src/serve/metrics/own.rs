@@ -2,18 +2,18 @@
 
 use std::fs;
 
-/// This process now.
+/// What `/proc/self` says of this process now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Own {
     /// Nanoseconds that each thread has run, by its name; threads of one name are added up.
     pub(super) cpu_ns: Vec<(String, u64)>,
-    /// Resident memory.
+    /// Resident memory, as `top` shows it.
     pub(super) resident_bytes: u64,
     /// The most that it ever was.
     pub(super) peak_resident_bytes: u64,
     /// Open file descriptors; `None` if there is not even one left to count them by.
     pub(super) open_files: Option<usize>,
-    /// As many are allowed.
+    /// How many file descriptors are allowed.
     pub(super) max_files: Option<u64>,
 }
 

@@ -3,11 +3,14 @@
 import { cpu, element, percent, printable, swatch } from "./text.js";
 
 const MAX_CALLEES = 30;
+// What the service calls generated code that has no name.
+const UNNAMED = "[JIT code without a name]";
 
 export class Details {
-  // `onZoom(node)`, `onFind(name)`, `onClose()`; `getLines(frame)` asks the service for the lines of a function.
-  constructor(panel, { onZoom, onFind, onClose, getLines }) {
-    Object.assign(this, { panel, onZoom, onFind, onClose, getLines });
+  // `onZoom(node)`, `onFind(name)`, `onClose()`; `getLines(frame)` asks the service for the lines of a function,
+  // `getUnnamed()` for the processes whose code has no names.
+  constructor(panel, { onZoom, onFind, onClose, getLines, getUnnamed }) {
+    Object.assign(this, { panel, onZoom, onFind, onClose, getLines, getUnnamed });
     this.title = document.getElementById("details-title");
     this.body = document.getElementById("details-body");
     document.getElementById("details-close").addEventListener("click", () => this.close());
@@ -40,7 +43,8 @@ export class Details {
     find.addEventListener("click", () => this.onFind(known.name));
     this.body.replaceChildren(list, find);
     if (node >= 0) this.callees(tree, node);
-    this.lines(tree, known, kind);
+    if (known.name === UNNAMED) this.unnamed();
+    else this.lines(tree, known, kind);
     this.panel.hidden = false;
   }
 
@@ -54,6 +58,19 @@ export class Details {
       return element("tr", {}, element("td", { className: "text" }, button), ...shares);
     });
     this.body.append(element("h3", {}, "Calls"), tableOf("Callees", ["Function", ...(tree.isDiff ? ["A", "B"] : ["Total"])], rows));
+  }
+
+  // Whose code it is, and what each of them needs.
+  async unnamed() {
+    const asked = (this.asked = {});
+    const found = await this.getUnnamed().catch(() => null);
+    if (this.asked !== asked || !found?.processes.length) return;
+    const list = element("dl", { className: "needs" });
+    for (const { comm, pid, cpu_ns, advice } of found.processes) {
+      list.append(element("dt", {}, `${printable(comm)} (${pid}), ${cpu(cpu_ns)}`), element("dd", {}, printable(advice)));
+    }
+    if (found.more) list.append(element("dt", {}, `and ${found.more} more processes`), element("dd", {}));
+    this.body.append(element("h3", {}, "Whose code has no names, and what names it"), list);
   }
 
   async lines(tree, known, kind) {

@@ -37,7 +37,11 @@ export class FlameView {
     this.hover = -2;
     this.zoom = zoom;
     [this.from, this.to] = this.rangeOf(zoom);
+    // Upside down, rows are counted from the bottom, and a deeper stack must not push them away.
+    const { scrollTop, scrollHeight } = this.box;
     this.resize();
+    if (this.inverted) this.box.scrollTop = scrollTop + this.box.scrollHeight - scrollHeight;
+    if (zoom >= 0) this.keepLevel(zoom);
   }
 
   setInverted(inverted) {
@@ -58,6 +62,7 @@ export class FlameView {
 
   zoomTo(node) {
     this.zoom = node;
+    if (node >= 0) this.keepLevel(node);
     const [from, to] = this.rangeOf(node);
     const [fromBefore, toBefore] = [this.from, this.to];
     const begin = performance.now();
@@ -197,7 +202,7 @@ export class FlameView {
       context.fillStyle = alpha < 1 ? this.paint.muted : this.paint.text;
       context.globalAlpha = 1;
       const name = printable(this.tree.name(node));
-      context.fillText(name.length > letters ? `${name.slice(0, letters - 1)}…` : name, left + 4, y + ROW / 2 + 0.5);
+      context.fillText(fitted(name, letters), left + 4, y + ROW / 2 + 0.5);
     }
     context.globalAlpha = 1;
   }
@@ -309,10 +314,22 @@ export class FlameView {
   keepInSight(node) {
     const [from, to] = this.rangeOf(node);
     if (to <= this.from || from >= this.to) this.onZoom(-1);
+    this.keepLevel(node);
+  }
+
+  // Scrolls so far that a frame's row can be seen.
+  keepLevel(node) {
     const y = this.yOf(this.tree.depth[node] + 1);
     if (y < 0) this.box.scrollTop += y - ROW;
     else if (y + ROW > this.box.clientHeight) this.box.scrollTop += y + 2 * ROW - this.box.clientHeight;
   }
+}
+
+// A name in so many letters. Where there is room for both, the middle is left out: the end says which file it is.
+function fitted(name, letters) {
+  if (name.length <= letters) return name;
+  const end = letters >= 24 && /[/:]/.test(name) ? Math.floor(letters * 0.45) : 0;
+  return `${name.slice(0, letters - end - 1)}…${end ? name.slice(-end) : ""}`;
 }
 
 // A shade near a kind's colour, the same for a name every time.

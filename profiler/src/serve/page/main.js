@@ -10,6 +10,8 @@ import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
 
 const REFRESH_MS = 5000;
+// Nothing is said about loading before.
+const SLOW_MS = 400;
 const $ = (id) => document.getElementById(id);
 const seconds = () => Date.now() / 1000 + skew;
 let skew = 0;
@@ -21,7 +23,7 @@ const running = {};
 const timeline = new Timeline($("timeline"), select);
 const flame = new FlameView($("flame"), { onZoom: zoomTo, onChoose: (node) => choose(tree.frame[node], node) });
 const table = new FunctionTable($("functions"), { onChoose: chooseFrame, onSort: (sort) => change({ sort }, showTable) });
-const details = new Details($("details"), { onZoom: (node) => { zoomTo(node); choose(tree.frame[node], node); }, onFind: search, onClose: unchoose, getLines });
+const details = new Details($("details"), { onZoom: (node) => { zoomTo(node); choose(tree.frame[node], node); }, onFind: search, onClose: unchoose, getLines, getUnnamed });
 const filters = new Filters({
   onAdd: (name, value) => change(() => current().filters.push([name, value])),
   onRemove: (index) => change(() => current().filters.splice(index, 1)),
@@ -33,6 +35,8 @@ async function ask(kind, path, params) {
   const controller = (running[kind] = new AbortController());
   const response = await fetch(`${path}?${params}`, { signal: controller.signal });
   const body = await response.json().catch(() => ({ error: `the service answered ${response.status}` }));
+  // It may have been here already when the newer one was sent.
+  if (running[kind] !== controller) throw new DOMException("a newer request was sent", "AbortError");
   if (!response.ok) throw Object.assign(new Error(body.error), { status: response.status });
   return body;
 }
@@ -69,6 +73,7 @@ async function loadTimeline() {
   try {
     const data = await ask("timeline", "/api/timeline", params);
     showTimeline(data);
+    showSummary();
     if (!loading) $("fault").hidden = true;
   } catch (error) {
     fail(error);
@@ -81,8 +86,10 @@ async function loadFlame() {
   params.set("group", state.group);
   if (state.reverse) params.set("reverse", 1);
   if (state.lines) params.set("lines", 1);
+  if (state.merge) params.set("merge-tiers", 1);
   const load = (loading = {});
   $("flame").setAttribute("aria-busy", "true");
+  const patience = setTimeout(() => { if (loading === load) $("busy").textContent = "loading…"; }, tree ? SLOW_MS : 0);
   try {
     const json = await ask("flame", state.compare ? "/api/diff" : "/api/flame", params);
     if (loading !== load) return;
@@ -92,8 +99,10 @@ async function loadFlame() {
   } catch (error) {
     fail(error);
   } finally {
+    clearTimeout(patience);
     if (loading === load) {
       loading = null;
+      $("busy").textContent = "";
       $("flame").removeAttribute("aria-busy");
     }
   }
@@ -112,14 +121,19 @@ async function loadLabels() {
 
 function getLines(name, kind) {
   const params = sideParams(new URLSearchParams({ name, kind }), "", state.a, now);
+  if (state.merge) params.set("merge-tiers", 1);
   return ask("lines", "/api/lines", params);
+}
+
+function getUnnamed() {
+  return ask("unnamed", "/api/unnamed", sideParams(new URLSearchParams(), "", current(), now));
 }
 
 function showControls() {
   const side = current();
   const { from, to } = rangeOf(side, now);
   $("live").setAttribute("aria-pressed", String(Boolean(state.a.last)));
-  for (const name of ["compare", "reverse", "lines"]) $(name).setAttribute("aria-pressed", String(state[name]));
+  for (const name of ["compare", "reverse", "lines", "merge"]) $(name).setAttribute("aria-pressed", String(state[name]));
   $("view").setAttribute("aria-pressed", String(state.view === "flame"));
   for (const name of ["span", "group"]) $(name).value = String(state[name]);
   fillSelect($("by"), $("by").length ? [...$("by").options].map((option) => [option.value, option.text]) : [[state.by, shownLabel(state.by)]], state.by);
@@ -145,9 +159,10 @@ function showExports() {
     const isComparison = state.compare && !["pprof", "firefox"].includes(format);
     sideParams(params, "", isComparison ? state.a : current(), now);
     if (isComparison) sideParams(params, "b.", state.b, now);
-    if (format === "svg" && state.view === "icicle") params.set("inverted", 1);
+    if (format === "svg" && state.view === "flame") params.set("flame", 1);
     if (format === "svg" && state.reverse) params.set("reverse", 1);
     if (state.lines && ["svg", "folded", "firefox"].includes(format)) params.set("lines", 1);
+    if (state.merge && ["svg", "folded"].includes(format)) params.set("merge-tiers", 1);
     $(`export-${format}`).href = `/profile?${params}`;
   }
   const side = state.side.toUpperCase();
@@ -186,21 +201,32 @@ function toggleFilter(name, value) {
 }
 
 function showTree() {
-  const isEmpty = tree.cpu.every((ns) => !ns);
+  // With nothing on one side everything would be new, or gone: there is nothing to compare.
+  const without = ["A", "B"].filter((_, side) => tree.cpu[side] === 0);
+  const isEmpty = without.length > 0;
   $("empty").hidden = !isEmpty;
   $("flame").hidden = isEmpty;
-  $("empty").textContent = "Nothing was sampled in this range by what the filters let through.";
-  const { from, to } = rangeOf(state.a, now);
-  const range = (one) => `${clock(one.from)} – ${clock(one.to)}`;
-  $("summary").textContent = state.compare
-    ? `A ${range({ from, to })}, ${cpu(tree.cpu[0])} · B ${range(rangeOf(state.b, now))}, ${cpu(tree.cpu[1])}`
-    : `${range({ from, to })} (${span(to - from)}) · ${cpu(tree.cpu[0])} of CPU · ${tree.samples[0].toLocaleString("en")} samples`;
+  $("empty").textContent = tree.isDiff
+    ? `Nothing was sampled on side ${without.join(" and on side ")} by what its filters let through, so there is nothing to compare.`
+    : "Nothing was sampled in this range by what the filters let through.";
+  showSummary();
   flame.inverted = state.view === "flame";
   flame.show(tree, tree.find(state.zoom));
   showCrumbs();
   showKinds();
   showTable();
   showSearch();
+  if (isEmpty) table.clear();
+}
+
+function showSummary() {
+  // What is shown may be older than what was asked for.
+  if (!tree || tree.isDiff !== state.compare) return;
+  const { from, to } = rangeOf(state.a, now);
+  const range = (one) => `${clock(one.from)} – ${clock(one.to)}`;
+  $("summary").textContent = state.compare
+    ? `A ${range({ from, to })}, ${cpu(tree.cpu[0])} · B ${range(rangeOf(state.b, now))}, ${cpu(tree.cpu[1])}`
+    : `${range({ from, to })} (${span(to - from)}) · ${cpu(tree.cpu[0])} of CPU · ${tree.samples[0].toLocaleString("en")} samples${timeline.hertzIn(from, to)}`;
 }
 
 function showTable() {
@@ -216,6 +242,7 @@ function showCrumbs() {
     button.addEventListener("click", () => zoomTo(node));
     return element("li", {}, button);
   }));
+  $("crumbs").scrollLeft = $("crumbs").scrollWidth;
 }
 
 function showKinds() {
@@ -319,7 +346,7 @@ function bind() {
     showControls();
     flame.setInverted(state.view === "flame");
   }));
-  for (const name of ["reverse", "lines"]) $(name).addEventListener("click", () => change({ [name]: !state[name], zoom: [] }));
+  for (const name of ["reverse", "lines", "merge"]) $(name).addEventListener("click", () => change({ [name]: !state[name], zoom: [] }));
   $("span").addEventListener("change", () => change({ span: Number($("span").value) }));
   $("by").addEventListener("change", () => change({ by: $("by").value }));
   $("group").addEventListener("change", () => change({ group: $("group").value, zoom: [] }));
@@ -361,7 +388,7 @@ function key(event) {
     return;
   }
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-  const shortcuts = { "/": () => $("search").focus(), l: toggleLive, c: toggleCompare, i: () => $("view").click(), r: () => $("reverse").click() };
+  const shortcuts = { "/": () => $("search").focus(), l: toggleLive, c: toggleCompare, i: () => $("view").click(), r: () => $("reverse").click(), m: () => $("merge").click() };
   const shortcut = shortcuts[event.key];
   if (shortcut) {
     event.preventDefault();

@@ -1,6 +1,6 @@
 // What is shown. All of it is in the URL behind the #, so a link reproduces the view.
 
-const DEFAULTS = { span: 3600, by: "comm", group: "comm", view: "icicle", reverse: false, lines: false, q: "", kind: "", sort: "self" };
+const DEFAULTS = { span: 3600, by: "comm", group: "comm", view: "icicle", reverse: false, lines: false, merge: false, q: "", kind: "", sort: "self" };
 
 // A side is a range and filters. A range is the last so many seconds (`last`), or from one second to another.
 const side = () => ({ last: 300, from: 0, to: 0, filters: [] });

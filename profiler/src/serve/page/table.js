@@ -18,6 +18,12 @@ export class FunctionTable {
     this.draw();
   }
 
+  clear() {
+    this.tree = null;
+    this.note.textContent = "";
+    this.table.replaceChildren();
+  }
+
   // Frames that pass, by number; null for all.
   filter(wanted) {
     this.wanted = wanted;

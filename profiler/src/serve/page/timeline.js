@@ -70,6 +70,11 @@ export class Timeline {
     this.draw();
   }
 
+  // Samples a second at a time; what was before the oldest change that is known is not said.
+  frequencyAt(time) {
+    return (this.data.frequencies ?? []).findLast(([from]) => from <= time)?.[1];
+  }
+
   timeAt(x) {
     const width = this.canvas.clientWidth - LEFT;
     const share = Math.min(1, Math.max(0, (x - LEFT) / width));
@@ -139,8 +144,19 @@ export class Timeline {
     const all = here.reduce((sum, [, ns]) => sum + ns, 0);
     const at = this.data.from + index * this.data.step;
     const lines = [`${clock(at)}: ${(all / this.data.step / 1e9).toFixed(2)} CPUs`];
+    const hertz = this.frequencyAt(at + this.data.step);
+    if (hertz) lines.push(`sampled at ${hertz} Hz`);
     for (const [value, ns] of here.slice(0, 6)) lines.push(`${printable(value)}: ${cpu(ns)}, ${percent(ns / all)}`);
     showTip(event, lines);
+  }
+
+  // The frequencies that samples of a range were taken at, as words; nothing where that is not known.
+  hertzIn(from, to) {
+    const known = (this.data?.frequencies ?? []).filter(([since], index, all) => since < to && (all[index + 1]?.[0] ?? Infinity) > from);
+    const hertz = known.map(([, value]) => value);
+    if (!hertz.length) return "";
+    const [least, most] = [Math.min(...hertz), Math.max(...hertz)];
+    return least === most ? ` at ${most} Hz` : ` at ${least} to ${most} Hz`;
   }
 
   draw() {
@@ -156,6 +172,7 @@ export class Timeline {
     const bottom = height - AXIS;
     this.drawBars(context, width, bottom, color);
     this.drawTimes(context, width, bottom, color);
+    this.drawFrequencies(context, width, color);
     const dragged = this.drag?.to ? { from: Math.min(this.drag.from, this.drag.to), to: Math.max(this.drag.from, this.drag.to) } : null;
     for (const side of ["a", "b"]) {
       const range = dragged && side === this.side ? dragged : this.ranges[side];
@@ -195,6 +212,22 @@ export class Timeline {
       context.globalAlpha = 1;
       context.fillStyle = color("--muted");
       context.fillText(String(Number(at.toFixed(2))), LEFT - 6, y(at));
+    }
+  }
+
+  // A mark wherever the frequency changed, with the new one: what is right of it stands on more samples, or fewer.
+  drawFrequencies(context, width, color) {
+    const known = this.data.frequencies ?? [];
+    const changes = known.filter(([from], index) => index && from >= this.data.from && from < this.until);
+    const first = this.frequencyAt(this.data.from) ? [this.data.from, this.frequencyAt(this.data.from)] : known[0];
+    // What it was at the beginning stands there, as far as no change does.
+    if (first && !changes.some(([from]) => this.xOf(from) - this.xOf(first[0]) < 48)) changes.unshift(first);
+    context.textAlign = "left";
+    context.fillStyle = color("--muted");
+    for (const [from, hertz] of changes) {
+      const x = Math.round(this.xOf(from));
+      context.fillRect(x, 0, 1, 12);
+      if (x < width - 36) context.fillText(`${hertz} Hz`, x + 3, 7);
     }
   }
 

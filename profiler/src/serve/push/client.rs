@@ -1,21 +1,13 @@
 //! One HTTP request to a target.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client as HyperClient;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+
+use crate::client::{ClientError, HttpClient, http_client};
 
 /// Bytes of an answer that are read: enough for a reason in a log line.
 const MAX_ANSWER_BYTES: usize = 16 << 10;
@@ -23,27 +15,6 @@ const MAX_ANSWER_BYTES: usize = 16 << 10;
 const SHOWN_CHARS: usize = 200;
 /// A server may ask for a longer pause, but does not get it.
 const MAX_PAUSE: Duration = Duration::from_secs(300);
-/// Bytes of a file with certificates, a token or a password at most.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-
-/// A file or URL that a target needs and that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// A file that the target names.
-    #[error("cannot read {}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Certificates of the system.
-    #[error("this system has no certificates to check https by; install ca-certificates, or set `ca_file`")]
-    NoCertificates,
-    /// TLS.
-    #[error("cannot use TLS: {0}")]
-    Tls(#[from] rustls::Error),
-}
 
 /// How a try ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,34 +23,20 @@ pub(super) enum Outcome {
     Delivered,
     /// Not now; the target may have said when.
     Later { why: String, after: Option<Duration> },
-    /// Never.
+    /// The target will not take it at any time, so it is dropped.
     Refused { why: String },
 }
 
 /// Sends requests to one target, over connections that are kept.
 pub(super) struct Client {
-    client: HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpClient<Full<Bytes>>,
 }
 
 impl Client {
     /// A client that trusts the certificates of `ca_file`, or those of the system. They are only read if `url` is
     /// https.
     pub(super) fn new(url: &str, ca_file: Option<&Path>) -> Result<Self, ClientError> {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        let roots = if url.starts_with("https:") { roots(ca_file)? } else { RootCertStore::empty() };
-        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
-        // One connection is enough, and a service that pushes every ten seconds keeps it.
-        let client = HyperClient::builder(TokioExecutor::new())
-            .pool_max_idle_per_host(1)
-            .pool_idle_timeout(Duration::from_secs(60))
-            .build(connector.wrap_connector(http));
-        Ok(Self { client })
+        Ok(Self { client: http_client(url.starts_with("https:"), ca_file)? })
     }
 
     /// Posts a body. Everything together takes at most `timeout`.
@@ -113,7 +70,7 @@ impl Client {
 fn judge(status: StatusCode, after: Option<Duration>, body: &[u8]) -> Outcome {
     let why = || {
         let text: String = String::from_utf8_lossy(body).chars().take(SHOWN_CHARS).collect();
-        let text = crate::output::printable(&text).into_owned();
+        let text = crate::profile::printable(&text).into_owned();
         if body.is_empty() { status.to_string() } else { format!("{status}: {text}") }
     };
     match status {
@@ -145,34 +102,6 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, ClientError> {
-    let mut store = RootCertStore::empty();
-    let Some(path) = ca_file else {
-        let (added, _) = store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return if added == 0 { Err(ClientError::NoCertificates) } else { Ok(store) };
-    };
-    let file_error = |source| ClientError::File { path: path.to_owned(), source };
-    let file = BufReader::new(File::open(path).map_err(file_error)?.take(MAX_FILE_BYTES));
-    for certificate in CertificateDer::pem_reader_iter(file) {
-        store.add(certificate.map_err(|error| file_error(io::Error::other(error.to_string())))?)?;
-    }
-    if store.is_empty() {
-        return Err(file_error(io::Error::other("it holds no certificate; it must be PEM")));
-    }
-    Ok(store)
-}
-
-/// The text of a file with a secret, without white space around it.
-pub(in crate::serve) fn secret(path: &Path) -> Result<String, ClientError> {
-    let file_error = |source| ClientError::File { path: path.to_owned(), source };
-    let mut text = String::new();
-    File::open(path).map_err(file_error)?.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(file_error)?;
-    match text.trim() {
-        "" => Err(file_error(io::Error::other("it is empty"))),
-        text => Ok(text.to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,15 +130,5 @@ mod tests {
         assert_eq!(after("999999999"), Some(MAX_PAUSE));
         assert_eq!(after("-1"), None);
         assert_eq!(after("Wed, 21 Oct 2015 07:28:00 GMT"), None);
-    }
-
-    #[test]
-    fn a_file_without_certificates_or_without_a_secret_is_named() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let error = roots(Some(file.path())).unwrap_err().to_string();
-        assert!(error.contains("no certificate") && error.contains(&file.path().display().to_string()), "{error}");
-        assert!(secret(file.path()).unwrap_err().to_string().contains("empty"));
-        std::fs::write(file.path(), "abc\n").unwrap();
-        assert_eq!(secret(file.path()).unwrap(), "abc");
     }
 }

@@ -23,12 +23,11 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinHandle;
 
-pub use client::ClientError;
-pub(super) use client::secret;
 use target::Target;
 #[cfg(test)]
 pub(in crate::serve) use tests::profile as test_profile;
 
+use crate::client::ClientError;
 use crate::record::Window;
 use crate::serve::config::PushSettings;
 
@@ -36,9 +35,9 @@ use crate::serve::config::PushSettings;
 #[derive(Debug, thiserror::Error)]
 #[error("push target `{name}`: {source}")]
 pub struct PushError {
-    /// Its name.
+    /// The target's name as configured.
     pub name: String,
-    /// Why.
+    /// What keeps it from being used.
     pub source: ClientError,
 }
 
@@ -56,13 +55,13 @@ struct Encoding {
 /// Counts of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushStats {
-    /// Its name.
+    /// The target's name as configured.
     pub name: String,
-    /// Its protocol.
+    /// The target's protocol.
     pub kind: &'static str,
     /// Windows delivered.
     pub delivered: u64,
-    /// Their bytes.
+    /// Bytes of the windows delivered.
     pub delivered_bytes: u64,
     /// Tries that failed and are made again.
     pub retries: u64,
@@ -74,7 +73,7 @@ pub struct PushStats {
     pub dropped_at_end: u64,
     /// Windows that wait now.
     pub waiting: usize,
-    /// Their bytes.
+    /// Bytes of the windows that wait.
     pub waiting_bytes: u64,
     /// Whether the last try failed.
     pub failing: bool,
@@ -86,7 +85,7 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// All targets.
+/// The push targets of the service, each with its queue and its task.
 pub struct Pushers {
     host: String,
     runtime: Runtime,

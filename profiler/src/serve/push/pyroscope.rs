@@ -34,7 +34,7 @@ struct RawProfileSeries {
     samples: Vec<RawSample>,
 }
 
-/// A pprof file.
+/// A gzipped pprof file with its id.
 #[derive(Clone, PartialEq, Message)]
 struct RawSample {
     #[prost(bytes = "vec", tag = "1")]
@@ -44,7 +44,6 @@ struct RawSample {
     id: String,
 }
 
-/// A label.
 #[derive(Clone, PartialEq, Message)]
 struct LabelPair {
     #[prost(string, tag = "1")]

@@ -11,7 +11,7 @@ pub(super) struct Payload {
     pub(super) body: Bytes,
     /// Milliseconds since 1970 of its start, for the file's name.
     pub(super) start_ms: u128,
-    /// Tries that failed.
+    /// How many tries have failed so far.
     pub(super) tries: u32,
 }
 
@@ -42,7 +42,7 @@ impl Queue {
         }
     }
 
-    /// The oldest window.
+    /// Takes the oldest window out.
     pub(super) fn take(&mut self) -> Option<Payload> {
         let payload = self.waiting.pop_front()?;
         self.bytes = self.bytes.saturating_sub(payload.body.len() as u64);

@@ -1,8 +1,8 @@
-//! A window cut by the labels that its target tells apart.
+//! A window divided by the labels that its target tells apart.
 
 use rustc_hash::FxHashMap;
 
-use crate::output::printable;
+use crate::profile::printable;
 use crate::profile::{Profile, TaskId, label_of};
 
 /// Series of one window at most: names of threads are the target's to choose, and receivers pay for each series.
@@ -14,7 +14,7 @@ const OTHER: &str = "other";
 pub(super) struct Series {
     /// The names that were asked for and have a value, with it.
     pub(super) labels: Vec<(String, String)>,
-    /// Its samples.
+    /// The samples of tasks with these labels.
     pub(super) profile: Profile,
 }
 
@@ -40,12 +40,12 @@ pub(super) fn series(profile: &Profile, names: &[String]) -> Vec<Series> {
         of_task.insert(row.task, number);
     }
     let start = profile.meta().start;
-    let cut = labels.into_iter().enumerate().map(|(number, labels)| {
+    let series = labels.into_iter().enumerate().map(|(number, labels)| {
         let mut part = profile.select(start, |row| of_task.get(&row.task) == Some(&number));
         part.set_duration(profile.meta().duration);
         Series { labels, profile: part }
     });
-    cut.collect()
+    series.collect()
 }
 
 #[cfg(test)]

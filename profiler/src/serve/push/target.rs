@@ -1,6 +1,6 @@
 //! One target: its queue, its task, its counts.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,18 +9,21 @@ use std::time::{Duration, Instant};
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use tokio::sync::Notify;
 
-use super::client::{Client, ClientError, Outcome, secret};
+use super::client::{Client, Outcome};
 use super::queue::{Payload, Queue};
 use super::{Encoding, PushError, PushStats, directory, otlp, pyroscope};
+use crate::client::{ClientError, secret};
 use crate::output::{self, Format, OutputError, OutputOptions};
 use crate::record::Window;
 use crate::serve::config::{PushKind, PushSettings};
 
 /// The pause after the first failed try; it doubles from try to try.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// The pause does not grow beyond this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A target that stays unreachable is named again after this time.
 const SAY_AGAIN: Duration = Duration::from_secs(600);
@@ -31,7 +34,7 @@ enum Way {
     Directory(PathBuf),
 }
 
-/// One target.
+/// A target with its queue, and the task's part that delivers from it.
 pub(super) struct Target {
     pub(super) settings: PushSettings,
     encoding: Encoding,
@@ -115,7 +118,7 @@ impl Target {
     fn encode(&self, window: &Window) -> Result<Vec<u8>, OutputError> {
         match self.settings.kind {
             PushKind::Pyroscope => pyroscope::encode(&window.profile, &self.encoding),
-            PushKind::Otlp => Ok(otlp::encode(&window.profile, &self.encoding)),
+            PushKind::Otlp => Ok(gzipped(&otlp::encode(&window.profile, &self.encoding))?),
             PushKind::Directory => {
                 let mut file = Vec::new();
                 output::write(&window.profile, Format::Pprof, &OutputOptions::default(), &mut file)?;
@@ -151,7 +154,9 @@ impl Target {
                 }
             }
             Outcome::Later { why, after } => {
-                let pause = after.unwrap_or_else(|| pause(payload.tries));
+                // A fleet that is told a time does not come back all at once either.
+                let asked = after.map(|after| after.mul_f64(1.0 + fastrand::f64() / 4.0));
+                let pause = asked.unwrap_or_else(|| pause(payload.tries));
                 payload.tries = payload.tries.saturating_add(1);
                 self.failed(&why);
                 self.queue().put_back(payload);
@@ -196,6 +201,9 @@ impl Target {
             PushKind::Pyroscope | PushKind::Directory => pyroscope::CONTENT_TYPE,
         };
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if self.settings.kind == PushKind::Otlp {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
         headers.insert(header::USER_AGENT, HeaderValue::from_static(concat!("jitprof/", env!("CARGO_PKG_VERSION"))));
         if let Some(value) = authorization(&self.settings)? {
             headers.insert(header::AUTHORIZATION, value);
@@ -297,6 +305,13 @@ fn pause(tries: u32) -> Duration {
     longest.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
+/// What every OTLP receiver takes, in less than half of the bytes.
+fn gzipped(body: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 3), Compression::default());
+    encoder.write_all(body)?;
+    encoder.finish()
+}
+
 fn uri_of(kind: PushKind, base: &str) -> Uri {
     let path = match kind {
         PushKind::Otlp => otlp::PATH,
@@ -336,6 +351,16 @@ mod tests {
             assert!(pause >= longest / 2 && pause <= longest, "{tries}: {pause:?}");
         }
         assert!((0..50).any(|_| pause(9) != pause(9)));
+    }
+
+    #[test]
+    fn what_is_compressed_is_smaller_and_comes_out_whole() {
+        let body = b"main;leaf;".repeat(1000);
+        let sent = gzipped(&body).unwrap();
+        assert!(sent.len() < body.len() / 2, "{} of {}", sent.len(), body.len());
+        let mut got = Vec::new();
+        io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&sent[..]), &mut got).unwrap();
+        assert_eq!(got, body);
     }
 
     #[test]

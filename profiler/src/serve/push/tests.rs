@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::Encoding;
 use crate::profile::{Profile, ProfileMeta, SampledEvent, Task};
 use crate::symbol::{Frame, FrameKind, Module};
-use crate::units::{MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// One stack, `main` and `leaf`, for each task, which has a name, a container (empty: none) and so many samples.
 pub(in crate::serve) fn profile(tasks: &[(&str, &str, u64)]) -> Profile {

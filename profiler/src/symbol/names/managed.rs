@@ -22,10 +22,23 @@ pub(super) fn jvm(name: &str) -> Option<JitName> {
     if JVM_STUBS.contains(&name) || name.starts_with("StubRoutines (") {
         return Some(builtin(name));
     }
+    let (name, tier) = compiler(name);
     let (class, method) = name.strip_prefix('L')?.split_once(';')?;
     let method = method.strip_prefix("::").unwrap_or(method);
     let plausible = !class.is_empty() && !method.is_empty() && !class.contains([' ', '(', ':']);
-    plausible.then(|| function(format!("{}.{method}", class.replace('/', "."))))
+    plausible.then(|| JitName { tier, ..function(format!("{}.{method}", class.replace('/', "."))) })
+}
+
+/// Which of HotSpot's compilers made the code, or that it is interpreted, where its own tables were read.
+fn compiler(name: &str) -> (&str, Option<Tier>) {
+    let compilers = [
+        (" [C2]", Tier::Optimized),
+        (" [C1]", Tier::Mid),
+        (" [C1, counting]", Tier::Baseline),
+        (" [interpreted]", Tier::Interpreted),
+    ];
+    let by = compilers.iter().find_map(|(mark, tier)| Some((name.strip_suffix(mark)?, Some(*tier))));
+    by.unwrap_or((name, None))
 }
 
 /// `[instance ]RESULT [ASSEMBLY] TYPE::METHOD(ARGUMENTS)[TIER]`: type, method and arguments are kept.

@@ -4,13 +4,15 @@
 //! JS:*leafHot /srv/app/burn.js:2:17
 //! │  │ │       │               │  └ column, not kept
 //! │  │ │       └ script        └ line
-//! │  │ └ function; empty for an anonymous one
+//! │  │ └ function; empty for an anonymous one, which is told from others by its place: (anonymous burn.js:2)
 //! │  └ ~ interpreted, ^ Sparkplug, + Maglev, * TurboFan; with ' after it when specialised to a context (V8 13)
 //! └ JS since V8 9.5; LazyCompile, Function, Script, Eval before
 //! ```
 //!
 //! Marks: `CodeKindToMarker` in V8's `src/objects/code-kind.cc`. WebAssembly functions have the tag `Function` and end
 //! in `-INDEX-liftoff` or `-INDEX-turbofan` (`src/logging/log.cc`).
+
+use std::borrow::Cow;
 
 use super::{JitName, builtin, function, source, split_number};
 use crate::symbol::{FrameKind, Tier};
@@ -39,21 +41,27 @@ pub(super) fn classify(name: &str) -> Option<JitName> {
     {
         return Some(wasm);
     }
-    let (name, source) = match split_place(rest) {
-        Some((name, file, line)) => (name.trim_end(), source(file, line)),
+    let (name, place) = match split_place(rest) {
+        Some((name, file, line)) => (name.trim_end(), Some((file, line))),
         None => (rest, None),
     };
-    let display = match (name, tag) {
-        ("", "Script" | "Eval") => "(top level)",
-        ("", _) => "(anonymous)",
-        (name, _) => name,
+    let display = match (name, tag, place) {
+        ("", "Script" | "Eval", _) => Cow::Borrowed("(top level)"),
+        ("", _, Some((file, line))) if !file.is_empty() => {
+            Cow::Owned(format!("(anonymous {}:{line})", short_script(file)))
+        }
+        ("", ..) => Cow::Borrowed("(anonymous)"),
+        (name, ..) => Cow::Borrowed(name),
     };
+    let source = place.and_then(|(file, line)| source(file, line));
     let kind = if tier == Some(Tier::Interpreted) { FrameKind::Interpreter } else { FrameKind::Jit };
     Some(JitName { kind, tier, source, ..function(display) })
 }
 
 fn split_tier(name: &str) -> (Option<Tier>, &str) {
-    let mut rest = name.chars();
+    // Since V8 13 code that a running loop has gone over to is marked so.
+    let entered_by_loop = name.strip_prefix('o').filter(|rest| rest.starts_with(['*', '+']));
+    let mut rest = entered_by_loop.unwrap_or(name).chars();
     let tier = match rest.next() {
         Some('~') => Tier::Interpreted,
         Some('^') => Tier::Baseline,
@@ -86,7 +94,25 @@ fn split_place(text: &str) -> Option<(&str, &str, u32)> {
     Some((&place[..start], &place[start + 1..], line))
 }
 
+/// What tells a script from others: its file, below its directory where many are called the same; the whole of a module of
+/// Node's own.
+fn short_script(file: &str) -> &str {
+    if file.starts_with("node:") {
+        return file;
+    }
+    let mut slashes = file.rmatch_indices('/').map(|(at, _)| at + 1);
+    let base = slashes.next().unwrap_or(0);
+    let stem = file[base..].split('.').next().unwrap_or_default();
+    let is_common = matches!(stem, "index" | "main" | "mod" | "app" | "server");
+    &file[if is_common { slashes.next().unwrap_or(base) } else { base }..]
+}
+
 fn begins_script(text: &str) -> bool {
+    // Node's own name for text that it was given, such as `[worker eval]`.
+    let in_brackets = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    if in_brackets.is_some_and(|inner| !inner.contains(['[', ']'])) {
+        return true;
+    }
     let word = text.split(' ').next().unwrap_or(text);
     let scheme = word.split_once(':').is_some_and(|(scheme, _)| {
         !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')

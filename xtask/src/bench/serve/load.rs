@@ -113,6 +113,7 @@ fn erlang(targets: &Path, folder: &Path) -> Option<Command> {
 fn c(targets: &Path, folder: &Path) -> Option<Command> {
     let program = folder.join("storm");
     let mut compiler = Command::new(command::in_path("cc")?);
+    compiler.current_dir(targets).arg(command::prefix_map(targets, "tests/targets"));
     compiler.args(["-O1", "-g", "-o"]).arg(&program).arg(targets.join("native/storm.c"));
     command::succeeds(&mut compiler).then_some(())?;
     let mut command = Command::new(program);

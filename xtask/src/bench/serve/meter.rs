@@ -30,7 +30,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Its own and the kernel part's.
+    /// Its own and the BPF program's.
     pub(crate) fn cpu_percent(&self) -> f64 {
         self.own_percent + self.kernel_percent
     }

@@ -5,11 +5,10 @@ use std::time::SystemTime;
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use super::Request;
-use crate::profile::{Profile, TaskId, label_of};
+use crate::profile::{Profile, label_of};
 use crate::serve::http::fault::Fault;
 use crate::serve::http::params::Params;
 use crate::serve::http::work::{Answer, accepts_gzip};
@@ -34,13 +33,8 @@ pub(super) async fn labels((State(app), RawQuery(query), headers): Request) -> R
 }
 
 fn labels_json(profile: &Profile, only: Option<&str>) -> Vec<Value> {
-    let mut tasks: FxHashMap<TaskId, u64> = FxHashMap::default();
-    profile.visit_rows(|row| {
-        let sum = tasks.entry(row.task).or_default();
-        *sum = sum.saturating_add(row.cpu_ns);
-    });
     let mut labels: BTreeMap<&str, BTreeMap<String, u64>> = BTreeMap::new();
-    for (id, cpu_ns) in tasks {
+    for (id, cpu_ns) in profile.cpu_by_task() {
         let task = profile.task_of(id);
         let known = task.labels.iter().map(|(name, _)| &**name).filter(|name| !ALWAYS.contains(name));
         for name in ALWAYS.into_iter().chain(known) {

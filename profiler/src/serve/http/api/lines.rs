@@ -1,6 +1,6 @@
 //! `/api/lines`: the source lines of one function.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 use std::time::SystemTime;
 
 use axum::extract::{RawQuery, State};
@@ -8,8 +8,10 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::Request;
-use crate::output::{Class, frame_name, printable};
-use crate::profile::{FrameId, Profile};
+use crate::output::color::Class;
+use crate::output::frame_names::{frame_name, merge_tiers};
+use crate::profile::printable;
+use crate::profile::{FrameRef, FrameTotals, MergeBy, Profile};
 use crate::serve::http::fault::Fault;
 use crate::serve::http::flame::named;
 use crate::serve::http::params::Params;
@@ -30,54 +32,50 @@ pub(super) async fn lines((State(app), RawQuery(query), headers): Request) -> Re
     if classes.is_empty() {
         return Err(Fault::parameter("kind", "must be a word of the legend, such as native"));
     }
+    let merge_tiers = params.switch("merge-tiers")?;
     let selection = params.selection("", SystemTime::now())?;
     params.end()?;
+    let by = ByLine { name, classes, merge_tiers };
     let sources = app.sources(selection).await;
     let gzip = accepts_gzip(&headers);
-    app.work.answer(move || Answer::json(&lines_json(&sources.profile()?, &name, &classes), gzip)).await
+    app.work.answer(move || Answer::json(&lines_json(&sources.profile()?, &by), gzip)).await
 }
 
-fn lines_json(profile: &Profile, name: &str, classes: &[Class]) -> Value {
-    let places: Vec<Option<Place>> = profile.frame_ids().map(|id| place(profile, id, name, classes)).collect();
-    let mut sums: BTreeMap<&Place, (u64, u64)> = BTreeMap::new();
-    let mut frames = Vec::new();
-    let mut seen: Vec<&Place> = Vec::new();
-    for row in profile.rows_without_time() {
-        profile.frames_of(row.stack, &mut frames);
-        seen.clear();
-        for frame in &frames {
-            // A line that calls itself counts once.
-            if let Some(place) = &places[frame.index()]
-                && !seen.contains(&place)
-            {
-                seen.push(place);
-                let (_, total) = sums.entry(place).or_default();
-                *total = total.saturating_add(row.cpu_ns);
-            }
-        }
-        if let Some(place) = frames.last().and_then(|frame| places[frame.index()].as_ref()) {
-            let (own, _) = sums.entry(place).or_default();
-            *own = own.saturating_add(row.cpu_ns);
-        }
-    }
-    let mut lines: Vec<_> = sums.into_iter().collect();
-    lines.sort_by(|(one, a), (other, b)| (b.1, b.0).cmp(&(a.1, a.0)).then_with(|| one.cmp(other)));
+fn lines_json(profile: &Profile, by: &ByLine) -> Value {
+    let totals = FrameTotals::of([Some(profile), None], by);
+    let mut lines: Vec<_> = totals
+        .iter()
+        .filter_map(|(place, used)| Some((place.as_ref()?, used.own[0].cpu_ns, used.total[0].cpu_ns)))
+        .collect();
+    lines.sort_by_key(|&(place, own, total)| (Reverse((total, own)), place));
     let more = lines.len().saturating_sub(MAX_LINES);
     lines.truncate(MAX_LINES);
     let lines: Vec<Value> = lines
         .into_iter()
-        .map(|((file, line, module), (own, total))| {
+        .map(|((file, line, module), own, total)| {
             json!({ "file": file, "line": line, "module": module, "self": own, "total": total })
         })
         .collect();
     json!({ "lines": lines, "more": more })
 }
 
-fn place(profile: &Profile, id: FrameId, name: &str, classes: &[Class]) -> Option<Place> {
-    let frame = profile.frame(id);
-    let is_it = classes.contains(&Class::of(frame)) && named(&frame_name(frame, false)) == name;
-    let (file, line) = frame.source.unwrap_or_default();
-    let module = frame.module.map_or("", |module| module.path);
-    let shown = |text: &str| if text.is_empty() { String::new() } else { printable(text).into_owned() };
-    is_it.then(|| (shown(file), line, shown(module)))
+/// Keeps the lines of one function apart, and takes all other frames for one.
+struct ByLine {
+    name: String,
+    classes: Vec<Class>,
+    /// The name is one of whatever tier.
+    merge_tiers: bool,
+}
+
+impl<'p> MergeBy<'p> for ByLine {
+    type Frame = Option<Place>;
+
+    fn frame(&self, frame: FrameRef<'p>) -> Option<Place> {
+        let frame = if self.merge_tiers { merge_tiers(frame) } else { frame };
+        let is_it = self.classes.contains(&Class::of(frame)) && named(&frame_name(frame, false)) == self.name;
+        let (file, line) = frame.source.unwrap_or_default();
+        let module = frame.module.map_or("", |module| module.path);
+        let shown = |text: &str| if text.is_empty() { String::new() } else { printable(text).into_owned() };
+        is_it.then(|| (shown(file), line, shown(module)))
+    }
 }

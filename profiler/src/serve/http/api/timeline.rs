@@ -29,6 +29,8 @@ struct TimelineJson {
     series: Vec<SeriesJson>,
     /// All values without a series of their own.
     rest: Option<Rest>,
+    /// From when on samples were taken at which frequency.
+    frequencies: Vec<(f64, u32)>,
 }
 
 #[derive(Serialize)]
@@ -57,7 +59,14 @@ pub(super) async fn timeline((State(app), RawQuery(query), headers): Request) ->
     }
     let sources = app.sources(selection).await;
     let gzip = accepts_gzip(&headers);
-    app.work.answer(move || Answer::json(&limited(whole(&sources, &by, step), by, series), gzip)).await
+    let changes = app.state.recording.frequencies();
+    let frequencies: Vec<_> = changes.into_iter().map(|(from, hertz)| (unix_seconds(from), hertz)).collect();
+    app.work
+        .answer(move || {
+            let timeline = limited(whole(&sources, &by, step), by, series);
+            Answer::json(&TimelineJson { frequencies, ..timeline }, gzip)
+        })
+        .await
 }
 
 /// The archive's timeline, and on top of it the open window's.
@@ -99,5 +108,6 @@ fn limited(mut timeline: Timeline, by: String, count: usize) -> TimelineJson {
         by,
         series: timeline.series.into_iter().map(|Series { value, cpu_ns }| SeriesJson { value, cpu_ns }).collect(),
         rest: (!rest.is_empty()).then_some(Rest { values: rest.len(), cpu_ns: summed }),
+        frequencies: Vec::new(),
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Service, run};
 use crate::serve::http::flame::{Flame, Shape};
 use crate::serve::http::flame_json::flame_json;
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
 /// `depth name self/total`, a line for each node.
 fn nodes(json: &Value) -> Vec<String> {
@@ -65,23 +65,24 @@ fn two_sides_stand_in_one_tree() {
 
 #[test]
 fn recursion_counts_once_in_the_total_of_a_function() {
-    let mut flame = Flame::new(Shape::default());
-    flame.add(&super::profile(MonoNs(1), &[("p", &["f", "g", "f", "f"], 3), ("p", &["g", "f"], 1)]), 0);
-    flame.finish();
-    let of = |name: &str| flame.looks.iter().find(|(look, _)| look.name == name).map(|(_, details)| details.clone());
-    assert_eq!(of("f").map(|f| (f.own[0], f.total[0])), Some((40_000_000, 40_000_000)));
-    assert_eq!(of("g").map(|g| (g.own[0], g.total[0])), Some((0, 40_000_000)));
+    let profile = super::profile(MonoNs(1), &[("p", &["f", "g", "f", "f"], 3), ("p", &["g", "f"], 1)]);
+    let flame = Flame::new([Some(&profile), None], &Shape::default());
+    let used = flame.tree.used();
+    let of = |name: &str| {
+        let used = used[flame.tree.frames().position(|look| look.name == name).unwrap()];
+        (used.own[0].cpu_ns, used.total[0].cpu_ns)
+    };
+    assert_eq!((of("f"), of("g")), ((40_000_000, 40_000_000), (0, 40_000_000)));
 }
 
 #[test]
 fn narrow_nodes_are_summed_up_where_they_were() {
-    let mut flame = Flame::new(Shape::default());
     let samples: Vec<(String, u64)> = (0..50).map(|index| (format!("narrow{index}"), 1)).collect();
     let paths: Vec<[&str; 2]> = samples.iter().map(|(name, _)| ["main", name.as_str()]).collect();
     let mut all: Vec<(&str, &[&str], u64)> = paths.iter().map(|path| ("p", &path[..], 1)).collect();
     all.push(("p", &["main", "wide", "leaf"], 950));
-    flame.add(&super::profile(MonoNs(1), &all), 0);
-    flame.finish();
+    let profile = super::profile(MonoNs(1), &all);
+    let flame = Flame::new([Some(&profile), None], &Shape::default());
     let json = serde_json::to_value(flame_json(&flame, 0.01, false)).unwrap();
     assert_eq!(nodes(&json), ["0 main 0/10000", "1 wide 0/9500", "2 leaf 9500/9500", "1 (50 more) 500/500"]);
     // The table still has them.
@@ -95,9 +96,8 @@ fn ten_thousand_stacks_fit_and_all_time_is_there() {
     let chunks: Vec<Vec<&str>> =
         (0..10_000).map(|index| names[index..index + 12].iter().map(String::as_str).collect()).collect();
     let all: Vec<(&str, &[&str], u64)> = chunks.iter().map(|path| ("p", &path[..], 1)).collect();
-    let mut flame = Flame::new(Shape::default());
-    flame.add(&super::profile(MonoNs(1), &all), 0);
-    flame.finish();
+    let profile = super::profile(MonoNs(1), &all);
+    let flame = Flame::new([Some(&profile), None], &Shape::default());
     let json = serde_json::to_value(flame_json(&flame, 0.0, false)).unwrap();
     let depth = json["nodes"]["depth"].as_array().unwrap();
     assert!(depth.len() <= 80_001, "{}", depth.len());
@@ -136,7 +136,7 @@ fn a_comparison_is_written_for_tools_and_people() {
         assert_eq!(folded.text(), "a;f;new 0 30\na;f;old 20 0\na;f;same 30 20\n");
         let plain = service.get(&ask("format=folded&normalize=none")).await;
         assert_eq!(plain.text(), "a;f;new 0 30\na;f;old 40 0\na;f;same 60 20\n");
-        let svg = service.get(&ask("format=svg&inverted=1&download=1")).await;
+        let svg = service.get(&ask("format=svg&flame=1&download=1")).await;
         assert_eq!(svg.headers[header::CONTENT_TYPE], "image/svg+xml");
         assert_eq!(svg.headers[header::CONTENT_DISPOSITION], "attachment; filename=\"jitprof-diff.svg\"");
         assert!(svg.headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("sandbox"));

@@ -120,7 +120,8 @@ fn a_browser_gets_a_cookie_for_the_token_by_form_or_link() {
         assert_eq!(long.status(), StatusCode::BAD_REQUEST);
 
         let by_form = ask(&router, "POST", "/login", &[], &format!("token={TOKEN}")).await;
-        let by_link = ask(&router, "GET", &format!("/profile?token={TOKEN}&pid=7"), &[], "").await;
+        let by_link =
+            ask(&router, "GET", &format!("/profile?token={TOKEN}&pid=7"), &[("accept", "text/html")], "").await;
         for (got, target) in [(by_form, "/"), (by_link, "/profile?pid=7")] {
             assert_eq!(
                 (got.status(), &got.headers()[header::LOCATION]),
@@ -132,8 +133,21 @@ fn a_browser_gets_a_cookie_for_the_token_by_form_or_link() {
             let got = ask(&router, "GET", "/api/status", &[("cookie", &format!("other=1; {pair}"))], "").await;
             assert_eq!(got.status(), StatusCode::OK);
         }
-        let outwards = ask(&router, "GET", &format!("//evil.example/?token={TOKEN}"), &[], "").await;
+        let outwards =
+            ask(&router, "GET", &format!("//evil.example/?token={TOKEN}"), &[("accept", "text/html")], "").await;
         assert!(!outwards.headers().get(header::LOCATION).is_some_and(|to| to.as_bytes().starts_with(b"//")));
+    });
+}
+
+#[test]
+fn a_tool_without_headers_and_cookies_sends_the_token_with_the_query() {
+    run(async {
+        let router = guarded(Some(TOKEN), &[]);
+        let got = ask(&router, "GET", &format!("/api/status?token={TOKEN}"), &[], "").await;
+        assert_eq!(got.status(), StatusCode::OK);
+        assert!(!got.headers().contains_key(header::SET_COOKIE));
+        let wrong = ask(&router, "GET", "/api/status?token=0123456789abcdef0124", &[], "").await;
+        assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED);
     });
 }
 

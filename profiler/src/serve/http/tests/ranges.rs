@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 
 use super::{Service, profile, run};
 use crate::process::monotonic_now;
-use crate::units::MonoNs;
+use jitprof_common::units::MonoNs;
 
 #[test]
 fn windows_and_the_open_window_are_counted_once_each() {
@@ -17,7 +17,7 @@ fn windows_and_the_open_window_are_counted_once_each() {
         service.window(15, &[("a", &["main", "one"], 3)]);
         service.window(5, &[("a", &["main", "one"], 5)]);
         // Begins where the last window ended.
-        let start = MonoNs(monotonic_now().0 - 5_000_000_000);
+        let start = service.state.intake.kept_until();
         *service.open.lock().unwrap() = Some(profile(start, &[("a", &["main", "two"], 7)]));
         let got = service.get("/profile?from=-1m&format=folded").await;
         assert_eq!(got.text(), "a;main;one 8\na;main;two 7\n");
@@ -31,7 +31,7 @@ fn the_timeline_has_the_open_window_on_top() {
     run(async {
         let service = Service::new();
         service.window(5, &[("a", &["f"], 5), ("b", &["f"], 9)]);
-        let start = MonoNs(monotonic_now().0 - 5_000_000_000);
+        let start = service.state.intake.kept_until();
         *service.open.lock().unwrap() = Some(profile(start, &[("c", &["f"], 2)]));
         let json = service.get("/api/timeline?from=-20s&step=5&series=2").await.json();
         assert_eq!(json["series"][0]["value"], "b");

@@ -13,12 +13,12 @@ use prost::Message;
 use rustc_hash::FxHashMap;
 
 use self::proto::{
-    AnyValue, Dictionary, Function, KeyValue, KeyValueAndUnit, Line, Link, Location, Mapping, Profile as OtlpProfile,
-    Request, Resource, ResourceProfiles, Sample, Scope, ScopeProfiles, Stack, Value, ValueType,
+    AnyValue, Dictionary, KeyValue, KeyValueAndUnit, Line, Link, Location, Mapping, OtlpFunction,
+    Profile as OtlpProfile, Request, Resource, ResourceProfiles, Sample, Scope, ScopeProfiles, Stack, Value, ValueType,
 };
 use super::Encoding;
 use super::series::{Series, series};
-use crate::output::printable;
+use crate::profile::printable;
 use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, Task};
 use crate::symbol::FrameKind;
 
@@ -112,7 +112,7 @@ struct Tables {
     strings: Table<String>,
     mappings: Table<(i32, Vec<i32>)>,
     locations: Table<Location>,
-    functions: Table<Function>,
+    functions: Table<OtlpFunction>,
     attributes: Table<Attribute>,
     stacks: Table<Vec<i32>>,
 }
@@ -192,7 +192,7 @@ impl Tables {
         let name = self.string(&printable(frame.name));
         let (file, line) = frame.source.unwrap_or(("", 0));
         let file = if file.is_empty() { 0 } else { self.string(&printable(file)) };
-        let function = Function { name_strindex: name, system_name_strindex: name, filename_strindex: file };
+        let function = OtlpFunction { name_strindex: name, system_name_strindex: name, filename_strindex: file };
         Line { function_index: self.functions.index(function), line: line.into() }
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Dictionary {
     #[prost(message, repeated, tag = "2")]
     pub(super) location_table: Vec<Location>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) function_table: Vec<Function>,
+    pub(super) function_table: Vec<OtlpFunction>,
     #[prost(message, repeated, tag = "4")]
     pub(super) link_table: Vec<Link>,
     #[prost(string, repeated, tag = "5")]
@@ -63,7 +63,7 @@ pub(super) struct AnyValue {
     pub(super) value: Option<Value>,
 }
 
-/// Its kinds that are used here.
+/// The kinds of value that are used here.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Value {
     #[prost(string, tag = "1")]
@@ -168,9 +168,8 @@ pub(super) struct Line {
     pub(super) line: i64,
 }
 
-/// A function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
-pub(super) struct Function {
+pub(super) struct OtlpFunction {
     #[prost(int32, tag = "1")]
     pub(super) name_strindex: i32,
     #[prost(int32, tag = "2")]

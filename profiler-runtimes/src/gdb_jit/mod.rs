@@ -1,0 +1,305 @@
+//! What registers its code with a debugger: the list behind `__jit_debug_descriptor`.
+//!
+//! The interface is GDB's: a version, an action, a pointer to the entry that the action was for and one to the first
+//! entry; an entry has the next one, the one before, and the address and the size of an object file in memory. LLVM
+//! (MCJIT and ORC), so numba as well, and CPython's JIT fill it without any flag.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use jitprof_common::units::Avma;
+use object::read::elf::{ElfFile64, SectionHeader, Sym};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use crate::{Memory, ReadError, Reader, Symbols};
+
+/// The symbol of the list's head.
+const DESCRIPTOR: &str = "__jit_debug_descriptor";
+/// The only version there is.
+const VERSION: u32 = 1;
+/// Entries of one list.
+const MAX_ENTRIES: usize = 1 << 16;
+/// Bytes of one object file. LLVM's are a few KiB, with debugging information some MiB.
+const MAX_IMAGE: u64 = 16 << 20;
+/// Functions of one list that are kept, and bytes of their names.
+const MAX_FUNCTIONS: usize = 1 << 16;
+const MAX_NAMES: usize = 4 << 20;
+/// Bytes of a name; longer ones are cut.
+const MAX_NAME: usize = 1 << 10;
+/// Bytes of an object file that are compared at each reading, as the memory of one that was freed is used again: of a
+/// larger one, so many of its beginning and of its end, where the headers of sections have the addresses of code.
+const COMPARED: usize = 64 << 10;
+/// No code lies below: the kernel's `mmap_min_addr`.
+const MIN_ADDRESS: u64 = 0x10000;
+
+/// An object file in memory. The number is its own for as long as the [`Images`] live.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Its number.
+    pub id: u64,
+    /// Where its entry in the list is.
+    pub entry: Avma,
+    /// Where it lies.
+    pub address: Avma,
+    /// Its length in bytes.
+    pub size: usize,
+    /// Of what is compared of it.
+    digest: u64,
+    functions: Vec<Function>,
+}
+
+/// A function of an object file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its name, as the object file has it.
+    pub name: Box<str>,
+    /// Where it lies in the process.
+    pub address: Avma,
+    /// Bytes of its code; 0 if that is not said.
+    pub size: u64,
+}
+
+impl Image {
+    /// Whether this is what lies there now.
+    fn is_still_at<M: Memory>(&self, reader: &Reader<M>, address: Avma, size: usize) -> Result<bool, ReadError> {
+        if self.address != address || self.size != size {
+            return Ok(false);
+        }
+        let mut digest = DefaultHasher::new();
+        for (from, count) in compared(size) {
+            let mut now = vec![0; count];
+            if reader.now(Avma(address.0.saturating_add(from as u64)), &mut now)? < count {
+                return Ok(false);
+            }
+            digest.write(&now);
+        }
+        Ok(digest.finish() == self.digest)
+    }
+
+    /// The functions that the object file names, with the addresses that its symbols have in the process.
+    ///
+    /// None, if it is no ELF file of 64 bits that could be understood.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    fn name_bytes(&self) -> usize {
+        self.functions.iter().map(|function| function.name.len()).sum()
+    }
+}
+
+/// The parts of an object file that are compared: where in it, and how long.
+fn compared(size: usize) -> impl Iterator<Item = (usize, usize)> {
+    let part = size.min(COMPARED);
+    [(0, part), (size - part, part)].into_iter().take(if part == size { 1 } else { 2 })
+}
+
+/// What an object file names, at most so many functions with so many bytes of names.
+///
+/// Costs a step of the reading for each symbol; a name is looked at as far as it may go, however long it is.
+fn functions_in<M: Memory>(
+    bytes: &[u8],
+    reader: &Reader<M>,
+    (mut functions_left, mut names_left): (usize, usize),
+) -> Result<Vec<Function>, ReadError> {
+    let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return Ok(Vec::new()) };
+    let (endian, relocatable) = (file.endian(), file.kind() == object::ObjectKind::Relocatable);
+    let sections = file.elf_section_table();
+    let names = sections.section(file.elf_symbol_table().string_section());
+    let Some(names) = names.ok().and_then(|section| section.data(endian, bytes).ok()) else { return Ok(Vec::new()) };
+    let mut functions = Vec::new();
+    for symbol in file.symbols() {
+        reader.spend(1)?;
+        if symbol.kind() != SymbolKind::Text || !symbol.is_definition() {
+            continue;
+        }
+        // The sections of a relocatable file have the addresses at which they were put; its symbols begin at 0 in their
+        // section, or have been given addresses as well.
+        let section = symbol.section_index().filter(|_| relocatable);
+        let section = section.and_then(|index| file.section_by_index(index).ok());
+        let start = section.map_or(0, |section| section.address());
+        let base = if symbol.address() < start { start } else { 0 };
+        let address = base.checked_add(symbol.address()).filter(|address| *address >= MIN_ADDRESS);
+        let name = name_at(names, symbol.elf_symbol().st_name(endian));
+        let (Some(address), Some(name)) = (address, name) else { continue };
+        if functions_left == 0 || name.len() > names_left {
+            break;
+        }
+        (functions_left, names_left) = (functions_left - 1, names_left - name.len());
+        functions.push(Function { name: name.into(), address: Avma(address), size: symbol.size() });
+    }
+    Ok(functions)
+}
+
+/// A name that can be printed.
+fn name_at(names: &[u8], at: u32) -> Option<&str> {
+    let bytes = names.get(usize::try_from(at).ok()?..)?;
+    let bytes = &bytes[..bytes.len().min(MAX_NAME)];
+    let name = match bytes.iter().position(|byte| *byte == 0) {
+        Some(end) => std::str::from_utf8(&bytes[..end]).ok()?,
+        // Cut, perhaps within a character.
+        None => bytes.utf8_chunks().next()?.valid(),
+    };
+    // What is printed shall not be able to control a terminal.
+    (!name.is_empty() && !name.contains(char::is_control)).then_some(name)
+}
+
+/// What is different from the reading before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// An object file that was not there.
+    Loaded(Arc<Image>),
+    /// One that is no longer there.
+    Unloaded(Arc<Image>),
+}
+
+/// What a reading found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// What changed.
+    pub changes: Vec<Change>,
+    /// Entries whose object file could not be read.
+    pub damaged: u32,
+    /// Why the list was not read to its end. What was not come to counts as unchanged.
+    pub incomplete: Option<ReadError>,
+}
+
+#[derive(Debug)]
+struct Known {
+    image: Arc<Image>,
+    reading: u64,
+}
+
+/// The object files of one process, as they were at the last reading.
+#[derive(Debug)]
+pub struct Images {
+    descriptor: Avma,
+    /// By the address of the entry.
+    images: HashMap<u64, Known>,
+    /// Functions of all of them, and bytes of their names.
+    functions: usize,
+    name_bytes: usize,
+    next_id: u64,
+    reading: u64,
+}
+
+impl Images {
+    /// Finds the list; none if the module has none.
+    pub fn find<S: Symbols>(symbols: S) -> Option<Self> {
+        let descriptor = symbols.address_of(DESCRIPTOR)?;
+        Some(Self { descriptor, images: HashMap::new(), functions: 0, name_bytes: 0, next_id: 0, reading: 0 })
+    }
+
+    /// Where the list's head is.
+    pub fn descriptor(&self) -> Avma {
+        self.descriptor
+    }
+
+    /// Bytes that are kept, nearly.
+    pub fn bytes(&self) -> usize {
+        self.images.len() * 128 + self.functions * size_of::<Function>() + self.name_bytes
+    }
+
+    /// The object files that there are.
+    pub fn images(&self) -> impl Iterator<Item = &Arc<Image>> {
+        self.images.values().map(|known| &known.image)
+    }
+
+    /// Reads what there is now. Object files that were there before are not read again, but for their beginning.
+    pub fn update<M: Memory>(&mut self, reader: &Reader<M>) -> Update {
+        self.reading += 1;
+        reader.refresh();
+        let mut update = Update { changes: Vec::new(), damaged: 0, incomplete: None };
+        update.incomplete = self.read_list(reader, &mut update).err();
+        if update.incomplete.is_none() {
+            let reading = self.reading;
+            let gone: Vec<_> = self.images.extract_if(|_, known| known.reading != reading).collect();
+            for (_, known) in gone {
+                self.end(known.image, &mut update);
+            }
+        }
+        // What came may lie where something went, whatever their places in the list are.
+        update.changes.sort_by_key(|change| matches!(change, Change::Loaded(_)));
+        update
+    }
+
+    fn read_list<M: Memory>(&mut self, reader: &Reader<M>, update: &mut Update) -> Result<(), ReadError> {
+        let malformed =
+            |address: Avma| ReadError::Malformed { what: "list of a debugger's object files", address: address.0 };
+        let version = reader.u32(self.descriptor)?;
+        // A list that is not in use yet has no version either.
+        if version > VERSION {
+            return Err(malformed(self.descriptor));
+        }
+        let mut next = reader.pointer(Avma(self.descriptor.0.saturating_add(16)))?;
+        let mut seen = HashSet::new();
+        while next.0 != 0 {
+            if seen.len() == MAX_ENTRIES || !seen.insert(next.0) {
+                return Err(malformed(next));
+            }
+            let entry = next;
+            next = reader.pointer(entry)?;
+            let word = |offset: u64| reader.u64(Avma(entry.0.saturating_add(offset)));
+            let (address, size) = (Avma(word(16)?), word(24)?);
+            if size == 0 || size > MAX_IMAGE {
+                update.damaged += 1;
+                continue;
+            }
+            match self.read_image(reader, entry, (address, size), update) {
+                Ok(()) => {}
+                Err(ReadError::OverBudget) => return Err(ReadError::OverBudget),
+                Err(_) => update.damaged += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn read_image<M: Memory>(
+        &mut self,
+        reader: &Reader<M>,
+        entry: Avma,
+        (address, size): (Avma, u64),
+        update: &mut Update,
+    ) -> Result<(), ReadError> {
+        let size = usize::try_from(size).map_err(|_| ReadError::OverBudget)?;
+        if let Some(known) = self.images.get_mut(&entry.0)
+            && known.image.is_still_at(reader, address, size)?
+        {
+            known.reading = self.reading;
+            return Ok(());
+        }
+        if let Some(gone) = self.images.remove(&entry.0) {
+            self.end(gone.image, update);
+        }
+        let pages = u64::from(reader.left().pages) * 4096;
+        if size as u64 > pages {
+            return Err(ReadError::OverBudget);
+        }
+        let mut bytes = vec![0; size];
+        if reader.now(address, &mut bytes)? < size {
+            return Err(ReadError::Unreadable(address.0));
+        }
+        let room = (MAX_FUNCTIONS.saturating_sub(self.functions), MAX_NAMES.saturating_sub(self.name_bytes));
+        let functions = functions_in(&bytes, reader, room)?;
+        let mut digest = DefaultHasher::new();
+        compared(size).for_each(|(from, count)| digest.write(&bytes[from..from + count]));
+        self.next_id += 1;
+        let image = Arc::new(Image { id: self.next_id, entry, address, size, digest: digest.finish(), functions });
+        self.functions += image.functions.len();
+        self.name_bytes += image.name_bytes();
+        self.images.insert(entry.0, Known { image: image.clone(), reading: self.reading });
+        update.changes.push(Change::Loaded(image));
+        Ok(())
+    }
+
+    /// An object file is there no more.
+    fn end(&mut self, image: Arc<Image>, update: &mut Update) {
+        self.functions = self.functions.saturating_sub(image.functions.len());
+        self.name_bytes = self.name_bytes.saturating_sub(image.name_bytes());
+        update.changes.push(Change::Unloaded(image));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! Readings of recorded processes: LLVM's `lli` with both of its engines, and numba. `functions` has what another source
+//! says of the same process: LLVM's own jitdump, or numba's library of compiled functions.
+
+use std::fs;
+use std::path::PathBuf;
+
+use jitprof_common::units::Avma;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Budget;
+use crate::recorded::{Counting, Recorded};
+
+const RECORDINGS: [&str; 3] = ["lli14-mcjit", "lli14-orc", "numba"];
+const ENOUGH: Budget = Budget { pages: 10_000, steps: 100_000 };
+/// How far into an entry its parts are, after the next one.
+const ADDRESS: u64 = 16;
+const SIZE: u64 = 24;
+
+fn path(recording: &str, file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recorded/gdb_jit").join(recording).join(file)
+}
+
+fn memory(recording: &str) -> Recorded {
+    Recorded::read(fs::File::open(path(recording, "memory")).unwrap()).unwrap()
+}
+
+fn read(memory: &Recorded) -> Images {
+    let mut images = Images::find(memory).unwrap();
+    let update = images.update(&Reader::new(memory, ENOUGH));
+    assert_eq!((update.incomplete, update.damaged), (None, 0));
+    images
+}
+
+/// In the order of the list.
+fn in_order(images: &Images) -> Vec<Arc<Image>> {
+    let mut all: Vec<_> = images.images().cloned().collect();
+    all.sort_by_key(|image| image.id);
+    all
+}
+
+fn functions(images: &Images) -> Vec<(u64, u64, String)> {
+    let all = in_order(images);
+    let functions = all.iter().flat_map(|image| image.functions());
+    let mut functions: Vec<_> = functions.map(|f| (f.address.0, f.size, f.name.to_string())).collect();
+    functions.sort();
+    functions
+}
+
+fn number(word: &str) -> u64 {
+    u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap()
+}
+
+#[test]
+fn functions_are_where_llvms_own_dump_has_them() {
+    let ours = functions(&read(&memory("lli14-mcjit")));
+    let theirs = fs::read_to_string(path("lli14-mcjit", "functions")).unwrap();
+    let theirs = theirs.lines().map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        (number(words[0]), number(words[1]), words[2].to_owned())
+    });
+    assert_eq!(ours, theirs.collect::<Vec<_>>());
+    // The other engine, which writes no dump, had the same object file.
+    let shifted = |functions: &[(u64, u64, String)]| -> Vec<_> {
+        functions.iter().map(|(address, size, name)| (address - functions[0].0, *size, name.clone())).collect()
+    };
+    let orc = functions(&read(&memory("lli14-orc")));
+    assert_eq!((orc.len(), shifted(&orc)), (6, shifted(&ours)));
+    assert_ne!(orc[0].0, ours[0].0);
+}
+
+#[test]
+fn functions_are_where_numba_has_them() {
+    let ours = functions(&read(&memory("numba")));
+    let theirs = fs::read_to_string(path("numba", "functions")).unwrap();
+    for line in theirs.lines() {
+        let (address, name) = line.split_once(' ').unwrap();
+        assert!(ours.iter().any(|ours| (ours.0, ours.2.as_str()) == (number(address), name)), "{line}");
+    }
+    assert_eq!((theirs.lines().count(), ours.len()), (10, 22));
+    assert!(ours.iter().all(|(_, size, _)| *size > 0));
+}
+
+#[test]
+fn only_what_changed_is_read_again() {
+    let mut memory = memory("numba");
+    let mut images = read(&memory);
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    assert_eq!(update, Update { changes: Vec::new(), damaged: 0, incomplete: None });
+
+    // Another object file of the same size in the same place: names are different.
+    let all = in_order(&images);
+    let second = all.iter().position(|image| image.functions().iter().any(|f| f.name.contains("side_cold"))).unwrap();
+    let (first, third, second) = (all[second - 1].clone(), all[second + 1].clone(), all[second].clone());
+    let mut bytes = vec![0; second.size];
+    Reader::new(&memory, ENOUGH).bytes(second.address, &mut bytes).unwrap();
+    for (at, _) in bytes.windows(9).enumerate().filter(|(_, bytes)| bytes == b"side_cold") {
+        memory.overwrite(Avma(second.address.0 + at as u64), b"S");
+    }
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    let [Change::Unloaded(gone), Change::Loaded(new)] = update.changes.as_slice() else { panic!("{update:?}") };
+    assert_eq!((gone.id, new.entry), (second.id, second.entry));
+    assert!(new.id > gone.id && new.functions().iter().any(|function| function.name.contains("Side_cold")));
+
+    // The third one is taken out of the list.
+    let after = Reader::new(&memory, ENOUGH).u64(third.entry).unwrap();
+    memory.overwrite(second.entry, &after.to_le_bytes());
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    assert_eq!(update.changes, [Change::Unloaded(third)]);
+    assert_eq!(images.images().count(), 6);
+    assert!(images.images().any(|image| image.id == first.id));
+}
+
+#[test]
+fn a_circle_ends_and_nothing_counts_as_gone() {
+    let mut memory = memory("numba");
+    let mut images = read(&memory);
+    let all = in_order(&images);
+    memory.overwrite(all[6].entry, &all[2].entry.0.to_le_bytes());
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    let malformed = ReadError::Malformed { what: "list of a debugger's object files", address: all[2].entry.0 };
+    assert_eq!((update.incomplete, update.changes.len(), images.images().count()), (Some(malformed), 0, 7));
+    // So does a list that is too dear.
+    let update = images.update(&Reader::new(&memory, Budget { pages: 4, steps: 1000 }));
+    assert_eq!((update.incomplete, update.changes.len()), (Some(ReadError::OverBudget), 0));
+}
+
+#[test]
+fn what_cannot_be_an_object_file_is_passed_over() {
+    let mut memory = memory("numba");
+    let all = in_order(&read(&memory));
+    memory.overwrite(Avma(all[0].entry.0 + SIZE), &u64::MAX.to_le_bytes());
+    memory.overwrite(Avma(all[1].entry.0 + SIZE), &0_u64.to_le_bytes());
+    memory.overwrite(Avma(all[2].entry.0 + ADDRESS), &8_u64.to_le_bytes());
+    memory.overwrite(all[3].address, b"no ELF");
+    let mut images = Images::find(&memory).unwrap();
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    assert_eq!((update.incomplete, update.damaged, update.changes.len()), (None, 3, 4));
+    let unknown = images.images().find(|image| image.entry == all[3].entry).unwrap();
+    assert!(unknown.functions().is_empty());
+    // A version of the interface that there is not.
+    memory.overwrite(images.descriptor, &2_u32.to_le_bytes());
+    assert!(images.update(&Reader::new(&memory, ENOUGH)).incomplete.is_some());
+    assert!(Images::find(Recorded::default()).is_none());
+}
+
+/// A relocatable file whose text section lies at an address, with functions there that all have this name.
+fn object_file(functions: u32, name: &str) -> Vec<u8> {
+    use object::write::{Object, Symbol, SymbolSection};
+    let mut file = Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, Endianness::Little);
+    let text = file.section_id(object::write::StandardSection::Text);
+    file.append_section_data(text, &[0xc3; 64], 16);
+    for number in 0..functions {
+        file.add_symbol(Symbol {
+            name: name.as_bytes().to_vec(),
+            value: 0x7f00_0000 + u64::from(number) * 16,
+            size: 16,
+            kind: SymbolKind::Text,
+            scope: object::SymbolScope::Dynamic,
+            weak: false,
+            section: SymbolSection::Section(text),
+            flags: object::SymbolFlags::None,
+        });
+    }
+    file.write().unwrap()
+}
+
+#[test]
+fn names_without_end_take_no_more_than_there_is_room_for() {
+    let file = object_file(3000, &"n".repeat(200_000));
+    let reader = Reader::new(Recorded::default(), ENOUGH);
+    let functions = functions_in(&file, &reader, (MAX_FUNCTIONS, 100_000)).unwrap();
+    assert_eq!((functions.len(), functions[0].name.len()), (100_000 / MAX_NAME, MAX_NAME));
+    assert!(functions_in(&file, &reader, (7, MAX_NAMES)).unwrap().len() == 7);
+    // Each symbol costs a step, whatever comes of it.
+    let poor = Reader::new(Recorded::default(), Budget { pages: 1, steps: 100 });
+    assert_eq!(functions_in(&file, &poor, (MAX_FUNCTIONS, MAX_NAMES)), Err(ReadError::OverBudget));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_a_process_registers_is_read_within_the_budget(
+        recording in 0..RECORDINGS.len(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..512_u64, 0..4, any::<u64>()), 1..60),
+        budget in (1..2000_u32, 1..10_000_u64).prop_map(|(pages, steps)| Budget { pages, steps }),
+    ) {
+        let mut memory = memory(RECORDINGS[recording]);
+        let pages: Vec<Avma> = memory.page_addresses().collect();
+        let entries: Vec<Avma> = read(&memory).images().map(|image| image.entry).collect();
+        for (page, word, kind, value) in changes {
+            let at = Avma(page.get(&pages).0 + word * 8);
+            let entry = entries[usize::try_from(value % entries.len() as u64).unwrap()];
+            match kind {
+                0 => memory.overwrite(at, &(value % 65536).to_le_bytes()),
+                1 => memory.overwrite(at, &entry.0.to_le_bytes()),
+                2 => memory.overwrite(Avma(entry.0 + (value >> 32) % 4 * 8), &(value % 100_000).to_le_bytes()),
+                _ => memory.overwrite(at, &value.to_le_bytes()),
+            }
+        }
+        let mut images = Images::find(&memory).unwrap();
+        let counting = Counting::new(&memory);
+        let reader = Reader::new(&counting, budget);
+        for _ in 0..2 {
+            images.update(&reader);
+        }
+        for image in images.images() {
+            for function in image.functions() {
+                prop_assert!(!function.name.is_empty() && function.address.0 >= MIN_ADDRESS);
+            }
+        }
+        // What is fetched is paid for, and an object file is kept only if it could be.
+        let left = reader.left();
+        prop_assert!(counting.bytes() > 0 && counting.bytes() <= u64::from(budget.pages - left.pages) * 4096);
+        let functions: u64 = images.images().map(|image| image.functions().len() as u64).sum();
+        prop_assert!(functions <= budget.steps - left.steps);
+    }
+}

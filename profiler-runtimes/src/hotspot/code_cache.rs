@@ -1,0 +1,619 @@
+//! The code cache: what code there is, where, and since when.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jitprof_common::units::Avma;
+
+use super::layout::{Entries, Extent, Field, HeapLayout, Layout, plus};
+use super::names::{MethodName, Names, Strings};
+use crate::{Memory, ReadError, Reader};
+
+/// Heaps of a code cache: there are one to three, and one more for what is compiled ahead of time.
+const MAX_HEAPS: i64 = 8;
+/// Pieces of code that are kept; a large JVM has 50,000.
+const MAX_BLOBS: usize = 1 << 17;
+/// Bytes of a heap; `ReservedCodeCacheSize` is 2 GiB at most.
+const MAX_HEAP: u64 = 2 << 30;
+/// Bytes of a blob's header that are read: those of a compiled method, the longest, are 224 to 352.
+const MAX_HEADER: usize = 512;
+/// Bytes of a stack frame that are believed.
+const MAX_FRAME: i64 = 1 << 20;
+/// Bytes of a blob's name.
+const MAX_BLOB_NAME: usize = 128;
+/// Blobs whose names are read together.
+const TOGETHER: usize = 2048;
+/// A segment that belongs to no block.
+const FREE_SEGMENT: u8 = 0xff;
+/// The `bci` of an entry at a method's beginning.
+const AT_THE_BEGINNING: i32 = -1;
+
+/// Which compiler made code, and how far it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tier {
+    /// C1 without counters: what is too small to be worth more.
+    C1,
+    /// C1 with counters of calls and loops (level 2).
+    C1Counting,
+    /// C1 with all counters (level 3).
+    C1Profiling,
+    /// C2, or a compiler in its place.
+    C2,
+}
+
+/// What a piece of code is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A method that was compiled, whole or from a loop on.
+    Method(Tier),
+    /// What calls a native method, or a method handle.
+    Native,
+    /// The interpreter.
+    Interpreter,
+    /// Between the conventions of compiled and interpreted code.
+    Adapter,
+    /// Routines of the runtime, several in one blob.
+    Stubs,
+    /// Calls by table.
+    Vtable,
+    /// What compiled code calls in the runtime; its frame has a known size.
+    Runtime,
+    /// What unpacks frames of code that is no longer valid.
+    Deoptimization,
+}
+
+impl Kind {
+    /// Whether it was made for a method of its own.
+    fn is_compiled(self) -> bool {
+        matches!(self, Self::Method(_) | Self::Native)
+    }
+}
+
+/// How to come from a frame of this code to its caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameShape {
+    /// From an offset into the code on till its epilogues, a frame has this many bytes, the return address included,
+    /// which is the last word of it; the word before is the caller's frame pointer. Elsewhere the code's bytes say.
+    Sized {
+        /// Bytes from the stack pointer to the caller's.
+        bytes: u32,
+        /// Where the frame is complete; none if that is not said, as of stubs, whose callees see it complete.
+        complete_from: Option<u32>,
+    },
+    /// The interpreter's, which is laid out from the frame pointer on: see
+    /// [`InterpreterFrame`](super::InterpreterFrame).
+    Interpreter,
+    /// Nothing is said of it. The frame pointer is its caller's, or its own in the usual way.
+    Unknown,
+}
+
+/// A piece of code. The number is its own for as long as the [`CodeCache`] lives, whatever address is used again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blob {
+    /// Its number.
+    pub id: u64,
+    /// Where its header is.
+    pub header: Avma,
+    /// Where its code begins.
+    pub code: Avma,
+    /// Bytes of code.
+    pub code_bytes: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// The number that the runtime gave to the compilation; 0 of what was not compiled from a method.
+    pub compile_id: u32,
+    /// Its frame.
+    pub frame: FrameShape,
+    /// From this distance on is the code that is entered without a check of the receiver's class.
+    pub verified_entry: u32,
+    /// The bytecode that it begins at, if it is entered within a loop.
+    pub osr_bci: Option<u32>,
+    /// A return address is replaced by one of these distances if the frame is no longer valid (by the second at calls
+    /// of method handles)...
+    pub deopt_handlers: [Option<u32>; 2],
+    /// ...and can then be found this many bytes from the stack pointer on.
+    pub original_pc: Option<u32>,
+    /// The runtime's object for the method; null if there is none.
+    pub(super) method: Avma,
+    /// What the method is called, or else the blob.
+    pub name: BlobName,
+}
+
+/// What a blob is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlobName {
+    /// The name of the method it was compiled from.
+    Method(MethodName),
+    /// The runtime's name for it.
+    Blob(Arc<str>),
+    /// A method's, but it could not be read.
+    Unknown(ReadError),
+}
+
+impl std::fmt::Display for BlobName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Method(name) => name.fmt(f),
+            Self::Blob(name) => f.write_str(name),
+            Self::Unknown(error) => write!(f, "[method without a name: {error}]"),
+        }
+    }
+}
+
+impl Blob {
+    /// Whether a frame that would return here is no longer valid: where it would have returned to is in the frame then.
+    pub fn is_deoptimized(&self, return_address: Avma) -> bool {
+        let distance = return_address.0.wrapping_sub(self.code.0);
+        self.deopt_handlers.iter().flatten().any(|handler| u64::from(*handler) == distance)
+    }
+
+    /// Whether an address is in its code.
+    pub fn contains(&self, pc: Avma) -> bool {
+        pc.0.checked_sub(self.code.0).is_some_and(|distance| distance < u64::from(self.code_bytes))
+    }
+}
+
+/// What is different from the reading before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Code that was not there.
+    Loaded(Arc<Blob>),
+    /// Code that is no longer there: freed, or there is other code in its place.
+    Unloaded(Arc<Blob>),
+}
+
+/// What a reading found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// What changed, of one address what went before what came.
+    pub changes: Vec<Change>,
+    /// Blocks that were no blobs that could be understood.
+    pub damaged: u32,
+    /// Code that came or went while it was read: the next reading will say what became of it.
+    pub unsettled: u32,
+    /// Why the reading ended before everything was read. What was not come to counts as unchanged.
+    pub incomplete: Option<ReadError>,
+}
+
+/// What distinguishes a blob from another one at the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    code: Avma,
+    code_bytes: u32,
+    block_bytes: u64,
+    name: Avma,
+    /// Of a compiled method: its object, the number of the compilation, the bytecode it begins at.
+    compiled: Option<(Avma, u32, i32)>,
+}
+
+impl Identity {
+    /// Whether this blob, which was read before, is that one, of which it is not known yet whether a compiler made it.
+    fn is(&self, now: &Self) -> bool {
+        let compiled = now.compiled.filter(|_| self.compiled.is_some());
+        *self == Self { compiled, ..*now }
+    }
+}
+
+#[derive(Debug)]
+struct Known {
+    blob: Arc<Blob>,
+    identity: Identity,
+    reading: u64,
+}
+
+/// The code cache of one process, as it was at the last reading.
+#[derive(Debug, Default)]
+pub struct CodeCache {
+    /// By the address of the header.
+    blobs: BTreeMap<u64, Known>,
+    heaps: Vec<(Avma, Avma)>,
+    strings: Strings,
+    next_id: u64,
+    reading: u64,
+}
+
+/// A heap of the code cache.
+#[derive(Clone, Copy, Debug)]
+struct Heap {
+    low: u64,
+    high: u64,
+    reserved_to: u64,
+    map: u64,
+    map_end: u64,
+    log2_segment: u32,
+}
+
+impl CodeCache {
+    /// Where the runtime may put code, in use or not.
+    pub fn ranges(&self) -> &[(Avma, Avma)] {
+        &self.heaps
+    }
+
+    /// Bytes that are kept, nearly.
+    pub fn bytes(&self) -> usize {
+        self.blobs.len() * (size_of::<Blob>() + size_of::<Known>() + 96) + self.strings.bytes()
+    }
+
+    /// All that is known to be there, by address.
+    pub fn blobs(&self) -> impl Iterator<Item = &Arc<Blob>> {
+        self.blobs.values().map(|known| &known.blob)
+    }
+
+    /// The code at an address, as of the last reading.
+    pub fn at(&self, pc: Avma) -> Option<&Arc<Blob>> {
+        let (_, known) = self.blobs.range(..=pc.0).next_back()?;
+        known.blob.contains(pc).then_some(&known.blob)
+    }
+
+    /// Reads what there is now. Of what was there before only the headers are read again.
+    ///
+    /// The process runs on meanwhile: what it changes during the reading is found by the next one.
+    pub fn update<M: Memory>(&mut self, layout: &Layout, reader: &Reader<M>) -> Update {
+        self.reading += 1;
+        reader.refresh();
+        let mut update = Update { changes: Vec::new(), damaged: 0, unsettled: 0, incomplete: None };
+        match heaps(&layout.heap, reader) {
+            Err(error) => update.incomplete = Some(error),
+            Ok(heaps) => {
+                self.heaps = heaps.iter().map(|heap| (Avma(heap.low), Avma(heap.reserved_to))).collect();
+                let is_within = |header: u64| heaps.iter().any(|heap| (heap.low..heap.reserved_to).contains(&header));
+                let gone = self.blobs.extract_if(.., |header, _| !is_within(*header));
+                update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
+                for heap in heaps {
+                    if let Err(error) = self.read_heap(layout, reader, heap, &mut update) {
+                        update.incomplete = update.incomplete.or(Some(error));
+                    }
+                }
+            }
+        }
+        if update.incomplete.is_none() {
+            let reading = self.reading;
+            let gone = self.blobs.extract_if(.., |_, known| known.reading != reading);
+            update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
+        }
+        self.strings.prune();
+        update
+    }
+
+    /// Whether a blob is still what it was: the question to ask before and after anything is read of it.
+    pub fn is_still_there<M: Memory>(&self, layout: &Layout, reader: &Reader<M>, blob: &Blob) -> bool {
+        let known = self.blobs.get(&blob.header.0).filter(|known| known.blob.id == blob.id);
+        known.is_some_and(|known| {
+            let block = Block { start: blob.header.0.saturating_sub(layout.heap.block_bytes), layout };
+            let object = block.read(reader).ok().filter(|object| block.is_used(object));
+            object.is_some_and(|object| block.holds(&object, known))
+        })
+    }
+
+    fn read_heap<M: Memory>(
+        &mut self,
+        layout: &Layout,
+        reader: &Reader<M>,
+        heap: Heap,
+        update: &mut Update,
+    ) -> Result<(), ReadError> {
+        let mut unread = Vec::new();
+        let mut segment = 0;
+        while let Some(begin) = heap.next_block(reader, segment)? {
+            let block = Block { start: heap.low + (begin << heap.log2_segment), layout };
+            let object = block.read(reader)?;
+            let length = layout.heap.block_length.of(&object).cast_unsigned();
+            // A block that is being made or taken apart has any length: the map says where the next begins.
+            let fits = length > 0 && length <= (heap.high - block.start) >> heap.log2_segment;
+            segment = begin + if fits { length } else { 1 };
+            if fits && block.is_used(&object) {
+                unread.extend(self.look_at(block, object, update));
+            }
+            if unread.len() == TOGETHER {
+                self.read_blobs(reader, &mut unread, update)?;
+            }
+        }
+        self.read_blobs(reader, &mut unread, update)
+    }
+
+    /// Takes note of a blob; returns it if more of it is to be read.
+    fn look_at<'l>(&mut self, block: Block<'l>, object: Vec<u8>, update: &mut Update) -> Option<Unread<'l>> {
+        let Some((identity, size)) = block.identity(&object) else {
+            update.damaged += 1;
+            return None;
+        };
+        let header = block.header();
+        if let Some(known) = self.blobs.get_mut(&header)
+            && block.holds(&object, known)
+        {
+            known.reading = self.reading;
+            let unnamed = matches!(known.blob.name, BlobName::Unknown(_));
+            return unnamed.then_some(Unread { block, object, identity });
+        }
+        // Whatever lay here is gone, even if the reading should not come to its end.
+        let first = self.blobs.range(..header).next_back().filter(|(_, known)| known.blob.end() > header);
+        let first = first.map_or(header, |(start, _)| *start);
+        let gone = self.blobs.extract_if(first..header.saturating_add(size), |_, _| true);
+        update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
+        Some(Unread { block, object, identity })
+    }
+
+    /// Reads the rest of blobs whose headers were read. Only what is fetched between two looks at a header, both of which
+    /// see the same compilation, is certain to be of that compilation: so pages that were fetched before are not used.
+    fn read_blobs<M: Memory>(
+        &mut self,
+        reader: &Reader<M>,
+        unread: &mut Vec<Unread<'_>>,
+        update: &mut Update,
+    ) -> Result<(), ReadError> {
+        let Some(first) = unread.first() else { return Ok(()) };
+        reader.refresh();
+        let mut strings = std::mem::take(&mut self.strings);
+        let mut names = Names::new(first.block.layout, reader, &mut strings);
+        let blobs: Vec<_> = unread.iter().map(|unread| unread.read(&mut names)).collect();
+        self.strings = strings;
+        for (unread, blob) in unread.drain(..).zip(blobs) {
+            let Some(blob) = blob? else {
+                update.damaged += 1;
+                continue;
+            };
+            let compiled = unread.identity.compiled.filter(|_| blob.kind.is_compiled());
+            let identity = Identity { compiled, ..unread.identity };
+            let known = Known { blob: Arc::new(blob), identity, reading: self.reading };
+            let now = unread.block.read(reader)?;
+            if !unread.block.is_used(&now) || !unread.block.holds(&now, &known) {
+                update.unsettled += u32::from(!unread.block.is_dead(&unread.object, known.blob.kind));
+                continue;
+            }
+            self.keep(known, update);
+        }
+        Ok(())
+    }
+
+    /// Keeps a blob that was read, unless it is one that still has no name.
+    fn keep(&mut self, mut known: Known, update: &mut Update) {
+        let header = known.blob.header.0;
+        if let Some(unnamed) = self.blobs.get(&header) {
+            if matches!(known.blob.name, BlobName::Unknown(_)) {
+                return;
+            }
+            update.changes.push(Change::Unloaded(unnamed.blob.clone()));
+        } else if self.blobs.len() >= MAX_BLOBS {
+            update.damaged += 1;
+            return;
+        }
+        self.next_id += 1;
+        if let Some(blob) = Arc::get_mut(&mut known.blob) {
+            blob.id = self.next_id;
+        }
+        update.changes.push(Change::Loaded(known.blob.clone()));
+        self.blobs.insert(header, known);
+    }
+}
+
+/// A blob of which the header was read, and nothing else.
+struct Unread<'l> {
+    block: Block<'l>,
+    object: Vec<u8>,
+    identity: Identity,
+}
+
+impl Unread<'_> {
+    /// Reads the rest; none, if it is no blob.
+    fn read<M: Memory>(&self, names: &mut Names<'_, M>) -> Result<Option<Blob>, ReadError> {
+        let blob = self.block.blob(&self.object, self.identity, names);
+        match blob.as_ref().map(|blob| &blob.name) {
+            Some(BlobName::Unknown(ReadError::OverBudget)) => Err(ReadError::OverBudget),
+            _ => Ok(blob),
+        }
+    }
+}
+
+impl Blob {
+    fn end(&self) -> u64 {
+        self.code.0.saturating_add(u64::from(self.code_bytes))
+    }
+}
+
+/// A block of a heap: a header of the heap's, then one of the blob's.
+#[derive(Clone, Copy)]
+struct Block<'l> {
+    start: u64,
+    layout: &'l Layout,
+}
+
+impl Block<'_> {
+    /// The address of the blob's header.
+    fn header(self) -> u64 {
+        self.start.saturating_add(self.layout.heap.block_bytes)
+    }
+
+    /// Both headers as they are now, as far as they are readable.
+    fn read<M: Memory>(self, reader: &Reader<M>) -> Result<Vec<u8>, ReadError> {
+        let bytes = self.layout.heap.block_bytes + self.layout.compiled.bytes.max(self.layout.blob.bytes);
+        let mut object = vec![0; usize::try_from(bytes).unwrap_or(MAX_HEADER).min(MAX_HEADER)];
+        let count = reader.now(Avma(self.start), &mut object)?;
+        object.truncate(count);
+        Ok(object)
+    }
+
+    fn is_used(self, object: &[u8]) -> bool {
+        self.layout.heap.block_used.of(object) & 1 != 0
+    }
+
+    /// The blob's header within what was read.
+    fn blob_of(self, object: &[u8]) -> &[u8] {
+        usize::try_from(self.layout.heap.block_bytes).ok().and_then(|from| object.get(from..)).unwrap_or_default()
+    }
+
+    /// Whether this was compiled, and is no longer used by anything.
+    fn is_dead(self, object: &[u8], kind: Kind) -> bool {
+        kind.is_compiled() && self.layout.is_dead(self.blob_of(object))
+    }
+
+    /// Whether this is a blob that was read before, and is still used.
+    fn holds(self, object: &[u8], known: &Known) -> bool {
+        !self.is_dead(object, known.blob.kind)
+            && self.identity(object).is_some_and(|(identity, _)| known.identity.is(&identity))
+    }
+
+    /// What tells this blob from others, and the bytes that it has in all.
+    fn identity(self, object: &[u8]) -> Option<(Identity, u64)> {
+        let (layout, header) = (self.layout, self.header());
+        let segments = layout.heap.block_length.of(object).cast_unsigned();
+        let object = self.blob_of(object);
+        let size = u64::try_from(layout.blob.size.of(object)).ok().filter(|size| *size <= MAX_HEAP)?;
+        let end = header.checked_add(size)?;
+        let (code, code_end) = match layout.blob.extent {
+            Extent::Addresses(begin, end) => (begin.address_of(object).0, end.address_of(object).0),
+            Extent::Distances(begin, end) => {
+                let at = |field: Field| header.checked_add(u64::try_from(field.of(object)).ok()?);
+                (at(begin)?, at(end)?)
+            }
+        };
+        let inside = header < code && code <= code_end && code_end <= end;
+        let code_bytes = code_end.checked_sub(code).filter(|_| inside).and_then(|bytes| u32::try_from(bytes).ok())?;
+        let compiled = (code - header >= layout.compiled.bytes).then(|| {
+            let at = &layout.compiled;
+            (
+                at.method.address_of(object),
+                at.compile_id.of(object).cast_unsigned() as u32,
+                at.entry_bci.of(object) as i32,
+            )
+        });
+        let name = layout.blob.name.address_of(object);
+        Some((Identity { code: Avma(code), code_bytes, block_bytes: segments, name, compiled }, size))
+    }
+
+    fn blob<M: Memory>(self, object: &[u8], identity: Identity, names: &mut Names<'_, M>) -> Option<Blob> {
+        let (layout, header) = (self.layout, self.header());
+        let object = self.blob_of(object);
+        let blob_name = names.reader.c_string(identity.name, MAX_BLOB_NAME).ok().filter(|name| is_plain(name))?;
+        let kind = kind(&blob_name, layout.compiled.level.of(object))?;
+        let frame_bytes = layout.blob.frame_size.of(object).checked_mul(8)?;
+        let complete = layout.blob.frame_complete.of(object);
+        let frame = match kind {
+            Kind::Interpreter => FrameShape::Interpreter,
+            Kind::Stubs | Kind::Vtable | Kind::Adapter => FrameShape::Unknown,
+            _ if (8..=MAX_FRAME).contains(&frame_bytes) => FrameShape::Sized {
+                bytes: u32::try_from(frame_bytes).ok()?,
+                complete_from: u32::try_from(complete).ok().filter(|offset| *offset <= identity.code_bytes),
+            },
+            _ => FrameShape::Unknown,
+        };
+        let mut blob = Blob {
+            id: 0,
+            header: Avma(header),
+            code: identity.code,
+            code_bytes: identity.code_bytes,
+            kind,
+            compile_id: 0,
+            frame,
+            verified_entry: 0,
+            osr_bci: None,
+            deopt_handlers: [None; 2],
+            original_pc: None,
+            method: Avma(0),
+            name: BlobName::Blob(names.string(&String::from_utf8_lossy(&blob_name))),
+        };
+        if let Some((method, compile_id, entry_bci)) = identity.compiled.filter(|_| kind.is_compiled()) {
+            let at = &layout.compiled;
+            let within = |address: u64| {
+                let distance = u32::try_from(address.checked_sub(identity.code.0)?).ok()?;
+                (distance < identity.code_bytes).then_some(distance)
+            };
+            let verified = match at.verified_entry {
+                Entries::Address(field) => field.address_of(object).0,
+                Entries::Distance(field) => identity.code.0.saturating_add(field.of(object).cast_unsigned()),
+            };
+            blob.compile_id = compile_id;
+            blob.method = method;
+            blob.verified_entry = within(verified).unwrap_or(0);
+            blob.osr_bci = u32::try_from(entry_bci).ok().filter(|_| entry_bci != AT_THE_BEGINNING);
+            blob.original_pc =
+                u32::try_from(at.orig_pc.of(object)).ok().filter(|offset| i64::from(*offset) < frame_bytes);
+            let handler = |field: Field| {
+                let handler = match layout.blob.extent {
+                    Extent::Addresses(..) => field.of(object).cast_unsigned(),
+                    Extent::Distances(..) => header.saturating_add(field.of(object).cast_unsigned()),
+                };
+                within(handler).filter(|distance| *distance > 0)
+            };
+            blob.deopt_handlers = [handler(at.deopt), at.deopt_handle.and_then(handler)];
+            blob.name = names.method(method).map_or_else(BlobName::Unknown, BlobName::Method);
+        }
+        Some(blob)
+    }
+}
+
+/// Whether a name of a blob can be one.
+fn is_plain(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
+}
+
+/// What a blob is, by the runtime's name for it.
+fn kind(name: &[u8], level: i64) -> Option<Kind> {
+    Some(match name {
+        b"nmethod" => match level {
+            1 => Kind::Method(Tier::C1),
+            2 => Kind::Method(Tier::C1Counting),
+            3 => Kind::Method(Tier::C1Profiling),
+            4 => Kind::Method(Tier::C2),
+            // A method without a level is one that no compiler made.
+            0 => Kind::Native,
+            _ => return None,
+        },
+        b"native nmethod" => Kind::Native,
+        b"Interpreter" => Kind::Interpreter,
+        b"I2C/C2I adapters" | b"MethodHandles adapters" => Kind::Adapter,
+        b"vtable chunks" => Kind::Vtable,
+        b"DeoptimizationBlob" => Kind::Deoptimization,
+        _ if name.starts_with(b"Stub") || name.starts_with(b"StubRoutines") => Kind::Stubs,
+        _ => Kind::Runtime,
+    })
+}
+
+/// The heaps of the code cache.
+fn heaps<M: Memory>(at: &HeapLayout, reader: &Reader<M>) -> Result<Vec<Heap>, ReadError> {
+    let array = reader.pointer(at.heaps)?;
+    if array.0 == 0 {
+        // The process has only just begun.
+        return Ok(Vec::new());
+    }
+    let count = at.array_length.read(reader, array)?;
+    if !(0..=MAX_HEAPS).contains(&count) {
+        return Err(ReadError::Malformed { what: "array of heaps", address: array.0 });
+    }
+    let data = at.array_data.pointer(reader, array)?;
+    let mut heaps: Vec<Heap> = Vec::new();
+    for index in 0..count.cast_unsigned() {
+        let object = reader.pointer(plus(data, 8 * index)?)?;
+        let (memory, map) = (at.memory.within(object)?, at.segment_map.within(object)?);
+        let heap = Heap {
+            low: at.space_low.pointer(reader, memory)?.0,
+            high: at.space_high.pointer(reader, memory)?.0,
+            reserved_to: at.space_end.pointer(reader, memory)?.0,
+            map: at.space_low.pointer(reader, map)?.0,
+            map_end: at.space_high.pointer(reader, map)?.0,
+            log2_segment: u32::try_from(at.log2_segment.read(reader, object)?).unwrap_or(u32::MAX),
+        };
+        let ordered = heap.low <= heap.high && heap.high <= heap.reserved_to && heap.map <= heap.map_end;
+        let sized = (3..=12).contains(&heap.log2_segment) && ordered && heap.reserved_to - heap.low <= MAX_HEAP;
+        if !sized || heaps.iter().any(|other| heap.low < other.reserved_to && other.low < heap.reserved_to) {
+            return Err(ReadError::Malformed { what: "heap of code", address: object.0 });
+        }
+        heaps.push(heap);
+    }
+    Ok(heaps)
+}
+
+impl Heap {
+    /// The first segment from one on that begins a block; none if there is no more of them.
+    fn next_block<M: Memory>(&self, reader: &Reader<M>, from: u64) -> Result<Option<u64>, ReadError> {
+        let segments = ((self.high - self.low) >> self.log2_segment).min(self.map_end - self.map);
+        for segment in from..segments {
+            match reader.u8(plus(Avma(self.map), segment)?)? {
+                0 => return Ok(Some(segment)),
+                // Nothing was ever put from here on, or this is a block that was just put together with the last one.
+                FREE_SEGMENT => return Ok(None),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,256 @@
+//! Names of methods: symbols in the constant pool of their class.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use jitprof_common::units::Avma;
+
+use super::layout::{Layout, plus};
+use crate::{Memory, ReadError, Reader};
+
+/// Bytes of a symbol that are read. A symbol may have 65535; what is longer is cut.
+const MAX_SYMBOL: usize = 1024;
+/// Constants that a pool can have.
+const MAX_CONSTANTS: i64 = 65535;
+
+/// What a method is called, as its class file has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MethodName {
+    /// Its class, as in `java/lang/String`.
+    pub class: Arc<str>,
+    /// Its own name.
+    pub method: Arc<str>,
+    /// What it takes and gives, as in `(I)Ljava/lang/Object;`.
+    pub signature: Arc<str>,
+}
+
+impl MethodName {
+    /// The class as it is written in Java: `java.lang.String`.
+    pub fn class_in_java(&self) -> String {
+        let (class, address) = self.hidden();
+        class.replace('/', ".") + &address.map_or_else(String::new, |address| format!("/{address}"))
+    }
+
+    /// As the runtime's tool interface has it, so that perf's agent for the JVM writes it: `Ljava/lang/String;indexOf(I)I`.
+    pub fn in_class_file(&self) -> String {
+        let (class, address) = self.hidden();
+        let address = address.map_or_else(String::new, |address| format!(".{address}"));
+        format!("L{class}{address};{}{}", self.method, self.signature)
+    }
+
+    /// A hidden class, as that of a lambda, has an address behind its name, and each interface of the runtime shows it
+    /// behind another sign than the `+` that it has itself.
+    fn hidden(&self) -> (&str, Option<&str>) {
+        let hidden = self.class.rsplit_once('+').filter(|(_, address)| address.starts_with("0x"));
+        hidden.map_or((&self.class, None), |(class, address)| (class, Some(address)))
+    }
+}
+
+/// As `jcmd PID Compiler.perfmap` writes it: `int java.lang.String.indexOf(int)`.
+impl fmt::Display for MethodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (arguments, result) = self.signature.strip_prefix('(').and_then(|rest| rest.split_once(')')).unzip();
+        if let Some((result, _)) = result.and_then(written_type) {
+            write!(f, "{result} ")?;
+        }
+        write!(f, "{}.{}(", self.class_in_java(), self.method)?;
+        let mut rest = arguments.unwrap_or("");
+        let mut first = true;
+        while let Some((argument, behind)) = written_type(rest) {
+            write!(f, "{}{argument}", if first { "" } else { ", " })?;
+            (first, rest) = (false, behind);
+        }
+        f.write_str(")")
+    }
+}
+
+/// The first type of a signature as it is written in Java, and what is behind it.
+fn written_type(signature: &str) -> Option<(String, &str)> {
+    let element = signature.trim_start_matches('[');
+    let dimensions = signature.len() - element.len();
+    let (name, behind) = match element.chars().next()? {
+        'B' => ("byte".to_owned(), &element[1..]),
+        'C' => ("char".to_owned(), &element[1..]),
+        'D' => ("double".to_owned(), &element[1..]),
+        'F' => ("float".to_owned(), &element[1..]),
+        'I' => ("int".to_owned(), &element[1..]),
+        'J' => ("long".to_owned(), &element[1..]),
+        'S' => ("short".to_owned(), &element[1..]),
+        'V' => ("void".to_owned(), &element[1..]),
+        'Z' => ("boolean".to_owned(), &element[1..]),
+        'L' => {
+            let (class, behind) = element[1..].split_once(';')?;
+            (class.replace('/', "."), behind)
+        }
+        _ => return None,
+    };
+    Some((name + &"[]".repeat(dimensions), behind))
+}
+
+/// Strings of which one copy is kept, however many methods have them.
+#[derive(Debug, Default)]
+pub(super) struct Strings {
+    kept: HashSet<Arc<str>>,
+    prune_at: usize,
+}
+
+impl Strings {
+    pub(super) fn keep(&mut self, string: &str) -> Arc<str> {
+        if let Some(kept) = self.kept.get(string) {
+            return kept.clone();
+        }
+        let kept: Arc<str> = string.into();
+        self.kept.insert(kept.clone());
+        kept
+    }
+
+    /// Bytes of all of them, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        self.kept.iter().map(|string| string.len() + 48).sum()
+    }
+
+    /// Drops those that nothing has any more, if there are many more than there were last time.
+    pub(super) fn prune(&mut self) {
+        if self.kept.len() > self.prune_at {
+            self.kept.retain(|string| Arc::strong_count(string) > 1);
+            self.prune_at = 2 * self.kept.len() + 1024;
+        }
+    }
+}
+
+/// Reads names, each thing once for as long as it lives. It must not live longer than the pages of the reader.
+pub(super) struct Names<'a, M> {
+    pub(super) layout: &'a Layout,
+    pub(super) reader: &'a Reader<M>,
+    strings: &'a mut Strings,
+    symbols: HashMap<u64, Arc<str>>,
+    methods: HashMap<u64, MethodName>,
+}
+
+impl<'a, M: Memory> Names<'a, M> {
+    pub(super) fn new(layout: &'a Layout, reader: &'a Reader<M>, strings: &'a mut Strings) -> Self {
+        Self { layout, reader, strings, symbols: HashMap::new(), methods: HashMap::new() }
+    }
+
+    /// One copy of a string.
+    pub(super) fn string(&mut self, string: &str) -> Arc<str> {
+        self.strings.keep(string)
+    }
+
+    /// The name of a method.
+    pub(super) fn method(&mut self, method: Avma) -> Result<MethodName, ReadError> {
+        if let Some(name) = self.methods.get(&method.0) {
+            return Ok(name.clone());
+        }
+        let at = &self.layout.method;
+        let constant = at.const_method.pointer(self.reader, method)?;
+        let pool = at.constants.pointer(self.reader, constant)?;
+        let class = at.klass_name.pointer(self.reader, at.pool_holder.pointer(self.reader, pool)?)?;
+        let name = MethodName {
+            class: self.symbol(class)?,
+            method: self.constant(pool, at.name_index.read(self.reader, constant)?)?,
+            signature: self.constant(pool, at.signature_index.read(self.reader, constant)?)?,
+        };
+        self.methods.insert(method.0, name.clone());
+        Ok(name)
+    }
+
+    /// The file that a method's class was compiled from, if the class says so.
+    pub(super) fn file(&mut self, method: Avma) -> Result<Option<Arc<str>>, ReadError> {
+        let at = &self.layout.method;
+        let constant = at.const_method.pointer(self.reader, method)?;
+        let pool = at.constants.pointer(self.reader, constant)?;
+        let index = at.pool_source_file.read(self.reader, pool)?;
+        if index == 0 { Ok(None) } else { self.constant(pool, index).map(Some) }
+    }
+
+    fn constant(&mut self, pool: Avma, index: i64) -> Result<Arc<str>, ReadError> {
+        let at = &self.layout.method;
+        let count = at.pool_length.read(self.reader, pool)?.min(MAX_CONSTANTS);
+        if !(1..count).contains(&index) {
+            return Err(ReadError::Malformed { what: "constant of a class", address: pool.0 });
+        }
+        let slot = plus(pool, at.pool_bytes + 8 * index.cast_unsigned())?;
+        // The lowest bit is a mark of the pool's own.
+        self.symbol(Avma(self.reader.u64(slot)? & !1))
+    }
+
+    fn symbol(&mut self, symbol: Avma) -> Result<Arc<str>, ReadError> {
+        if let Some(string) = self.symbols.get(&symbol.0) {
+            return Ok(string.clone());
+        }
+        let at = &self.layout.method;
+        let length = usize::try_from(at.symbol_length.read(self.reader, symbol)?).unwrap_or(0);
+        let mut bytes = vec![0; length.min(MAX_SYMBOL)];
+        self.reader.bytes(at.symbol_body.within(symbol)?, &mut bytes)?;
+        // A name without characters, or with such as control a terminal, is none that a class file can have.
+        if bytes.is_empty() || bytes.iter().any(u8::is_ascii_control) {
+            return Err(ReadError::Malformed { what: "name", address: symbol.0 });
+        }
+        let string = self.strings.keep(&text(&bytes));
+        self.symbols.insert(symbol.0, string.clone());
+        Ok(string)
+    }
+}
+
+/// Java's own form of UTF-8 has characters beyond 16 bits as two surrogates of three bytes each.
+fn text(bytes: &[u8]) -> String {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.to_owned();
+    }
+    let mut units = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, behind @ ..] = rest {
+        let (unit, behind) = match (*first, behind) {
+            (0..0x80, _) => (u16::from(*first), behind),
+            (0xc0..0xe0, [second, behind @ ..]) => ((u16::from(first & 0x1f) << 6) | u16::from(second & 0x3f), behind),
+            (0xe0..0xf0, [second, third, behind @ ..]) => {
+                let high = (u16::from(first & 0xf) << 12) | (u16::from(second & 0x3f) << 6);
+                (high | u16::from(third & 0x3f), behind)
+            }
+            _ => (0xfffd, behind),
+        };
+        units.push(unit);
+        rest = behind;
+    }
+    String::from_utf16_lossy(&units)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(class: &str, method: &str, signature: &str) -> MethodName {
+        MethodName { class: class.into(), method: method.into(), signature: signature.into() }
+    }
+
+    #[test]
+    fn methods_are_written_as_the_runtime_writes_them() {
+        let cases = [
+            (name("java/lang/String", "hashCode", "()I"), "int java.lang.String.hashCode()"),
+            (name("java/lang/String", "<init>", "([CI)V"), "void java.lang.String.<init>(char[], int)"),
+            (
+                name("A", "f", "([[I[Ljava/lang/String;DZ)[[B"),
+                "byte[][] A.f(int[][], java.lang.String[], double, boolean)",
+            ),
+            (name("p/B$$Lambda$1+0x0800c", "g", "()V"), "void p.B$$Lambda$1/0x0800c.g()"),
+            (name("a+b", "g", "()V"), "void a+b.g()"),
+            (name("A", "broken", "(Lx"), "A.broken()"),
+            (name("A", "broken", "(Q)"), "A.broken()"),
+        ];
+        for (name, written) in cases {
+            assert_eq!(name.to_string(), written);
+        }
+        assert_eq!(name("java/lang/String", "hashCode", "()I").in_class_file(), "Ljava/lang/String;hashCode()I");
+        assert_eq!(name("p/B$$Lambda+0x0800c", "g", "()V").in_class_file(), "Lp/B$$Lambda.0x0800c;g()V");
+    }
+
+    #[test]
+    fn names_beyond_the_basic_plane_are_put_together_again() {
+        assert_eq!(text("größe".as_bytes()), "größe");
+        assert_eq!(text(b"a\xed\xa0\xbd\xed\xb8\x80b"), "a\u{1f600}b");
+        assert_eq!(text(b"\xc0\x80"), "\0");
+        assert_eq!(text(b"\xff\xe0"), "\u{fffd}\u{fffd}");
+    }
+}

@@ -1,0 +1,475 @@
+//! Readings of recorded JVMs: see `recorded/hotspot/record.sh`.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::{fs, io};
+
+use jitprof_common::units::Avma;
+use proptest::prelude::*;
+
+use super::*;
+use crate::recorded::Recorded;
+use crate::{Base, Budget, Memory, ReadError, Reader, Symbols};
+
+/// Each as JDK and options; one was interpreted only, one had a code cache in one piece.
+const RECORDINGS: [&str; 6] = ["jdk17", "jdk17-int", "jdk21", "jdk25", "jdk25-small", "jdk26"];
+/// Those that compiled methods, with their major version.
+const COMPILED: [(&str, u32); 4] = [("jdk17", 17), ("jdk21", 21), ("jdk25", 25), ("jdk26", 26)];
+/// What any of the readings here may cost.
+const ENOUGH: Budget = Budget { pages: 1 << 17, steps: 1 << 23 };
+
+fn path(recording: &str, file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recorded/hotspot").join(recording).join(file)
+}
+
+fn memory(recording: &str) -> Recorded {
+    static UNPACKED: LazyLock<HashMap<&str, Recorded>> = LazyLock::new(|| {
+        let unpacked = |recording| Recorded::read(fs::File::open(path(recording, "memory")).unwrap()).unwrap();
+        RECORDINGS.map(|recording| (recording, unpacked(recording))).into()
+    });
+    UNPACKED[recording].clone()
+}
+
+fn text(recording: &str, file: &str) -> String {
+    String::from_utf8(zstd::decode_all(fs::File::open(path(recording, file)).unwrap()).unwrap()).unwrap()
+}
+
+fn read(memory: &Recorded) -> (Layout, Reader<&Recorded>, CodeCache) {
+    let reader = Reader::new(memory, ENOUGH);
+    let layout = Layout::read(memory, &reader).unwrap();
+    let mut cache = CodeCache::default();
+    let update = cache.update(&layout, &reader);
+    assert_eq!((update.incomplete, update.damaged), (None, 0));
+    assert!(update.changes.iter().all(|change| matches!(change, Change::Loaded(_))));
+    (layout, reader, cache)
+}
+
+fn method<'c>(cache: &'c CodeCache, name: &str, tier: Tier) -> &'c Blob {
+    let blob = cache.blobs().find(|blob| blob.kind == Kind::Method(tier) && blob.name.to_string() == name);
+    blob.unwrap_or_else(|| panic!("no {name} by {tier:?}"))
+}
+
+#[test]
+fn every_blob_has_the_name_and_extent_of_the_runtimes_own_map() {
+    for recording in RECORDINGS {
+        let memory = memory(recording);
+        let (_, _, cache) = read(&memory);
+        let map = text(recording, "map");
+        let mut ours: Vec<String> = cache
+            .blobs()
+            .map(|blob| format!("{:#018x} {:#018x} {}", blob.code.0, blob.code_bytes, blob.name))
+            .collect();
+        let mut theirs: Vec<String> = map.lines().map(str::to_owned).collect();
+        ours.sort();
+        theirs.sort();
+        assert!(ours.len() > 280);
+        assert_eq!(ours, theirs, "{recording}");
+    }
+}
+
+#[test]
+fn every_known_address_has_the_inlined_methods_and_lines_of_the_tool_interface() {
+    for (recording, _) in COMPILED {
+        let memory = memory(recording);
+        let (layout, reader, cache) = read(&memory);
+        let lines = text(recording, "lines");
+        let (mut addresses, mut inlined) = (0, 0);
+        let mut before = Avma(0);
+        for line in lines.lines() {
+            let (pc, theirs) = line.split_once(' ').unwrap();
+            let pc = Avma(u64::from_str_radix(pc.trim_start_matches("0x"), 16).unwrap());
+            let blob = cache.at(pc).unwrap();
+            let written = |position: &Position| {
+                let number = |number: Option<u32>| number.map_or(-1, i64::from);
+                let frames = position.frames.iter();
+                let frames = frames.map(|frame| {
+                    format!("{}@{}:{}", frame.method.in_class_file(), number(frame.bci), number(frame.line))
+                });
+                frames.collect::<Vec<_>>().join(" ")
+            };
+            let position = cache.position(&layout, &reader, blob, (pc, Pc::Return)).unwrap();
+            assert_eq!(written(&position), theirs, "{recording} {pc:?}");
+            assert!(position.exact);
+            // Between two places of the table, it is the second one that the runtime itself takes.
+            if before.0 + 1 < pc.0 {
+                let interrupted = (Avma(pc.0 - 1), Pc::Interrupted);
+                let interrupted = cache.position(&layout, &reader, blob, interrupted).unwrap();
+                assert_eq!(written(&interrupted), theirs, "{recording} before {pc:?}");
+                assert!(!interrupted.exact);
+                let returned = cache.position(&layout, &reader, blob, (Avma(pc.0 - 1), Pc::Return)).unwrap();
+                assert_eq!((returned.frames.len(), returned.frames[0].line), (1, None));
+            }
+            addresses += 1;
+            inlined += usize::from(position.frames.len() > 1);
+            before = pc;
+        }
+        assert!(addresses > 200 && inlined > 50, "{recording}: {addresses} {inlined}");
+    }
+}
+
+/// What `jcmd PID Thread.print` says of each thread with frames, without the modules of files.
+fn printed_threads(text: &str) -> HashMap<u32, Vec<String>> {
+    let mut threads: HashMap<u32, Vec<String>> = HashMap::new();
+    let mut thread = 0;
+    for line in text.lines() {
+        if let Some((_, rest)) = line.split_once("nid=").filter(|_| line.starts_with('"')) {
+            let id = rest.split(' ').next().unwrap();
+            thread =
+                id.strip_prefix("0x").map_or_else(|| id.parse().unwrap(), |id| u32::from_str_radix(id, 16).unwrap());
+        } else if let Some((method, place)) = line.strip_prefix("\tat ").and_then(|frame| frame.split_once('(')) {
+            let place = place.rsplit_once('/').map_or(place, |(_, place)| place);
+            threads.entry(thread).or_default().push(format!("{method}({place}"));
+        }
+    }
+    threads
+}
+
+#[test]
+fn stacks_of_waiting_threads_are_those_that_the_runtime_prints() {
+    for recording in RECORDINGS {
+        let memory = memory(recording);
+        let (layout, reader, cache) = read(&memory);
+        let mut printed = printed_threads(&text(recording, "threads"));
+        assert_eq!(printed.len(), 21, "{recording}");
+        let threads = waiting_threads(&layout, &reader, &cache).unwrap();
+        for thread in &threads {
+            assert_eq!(thread.ended, None, "{recording}");
+            let ours = thread.frames.iter().map(|frame| {
+                let file = frame.file.as_deref();
+                let place = match (file, frame.line) {
+                    (Some(file), Some(line)) => format!("{file}:{line}"),
+                    (Some(_), None) => "Native Method".to_owned(),
+                    (None, _) => "Unknown Source".to_owned(),
+                };
+                format!("{}.{}({place})", frame.method.class_in_java(), frame.method.method)
+            });
+            let ours: Vec<String> = ours.collect();
+            assert_eq!(ours, printed.remove(&thread.tid).unwrap_or_default(), "{recording} {}", thread.tid);
+        }
+        assert_eq!(printed.len(), 0, "{recording}");
+        let sum = |count: fn(&WaitingThread) -> usize| threads.iter().map(count).sum::<usize>();
+        let (compiled, inlined) = (sum(|thread| thread.compiled as usize), sum(|thread| thread.inlined));
+        if recording == "jdk17-int" {
+            assert_eq!(compiled, 0);
+        } else {
+            assert!(compiled > 40 && inlined > 40, "{recording}: {compiled} {inlined}");
+            assert_eq!(sum(|thread| thread.deoptimized as usize), 1, "{recording}");
+        }
+    }
+}
+
+#[test]
+fn kinds_tiers_and_frames_are_told_apart() {
+    for (recording, major) in COMPILED {
+        let memory = memory(recording);
+        let (layout, reader, cache) = read(&memory);
+        assert_eq!(layout.version().major, major);
+        let count = |kind| cache.blobs().filter(|blob| blob.kind == kind).count();
+        assert_eq!((count(Kind::Interpreter), count(Kind::Deoptimization)), (1, 1), "{recording}");
+        assert!(count(Kind::Adapter) > 30 && count(Kind::Runtime) > 30 && count(Kind::Stubs) > 1, "{recording}");
+        let recursive = method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2);
+        let FrameShape::Sized { bytes, complete_from: Some(complete) } = recursive.frame else {
+            panic!("{recursive:?}")
+        };
+        assert!((24..512).contains(&bytes) && complete > 0 && complete < 64, "{recording}: {bytes} {complete}");
+        assert!(recursive.compile_id > 0 && recursive.original_pc.is_some_and(|offset| offset < bytes));
+        assert!(recursive.is_deoptimized(Avma(recursive.code.0 + u64::from(recursive.deopt_handlers[0].unwrap()))));
+        assert!(!recursive.is_deoptimized(recursive.code));
+        assert_eq!(cache.at(Avma(recursive.code.0 + 5)).unwrap().id, recursive.id);
+        let (low, high) = cache.ranges().iter().find(|(low, high)| (*low..*high).contains(&recursive.code)).unwrap();
+        assert!(high.0 - low.0 > 1 << 20);
+        // A loop was entered in its midst.
+        assert!(cache.blobs().any(|blob| blob.osr_bci.is_some_and(|bci| bci > 0)), "{recording}");
+
+        let interpreter = cache.blobs().find(|blob| blob.kind == Kind::Interpreter).unwrap();
+        assert_eq!(interpreter.frame, FrameShape::Interpreter);
+        let codelets = codelets(&layout, &reader).unwrap();
+        assert!(codelets.iter().all(|codelet| interpreter.contains(codelet.start)));
+        for name in ["iload", "invokevirtual", "method entry point (kind = zerolocals)"] {
+            assert!(codelets.iter().any(|codelet| &*codelet.name == name), "{recording} {name}");
+        }
+        let spec = InterpreterFrame::capture(&layout, interpreter);
+        assert_eq!((spec.start, spec.words.len()), (interpreter.code, 4));
+        assert_eq!((spec.words[1].base, spec.words[1].steps.as_slice()), (Base::FramePointer, [-24, 8].as_slice()));
+    }
+}
+
+#[test]
+fn a_second_reading_finds_nothing_new_and_takes_one_look_at_each_blob() {
+    let memory = memory("jdk21");
+    let (layout, reader, mut cache) = read(&memory);
+    let before = reader.left();
+    let update = cache.update(&layout, &reader);
+    assert_eq!(update, Update { changes: Vec::new(), damaged: 0, unsettled: 0, incomplete: None });
+    let blobs = cache.blobs().count() as u64;
+    // For each: one byte of the map and its header. Other blocks are free, and some segments are looked at in vain.
+    assert!(before.steps - reader.left().steps < 3 * blobs + 100);
+}
+
+#[test]
+fn code_in_the_place_of_other_code_is_another_blob() {
+    for (recording, _) in COMPILED {
+        let mut memory = memory(recording);
+        let (layout, _, mut cache) = read(&memory);
+        let old = method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2);
+        let (old, header) = (old.id, old.header);
+        let blobs = cache.blobs().count();
+        let compile_id = layout.compiled.compile_id.within(header).unwrap();
+        memory.overwrite(compile_id, &0x00ab_cdef_u32.to_le_bytes());
+        let reader = Reader::new(&memory, ENOUGH);
+        let stale = cache.blobs().find(|blob| blob.id == old).unwrap().clone();
+        assert!(!cache.is_still_there(&layout, &reader, &stale));
+        assert!(cache.position(&layout, &reader, &stale, (stale.code, Pc::Interrupted)).is_err());
+        let update = cache.update(&layout, &reader);
+        let [Change::Unloaded(gone), Change::Loaded(new)] = update.changes.as_slice() else { panic!("{update:?}") };
+        assert_eq!((gone.id, new.compile_id, new.header, &new.name), (old, 0x00ab_cdef, header, &gone.name));
+        assert!(new.id > gone.id && cache.blobs().count() == blobs);
+        assert!(cache.is_still_there(&layout, &reader, new) && !cache.is_still_there(&layout, &reader, gone));
+        let last = new.clone();
+        let new = new.id;
+        drop(reader);
+
+        // The block is freed.
+        let used = layout.heap.block_used.within(Avma(header.0 - layout.heap.block_bytes)).unwrap();
+        memory.overwrite(used, &[0]);
+        let update = cache.update(&layout, &Reader::new(&memory, ENOUGH));
+        let [Change::Unloaded(gone)] = update.changes.as_slice() else { panic!("{update:?}") };
+        assert_eq!((gone.id, cache.blobs().count()), (new, blobs - 1));
+        assert_eq!(cache.at(gone.code), None);
+        assert!(!cache.is_still_there(&layout, &Reader::new(&memory, ENOUGH), &last));
+    }
+}
+
+#[test]
+fn code_that_nothing_uses_any_more_is_gone_before_it_is_freed() {
+    for (recording, major) in COMPILED {
+        let mut memory = memory(recording);
+        let (layout, _, mut cache) = read(&memory);
+        let blob = Blob::clone(method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2));
+        // Only JDK 17 has such a state; it keeps the method, of which it is not known what is left.
+        let state = layout.compiled.state.within(blob.header).unwrap();
+        memory.overwrite(state, &[3]);
+        let update = cache.update(&layout, &Reader::new(&memory, ENOUGH));
+        assert_eq!(update.changes.len(), usize::from(major == 17), "{recording}");
+        memory.overwrite(state, &[0]);
+        memory.overwrite(layout.compiled.method.within(blob.header).unwrap(), &[0; 8]);
+        let update = cache.update(&layout, &Reader::new(&memory, ENOUGH));
+        assert_eq!((update.changes.len(), update.damaged), (usize::from(major != 17), 0), "{recording}");
+        assert!(cache.blobs().all(|other| other.header != blob.header));
+    }
+}
+
+/// Memory that is another one from the moment on at which a certain word was read.
+struct Changing {
+    before: Recorded,
+    after: Recorded,
+    word: u64,
+    changed: Cell<bool>,
+}
+
+impl Memory for Changing {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        let memory = if self.changed.get() { &self.after } else { &self.before };
+        // Pages are fetched for other things, too: only a look at a header counts.
+        if into.len() != 4096 && (address.0..address.0 + into.len() as u64).contains(&self.word) {
+            self.changed.set(true);
+        }
+        memory.read(address, into)
+    }
+}
+
+#[test]
+fn code_that_is_replaced_while_it_is_read_gets_no_name_of_either() {
+    for (recording, _) in COMPILED {
+        let before = memory(recording);
+        let (layout, _, cache) = read(&before);
+        let blob = Blob::clone(method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2));
+        let word = layout.compiled.compile_id.within(blob.header).unwrap();
+        let mut after = before.clone();
+        after.overwrite(word, &77_777_u32.to_le_bytes());
+        let changing = Changing { before, after, word: word.0, changed: Cell::new(false) };
+        let reader = Reader::new(&changing, ENOUGH);
+        let mut cache = CodeCache::default();
+        let update = cache.update(&layout, &reader);
+        assert_eq!((update.unsettled, update.damaged, update.incomplete), (1, 0, None), "{recording}");
+        assert_eq!(cache.at(blob.code), None);
+        let update = cache.update(&layout, &reader);
+        let [Change::Loaded(new)] = update.changes.as_slice() else { panic!("{update:?}") };
+        assert_eq!((new.compile_id, new.header), (77_777, blob.header));
+    }
+}
+
+#[test]
+fn names_are_never_older_than_the_code_that_has_them() {
+    for (recording, _) in COMPILED {
+        let before = memory(recording);
+        let (layout, reader, cache) = read(&before);
+        // The name of the class is fetched for code in another heap of the code cache, before this one is come to.
+        let heap = |blob: &Blob| cache.ranges().iter().position(|(low, high)| (*low..*high).contains(&blob.code));
+        let class = |blob: &Blob| match &blob.name {
+            BlobName::Method(name) => Some(name.class.clone()),
+            _ => None,
+        };
+        let methods: Vec<&Blob> = cache.blobs().map(|blob| &**blob).filter(|blob| class(blob).is_some()).collect();
+        let shared = |blob: &Blob| methods.iter().any(|other| class(other) == class(blob) && heap(other) < heap(blob));
+        let blob = methods.iter().find(|blob| shared(blob)).unwrap();
+        let constant = layout.method.const_method.pointer(&reader, blob.method).unwrap();
+        let pool = layout.method.constants.pointer(&reader, constant).unwrap();
+        let holder = layout.method.pool_holder.pointer(&reader, pool).unwrap();
+        let symbol = layout.method.klass_name.pointer(&reader, holder).unwrap();
+        let mut after = before.clone();
+        after.overwrite(layout.method.symbol_body.within(symbol).unwrap(), b"X");
+        let word = layout.compiled.compile_id.within(blob.header).unwrap().0;
+        let changing = Changing { before: before.clone(), after, word, changed: Cell::new(false) };
+        let mut cache = CodeCache::default();
+        cache.update(&layout, &Reader::new(&changing, ENOUGH));
+        let name = cache.at(blob.code).unwrap().name.to_string();
+        assert!(name.contains(" Xava.") || name.contains(" Xait"), "{recording} {name}");
+    }
+}
+
+#[test]
+fn a_name_that_could_not_be_read_is_read_later() {
+    let whole = memory("jdk25");
+    let (layout, reader, cache) = read(&whole);
+    let blob = Blob::clone(method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2));
+    let constant = layout.method.const_method.pointer(&reader, blob.method).unwrap();
+    drop(reader);
+    let mut broken = whole.clone();
+    broken.overwrite(layout.method.constants.within(constant).unwrap(), &[0; 8]);
+    let mut cache = CodeCache::default();
+    cache.update(&layout, &Reader::new(&broken, ENOUGH));
+    let unnamed = cache.at(blob.code).unwrap().clone();
+    assert!(matches!(unnamed.name, BlobName::Unknown(ReadError::Unreadable(_))), "{unnamed:?}");
+    assert_eq!(cache.update(&layout, &Reader::new(&broken, ENOUGH)).changes, []);
+    let update = cache.update(&layout, &Reader::new(&whole, ENOUGH));
+    assert!(update.changes.contains(&Change::Unloaded(unnamed.clone())));
+    let named = cache.at(blob.code).unwrap();
+    assert!(named.id > unnamed.id && named.name == blob.name);
+}
+
+#[test]
+fn what_a_reading_does_not_come_to_is_not_taken_for_gone() {
+    let memory = memory("jdk17");
+    let (layout, _, mut cache) = read(&memory);
+    let blobs = cache.blobs().count();
+    for pages in [0, 1, 5, 50, 200, 399] {
+        let update = cache.update(&layout, &Reader::new(&memory, Budget { pages, ..ENOUGH }));
+        assert_eq!((update.changes.len(), update.incomplete), (0, Some(ReadError::OverBudget)), "{pages}");
+    }
+    let mut fresh = CodeCache::default();
+    let update = fresh.update(&layout, &Reader::new(&memory, Budget { pages: 300, ..ENOUGH }));
+    assert!(update.incomplete.is_some() && !update.changes.is_empty());
+    assert!(fresh.blobs().count() < blobs);
+    let rest = fresh.update(&layout, &Reader::new(&memory, ENOUGH));
+    assert!(rest.incomplete.is_none() && fresh.blobs().count() == blobs);
+}
+
+#[test]
+fn a_runtime_that_does_not_say_enough_is_refused_with_its_version() {
+    let mut memory = memory("jdk17");
+    // The name of a field, where the table has it.
+    let reader = Reader::new(&memory, ENOUGH);
+    let word = |name| reader.u64(memory.address_of(name).unwrap()).unwrap();
+    let (start, stride) = (word("gHotSpotVMStructs"), word("gHotSpotVMStructEntryArrayStride"));
+    let field_at = word("gHotSpotVMStructEntryFieldNameOffset");
+    let named = |name: &[u8]| {
+        let names = (0..4000).map(|index| Avma(start + index * stride + field_at));
+        names.map(|at| reader.pointer(at).unwrap()).find(|at| reader.c_string(*at, 64).as_deref() == Ok(name)).unwrap()
+    };
+    let name = named(b"_frame_size");
+    drop(reader);
+    memory.overwrite(name, b"x");
+    let error = Layout::read(&memory, &Reader::new(&memory, ENOUGH)).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.starts_with("HotSpot 17.0.") && message.ends_with(" does not say where it keeps CodeBlob::_frame_size"),
+        "{message}"
+    );
+    assert!(matches!(error, LayoutError::Missing { version: Version { major: 17, .. }, .. }));
+}
+
+#[test]
+fn a_module_without_tables_is_none_of_hotspots() {
+    let empty = Recorded::default();
+    let error = Layout::read(&empty, &Reader::new(&empty, ENOUGH)).unwrap_err();
+    assert_eq!(error, LayoutError::NoTables("gHotSpotVMStructs"));
+}
+
+/// Reads all there is, whatever it is; returns what it cost.
+fn read_everything(memory: &Recorded, budget: Budget) -> Budget {
+    let reader = Reader::new(memory, budget);
+    if let Ok(layout) = Layout::read(memory, &reader) {
+        let mut cache = CodeCache::default();
+        for _ in 0..2 {
+            cache.update(&layout, &reader);
+        }
+        let blobs: Vec<_> = cache.blobs().take(500).cloned().collect();
+        for blob in blobs {
+            assert!(!blob.name.to_string().is_empty());
+            let middle = Avma(blob.code.0 + u64::from(blob.code_bytes / 2));
+            if let Ok(position) = cache.position(&layout, &reader, &blob, (middle, Pc::Interrupted)) {
+                assert!(position.frames.len() <= 64);
+            }
+            if matches!(blob.kind, Kind::Method(_)) {
+                CodeCache::known_pcs(&layout, &reader, &blob).unwrap_or_default();
+            }
+        }
+        waiting_threads(&layout, &reader, &cache).unwrap_or_default();
+        codelets(&layout, &reader).unwrap_or_default();
+    }
+    reader.left()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Words of a recording are replaced by others: small ones, addresses of the recording, anything.
+    #[test]
+    fn whatever_a_process_writes_into_its_memory_is_read_within_the_budget(
+        recording in 0..RECORDINGS.len(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..512_u64, 0..4, any::<u64>()), 1..200),
+    ) {
+        let mut memory = memory(RECORDINGS[recording]);
+        let pages: Vec<Avma> = memory.page_addresses().collect();
+        for (page, word, kind, value) in changes {
+            let at = Avma(page.get(&pages).0 + word * 8);
+            let address = pages[usize::try_from(value % pages.len() as u64).unwrap()].0 + (value >> 32) % 4096;
+            let value = match kind {
+                0 => value % 256,
+                1 => address,
+                2 => at.0,
+                _ => value,
+            };
+            memory.overwrite(at, &value.to_le_bytes());
+        }
+        let budget = Budget { pages: 20_000, steps: 300_000 };
+        let left = read_everything(&memory, budget);
+        prop_assert!(left.pages <= budget.pages && left.steps <= budget.steps);
+    }
+
+    /// Of all words that a reading takes, one after another is replaced: rarely used ones are met as well.
+    #[test]
+    fn each_word_that_is_taken_may_be_anything(
+        recording in 0..RECORDINGS.len(),
+        words in proptest::collection::vec((any::<prop::sample::Index>(), 0..8_usize, any::<u64>()), 1..20),
+    ) {
+        let mut memory = memory(RECORDINGS[recording]);
+        let taken: Vec<u64> = {
+            let reader = Reader::new(&memory, ENOUGH);
+            reader.note_words();
+            let layout = Layout::read(&memory, &reader).unwrap();
+            let left = reader.used_words();
+            CodeCache::default().update(&layout, &reader);
+            reader.used_words().difference(&left).copied().collect()
+        };
+        for (word, kind, value) in words {
+            let at = *word.get(&taken);
+            let value = [0, 1, u64::MAX, i64::MAX.cast_unsigned(), at, at + 8, value, value % 65536][kind];
+            memory.overwrite(Avma(at), &value.to_le_bytes());
+        }
+        read_everything(&memory, Budget { pages: 20_000, steps: 300_000 });
+    }
+}

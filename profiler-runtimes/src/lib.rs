@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+
+mod capture;
+pub mod gdb_jit;
+pub mod hotspot;
+mod memory;
+#[cfg(feature = "recorded")]
+pub mod recorded;
+pub mod v8;
+
+pub use capture::{Base, CaptureSpec, Take};
+pub use memory::{Budget, Memory, ReadError, Reader, Symbols};

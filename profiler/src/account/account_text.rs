@@ -1,0 +1,355 @@
+//! The account for people.
+
+use std::fmt;
+
+use super::{Account, NameDisagreement, ProcessNaming, SourceAccount};
+use crate::profile::printable;
+
+/// Processes of which it is told what named their frames.
+const MAX_NAMINGS: usize = 8;
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_samples(f)?;
+        self.fmt_stacks(f)?;
+        self.fmt_unwinding(f)?;
+        self.fmt_deferred(f)?;
+        self.fmt_jit(f)?;
+        self.fmt_verified(f)?;
+        for source in &self.sources {
+            fmt_source(source, f)?;
+        }
+        // Of a single one the sums have said it.
+        for naming in self.naming.iter().take(MAX_NAMINGS).filter(|_| self.naming.len() > 1) {
+            fmt_naming(naming, f)?;
+        }
+        for line in &self.advice {
+            writeln!(
+                f,
+                "unnamed    {} ({}){}: {}\n           {}",
+                printable(&line.comm),
+                line.pid,
+                if line.further_processes > 0 {
+                    format!(" and {} more", line.further_processes)
+                } else {
+                    String::new()
+                },
+                if line.unnamed_frames > 0 {
+                    format!("{} frames of generated code have no name", line.unnamed_frames)
+                } else {
+                    format!("{} samples in the interpreter's loop do not say what it ran", line.interpreted_samples)
+                },
+                printable(&capitalized(&line.advice))
+            )?;
+        }
+        for remark in &self.remarks {
+            writeln!(f, "remark     {}", printable(remark))?;
+        }
+        if self.remarks_dropped > 0 {
+            writeln!(f, "remark     … and {} more", self.remarks_dropped)?;
+        }
+        Ok(())
+    }
+}
+
+impl Account {
+    fn fmt_samples(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let samples = &self.samples;
+        write!(f, "samples    {} taken = {} delivered + {} lost", samples.taken, samples.delivered, samples.lost())?;
+        if samples.lost_ring_full > 0 {
+            write!(f, " ({} ring buffer full)", samples.lost_ring_full)?;
+        }
+        if samples.lost_malformed > 0 {
+            write!(f, " ({} malformed)", samples.lost_malformed)?;
+        }
+        writeln!(
+            f,
+            "; {} at {} Hz on {} CPUs for {:.1} s",
+            self.event,
+            self.frequency_hz,
+            self.cpus,
+            self.duration.as_secs_f64()
+        )?;
+        if samples.process_gone > 0 {
+            writeln!(
+                f,
+                "           {} from processes that were gone before they could be looked at",
+                samples.process_gone
+            )?;
+        }
+        if samples.resolved_early > 0 {
+            writeln!(f, "           {} resolved early because too many waited for names", samples.resolved_early)?;
+        }
+        if self.processes.events_lost > 0 {
+            writeln!(f, "           {} task events lost; mappings were read again", self.processes.events_lost)?;
+        }
+        Ok(())
+    }
+
+    fn fmt_stacks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cut: u64 = self.stacks.cut.values().sum();
+        let asked = self.stacks.complete + cut;
+        write!(
+            f,
+            "stacks     {} of {asked} complete ({})",
+            self.stacks.complete,
+            percent(self.stacks.complete, asked)
+        )?;
+        let mut reasons: Vec<_> = self.stacks.cut.iter().collect();
+        reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), **reason));
+        for (reason, count) in reasons {
+            write!(f, ", {count} cut: {reason}")?;
+        }
+        if self.stacks.without_user_part > 0 {
+            write!(f, "; {} without a user part", self.stacks.without_user_part)?;
+        }
+        writeln!(f)?;
+        if cut > self.stacks.complete {
+            writeln!(
+                f,
+                "           most stacks are cut: where code keeps no frame pointers, its callers are missing; \
+                 what ran is counted all the same"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn fmt_unwinding(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(unwinding), Some(tables)) = (&self.unwinding, &self.tables) else { return Ok(()) };
+        write!(
+            f,
+            "unwinding  by {} rows of {} files and {} functions of generated code",
+            tables.rows, unwinding.files, unwinding.jit_functions
+        )?;
+        if let Some(copies) = self.learned {
+            for (count, what) in [
+                (copies.copies, "copies of it without a record"),
+                (copies.listed_with_rows, "functions read from memory"),
+            ] {
+                if count > 0 {
+                    write!(f, ", {count} {what}")?;
+                }
+            }
+        }
+        for (count, what) in [
+            (unwinding.files_refused, "files"),
+            (unwinding.regions_refused, "mappings"),
+            (unwinding.jit_refused, "functions"),
+            (tables.pages_refused, "pages"),
+            (tables.processes_refused, "lists of mappings"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what} refused for lack of room")?;
+            }
+        }
+        if unwinding.files_evicted > 0 {
+            write!(
+                f,
+                "; {} rows of {} files dropped that no process used any more",
+                unwinding.rows_evicted, unwinding.files_evicted
+            )?;
+        }
+        writeln!(f)
+    }
+
+    fn fmt_deferred(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(deferred) = self.deferred.filter(|deferred| deferred.snapshots + deferred.refused_by_rate > 0) else {
+            return Ok(());
+        };
+        write!(
+            f,
+            "deferred   {} of {} samples met code before its rows: {} finished by rows, {} by frame pointer",
+            deferred.snapshots + deferred.refused_by_rate,
+            self.samples.delivered,
+            deferred.finished_by_rows,
+            deferred.finished_by_frame_pointer
+        )?;
+        for (count, what) in [
+            (deferred.refused_by_rate, "left as the kernel walked them, without a copy of the stack: too many at once"),
+            (deferred.refused_for_memory, "left as the kernel walked them: the copies of too many stacks waited"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        writeln!(f)
+    }
+
+    fn fmt_jit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (named, unnamed) = (self.jit.named_total(), self.jit.unnamed_total());
+        if named + unnamed == 0 {
+            return writeln!(f, "JIT        no frames of generated code");
+        }
+        write!(
+            f,
+            "JIT        {named} of {} frames named ({}), {} of {} leaves",
+            named + unnamed,
+            percent(named, named + unnamed),
+            self.jit.leaves_named,
+            self.jit.leaves_named + self.jit.leaves_unnamed
+        )?;
+        if self.jit.named.peeked > 0 {
+            write!(f, "; {} by names still in the runtime's memory", self.jit.named.peeked)?;
+        }
+        if self.jit.named.perf_map > 0 {
+            write!(f, "; {} by a perf map", self.jit.named.perf_map)?;
+        }
+        if self.jit.named.runtime > 0 {
+            write!(f, "; {} by the runtime's own tables", self.jit.named.runtime)?;
+        }
+        if self.jit.unconfirmed > 0 {
+            write!(f, " ({} not looked at again after the sample)", self.jit.unconfirmed)?;
+        }
+        for (reason, count) in &self.jit.unnamed {
+            write!(f, "; {count} unnamed: {reason}")?;
+        }
+        writeln!(f)
+    }
+}
+
+impl Account {
+    fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(verified) = &self.verified else { return Ok(()) };
+        writeln!(
+            f,
+            "verified   {} of {} names that two sources have agree, {} do not; {} frames are in dump or tables alone, {} in \
+             a perf map alone",
+            verified.agreed,
+            verified.agreed + verified.disagreed,
+            verified.disagreed,
+            verified.only_announced,
+            verified.only_perf_map
+        )?;
+        for NameDisagreement { pid, address, announced, listed } in &verified.examples {
+            writeln!(
+                f,
+                "           {address} of {pid}: {}; the other source: {}",
+                printable(announced),
+                printable(listed)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn fmt_naming(of: &ProcessNaming, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let naming = &of.naming;
+    let (named, all) = (naming.named.total(), naming.generated());
+    write!(f, "names      {} ({}): {named} of {all} frames of generated code named", printable(&of.comm), of.pid)?;
+    let tables = of.runtime.as_deref().map_or("a runtime's tables".into(), printable);
+    let by = ["a jitdump", "the runtime's memory", "a perf map", &*tables];
+    for ((_, count), by) in naming.named.each().into_iter().zip(by).filter(|((_, count), _)| *count > 0) {
+        write!(f, "; {count} by {by}")?;
+    }
+    for (reason, count) in &naming.unnamed {
+        write!(f, "; {count} unnamed: {reason}")?;
+    }
+    writeln!(f)
+}
+
+fn fmt_source(source: &SourceAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for dump in &source.dumps {
+        let records = &dump.records;
+        write!(
+            f,
+            "jitdump    {} ({}): {} functions, {} bytes read from {}",
+            printable(&source.comm),
+            source.pid,
+            records.functions,
+            dump.bytes_read,
+            printable(&dump.path)
+        )?;
+        let skipped = records.skipped;
+        for (count, what) in [
+            (skipped.stale_time, "records of an earlier process skipped"),
+            (skipped.other_pid, "records of another process skipped"),
+            (skipped.bad_record, "bad records skipped"),
+            (records.corrupt_bytes, "of these bytes damaged and skipped"),
+            (records.restarts, "restarts"),
+            (records.records.lost, "announcements that the agent could not take up"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        if let Some(peek) = dump.peek.filter(|peek| peek.verified_records > 0) {
+            write!(f, ", {} read ahead from memory", peek.verified_records)?;
+        }
+        if let Some(peek) = dump.peek.filter(|peek| peek.rejected_code > 0) {
+            write!(f, ", {} in memory not believed", peek.rejected_code)?;
+        }
+        writeln!(f)?;
+    }
+    if let Some(map) = &source.perf_map {
+        writeln!(
+            f,
+            "perf map   {} ({}): {} lines, {} bad",
+            printable(&source.comm),
+            source.pid,
+            map.lines,
+            map.bad_lines
+        )?;
+    }
+    if let Some(tables) = &source.tables {
+        let listed = format!("{} pieces of code found in {} readings", tables.loads, tables.readings);
+        let what = match (tables.loads, tables.answers) {
+            (_, 0) => listed,
+            (0, answers) => format!("{} frames named in {answers} looks", tables.frames),
+            (_, answers) => format!("{listed}, {} frames looked into in {answers} looks", tables.frames),
+        };
+        write!(
+            f,
+            "tables     {} ({}): {}, {what} of {} ms",
+            printable(&source.comm),
+            source.pid,
+            printable(&tables.runtime),
+            tables.cpu_ns / 1_000_000
+        )?;
+        if tables.left_out > 0 {
+            write!(f, ", {} left out", tables.left_out)?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// `99.5 %`; never rounded up to 100.
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "–".to_owned();
+    }
+    if part == whole {
+        return "100 %".to_owned();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
+    let share = part as f64 * 100.0 / whole as f64;
+    format!("{:.2} %", (share * 100.0).floor() / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_below_one_is_never_shown_as_all() {
+        assert_eq!(percent(99_999, 100_000), "99.99 %");
+        assert_eq!(percent(999_999, 1_000_000), "99.99 %");
+        assert_eq!(percent(5, 5), "100 %");
+        assert_eq!(percent(0, 0), "–");
+    }
+
+    #[test]
+    fn the_sum_is_visible_in_the_first_line() {
+        let mut account = Account { event: "cpu-clock".to_owned(), frequency_hz: 99, cpus: 2, ..Account::default() };
+        account.samples.taken = 10;
+        account.samples.delivered = 7;
+        account.samples.lost_ring_full = 3;
+        let text = account.to_string();
+        assert!(text.starts_with("samples    10 taken = 7 delivered + 3 lost (3 ring buffer full);"), "{text}");
+    }
+}

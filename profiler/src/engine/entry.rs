@@ -1,0 +1,138 @@
+//! Functions at which a thread or a process begins: a stack that reaches one of them is complete.
+
+use jitprof_common::stop::StopReason;
+
+use crate::symbol::Frame;
+
+/// What no program calls a function of its own: the C library's, in the library or linked into a program, and Go's,
+/// which starts threads without it, and whose scheduler has a stack of its own in each thread that begins with `mcall`.
+const CERTAIN: [&str; 11] = [
+    "_start",
+    "__libc_start_call_main",
+    "__clone",
+    "__clone3",
+    "__clone_internal",
+    "libc_start_main_stage2",
+    "runtime.goexit",
+    "runtime.mstart",
+    "runtime.clone",
+    "runtime.rt0_go",
+    "runtime.mcall",
+];
+/// The C library's functions whose names are anybody's: glibc's, and the last one musl's.
+const IN_LIBC: [&str; 4] = ["start_thread", "clone", "clone3", "start"];
+/// How the names of the C library's functions begin that nothing but a program's `_start` calls.
+const CALLS_MAIN: &str = "__libc_start_main";
+/// Generated code that lies below everything on the stack of an Erlang process, by its module and name.
+const ENTRY_POINT_OF_BEAM: &str = "erts_beamasm:normal_exit/0";
+/// BEAM's scheduler, which runs Erlang's processes. It never returns: it aligns the stack, keeps nothing of its caller, and
+/// sets the frame pointer to zero, so its caller is nowhere to be found.
+const SCHEDULER_OF_BEAM: &str = "global::process_main";
+/// How the names of the files begin in which those are.
+const LIBC_FILES: [&str; 6] = ["libc.so", "libc-", "libpthread", "ld-musl", "libc.musl", "ld-linux"];
+
+/// Whether threads begin in a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// They do not, as far as is known.
+    No,
+    /// They do.
+    Yes,
+    /// They do, and it is the C library's that calls `main`: what called it is where the process begins, named or not.
+    Main,
+    /// It has the name of one in which they do, and may be the C library's, linked into a program.
+    Perhaps,
+}
+
+impl Entry {
+    /// Of generated code.
+    pub(super) fn of_generated(name: &str) -> Self {
+        match name {
+            SCHEDULER_OF_BEAM => Self::Perhaps,
+            name if name.starts_with(ENTRY_POINT_OF_BEAM) => Self::Yes,
+            _ => Self::No,
+        }
+    }
+
+    /// Whether a stack that ends behind it for this reason is complete. A zero alone proves nothing: code that uses the
+    /// frame pointer as any register may have it there (PHP's traces, Erlang without `+JPperf true`).
+    pub(super) fn completes(self, stop: StopReason) -> bool {
+        let is_zero = matches!(stop, StopReason::ZeroFramePointer | StopReason::ZeroReturnAddress);
+        stop == StopReason::EndOfStack || matches!(self, Self::Yes | Self::Main) || (self == Self::Perhaps && is_zero)
+    }
+
+    /// Of native code that called what is at `self`. A program without symbols has no name for its `_start`, and not every
+    /// linker's start files say that a stack ends there.
+    pub(super) fn of_caller(self, caller: Self) -> Self {
+        if self == Self::Main && caller == Self::No { Self::Perhaps } else { caller }
+    }
+
+    /// Of native code.
+    pub(super) fn of(frame: &Frame) -> Self {
+        // A symbol without its version: `__libc_start_main@@GLIBC_2.34`.
+        let name = frame.name.split('@').next().unwrap_or(&frame.name);
+        if name.starts_with(CALLS_MAIN) {
+            return Self::Main;
+        }
+        if CERTAIN.contains(&name) {
+            return Self::Yes;
+        }
+        if !IN_LIBC.contains(&name) {
+            return Self::No;
+        }
+        let path = frame.module.as_ref().map_or("", |module| &*module.path);
+        let file = path.rsplit('/').next().unwrap_or(path);
+        match LIBC_FILES.iter().any(|libc| file.starts_with(libc)) {
+            true => Self::Yes,
+            false => Self::Perhaps,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::symbol::{FrameKind, Module};
+
+    fn entry(name: &str, path: &str) -> Entry {
+        let module = Some(Arc::new(Module { path: path.into(), build_id: None }));
+        let (kind, name) = (FrameKind::Native, Arc::from(name));
+        Entry::of(&Frame { name, kind, tier: None, inlined: false, module, source: None, address: 0 })
+    }
+
+    #[test]
+    fn what_calls_the_function_that_calls_main_is_where_a_process_begins() {
+        let main = entry("__libc_start_main_impl", "/usr/lib/x86_64-linux-gnu/libc.so.6");
+        let nameless = main.of_caller(entry("[deno+0x1b8e029]", "/usr/bin/deno"));
+        assert!(main.completes(StopReason::ZeroFramePointer) && nameless.completes(StopReason::ZeroFramePointer));
+        assert!(!nameless.completes(StopReason::NotExecutable), "only where the stack ends as it does there");
+        assert!(!nameless.of_caller(Entry::No).completes(StopReason::ZeroFramePointer), "no further than one frame");
+        assert!(!entry("main", "/usr/bin/deno").of_caller(Entry::No).completes(StopReason::ZeroFramePointer));
+    }
+
+    #[test]
+    fn a_name_that_anybody_may_choose_counts_in_the_c_library_only() {
+        assert_eq!(entry("start_thread", "/usr/lib/x86_64-linux-gnu/libc.so.6"), Entry::Yes);
+        assert_eq!(entry("start_thread", "/lib/x86_64-linux-gnu/libpthread-2.28.so"), Entry::Yes);
+        assert_eq!(entry("start", "/lib/ld-musl-x86_64.so.1"), Entry::Yes);
+        assert_eq!(entry("start", "/opt/game/engine"), Entry::Perhaps);
+        assert_eq!(entry("clone", "/usr/lib/libgit2.so"), Entry::Perhaps);
+        assert_eq!(entry("main", "/usr/lib/x86_64-linux-gnu/libc.so.6"), Entry::No);
+        assert_eq!(entry("__libc_start_main@@GLIBC_2.34", "/opt/static"), Entry::Main);
+        assert_eq!(entry("runtime.goexit", "/opt/server"), Entry::Yes);
+    }
+
+    #[test]
+    fn a_zero_alone_completes_no_stack() {
+        let zero = StopReason::ZeroFramePointer;
+        assert!(!Entry::No.completes(zero) && Entry::Perhaps.completes(zero) && Entry::Yes.completes(zero));
+        assert!(Entry::Yes.completes(StopReason::ReadFault) && !Entry::Perhaps.completes(StopReason::ReadFault));
+        assert!(Entry::No.completes(StopReason::EndOfStack));
+        assert_eq!(Entry::of_generated("erts_beamasm:normal_exit/0"), Entry::Yes);
+        assert_eq!(Entry::of_generated("global::process_main"), Entry::Perhaps, "only where it has set it to zero");
+        assert_eq!(Entry::of_generated("global:process_main/0"), Entry::No);
+        assert_eq!(Entry::of_generated("start_thread"), Entry::No);
+    }
+}

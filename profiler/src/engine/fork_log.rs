@@ -1,0 +1,48 @@
+//! Who made which process a short while ago: what is left of those that end at once.
+
+use std::collections::HashMap;
+
+use jitprof_common::units::{MonoNs, Pid};
+
+/// Forks that are kept at least; twice as many at most.
+const MAX_FORKS: usize = 16 << 10;
+
+/// The latest forks.
+#[derive(Debug, Default)]
+pub(super) struct ForkLog {
+    recent: HashMap<Pid, (Pid, MonoNs)>,
+    older: HashMap<Pid, (Pid, MonoNs)>,
+}
+
+impl ForkLog {
+    /// A process has made another one.
+    pub(super) fn note(&mut self, child: Pid, parent: Pid, time: MonoNs) {
+        if self.recent.len() >= MAX_FORKS {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(child, (parent, time));
+    }
+
+    /// The parent, and when it made this process.
+    pub(super) fn parent(&self, child: Pid) -> Option<(Pid, MonoNs)> {
+        self.recent.get(&child).or_else(|| self.older.get(&child)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_forks_are_known_and_never_too_many() {
+        let mut forks = ForkLog::default();
+        let known = u32::try_from(MAX_FORKS).unwrap();
+        for child in 0..10 * known {
+            forks.note(Pid(child), Pid(1), MonoNs(child.into()));
+            let earlier = child.saturating_sub(known - 1);
+            assert_eq!(forks.parent(Pid(earlier)), Some((Pid(1), MonoNs(earlier.into()))));
+        }
+        assert!(forks.recent.len() + forks.older.len() <= 2 * MAX_FORKS);
+        assert_eq!(forks.parent(Pid(0)), None);
+    }
+}

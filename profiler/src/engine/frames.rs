@@ -1,0 +1,557 @@
+//! What single frames are, asked of the runtime whose they are.
+//!
+//! A sample of such a process brings along words of its frames. With them each frame is asked about once, and once more
+//! when the answer is a second old: what was read is compared with the words each time, so that what was moved or replaced
+//! meanwhile is found out. Samples wait for the answers.
+//!
+//! Of code that a runtime lists it is asked which functions were inlined at an address. The code has a number of its own,
+//! so that the answer never becomes another one: each address is asked about once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use jitprof_common::sample::FramePc;
+use jitprof_common::units::{Avma, MonoNs, Pid};
+use jitprof_jitdump::code::{CodeHit, CodeOrigin};
+use rustc_hash::FxHashMap;
+
+use crate::engine::border::{AnswerBody, Request, TakenWords, may_hold_generated_code};
+use crate::engine::pending::Queue;
+use crate::engine::requests::{Purpose, Requests};
+use crate::engine::space::AddressSpace;
+use crate::process::{Mapping, MappingKind, ProcessId};
+use crate::profile::Holder;
+use crate::runtime::{Capture, DescribedFrame, DescribedFrames, FrameAsk, ListedCode, WhyUnnamed};
+use crate::symbol::names::classify;
+use crate::symbol::{Frame, SourceLine};
+
+/// Frames of one process that are remembered at most...
+pub(super) const MAX_FRAMES: usize = if cfg!(test) { 2 << 10 } else { 8 << 10 };
+/// ...if those of all are not more than this; else each has so many at least, and who has less than his part of all keeps
+/// what he has.
+const MAX_ALL_FRAMES: usize = 64 << 10;
+const LEAST_FRAMES: usize = 1024;
+/// Frames of one process that are remembered besides those that samples wait for, and bytes of names.
+const KEPT_FRAMES: usize = 1024;
+const KEPT_NAME_BYTES: usize = 1 << 20;
+/// Addresses in listed code of one process that are remembered besides those that samples wait for: the last ones.
+const KEPT_LISTED: usize = 4 << 10;
+/// Bytes of names of frames of one process at most, those of all, and those that each may have when all have more.
+pub(super) const MAX_NAME_BYTES: usize = 8 << 20;
+const MAX_ALL_NAME_BYTES: usize = 64 << 20;
+const LEAST_NAME_BYTES: usize = 1 << 20;
+/// Frames that are asked about at a time.
+const MAX_BATCH: usize = 1024;
+/// How long an answer holds for further samples with the same words.
+const FRESH_NS: u64 = 1_000_000_000;
+/// After an answer nothing is asked for so many times the CPU time that it took...
+const REST: u64 = 9;
+/// ...but no longer than this, for samples wait.
+const MAX_PAUSE_NS: u64 = 2_000_000_000;
+
+/// Stands for the number of a frame that there was no room for.
+const NO_ROOM: u32 = u32::MAX;
+
+/// What is known of a frame.
+#[derive(Clone, Debug)]
+pub(super) enum Known {
+    /// Functions of the program, innermost first. They have no module and no address yet.
+    Functions(Arc<[Frame]>),
+    /// The runtime's own code: the file's symbols name it.
+    Own,
+    /// What it is cannot be known.
+    Unnamed(WhyUnnamed),
+}
+
+/// Which frames of a sample were asked about: the user frame's index, and the number in the table of this generation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asked {
+    generation: u32,
+    pub(super) frames: Box<[(u16, u32)]>,
+}
+
+impl Asked {
+    /// Of the first table.
+    #[cfg(test)]
+    pub(super) fn of(frames: Box<[(u16, u32)]>) -> Self {
+        Self { generation: 0, frames }
+    }
+
+    /// Whether a user frame was.
+    pub(super) fn has(&self, index: usize) -> bool {
+        self.number(index).is_some()
+    }
+
+    /// The number for a user frame.
+    fn number(&self, index: usize) -> Option<u32> {
+        let index = u16::try_from(index).ok()?;
+        let at = self.frames.binary_search_by_key(&index, |(index, _)| *index).ok()?;
+        self.frames.get(at).map(|(_, number)| *number)
+    }
+
+    /// The sample's frames are others now, but for those up to `until`, and those at its outer end that are the same.
+    pub(super) fn follow(&mut self, (before, after): (&[u64], &[u64]), until: usize) {
+        let same = before.iter().rev().zip(after.iter().rev()).take_while(|(one, other)| one == other).count();
+        let moved = |index: u16| {
+            let at = usize::from(index);
+            if at <= until && before.get(at) == after.get(at) {
+                return Some(index);
+            }
+            let from_end = before.len().checked_sub(at).filter(|from_end| *from_end <= same)?;
+            u16::try_from(after.len().checked_sub(from_end)?).ok().filter(|moved| usize::from(*moved) > until)
+        };
+        let frames = self.frames.iter().filter_map(|(index, number)| Some((moved(*index)?, *number)));
+        self.frames = frames.collect();
+    }
+}
+
+/// What frames take up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FrameRoom {
+    frames: usize,
+    name_bytes: usize,
+}
+
+/// What the frames of all processes take up, by whose they are.
+#[derive(Debug, Default)]
+pub(super) struct FrameRooms {
+    all: FrameRoom,
+    of: FxHashMap<Holder, FrameRoom>,
+}
+
+impl FrameRooms {
+    /// Adds those of a process.
+    pub(super) fn add(&mut self, holder: Holder, room: FrameRoom) {
+        for sum in [&mut self.all, self.of.entry(holder).or_default()] {
+            sum.frames += room.frames;
+            sum.name_bytes += room.name_bytes;
+        }
+    }
+
+    /// Whether all have too much, and somebody more than his part of what there may be.
+    pub(super) fn is_tight(&self, holder: Holder) -> bool {
+        let own = self.of.get(&holder).copied().unwrap_or_default();
+        let is_over = |all: usize, own: usize, max: usize| all > max && own > max / self.of.len().max(1);
+        is_over(self.all.frames, own.frames, MAX_ALL_FRAMES)
+            || is_over(self.all.name_bytes, own.name_bytes, MAX_ALL_NAME_BYTES)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// It is to be asked about, or is being.
+    wanted: bool,
+    /// The last answer, and a time after it was read.
+    answer: Option<(MonoNs, Known)>,
+    /// When a sample was taken that asked.
+    used: MonoNs,
+}
+
+impl Slot {
+    /// What is known at a time. What code there is under a number, and that it is gone, stays true.
+    fn at(&self, ask: &FrameAsk, time: MonoNs) -> Option<&Known> {
+        let (done, known) = self.answer.as_ref()?;
+        let is_final = matches!(known, Known::Functions(_) | Known::Unnamed(WhyUnnamed::Replaced));
+        let holds = (ask.code.is_some() && is_final) || time.0 <= done.0.saturating_add(FRESH_NS);
+        holds.then_some(known)
+    }
+}
+
+/// The frames of one process.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    // The target chooses its words: hashed with std's keyed hasher.
+    known: IndexMap<FrameAsk, Slot>,
+    wanted: VecDeque<u32>,
+    generation: u32,
+    /// Of which program frames are being asked about.
+    asked: Option<MonoNs>,
+    next_at: MonoNs,
+    name_bytes: usize,
+    /// How many were kept that no sample waited for when others were dropped last, and bytes of their names.
+    kept: (usize, usize),
+    /// Those of all processes are too many, and its holder has more than others.
+    is_tight: bool,
+    over: bool,
+    /// Frames that were named in samples.
+    pub(super) named: u64,
+    /// Answers, and what they have cost.
+    pub(super) answers: u64,
+    pub(super) cpu_ns: u64,
+}
+
+impl Frames {
+    /// Another program runs: nothing is known of its frames.
+    pub(super) fn exec(&mut self) {
+        *self = Self { generation: self.generation.wrapping_add(1), ..Self::default() };
+    }
+
+    /// The process has ended: what is not known by now will not be.
+    pub(super) fn close(&mut self) {
+        self.over = true;
+        self.wanted.clear();
+    }
+
+    /// Whether an answer is on its way.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Whether samples wait for what is not asked for yet.
+    pub(super) fn is_wanting(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// How many are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// How much is remembered.
+    pub(super) fn room(&self) -> FrameRoom {
+        FrameRoom { frames: self.known.len(), name_bytes: self.name_bytes }
+    }
+
+    /// Wants to know what the frames of a sample are.
+    pub(super) fn want(
+        &mut self,
+        (space, capture): (&AddressSpace, &Capture),
+        (time, user): (MonoNs, &[u64]),
+        taken: &TakenWords,
+    ) -> Asked {
+        let mut frames: Vec<(u16, u32)> = Vec::with_capacity(taken.frames.len());
+        let count = capture.word_count();
+        for words in &taken.frames {
+            let Some(pc) = user.get(usize::from(words.index)).copied().map(FramePc) else { continue };
+            if frames.last().is_some_and(|(last, _)| *last >= words.index) {
+                continue;
+            }
+            let Some(in_module) = place(space, capture, pc, time) else { continue };
+            let is_leaf = words.index == 0 && pc.is_interrupted();
+            let ask = FrameAsk {
+                pc,
+                in_module,
+                reads: words.reads,
+                words: words.words.iter().copied().take(count).collect(),
+                registers: taken.registers.filter(|_| is_leaf),
+                code: None,
+            };
+            frames.push((words.index, self.number(ask, time).unwrap_or(NO_ROOM)));
+        }
+        Asked { generation: self.generation, frames: frames.into() }
+    }
+
+    /// Wants to know what is at addresses of listed code, for a sample.
+    pub(super) fn want_listed(&mut self, asked: &mut Asked, wanted: Vec<(u16, FrameAsk)>, time: MonoNs) {
+        // What was asked about the program before is not asked about this one.
+        if wanted.is_empty() || (asked.generation != self.generation && !asked.frames.is_empty()) {
+            return;
+        }
+        asked.generation = self.generation;
+        let mut frames = std::mem::take(&mut asked.frames).into_vec();
+        frames.extend(wanted.into_iter().map(|(index, ask)| (index, self.number(ask, time).unwrap_or(NO_ROOM))));
+        frames.sort_unstable();
+        asked.frames = frames.into();
+    }
+
+    fn number(&mut self, ask: FrameAsk, time: MonoNs) -> Option<u32> {
+        let has_room = self.known.len() < if self.is_tight { LEAST_FRAMES } else { MAX_FRAMES };
+        if !has_room && !self.known.contains_key(&ask) {
+            return None;
+        }
+        let entry = self.known.entry(ask);
+        let number = u32::try_from(entry.index()).ok()?;
+        entry.or_default();
+        let (ask, slot) = self.known.get_index_mut(number as usize)?;
+        slot.used = slot.used.max(time);
+        if slot.at(ask, time).is_none() && !slot.wanted && !self.over {
+            slot.wanted = true;
+            self.wanted.push_back(number);
+        }
+        Some(number)
+    }
+
+    /// Whether it is known what a sample's frames are, or never will be.
+    pub(super) fn is_settled(&self, asked: &Asked, time: MonoNs) -> bool {
+        let is_settled = |number: &u32| {
+            let slot = self.known.get_index(*number as usize);
+            slot.is_none_or(|(ask, slot)| !slot.wanted || slot.at(ask, time).is_some())
+        };
+        self.over || asked.generation != self.generation || asked.frames.iter().all(|(_, number)| is_settled(number))
+    }
+
+    /// What is known of a user frame of a sample; nothing if it was not asked about.
+    pub(super) fn get(&self, asked: &Asked, index: usize, time: MonoNs) -> Option<Known> {
+        let number = asked.number(index)?;
+        if number == NO_ROOM {
+            return Some(Known::Unnamed(WhyUnnamed::TooMany));
+        }
+        let slot = self.known.get_index(number as usize).filter(|_| asked.generation == self.generation);
+        // The code may be another's long since.
+        let known = slot.and_then(|(ask, slot)| slot.at(ask, time));
+        Some(known.map_or(Known::Unnamed(WhyUnnamed::NoAnswer), Known::clone))
+    }
+
+    /// Asks, if that is due; `at_once`: no further sample comes.
+    pub(super) fn poll(&mut self, (id, via, since): (ProcessId, Pid, MonoNs), at_once: bool, requests: &mut Requests) {
+        let is_due = !self.wanted.is_empty() && (at_once || requests.now >= self.next_at);
+        if !is_due || self.asked.is_some() || self.over {
+            return;
+        }
+        let count = self.wanted.len().min(MAX_BATCH);
+        let numbers: Vec<u32> = self.wanted.drain(..count).collect();
+        let ask = |number: &u32| self.known.get_index(*number as usize).map(|(ask, _)| ask.clone());
+        let frames = numbers.iter().filter_map(ask).collect();
+        self.asked = Some(since);
+        let request = Request::DescribeFrames { via, process: id, since, frames };
+        requests.ask(Purpose::Frames(id, since, numbers), request);
+    }
+
+    /// Takes up an answer about frames of the program that runs since a time.
+    /// Returns which code they are in.
+    pub(super) fn take(
+        &mut self,
+        since: MonoNs,
+        numbers: &[u32],
+        (body, done): (AnswerBody, MonoNs),
+        now: MonoNs,
+    ) -> Vec<(Avma, u32)> {
+        if self.asked.take_if(|program| *program == since).is_none() {
+            return Vec::new();
+        }
+        let described = if let AnswerBody::Frames(Some(described)) = body { *described } else { Default::default() };
+        self.answers += 1;
+        self.cpu_ns = self.cpu_ns.saturating_add(described.cpu_ns);
+        self.next_at = MonoNs(now.0.saturating_add(described.cpu_ns.saturating_mul(REST).min(MAX_PAUSE_NS)));
+        let templates = Templates::of(&described);
+        self.name_bytes = self.name_bytes.saturating_add(templates.bytes);
+        let has_room = self.name_bytes <= if self.is_tight { LEAST_NAME_BYTES } else { MAX_NAME_BYTES };
+        for (at, number) in numbers.iter().enumerate() {
+            let Some((_, slot)) = self.known.get_index_mut(*number as usize) else { continue };
+            slot.wanted = false;
+            let known = match described.frames.get(at) {
+                Some(DescribedFrame::Functions(_)) if !has_room => Some(Known::Unnamed(WhyUnnamed::TooMany)),
+                Some(frame) => Some(templates.known(frame)),
+                // What was known before holds as long as it would have.
+                None => slot.answer.is_none().then_some(Known::Unnamed(WhyUnnamed::NoAnswer)),
+            };
+            if let Some(known) = known {
+                slot.answer = Some((done, known));
+            }
+        }
+        described.code
+    }
+
+    /// Drops what no sample in the queue waits for, if there is much of it. With `is_tight`, all processes have too much,
+    /// and those of this one's holder more than their part.
+    pub(super) fn compact(&mut self, queue: &mut Queue, is_tight: bool) {
+        self.is_tight = is_tight;
+        let (kept, bytes) = if self.is_tight { (0, 0) } else { self.kept };
+        let is_much = self.known.len() > KEPT_FRAMES + kept || self.name_bytes > KEPT_NAME_BYTES + bytes;
+        if !is_much || self.asked.is_some() {
+            return;
+        }
+        let mut known: IndexMap<FrameAsk, Slot> = IndexMap::new();
+        let mut renumbered: Vec<Option<u32>> = vec![None; self.known.len()];
+        for asked in queue.iter_mut().map(|sample| &mut sample.asked) {
+            if asked.generation != self.generation {
+                continue;
+            }
+            for (_, number) in &mut asked.frames {
+                let Some(new) = renumbered.get_mut(*number as usize) else { continue };
+                *number = *new.get_or_insert_with(|| {
+                    let moved = self.known.get_index_mut(*number as usize);
+                    let moved = moved.map(|(ask, slot)| (ask.clone(), std::mem::take(slot)));
+                    let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
+                    known.extend(moved);
+                    next
+                });
+            }
+        }
+        let wanted = self.wanted.iter().filter_map(|number| *renumbered.get(*number as usize)?);
+        self.wanted = wanted.collect();
+        let left = std::mem::replace(&mut self.known, known);
+        self.name_bytes = self.known.values().map(Slot::name_bytes).sum();
+        self.keep_listed(left);
+    }
+
+    /// Keeps what stays true of what no sample waits for, the last ones first.
+    fn keep_listed(&mut self, left: IndexMap<FrameAsk, Slot>) {
+        let most = if self.is_tight { 0 } else { KEPT_LISTED };
+        let needed = (self.known.len(), self.name_bytes);
+        let is_listed = |(ask, slot): &(FrameAsk, Slot)| ask.code.is_some() && slot.answer.is_some();
+        let mut left: Vec<(FrameAsk, Slot)> = left.into_iter().filter(is_listed).collect();
+        left.sort_by_key(|(_, slot)| std::cmp::Reverse(slot.used));
+        for (ask, slot) in left {
+            self.name_bytes = self.name_bytes.saturating_add(slot.name_bytes());
+            if self.known.len() >= most || self.name_bytes > MAX_NAME_BYTES / 2 {
+                self.name_bytes -= slot.name_bytes();
+                break;
+            }
+            self.known.insert(ask, slot);
+        }
+        self.kept = (self.known.len() - needed.0, self.name_bytes - needed.1);
+    }
+}
+
+impl Slot {
+    fn name_bytes(&self) -> usize {
+        match &self.answer {
+            Some((_, Known::Functions(frames))) => frames.iter().map(|frame| frame.name.len()).sum(),
+            _ => 0,
+        }
+    }
+}
+
+/// Frames as the names of an answer make them.
+struct Templates {
+    frames: Vec<Frame>,
+    names: Vec<Arc<str>>,
+    bytes: usize,
+}
+
+impl Templates {
+    fn of(described: &DescribedFrames) -> Self {
+        let template = |name: &String| {
+            let name = classify(name, CodeOrigin::Runtime);
+            Frame {
+                name: name.display.into(),
+                kind: name.kind,
+                tier: name.tier,
+                inlined: false,
+                module: None,
+                source: name.source,
+                address: 0,
+            }
+        };
+        Self {
+            frames: described.names.iter().map(template).collect(),
+            names: described.names.iter().map(|name| Arc::from(&**name)).collect(),
+            bytes: described.names.iter().map(String::len).sum(),
+        }
+    }
+
+    fn known(&self, frame: &DescribedFrame) -> Known {
+        let functions = match frame {
+            DescribedFrame::Functions(functions) => functions,
+            DescribedFrame::Own => return Known::Own,
+            DescribedFrame::Unnamed(why) => return Known::Unnamed(*why),
+        };
+        let frames = functions.iter().filter_map(|function| {
+            let template = self.frames.get(function.name as usize)?;
+            let file = function.file.and_then(|file| self.names.get(file as usize));
+            let line = file.map(|file| SourceLine { file: Arc::clone(file), line: function.line });
+            let source = line.or_else(|| template.source.clone());
+            Some(Frame { inlined: function.inlined, source, ..template.clone() })
+        });
+        let frames: Arc<[Frame]> = frames.collect();
+        let is_all = !frames.is_empty() && frames.len() == functions.len();
+        if is_all { Known::Functions(frames) } else { Known::Unnamed(WhyUnnamed::Implausible) }
+    }
+}
+
+/// What is to be asked about a frame in code that its runtime lists.
+pub(super) fn ask_of_listed(hit: &CodeHit<'_>, pc: FramePc) -> Option<FrameAsk> {
+    let code = ListedCode { start: hit.start(), number: hit.number() };
+    (code.number > 0).then(|| FrameAsk::of_listed(pc, code))
+}
+
+/// Where a frame is that words were taken of: `None` if no such code is there, else the address in the first mapping of the
+/// runtime's module, if it is in that.
+fn place(space: &AddressSpace, capture: &Capture, pc: FramePc, time: MonoNs) -> Option<Option<Avma>> {
+    let address = Avma(pc.lookup());
+    let mapping = &space.lookup(address, time)?.mapping;
+    if may_hold_generated_code(mapping.kind) {
+        return Some(None);
+    }
+    let offset = mapping.file_offset_of(address).filter(|_| mapping.kind == MappingKind::File)?;
+    let in_code = |(start, size): &(Avma, u64)| {
+        let home = home(space, *start, time)?;
+        let from = home.file_offset_of(*start)?.0;
+        let within = offset.0.checked_sub(from).filter(|within| within < size && is_same_file(home, mapping))?;
+        Some(Avma(start.0 + within + (pc.pc() - address.0)))
+    };
+    capture.code.iter().find_map(in_code).map(Some)
+}
+
+fn home(space: &AddressSpace, start: Avma, time: MonoNs) -> Option<&Mapping> {
+    space.lookup(start, time).map(|mapped| &mapped.mapping).filter(|home| home.kind == MappingKind::File)
+}
+
+fn is_same_file(one: &Mapping, other: &Mapping) -> bool {
+    other.kind == MappingKind::File && (one.device, one.inode) == (other.device, other.inode)
+}
+
+/// The parts of a mapping in which frames' words are taken, by ascending address, if it is not all or nothing.
+pub(super) fn taken_in(space: &AddressSpace, capture: &Capture, mapping: &Mapping) -> Vec<(u64, u64)> {
+    if may_hold_generated_code(mapping.kind) {
+        let (start, end) = capture.generated.map_or((0, 0), |(start, size)| (start.0, start.0.saturating_add(size)));
+        let (from, to) = (start.max(mapping.start.0), end.min(mapping.end.0));
+        return (from < to).then_some((from, to)).into_iter().collect();
+    }
+    let part = |(start, size): &(Avma, u64)| {
+        let home = home(space, *start, MonoNs(u64::MAX)).filter(|home| is_same_file(home, mapping))?;
+        let from = home.file_offset_of(*start)?.0;
+        let to = from.saturating_add(*size).min(mapping.file_offset.0.saturating_add(mapping.len()));
+        let from = from.max(mapping.file_offset.0);
+        let at = |offset: u64| mapping.start.0 + (offset - mapping.file_offset.0);
+        (from < to).then(|| (at(from), at(to)))
+    };
+    let mut parts: Vec<(u64, u64)> = capture.code.iter().filter_map(part).collect();
+    parts.sort_unstable();
+    parts.dedup_by(|next, last| next.0 < last.1);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::DescribedFunction;
+
+    #[test]
+    fn who_fills_the_room_for_frames_has_the_least_and_the_others_what_they_have() {
+        let user = |uid| Holder::User(uid);
+        for (greedy, modest) in [((9000, 0), (100, 0)), ((10, MAX_NAME_BYTES), (10, 1 << 20))] {
+            let room = |(frames, name_bytes)| FrameRoom { frames, name_bytes };
+            let mut rooms = FrameRooms::default();
+            (0..7).for_each(|_| rooms.add(user(1), room(greedy)));
+            rooms.add(user(2), room(modest));
+            assert!(!rooms.is_tight(user(1)) && !rooms.is_tight(user(2)), "{greedy:?}");
+            (0..7).for_each(|_| rooms.add(user(1), room(greedy)));
+            assert!(rooms.is_tight(user(1)) && !rooms.is_tight(user(2)) && !rooms.is_tight(user(3)), "{greedy:?}");
+        }
+    }
+
+    #[test]
+    fn names_beyond_the_room_are_not_kept() {
+        use jitprof_common::unwind::PcKind;
+
+        let ask = |word| FrameAsk {
+            pc: FramePc::new(0x7000, PcKind::Instruction),
+            in_module: None,
+            reads: 1,
+            words: [word].into(),
+            registers: None,
+            code: None,
+        };
+        for (is_tight, named) in [(false, true), (true, false)] {
+            let (mut frames, mut queue, now) = (Frames::default(), Queue::default(), MonoNs(1));
+            frames.compact(&mut queue, is_tight);
+            let number = frames.number(ask(1), now).unwrap();
+            frames.asked = Some(MonoNs(0));
+            let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false };
+            let described = DescribedFrames {
+                names: vec!["x".repeat(LEAST_NAME_BYTES + 1)],
+                frames: vec![DescribedFrame::Functions(vec![function])],
+                ..DescribedFrames::default()
+            };
+            let body = AnswerBody::Frames(Some(Box::new(described)));
+            frames.take(MonoNs(0), &[number], (body, now), now);
+            let asked = Asked::of([(0, number)].into());
+            let known = frames.get(&asked, 0, now);
+            assert_eq!(matches!(known, Some(Known::Functions(_))), named, "{known:?}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The generated code of one process: names for userspace, and rows for the BPF program.
+
+use jitprof_common::machine::Machine;
+use jitprof_common::row::{CfaKind, FpKind, Rule};
+use jitprof_common::units::MonoNs;
+use jitprof_jitdump::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin};
+use jitprof_unwind::{
+    JitSpace, RecordedFrames, RowTable, RowTableBuilder, Templates, rows_of_called_code, rows_of_code, rows_of_jit,
+};
+
+use crate::engine::options::CallGraph;
+use crate::engine::runtime_tables::Change;
+use crate::runtime::FoundFrame;
+
+/// Bounds of one process' generated code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CodeBounds {
+    /// Memory of the code map, in bytes.
+    pub(super) map_bytes: usize,
+    /// Functions with unwind rows.
+    pub(super) functions: usize,
+}
+
+impl CodeBounds {
+    /// Of a continuous recording. A large Node or JVM announces 20,000 to 50,000 functions, and 120 bytes of map and
+    /// 200 of rows for each.
+    pub(super) const CONTINUOUS: Self = Self { map_bytes: 24 << 20, functions: 1 << 16 };
+    /// What every process may have even when all together have too much.
+    pub(super) const LEAST: Self = Self { map_bytes: 2 << 20, functions: 1 << 13 };
+}
+
+/// How generated code is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CodeOptions {
+    /// Keep rows at all.
+    pub(super) rows: bool,
+    /// Make rows from code bytes where there is no EH frame.
+    pub(super) from_code: bool,
+    /// How much is kept; nothing: as much as a run that ends may keep.
+    pub(super) bounds: Option<CodeBounds>,
+}
+
+impl CodeOptions {
+    /// For a way of walking stacks.
+    pub(super) fn of(call_graph: CallGraph) -> Self {
+        Self { rows: call_graph != CallGraph::FramePointers, from_code: call_graph == CallGraph::Auto, bounds: None }
+    }
+}
+
+/// The code of one process.
+#[derive(Debug)]
+pub(super) struct GeneratedCode {
+    pub(super) map: CodeMap,
+    rows: Option<JitSpace>,
+    /// Recorded code that there may be copies of.
+    templates: Templates,
+    from_code: bool,
+    /// All code begins with a return address at the stack pointer, also what is jumped to: Erlang's.
+    called: bool,
+    /// Since when this program runs: what was announced before is no code of its.
+    since: MonoNs,
+    /// It takes up less than others, because it has announced too much.
+    is_bounded: bool,
+    /// That some of it found no room has been said.
+    refusal_said: bool,
+}
+
+impl GeneratedCode {
+    /// Nothing yet.
+    pub(super) fn new(options: CodeOptions) -> Self {
+        let mut code = Self {
+            map: CodeMap::new(),
+            rows: options.rows.then(JitSpace::default),
+            templates: Templates::default(),
+            from_code: options.from_code,
+            called: false,
+            since: MonoNs(0),
+            is_bounded: false,
+            refusal_said: false,
+        };
+        if let Some(bounds) = options.bounds {
+            code.set_bounds(bounds);
+        }
+        code
+    }
+
+    /// Takes up as much as this from now on.
+    pub(super) fn set_bounds(&mut self, bounds: CodeBounds) {
+        self.map.set_limit(bounds.map_bytes);
+        if let Some(rows) = &mut self.rows {
+            rows.set_limit(bounds.functions);
+        }
+        self.is_bounded = bounds == CodeBounds::LEAST;
+    }
+
+    /// Whether it takes up less than others.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.is_bounded
+    }
+
+    /// Memory, estimated.
+    pub(super) fn bytes(&self) -> usize {
+        self.map.bytes() + self.rows.as_ref().map_or(0, JitSpace::bytes)
+    }
+
+    /// Whether something has found no room, which has not been said yet.
+    pub(super) fn refuses_first(&mut self) -> bool {
+        let full = self.map.stats().dropped_full > 0 || self.rows.as_ref().is_some_and(JitSpace::is_full);
+        full && !std::mem::replace(&mut self.refusal_said, true)
+    }
+
+    /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.
+    pub(super) fn is_run_by(&mut self, exe: Option<&str>) {
+        let name = exe.and_then(|exe| exe.rsplit('/').next()).unwrap_or_default();
+        self.called = name.starts_with("beam.");
+    }
+
+    /// Whether the code bytes are of use.
+    pub(super) fn wants_code(&self) -> bool {
+        self.from_code && self.rows.is_some()
+    }
+
+    /// Whether anything has been announced.
+    pub(super) fn is_known(&self) -> bool {
+        self.map.living() + self.map.ended() > 0
+    }
+
+    /// Rows of this process' code, if rows are wanted at all.
+    pub(super) fn rows(&self) -> Option<&JitSpace> {
+        self.rows.as_ref()
+    }
+
+    /// The same, to publish what has changed.
+    pub(super) fn rows_mut(&mut self) -> Option<&mut JitSpace> {
+        self.rows.as_mut()
+    }
+
+    /// Takes up one announcement.
+    pub(super) fn apply(&mut self, event: CodeEvent) {
+        match &event {
+            CodeEvent::Load(load) => self.load_rows(load),
+            CodeEvent::Move { time, old_start, new_start, size } if *time >= self.since => {
+                if let Some(rows) = &mut self.rows {
+                    rows.relocate(old_start.0, new_start.0, *size, *time);
+                }
+            }
+            CodeEvent::Unload { time, start, size } if *time >= self.since => {
+                if let Some(rows) = &mut self.rows {
+                    rows.load(start.0, *size, *time, None);
+                }
+            }
+            CodeEvent::Move { .. } | CodeEvent::Unload { .. } | CodeEvent::Inline(_) | CodeEvent::Close { .. } => {}
+        }
+        self.map.apply(event);
+    }
+
+    /// Takes up code that was found in the runtime's own tables.
+    pub(super) fn apply_found(&mut self, change: Change) {
+        match change {
+            Change::Load(load, frame) => {
+                if let Some(space) = self.rows.as_mut().filter(|_| load.time >= self.since) {
+                    space.load(load.start.0, load.size, load.time, rows_of_found(&load, frame));
+                }
+                self.map.apply(CodeEvent::Load(load));
+            }
+            Change::Unload { time, start, size } => self.apply(CodeEvent::Unload { time, start, size }),
+        }
+    }
+
+    /// Whether code that is there since a time has frames of one known size.
+    pub(super) fn is_sized(&self, start: u64, since: MonoNs) -> bool {
+        self.rows.as_ref().is_some_and(|space| space.is_sized(start, since))
+    }
+
+    /// Says more exactly how code that is there since a time is unwound; false if it is not there.
+    pub(super) fn refine(&mut self, start: u64, since: MonoNs, rows: &RowTable) -> bool {
+        self.rows.as_mut().is_some_and(|space| space.refine(start, since, rows))
+    }
+
+    /// A perf map has neither rules nor code, and repeats what a dump beside it says: its lines only end what was made
+    /// of the code that they named before.
+    fn load_rows(&mut self, load: &CodeLoad) {
+        let Some(space) = &mut self.rows else { return };
+        if load.origin == CodeOrigin::PerfMap {
+            space.remove_unrecorded(load.start.0, load.size);
+            return;
+        }
+        if load.time < self.since || space.knows(load.start.0, load.size, load.time) {
+            return;
+        }
+        let (_, rows) = rows_of(load, self.from_code, self.called);
+        if let (Some(rows), Some(code)) = (&rows, load.code.as_deref()) {
+            self.templates.add(load.start.0, code, rows);
+        }
+        space.load(load.start.0, load.size, load.time, rows);
+    }
+
+    /// Recorded code that there may be copies of.
+    pub(super) fn templates(&self) -> &Templates {
+        &self.templates
+    }
+
+    /// Takes up rows for code that nothing has recorded; false if something has.
+    pub(super) fn load_unrecorded(&mut self, start: u64, size: u64, rows: Option<RowTable>) -> bool {
+        self.rows.as_mut().is_some_and(|space| space.load_unrecorded(start, size, rows))
+    }
+
+    /// The code that rows were made for is there no more.
+    pub(super) fn remove_unrecorded(&mut self, start: u64, size: u64) {
+        if let Some(space) = &mut self.rows {
+            space.remove_unrecorded(start, size);
+        }
+    }
+
+    /// Evicts code that ended before `time`.
+    pub(super) fn evict_before(&mut self, time: MonoNs) {
+        self.map.prune_before(time);
+        if let Some(rows) = &mut self.rows {
+            rows.evict_before(time);
+        }
+    }
+
+    /// What a child made at `time` begins with.
+    pub(super) fn fork(&self, time: MonoNs) -> Self {
+        let mut rows = self.rows.clone();
+        if let Some(rows) = &mut rows {
+            rows.touch_all();
+        }
+        Self {
+            map: self.map.fork(time),
+            rows,
+            templates: self.templates.clone(),
+            from_code: self.from_code,
+            called: self.called,
+            since: self.since,
+            is_bounded: self.is_bounded,
+            refusal_said: self.refusal_said,
+        }
+    }
+
+    /// The process has become another program.
+    pub(super) fn end_all(&mut self, time: MonoNs) {
+        self.map.end_all(time);
+        self.since = time;
+        self.templates = Templates::default();
+        if let Some(rows) = &mut self.rows {
+            rows.clear();
+        }
+    }
+}
+
+/// Rows of code whose frames are known; before they are complete there is only the return address.
+fn rows_of_found(load: &CodeLoad, frame: FoundFrame) -> Option<RowTable> {
+    if Machine::NATIVE != Machine::X86_64 && !matches!(frame, FoundFrame::Code(_)) {
+        return None;
+    }
+    let (start, end) = (load.start.0, load.start.0.checked_add(load.size)?);
+    let mut builder = RowTableBuilder::default();
+    match frame {
+        FoundFrame::Unknown => return None,
+        FoundFrame::Code(code) => return rows_of_code(Machine::NATIVE, start, &code),
+        FoundFrame::None => builder.add(start..end, [(start, Rule::ENTRY)]),
+        FoundFrame::Interpreter => builder.add(start..end, [(start, Rule::INTERPRETER)]),
+        FoundFrame::Sized { bytes, complete_from } => {
+            let whole = Rule::with_cfa(CfaKind::Sp, i64::from(bytes)).with_fp(FpKind::AtCfa, -16);
+            let whole_from = start.saturating_add(u64::from(complete_from));
+            builder.add(start..end, [(start, Rule::ENTRY), (whole_from, whole)]);
+        }
+    }
+    Some(builder.finish().0)
+}
+
+/// How a function's rows came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrigin {
+    /// From the EH frame that its runtime recorded.
+    Recorded,
+    /// From its code bytes.
+    FromCode,
+    /// It has none: it is walked by frame pointer.
+    None,
+}
+
+/// The rows of a function: from its EH frame, or else, if that is wanted, from its code bytes; `called` if a return
+/// address is at the stack pointer wherever it begins.
+pub fn rows_of(load: &CodeLoad, from_code: bool, called: bool) -> (RowOrigin, Option<RowTable>) {
+    let recorded = load.eh_frame.as_ref().and_then(|eh| {
+        let frames = RecordedFrames { bytes: &eh.bytes, section_start: eh.section_start };
+        rows_of_jit(Machine::NATIVE, load.start.0, load.size, frames)
+    });
+    if let Some(rows) = recorded {
+        return (RowOrigin::Recorded, Some(rows));
+    }
+    let of_code = if called { rows_of_called_code } else { rows_of_code };
+    let code = load.code.as_deref().filter(|_| from_code);
+    match code.and_then(|code| of_code(Machine::NATIVE, load.start.0, code)) {
+        Some(rows) => (RowOrigin::FromCode, Some(rows)),
+        None => (RowOrigin::None, None),
+    }
+}

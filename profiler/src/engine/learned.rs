@@ -1,0 +1,305 @@
+//! Rows for generated code that nothing has recorded, from the code itself, read from the target's memory.
+//!
+//! Four kinds of code are looked at, and only where a walk has met it: what a perf map names (it has neither rules nor
+//! bytes), copies of a template that has been recorded once, what the runtime has said the place of when it was asked about
+//! a frame, and what the runtime's own tables name: these say how large
+//! a frame is, and not where in the code it is made and given up. What was read is compared with memory again from time
+//! to time: code that has changed loses its rows. Of the tables' code it is known when it goes, and it changes itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jitprof_common::machine::Machine;
+use jitprof_common::row::Row;
+use jitprof_common::units::{Avma, MonoNs};
+use jitprof_jitdump::code::{CodeHit, CodeOrigin};
+use jitprof_unwind::{JitSpace, rows_of_called_code, rows_of_code, rows_of_sized_code};
+
+use serde_bytes::ByteBuf;
+
+use crate::account::LearnStats;
+use crate::engine::border::{Request, may_hold_generated_code};
+use crate::engine::generated::GeneratedCode;
+use crate::engine::process::Process;
+use crate::engine::requests::{Purpose, Requests};
+use crate::symbol::{Digest, digest};
+
+/// Longest function of a perf map that is read, in bytes.
+const MAX_FUNCTION_BYTES: u64 = 64 << 10;
+/// Addresses looked at in one turn; each costs a system call and some microseconds.
+const MAX_PER_TURN: usize = 256;
+/// Bytes read in one turn.
+const MAX_BYTES_PER_TURN: u64 = 1 << 20;
+/// Pieces of code of one process that have rows by this.
+const MAX_LEARNED: usize = 16 << 10;
+/// Addresses in vain that are remembered, so that they are not read again before the next check.
+const MAX_TRIED: usize = 16 << 10;
+/// Pieces compared with memory in one check.
+const MAX_CHECKED: usize = 512;
+/// Addresses of unknown code that are remembered in one turn.
+const MAX_WANTED: usize = 256;
+
+/// What was read of one process.
+#[derive(Debug, Default)]
+pub(super) struct Learned {
+    /// Generated code that walks have met and nothing is known about.
+    wanted: BTreeSet<u64>,
+    /// Code of which the runtime has said where it is: length by address.
+    places: BTreeMap<u64, u32>,
+    /// Length and digest by address.
+    pieces: BTreeMap<u64, (u32, Digest)>,
+    /// Addresses whose code has been asked for since the last check; those of the value are not answered.
+    tried: HashMap<u64, bool>,
+    /// Code of the runtime's tables that has been read, by address: since when it is there.
+    refined: HashMap<u64, MonoNs>,
+    checked_up_to: u64,
+    is_checking: bool,
+    stats: LearnStats,
+}
+
+impl Learned {
+    /// A walk has met code at an address of which nothing is known.
+    pub(super) fn want(&mut self, address: u64) {
+        if self.wanted.len() < MAX_WANTED {
+            self.wanted.insert(address);
+        }
+    }
+
+    /// The runtime says that there is code. What was read of other code in its place is void.
+    pub(super) fn note_place(process: &mut Process, start: Avma, size: u32) {
+        let (learned, code) = (&mut process.learned, &mut process.code);
+        let end = start.0.saturating_add(u64::from(size));
+        if learned.places.get(&start.0) == Some(&size) || !code.wants_code() {
+            return;
+        }
+        let overlapped = |all: &mut dyn Iterator<Item = (u64, u32)>| -> Vec<(u64, u32)> {
+            all.filter(|(at, size)| at.saturating_add(u64::from(*size)) > start.0).collect()
+        };
+        let near = start.0.saturating_sub(MAX_FUNCTION_BYTES)..end;
+        for (at, _) in overlapped(&mut learned.places.range(near.clone()).map(|(at, size)| (*at, *size))) {
+            learned.places.remove(&at);
+        }
+        for (at, size) in overlapped(&mut learned.pieces.range(near).map(|(at, (size, _))| (*at, *size))) {
+            learned.pieces.remove(&at);
+            code.remove_unrecorded(at, u64::from(size));
+        }
+        learned.tried.retain(|at, outstanding| *outstanding || !(start.0..end).contains(at));
+        if learned.places.len() < MAX_LEARNED && (1..=MAX_FUNCTION_BYTES).contains(&u64::from(size)) {
+            learned.places.insert(start.0, size);
+        }
+    }
+
+    /// The code at an address, where the runtime has said that there is some.
+    fn place_of(&self, address: u64) -> Option<(u64, u32)> {
+        let (start, size) = self.places.range(..=address).next_back()?;
+        (address - start < u64::from(*size)).then_some((*start, *size))
+    }
+
+    /// The rows of code of the runtime's tables, which is there since a time, are as exact as they will be.
+    pub(super) fn note_read(&mut self, start: Avma, since: MonoNs) {
+        if self.refined.len() < MAX_LEARNED {
+            self.refined.insert(start.0, since);
+        }
+    }
+
+    /// Code of the runtime's tables is there no more.
+    pub(super) fn note_gone(&mut self, start: Avma) {
+        self.refined.remove(&start.0);
+    }
+
+    /// Whether code that the runtime's tables name is to be read: where it was interrupted, or nothing is said of its frame.
+    pub(super) fn wants_found(&self, process: &Process, hit: &CodeHit<'_>, is_innermost: bool) -> bool {
+        let is_new = || self.refined.len() < MAX_LEARNED && self.refined.get(&hit.start().0) != Some(&hit.since());
+        let is_open = |rows: &JitSpace| rows.row_at(hit.start().0, hit.since()).is_none_or(Row::is_gap);
+        hit.origin() == CodeOrigin::Runtime
+            && process.code.wants_code()
+            && (is_innermost || process.code.rows().is_some_and(is_open))
+            && is_new()
+    }
+
+    /// Whether the code at an address is being read, or can be with the next call of [`Learned::ask`].
+    pub(super) fn awaits(&self, process: &Process, address: u64, time: MonoNs) -> bool {
+        match self.tried.get(&address) {
+            Some(outstanding) => *outstanding,
+            None => {
+                let has_place = || self.place_of(address).is_some() || place(process, address, time).is_some();
+                process.is_live() && !self.is_full() && has_place()
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.pieces.len() >= MAX_LEARNED || self.tried.len() >= MAX_TRIED
+    }
+
+    /// Whether walks have met such code since the last call of [`Learned::ask`].
+    pub(super) fn is_wanting(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// What was read so far.
+    pub(super) fn stats(&self) -> LearnStats {
+        self.stats
+    }
+
+    /// Has compared what was read with memory. Call it about every second.
+    pub(super) fn check(process: &mut Process, requests: &mut Requests) {
+        let learned = &mut process.learned;
+        learned.tried.retain(|_, outstanding| *outstanding);
+        if learned.pieces.is_empty() || std::mem::replace(&mut learned.is_checking, true) {
+            return;
+        }
+        let due = learned.pieces.range(learned.checked_up_to..).take(MAX_CHECKED);
+        let pieces: Vec<(Avma, u32)> = due.map(|(at, (size, _))| (Avma(*at), *size)).collect();
+        learned.checked_up_to = match pieces.last() {
+            Some((at, _)) if pieces.len() == MAX_CHECKED => at.0.saturating_add(1),
+            _ => 0,
+        };
+        if pieces.is_empty() {
+            learned.is_checking = false;
+            return;
+        }
+        let starts = pieces.iter().map(|(at, _)| *at).collect();
+        requests.ask(Purpose::Check(process.id, starts), Request::Digests { via: process.via, pieces });
+    }
+
+    /// Takes up what memory holds now.
+    pub(super) fn take_check(process: &mut Process, starts: &[Avma], digests: &[Option<Digest>]) {
+        let (learned, code) = (&mut process.learned, &mut process.code);
+        learned.is_checking = false;
+        for (start, now) in starts.iter().zip(digests) {
+            let Some((size, known)) = learned.pieces.get(&start.0).copied() else { continue };
+            learned.stats.read_errors += u64::from(now.is_none());
+            learned.stats.bytes_read += if now.is_some() { u64::from(size) } else { 0 };
+            if *now != Some(known) {
+                learned.pieces.remove(&start.0);
+                learned.stats.changed += 1;
+                code.remove_unrecorded(start.0, u64::from(size));
+            }
+        }
+    }
+
+    /// Has the code read that walks have met.
+    pub(super) fn ask(process: &mut Process, requests: &mut Requests) {
+        let wanted = std::mem::take(&mut process.learned.wanted);
+        let (mut met, mut pieces, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for address in wanted.into_iter().take(MAX_PER_TURN) {
+            let learned = &mut process.learned;
+            if learned.is_full() || bytes >= MAX_BYTES_PER_TURN || learned.tried.contains_key(&address) {
+                continue;
+            }
+            let found = process.code.map.lookup(Avma(address), requests.now);
+            let found = found.filter(|hit| hit.origin() == CodeOrigin::Runtime);
+            let is_known = match &found {
+                Some(hit) => process.learned.refined.insert(hit.start().0, hit.since()) == Some(hit.since()),
+                None => process.code.rows().is_some_and(|rows| rows.row_at(address, requests.now).is_some()),
+            };
+            if is_known {
+                continue;
+            }
+            if let Some((start, size)) = place(process, address, requests.now) {
+                bytes += u64::from(size);
+                process.learned.tried.insert(address, true);
+                met.push((Avma(address), Avma(start)));
+                pieces.push((Avma(start), size));
+            }
+        }
+        if !met.is_empty() {
+            requests.ask(Purpose::Learn(process.id, met), Request::Memory { via: process.via, pieces });
+        }
+    }
+
+    /// Takes up code that was read. Returns whether any of it has rows now, or is known to have none.
+    pub(super) fn take(process: &mut Process, met: &[(Avma, Avma)], read: Vec<Option<ByteBuf>>, now: MonoNs) -> bool {
+        let mut learned = false;
+        // The answer may be that there is none.
+        process.learned.tried.extend(met.iter().map(|(address, _)| (address.0, false)));
+        if read.len() < met.len() {
+            met.iter().for_each(|(_, read_from)| process.learned.note_gone(*read_from));
+        }
+        for ((address, read_from), bytes) in met.iter().zip(read) {
+            let Some(bytes) = bytes else {
+                process.learned.stats.read_errors += 1;
+                // It may be read the next time.
+                process.learned.refined.remove(&read_from.0);
+                continue;
+            };
+            process.learned.stats.bytes_read += bytes.len() as u64;
+            // What it is may have become known meanwhile.
+            let Some((start, size)) = place(process, address.0, now) else { continue };
+            if start != read_from.0 || bytes.len() != size as usize {
+                continue;
+            }
+            let named = listed(&process.code, address.0, now).map(|hit| (hit.origin(), hit.since()));
+            let (of, code) = (&mut process.learned, &mut process.code);
+            learned |= match named {
+                Some((CodeOrigin::Runtime, since)) => take_found(code, start, since, &bytes),
+                Some(_) => take_listed(of, code, start, &bytes),
+                None if of.place_of(address.0).is_some() => take_listed(of, code, start, &bytes),
+                None => take_copy(of, code, start, &bytes, address.0),
+            };
+        }
+        learned
+    }
+
+    fn note(&mut self, start: u64, code: &[u8]) {
+        let size = u32::try_from(code.len()).unwrap_or(u32::MAX);
+        self.pieces.insert(start, (size, digest(code)));
+    }
+}
+
+/// Of what no return shows it, the tables' adapters, every entry finds a return address all the same. Where the tables
+/// give the frame's size, rows go by it, too: samples taken by the size alone stay true wherever both say the same.
+fn take_found(code: &mut GeneratedCode, start: u64, since: MonoNs, bytes: &[u8]) -> bool {
+    let sized = code.is_sized(start, since).then(|| rows_of_sized_code(Machine::NATIVE, start, bytes)).flatten();
+    let rows = sized.or_else(|| rows_of_code(Machine::NATIVE, start, bytes));
+    let rows = rows.or_else(|| rows_of_called_code(Machine::NATIVE, start, bytes));
+    rows.is_some_and(|rows| code.refine(start, since, &rows))
+}
+
+fn take_listed(learned: &mut Learned, code: &mut GeneratedCode, start: u64, bytes: &[u8]) -> bool {
+    let rows = rows_of_code(Machine::NATIVE, start, bytes);
+    let has_rows = rows.is_some();
+    if !code.load_unrecorded(start, bytes.len() as u64, rows) {
+        return false;
+    }
+    learned.note(start, bytes);
+    learned.stats.listed_with_rows += u64::from(has_rows);
+    learned.stats.listed_without_rows += u64::from(!has_rows);
+    true
+}
+
+fn take_copy(learned: &mut Learned, code: &mut GeneratedCode, start: u64, bytes: &[u8], address: u64) -> bool {
+    let Some(copy) = code.templates().find(start, bytes, address) else { return false };
+    if !code.load_unrecorded(copy.start, copy.size as u64, Some(copy.rows)) {
+        return false;
+    }
+    let found = usize::try_from(copy.start - start).ok().and_then(|at| bytes.get(at..at + copy.size));
+    learned.note(copy.start, found.unwrap_or_default());
+    learned.stats.copies += 1;
+    true
+}
+
+/// What is to be read for an address: the function of a perf map, or what a copy of a template around it may take.
+fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
+    if let Some(hit) = listed(&process.code, address, now) {
+        return Some((hit.start().0, u32::try_from(hit.size()).ok()?));
+    }
+    if let Some(place) = process.learned.place_of(address) {
+        return Some(place);
+    }
+    let reach = process.code.templates().reach() as u64;
+    let mapping = &process.space.lookup(Avma(address), now)?.mapping;
+    if reach == 0 || !may_hold_generated_code(mapping.kind) {
+        return None;
+    }
+    let start = address.saturating_sub(reach).max(mapping.start.0);
+    let end = address.saturating_add(reach).min(mapping.end.0);
+    Some((start, u32::try_from(end.saturating_sub(start)).ok()?))
+}
+
+/// The function of a perf map, or of the runtime's tables, that covers an address.
+fn listed(code: &GeneratedCode, address: u64, now: MonoNs) -> Option<CodeHit<'_>> {
+    let hit = code.map.lookup(Avma(address), now)?;
+    let is_without_code = matches!(hit.origin(), CodeOrigin::PerfMap | CodeOrigin::Runtime);
+    (is_without_code && (1..=MAX_FUNCTION_BYTES).contains(&hit.size())).then_some(hit)
+}

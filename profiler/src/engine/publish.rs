@@ -1,0 +1,395 @@
+//! Keeps the BPF program's tables true for each process: where it has mapped what, and the rows of its generated code.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jitprof_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PageKey, Region};
+use jitprof_common::taken::FrameSpec;
+use jitprof_common::units::MonoNs;
+use jitprof_unwind::JitSpace;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::account::UnwindingStats;
+use crate::engine::border::may_hold_generated_code;
+use crate::engine::delays::Delays;
+use crate::engine::files::Files;
+use crate::engine::frames::taken_in;
+use crate::engine::process::Process;
+use crate::engine::processes::Processes;
+use crate::engine::regions;
+use crate::engine::requests::Requests;
+use crate::engine::row_cache::{RowCache, RowsOf};
+use crate::engine::tables::Tables;
+use crate::process::open::FileId;
+use crate::process::{MappingKind, ProcessId};
+use crate::runtime::Capture;
+
+/// Lists of mappings longer than this are published five times a second at most.
+const LONG_LIST: usize = 1024;
+const LONG_LIST_NS: u64 = 200_000_000;
+/// How long a process whose code was replaced sends a snapshot with every sample that meets its code. Collectors of busy
+/// runtimes free code every few seconds.
+const REPLACING: Duration = Duration::from_secs(10);
+
+/// How long a process of whose frames nothing could be taken along, for want of room, waits for the next try.
+const WORDLESS: Duration = Duration::from_secs(5);
+
+/// Said once.
+const TOO_MANY_TAKES: &str =
+    "of too many processes frames are to be asked about; the code of the last ones has no names";
+
+/// What of one process is in the tables.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    /// Its mappings, if they are.
+    regions: Option<Vec<Region>>,
+    /// The files whose rows are in that list.
+    files: BTreeSet<FileId>,
+    since: MonoNs,
+    /// The object of its generated code; 0 if it has none.
+    object: u32,
+    /// Whether that is the object of the process that this one was forked from.
+    is_borrowed: bool,
+    /// What is taken along with its frames, or was to be.
+    take: Option<FrameSpec>,
+    /// Pages of generated code, to be withdrawn when it ends.
+    pages: BTreeSet<u32>,
+}
+
+impl Published {
+    /// Whether its mappings are in the tables.
+    pub(super) fn is_published(&self) -> bool {
+        self.regions.is_some()
+    }
+
+    /// Whether it is walked by one of these objects.
+    pub(super) fn uses(&self, objects: &BTreeSet<u32>) -> bool {
+        self.regions.iter().flatten().any(|region| objects.contains(&region.object))
+    }
+
+    /// A long list that changes all the time would use up the room of all: what it replaces stays in use for a second.
+    fn is_too_young(&self, now: MonoNs) -> bool {
+        self.regions.as_ref().is_some_and(|regions| regions.len() > LONG_LIST)
+            && now.0.saturating_sub(self.since.0) < LONG_LIST_NS
+    }
+}
+
+/// Publishes what has changed.
+#[derive(Debug, Default)]
+pub(super) struct Publisher {
+    /// Code may be read from processes' memory.
+    peek: bool,
+    /// Processes whose mappings have to be published again.
+    changed: FxHashSet<ProcessId>,
+    /// Likewise, with the next tick: there was no room for their lists.
+    refused: FxHashSet<ProcessId>,
+    /// Processes whose code has been replaced lately, and until when that counts.
+    replacing: FxHashMap<ProcessId, MonoNs>,
+    /// Processes of whose frames nothing could be taken along, and until when that is left so.
+    wordless: FxHashMap<ProcessId, MonoNs>,
+    /// Samples of each process that have met what is not published.
+    met: FxHashMap<ProcessId, u64>,
+    /// Functions that wait for a publication to be in force: whose, and since when it was asked for.
+    unconfirmed: Vec<(u64, ProcessId)>,
+    started: Option<MonoNs>,
+    delays: Delays,
+    regions_refused: u64,
+    jit_pages: u64,
+}
+
+impl Publisher {
+    /// Of nothing yet.
+    pub(super) fn new(peek: bool) -> Self {
+        Self { peek, ..Self::default() }
+    }
+
+    /// Sampling has begun: what was announced before did not wait for the tables.
+    pub(super) fn begin(&mut self, now: MonoNs) {
+        self.started = Some(now);
+    }
+
+    /// A process' mappings have changed.
+    pub(super) fn change(&mut self, process: ProcessId) {
+        self.changed.insert(process);
+    }
+
+    /// A sample has met code of a process that may not be published yet.
+    pub(super) fn meet(&mut self, process: ProcessId) {
+        *self.met.entry(process).or_default() += 1;
+    }
+
+    /// Rows of files have come or gone: every list may be another one.
+    pub(super) fn change_all(&mut self, processes: &Processes) {
+        let published = processes.iter().filter(|process| process.is_live() && process.published.is_published());
+        self.changed.extend(published.map(|process| process.id));
+    }
+
+    /// Lists that found no room are tried again, and code that has settled is no longer taken for replaced.
+    pub(super) fn look_again(&mut self, now: MonoNs) {
+        self.changed.extend(self.refused.drain());
+        self.changed.extend(self.wordless.extract_if(|_, until| *until <= now).map(|(id, _)| id));
+        self.changed.extend(self.replacing.extract_if(|_, until| *until <= now).map(|(id, _)| id));
+    }
+
+    /// Publishes the mappings of every process that has changed, those that samples have met before the others.
+    pub(super) fn publish(
+        &mut self,
+        processes: &mut Processes,
+        (files, rows): (&mut Files, &mut RowCache),
+        tables: &mut Tables,
+        requests: &mut Requests,
+    ) {
+        let mut changed: Vec<ProcessId> = self.changed.drain().collect();
+        changed.sort_unstable_by_key(|id| (std::cmp::Reverse(self.met.get(id).copied().unwrap_or(0)), *id));
+        self.met.clear();
+        for id in changed {
+            let Some(process) = processes.get_mut(id).filter(|process| process.is_live()) else { continue };
+            if process.published.is_too_young(requests.now) {
+                self.changed.insert(id);
+                continue;
+            }
+            self.publish_one(process, (files, rows), tables, requests);
+        }
+    }
+
+    fn publish_one(
+        &mut self,
+        process: &mut Process,
+        (files, rows): (&mut Files, &mut RowCache),
+        tables: &mut Tables,
+        requests: &mut Requests,
+    ) {
+        let now = requests.now;
+        let spec = process.capture().map(Capture::spec);
+        if process.published.take != spec {
+            process.published.take = spec;
+            if !tables.set_take((process.id.pid, process.holder()), spec.as_ref(), requests) {
+                requests.remark(TOO_MANY_TAKES.to_owned());
+                self.without_words(process, now);
+            }
+        }
+        let (mut regions, mut used) = (Vec::new(), BTreeSet::new());
+        if process.published.object == 0 {
+            process.published.object = tables.new_object();
+        }
+        let snapshots = match (self.wants_snapshots(process), self.replacing.contains_key(&process.id)) {
+            (true, true) => Region::SNAPSHOT | Region::REPLACED,
+            (true, false) => Region::SNAPSHOT,
+            (false, _) => 0,
+        };
+        for mapped in process.space.live() {
+            let mapping = &mapped.mapping;
+            let generated = may_hold_generated_code(mapping.kind);
+            // Mappings without rows are listed, too: that code can be there is known by them.
+            let (object, bias, flags) = match mapping.kind {
+                MappingKind::File | MappingKind::Vdso => match rows.want(files, process, mapped, requests) {
+                    RowsOf::Object { file, object, bias } => {
+                        used.insert(file);
+                        (object, bias, 0)
+                    }
+                    RowsOf::NotYet => (0, 0, Region::SNAPSHOT),
+                    RowsOf::Unasked | RowsOf::Nothing => (0, 0, 0),
+                },
+                _ if generated => {
+                    let is_all = process.capture().is_some_and(|capture| capture.generated.is_none());
+                    let takes = if process.published.take.is_some() && is_all { Region::TAKE } else { 0 };
+                    (process.published.object, 0, Region::GENERATED | snapshots | takes)
+                }
+                _ => (0, 0, 0),
+            };
+            let whole = Region { start: mapping.start.0, end: mapping.end.0, bias, object, flags };
+            let parts = match process.capture() {
+                Some(capture) => taken_in(&process.space, capture, mapping),
+                None => Vec::new(),
+            };
+            let mut at = whole.start;
+            for (start, end) in parts {
+                if at < start {
+                    regions::push(&mut regions, Region { start: at, end: start, ..whole });
+                }
+                regions::push(&mut regions, Region { start, end, flags: flags | Region::TAKE, ..whole });
+                at = end;
+            }
+            if at < whole.end {
+                regions::push(&mut regions, Region { start: at, ..whole });
+            }
+        }
+        let (regions, left_out) = regions::fit(regions, MAX_REGIONS as usize);
+        if process.published.regions.as_ref().is_some_and(|published| *published == regions) {
+            return;
+        }
+        if left_out > 0 {
+            self.regions_refused = self.regions_refused.max(left_out);
+            requests.remark(format!(
+                "process {} has more executable mappings than the {MAX_REGIONS} that are unwound by rows; the \
+                 smallest are walked by frame pointer",
+                process.id.pid
+            ));
+        }
+        let complete = tables.set_regions(process.id.pid, &regions, requests);
+        if !complete {
+            self.refused.insert(process.id);
+            used.clear();
+        }
+        used.iter().for_each(|file| rows.begin_use(*file));
+        let before = std::mem::replace(&mut process.published.files, used);
+        before.into_iter().for_each(|file| rows.end_use(file, now));
+        process.published.regions = Some(if complete { regions } else { Vec::new() });
+        process.published.since = now;
+    }
+
+    /// There was no room for what is to be taken along with a process' frames, here or in the kernel: there may be a while
+    /// later.
+    pub(super) fn without_words(&mut self, process: &mut Process, now: MonoNs) {
+        process.published.take = None;
+        self.wordless.insert(process.id, now.after(WORDLESS));
+    }
+
+    /// The kernel has not taken a process' list: it is tried again.
+    pub(super) fn refused(&mut self, process: &mut Process) {
+        process.published.regions = Some(Vec::new());
+        self.refused.insert(process.id);
+    }
+
+    /// Whether a process' samples are to bring along snapshots where they meet generated code without rows: if it may get
+    /// some from a dump that is read, or from the code itself.
+    fn wants_snapshots(&self, process: &Process) -> bool {
+        let from_memory = self.peek && process.code.wants_code();
+        process.code.rows().is_some()
+            && (from_memory || process.announcements.may_bring_rows())
+            && process.snapshots.is_worth_it()
+    }
+
+    /// A child begins with its parent's code: until it has rows of its own, it is walked by the parent's.
+    pub(super) fn share_code(&mut self, child: &mut Process, parent: &Process) {
+        if parent.published.object != 0 && child.published.object == 0 {
+            child.published.object = parent.published.object;
+            child.published.is_borrowed = true;
+        }
+    }
+
+    /// A process has become another program: what it borrowed is no code of its.
+    pub(super) fn exec(&mut self, process: &mut Process) {
+        if std::mem::take(&mut process.published.is_borrowed) {
+            process.published.object = 0;
+        }
+        self.changed.insert(process.id);
+    }
+
+    /// Publishes the pages of generated code that have changed. Returns the object, if there were any.
+    pub(super) fn publish_code(
+        &mut self,
+        process: &mut Process,
+        rows: &mut RowCache,
+        tables: &mut Tables,
+        requests: &mut Requests,
+    ) -> Option<u32> {
+        let id = process.id;
+        let published = &mut process.published;
+        let ready = |space: &&mut JitSpace| space.is_dirty() && !space.is_unconfirmed();
+        let space = process.code.rows_mut().filter(ready)?;
+        if space.take_replaced() && self.replacing.insert(id, requests.now.after(REPLACING)).is_none() {
+            self.changed.insert(id);
+        }
+        if std::mem::take(&mut published.is_borrowed) {
+            // The list of mappings leads to the new object when all of it is there.
+            published.object = 0;
+            self.changed.insert(id);
+        }
+        if published.object == 0 {
+            published.object = tables.new_object();
+            self.changed.insert(id);
+        }
+        let (object, mut refused, mut count) = (published.object, Vec::new(), 0);
+        space.flush(|number, page_rows| {
+            let Ok(page) = u32::try_from(number) else { return };
+            count += 1;
+            let rows = u32::try_from(page_rows.len()).unwrap_or(u32::MAX);
+            if !tables.set_page(PageKey { object, page }, page_rows, rows, requests) {
+                refused.push(number);
+            }
+            if page_rows.is_empty() {
+                published.pages.remove(&page);
+            } else {
+                published.pages.insert(page);
+            }
+        });
+        self.jit_pages += count;
+        tables.change_code(id.pid, requests);
+        if !refused.is_empty() && (rows.evict(u64::from(MAX_PAGE_ROWS), tables, requests) || tables.is_returning()) {
+            // There will be room when the grace is over.
+            refused.into_iter().for_each(|page| space.touch_page(page));
+        }
+        self.unconfirmed.push((tables.next_publication(), id));
+        Some(object)
+    }
+
+    /// Processes that are walked by the code object of another one, which has changed.
+    pub(super) fn change_borrowers(
+        &self,
+        processes: &Processes,
+        object: u32,
+        tables: &mut Tables,
+        requests: &mut Requests,
+    ) {
+        let borrowers =
+            processes.iter().filter(|process| process.published.is_borrowed && process.published.object == object);
+        borrowers.for_each(|process| tables.change_code(process.id.pid, requests));
+    }
+
+    /// Everything up to a publication is in force since `at`.
+    pub(super) fn confirm(&mut self, publication: u64, at: MonoNs, processes: &mut Processes) {
+        let started = self.started.unwrap_or(MonoNs(u64::MAX));
+        let delays = &mut self.delays;
+        for (_, id) in self.unconfirmed.extract_if(.., |(number, _)| *number <= publication) {
+            let Some(space) = processes.get_mut(id).and_then(|process| process.code.rows_mut()) else { continue };
+            space.mark_published(at, |loaded| {
+                // What was announced before the recording waited for its beginning, not for the tables.
+                if loaded >= started {
+                    delays.add(at.0.saturating_sub(loaded.0));
+                }
+            });
+        }
+    }
+
+    /// A process has ended: what it has in the tables goes.
+    pub(super) fn end(
+        &mut self,
+        process: &mut Process,
+        rows: &mut RowCache,
+        tables: &mut Tables,
+        requests: &mut Requests,
+    ) {
+        self.changed.remove(&process.id);
+        self.refused.remove(&process.id);
+        self.replacing.remove(&process.id);
+        self.wordless.remove(&process.id);
+        self.met.remove(&process.id);
+        let published = std::mem::take(&mut process.published);
+        if published.take.is_some() {
+            tables.set_take((process.id.pid, process.holder()), None, requests);
+        }
+        if published.regions.is_some() {
+            tables.set_regions(process.id.pid, &[], requests);
+            published.files.iter().for_each(|file| rows.end_use(*file, requests.now));
+        }
+        if !published.is_borrowed {
+            for page in published.pages {
+                tables.set_page(PageKey { object: published.object, page }, &[], 0, requests);
+            }
+            tables.change_code(process.id.pid, requests);
+        }
+    }
+
+    /// Adds what this knows to what rows of files were built from.
+    pub(super) fn stats(&self, of_files: UnwindingStats) -> UnwindingStats {
+        UnwindingStats {
+            regions_refused: self.regions_refused,
+            jit_pages: self.jit_pages,
+            jit_delays: self.delays.count(),
+            jit_delay_median_ms: self.delays.median_ms(),
+            jit_delay_longest_ms: self.delays.longest_ns / 1_000_000,
+            ..of_files
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The account at the end of a run.
+
+use std::time::Duration;
+
+use crate::account::{Account, AdviceLine, LearnStats, ProcessNaming, SourceAccount, TablesAccount};
+use crate::advice::{self, Clues};
+use crate::engine::border::Counters;
+use crate::engine::files::Files;
+use crate::engine::labelling::executable_files;
+use crate::engine::process::Process;
+use crate::engine::processes::Processes;
+use crate::engine::resolving::Resolving;
+use crate::engine::unwinding::Unwinding;
+use crate::symbol::SymbolStats;
+
+/// Processes that advice is looked for, those with the most unnamed frames.
+const MAX_ADVISED: usize = 256;
+/// Processes of which it is told what named their frames.
+const MAX_NAMINGS: usize = 32;
+/// With fewer samples in an interpreter's loop nobody looks for what it ran.
+const FEWEST_INTERPRETED: u64 = 10;
+/// Pieces of advice: what is the same for several processes is said once.
+const MAX_ADVICE: usize = 8;
+
+/// What the account is made of.
+pub(super) struct Closing<'a> {
+    pub(super) processes: &'a Processes,
+    pub(super) unwinding: Option<&'a Unwinding>,
+    pub(super) files: &'a Files,
+    pub(super) counters: &'a Counters,
+    pub(super) frequency_hz: u32,
+    pub(super) duration: Duration,
+    /// Of evicted processes.
+    pub(super) learned: LearnStats,
+}
+
+/// Closes the account.
+pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
+    let counters = of.counters;
+    let own = counters.own.clone().unwrap_or_default();
+    let mut account = std::mem::take(&mut resolving.account);
+    account.own = own.cost(counters);
+    account.event = own.event;
+    account.cpus = own.cpus;
+    account.frequency_hz = of.frequency_hz;
+    account.duration = of.duration;
+    account.samples.taken = counters.taken;
+    account.samples.lost_ring_full = counters.ring_full;
+    account.samples.lost_malformed = counters.malformed;
+    account.symbols = counters.symbols.as_ref().map_or_else(SymbolStats::default, |worker| (**worker).clone());
+    account.symbols.absorb(resolving.names.stats());
+    account.files = of.files.stats();
+    account.processes = of.processes.stats();
+    account.profile_overflow = resolving.profile.overflow();
+    account.tables = of.unwinding.map(Unwinding::table_stats);
+    account.unwinding = of.unwinding.map(|unwinding| unwinding.stats(of.processes.iter()));
+    account.deferred = of.unwinding.map(|_| {
+        let mut stats = resolving.deferred_stats(of.processes);
+        stats.refused_by_rate = counters.snapshots_refused;
+        stats
+    });
+    let learned = of.processes.iter().fold(of.learned, |sum, process| sum + process.learned.stats());
+    account.learned = of.unwinding.map(|_| learned);
+    let announcing = of
+        .processes
+        .iter()
+        .filter(|process| process.announcements.any() || process.code.is_known() || process.tables.are_found());
+    account.sources = announcing.map(source).collect();
+    account.naming = naming(of.processes);
+    account.advice = advice_lines(of.processes);
+    remark_on_peeking(&mut account);
+    account
+}
+
+/// What named the frames of which process: of those with the most frames without a name, then with the most frames of
+/// generated code.
+pub(super) fn naming(processes: &Processes) -> Vec<ProcessNaming> {
+    let generating = processes.iter().filter(|process| process.naming.generated() > 0);
+    let mut generating: Vec<&Process> = generating.collect();
+    let weight = |process: &&Process| (process.naming.unnamed_total(), process.naming.generated());
+    generating.sort_by_key(|process| (std::cmp::Reverse(weight(process)), process.id));
+    generating.into_iter().take(MAX_NAMINGS).map(Process::naming).collect()
+}
+
+fn source(process: &Process) -> SourceAccount {
+    let of_announcements = process.announcements.account(process.id.pid, process.name(), &process.code);
+    let tables = process.tables.account().map(|tables| TablesAccount {
+        frames: process.frames.named,
+        answers: process.frames.answers,
+        cpu_ns: tables.cpu_ns.saturating_add(process.frames.cpu_ns),
+        ..tables
+    });
+    SourceAccount { tables, ..of_announcements }
+}
+
+/// What to do about processes whose generated code has no names, or whose interpreter does not say what it runs.
+fn advice_lines(processes: &Processes) -> Vec<AdviceLine> {
+    let is_unsaid = |process: &&Process| process.unnamed > 0 || interpreted(process) > 0;
+    let is_named_otherwise = |process: &Process| process.tables.ask_frames() && process.frames.named > process.unnamed;
+    let unannounced = processes.iter().filter(|process| may_say_more(process));
+    let unannounced = unannounced.filter(|process| !is_named_otherwise(process));
+    let mut unannounced: Vec<&Process> = unannounced.filter(is_unsaid).collect();
+    let weight = |process: &Process| process.unnamed.saturating_add(interpreted(process));
+    unannounced.sort_by_key(|process| (std::cmp::Reverse(weight(process)), process.id));
+    let mut lines: Vec<AdviceLine> = Vec::new();
+    for process in unannounced.into_iter().take(MAX_ADVISED) {
+        let Some(advice) = advice_for(process) else { continue };
+        match lines.iter_mut().find(|line| line.advice == advice) {
+            Some(line) => {
+                line.further_processes += 1;
+                line.unnamed_frames += process.unnamed;
+                line.interpreted_samples += interpreted(process);
+            }
+            None => lines.push(AdviceLine {
+                pid: process.id.pid.0,
+                comm: process.name(),
+                further_processes: 0,
+                unnamed_frames: process.unnamed,
+                interpreted_samples: interpreted(process),
+                advice,
+            }),
+        }
+    }
+    lines.truncate(MAX_ADVICE);
+    lines
+}
+
+/// Whether there may be more to say for a process: it announces nothing, or what was compiled once.
+fn may_say_more(process: &Process) -> bool {
+    let says_nothing = !process.announcements.any() && !process.code.is_known();
+    says_nothing || has_map_alone(process)
+}
+
+fn has_map_alone(process: &Process) -> bool {
+    process.announcements.has_perf_map() && !process.announcements.has_dump() && !process.tables.are_found()
+}
+
+/// Samples in an interpreter's loop, if they are most of those of a process without generated code.
+fn interpreted(process: &Process) -> u64 {
+    let is_most = process.interpreted >= FEWEST_INTERPRETED && process.interpreted > process.resolved / 2;
+    if process.unnamed == 0 && is_most { process.interpreted } else { 0 }
+}
+
+fn advice_for(process: &Process) -> Option<String> {
+    let program = process.known_program();
+    let clues = Clues {
+        exe: program.and_then(|program| program.exe.as_deref()).unwrap_or_default(),
+        mapped_files: &executable_files(process),
+        cmdline: program.and_then(|program| program.command_line.as_deref()).unwrap_or_default(),
+        environment: program.map(|program| &*program.environment).unwrap_or_default(),
+    };
+    match process.unnamed {
+        _ if has_map_alone(process) => advice::for_part(&clues).filter(|_| process.unnamed > 0),
+        0 => advice::for_interpreter(&clues),
+        _ => Some(advice::for_process(&clues)),
+    }
+}
+
+/// Names that stay in the target's memory because it may not be read.
+fn remark_on_peeking(account: &mut Account) {
+    let unread = account.sources.iter().filter(|source| {
+        source.dumps.iter().filter_map(|dump| dump.peek).any(|peek| peek.found == 0 && peek.read_errors > 0)
+    });
+    let unread: Vec<String> = unread
+        .map(|source| {
+            format!(
+                "names that {} ({}) has not written yet could not be read from its memory; \
+                 that takes CAP_SYS_PTRACE and, for another user's process, CAP_DAC_READ_SEARCH",
+                source.comm, source.pid
+            )
+        })
+        .collect();
+    unread.into_iter().for_each(|remark| account.remark(remark));
+}

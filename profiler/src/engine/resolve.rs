@@ -1,0 +1,579 @@
+//! From a waiting sample to frames in the profile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jitprof_common::limits::COMM_LEN;
+use jitprof_common::sample::FramePc;
+use jitprof_common::stop::StopReason;
+use jitprof_common::units::{Avma, MonoNs};
+use jitprof_jitdump::code::{CodeHit, CodeId, CodeOrigin};
+use rustc_hash::FxHashMap;
+
+use crate::account::{Account, NamedBy};
+use crate::advice;
+use crate::engine::border::may_hold_generated_code;
+use crate::engine::entry::Entry;
+use crate::engine::files::Files;
+use crate::engine::frames::{Known, ask_of_listed};
+use crate::engine::names::Names;
+use crate::engine::pending::{Pending, Stacks};
+use crate::engine::place::{FileKey, Place};
+use crate::engine::process::Process;
+use crate::engine::requests::Requests;
+use crate::engine::verify::{verify, verify_asked};
+use crate::process::ProcessId;
+use crate::profile::{FrameId, Profile, Task};
+use crate::runtime::WhyUnnamed;
+use crate::symbol::names::classify;
+use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, mapped_as};
+
+/// The name of generated code that has none.
+pub(crate) const UNNAMED_JIT: &str = "[JIT code without a name]";
+
+/// Sampled instructions of generated code that get frames of their own: an eighth of the frames that a profile holds.
+/// What is sampled beyond stands at its function's start. A minute of a busy machine samples some thousands.
+const MAX_EXACT: usize = 1 << 16;
+
+/// The name of code of a file that has been written over, or whose place another file has taken, before it was looked at.
+pub(super) const REPLACED: &str = "[replaced]";
+
+/// Why a frame of generated code has no name.
+mod unnamed {
+    pub(super) const NO_SOURCE: &str = "no jitdump or perf map";
+    pub(super) const NOT_ANNOUNCED: &str = "not announced";
+    pub(super) const OF_THE_RUNTIME: &str = "code that the runtime made for itself";
+    pub(super) const NOT_IN_TABLES: &str = "not in the runtime's tables at that time";
+}
+
+/// Whether a sample can be resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// Every name is known.
+    Ready,
+    /// Something that was asked for has not been answered yet.
+    NotYet,
+    /// Generated code in it has no name, and may get one when the runtime writes its newest records.
+    Unnamed,
+}
+
+/// Wants to know which functions are in frames of code that the runtime lists, where a sample has not asked yet.
+pub(super) fn want_listed(sample: &mut Pending, process: &mut Process, stacks: &Stacks) {
+    if sample.time < process.runs_since() || !process.tables.are_found() {
+        return;
+    }
+    let ask = |(index, pc): (usize, FramePc)| {
+        let Place::Announced { hit, .. } = Place::of(process, pc, sample.time) else { return None };
+        u16::try_from(index).ok().filter(|_| !sample.asked.has(index)).zip(ask_of_listed(&hit, pc))
+    };
+    let wanted = stacks.frames(sample.user).enumerate().filter_map(ask).collect();
+    process.frames.want_listed(&mut sample.asked, wanted, sample.time);
+}
+
+/// Whether a sample can be resolved as well as it ever will be. What is not known is asked for.
+pub(super) fn readiness(
+    sample: &mut Pending,
+    process: &mut Process,
+    stacks: &Stacks,
+    names: &mut Names,
+    files: &mut Files,
+    requests: &mut Requests,
+) -> Readiness {
+    let mut named = true;
+    for key in kernel_keys(stacks, sample) {
+        named &= names.want(key);
+    }
+    let mut readiness = Readiness::Ready;
+    want_listed(sample, process, stacks);
+    named &= process.frames.is_settled(&sample.asked, sample.time);
+    let depth = if process.is_gone { 0 } else { usize::MAX };
+    for (index, pc) in stacks.frames(sample.user).take(depth).enumerate() {
+        match Place::of(process, pc, sample.time) {
+            Place::Announced { .. } | Place::Special(_) => {}
+            Place::File(mapped) => match FileKey::want(files, process, mapped, Avma(pc.lookup()), requests) {
+                FileKey::Key(key) => named &= names.want(key),
+                FileKey::NotYet => named = false,
+                FileKey::Nothing | FileKey::Replaced => {}
+            },
+            Place::Generated if process.frames.get(&sample.asked, index, sample.time).is_some() => {}
+            Place::Generated => {
+                // What the tables do not have by now they will not have.
+                let may_come = process.code.is_known() && !process.tables.are_found();
+                if process.announcements.any() || may_come {
+                    readiness = Readiness::Unnamed;
+                }
+            }
+            Place::Unmapped => break,
+        }
+    }
+    if named { readiness } else { Readiness::NotYet }
+}
+
+/// The keys of a sample's kernel frames, innermost first: all but the innermost are return addresses.
+pub(super) fn kernel_keys(stacks: &Stacks, sample: &Pending) -> impl Iterator<Item = SymbolKey> {
+    let addresses = stacks.words_of(sample.kernel).iter().enumerate();
+    addresses.map(|(index, address)| SymbolKey::Kernel(Avma(address.wrapping_sub(u64::from(index > 0)))))
+}
+
+/// Everything that a resolution reads and writes.
+pub(super) struct Resolution<'a> {
+    pub(super) process: &'a Process,
+    pub(super) names: &'a mut Names,
+    pub(super) files: &'a Files,
+    pub(super) stacks: &'a Stacks,
+    pub(super) profile: &'a mut Profile,
+    pub(super) account: &'a mut Account,
+}
+
+/// What a resolved address is.
+enum Resolved {
+    /// Generated code with a name: its frames, innermost first, are in [`Resolver::chain`].
+    Jit(Entry),
+    /// Generated code without one.
+    UnnamedJit(FrameId),
+    /// The same, of frames that its runtime was asked about.
+    Described,
+    /// Native code: innermost first, inlined functions included; and whether the outermost is an entry point.
+    Native(Arc<[FrameId]>, Entry),
+    /// Memory that nothing is known to be mapped at.
+    Unmapped(FrameId),
+}
+
+/// One frame's part of a place in generated code.
+struct JitPlace<'a> {
+    name: &'a str,
+    line: Option<(&'a Arc<str>, u32)>,
+    source: Option<&'a Arc<str>>,
+    /// Start and method of an inlined part.
+    inlined: Option<(u32, u32)>,
+}
+
+/// An object, the start and method of an inlined part (`None` for the object itself), a line, and an address.
+type JitKey = (ProcessId, CodeId, Option<(u32, u32)>, u32, Avma);
+
+/// The frames of a native address, innermost first.
+#[derive(Clone)]
+struct NativeFrames {
+    frames: Arc<[FrameId]>,
+    /// Whether the outermost is an entry point.
+    entry: Entry,
+    /// Whether one of them is the loop of an interpreter that can name what it runs.
+    interprets: bool,
+}
+
+/// What a sample has in it that advice is for, and what named the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Anonymous {
+    /// Frames of generated code with a name.
+    pub(super) named: NamedBy,
+    /// Why frames have none.
+    pub(super) reasons: Vec<&'static str>,
+    /// Frames of files.
+    pub(super) in_files: u64,
+    /// Frames of generated code without a name.
+    pub(super) unnamed: u64,
+    /// Frames that its runtime was asked about and has named.
+    pub(super) described: u64,
+    /// It went through the loop of an interpreter that can name what it runs.
+    pub(super) interpreted: bool,
+}
+
+/// Names samples and adds them to the profile; remembers frames that it has made.
+#[derive(Default)]
+pub(super) struct Resolver {
+    /// By address, and the path under which the process maps the file that it lies in.
+    native: FxHashMap<(SymbolKey, Option<Arc<str>>), NativeFrames>,
+    jit: FxHashMap<JitKey, FrameId>,
+    /// Frames of sampled instructions among them.
+    exact: usize,
+    /// Frames of generated code do not say where it lies.
+    hides_addresses: bool,
+    chain: Vec<FrameId>,
+    plain: HashMap<(FrameKind, Arc<str>), FrameId>,
+    comms: HashMap<[u8; COMM_LEN], Arc<str>>,
+    /// Modules of generated code by the name that its runtime gave; empty for none.
+    jit_modules: HashMap<Arc<str>, Arc<Module>>,
+    frames: Vec<FrameId>,
+    /// Of the sample at hand.
+    anonymous: Anonymous,
+}
+
+impl Resolver {
+    /// Profiles get other readers than those who may look into the targets.
+    pub(super) fn begin_continuous(&mut self) {
+        self.hides_addresses = true;
+    }
+
+    /// Drops the frames that it has made: the profile has been emptied.
+    pub(super) fn clear_frames(&mut self) {
+        self.native.clear();
+        self.jit.clear();
+        self.plain.clear();
+        self.comms.clear();
+        self.jit_modules.clear();
+    }
+
+    /// Frames and names that it remembers.
+    pub(super) fn remembered(&self) -> usize {
+        self.native.len() + self.jit.len() + self.plain.len() + self.comms.len() + self.jit_modules.len()
+    }
+
+    /// Drops the frames of code of processes that are not wanted.
+    pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
+        self.jit.retain(|(process, ..), _| wanted(*process));
+    }
+
+    /// Adds the sample to the profile. Returns what in it does not say what ran.
+    pub(super) fn resolve(&mut self, sample: &Pending, of: &mut Resolution<'_>) -> Anonymous {
+        self.anonymous = Anonymous::default();
+        of.profile.set_holder(Some(of.process.holder()));
+        let mut frames = std::mem::take(&mut self.frames);
+        frames.clear();
+        for key in kernel_keys(of.stacks, sample) {
+            frames.extend(self.native(key, None, of).frames.iter().copied());
+        }
+        self.user_frames(sample, of, &mut frames);
+        let mut stack = of.profile.stack_root();
+        for frame in frames.iter().rev() {
+            stack = of.profile.push(stack, *frame);
+        }
+        let comm = Arc::clone(self.comms.entry(sample.comm).or_insert_with(|| comm_text(&sample.comm)));
+        let (id, labels) = (of.process.id, Arc::clone(of.process.labels.at(sample.time)));
+        let task = of.profile.task(Task { pid: id.pid, process_start: id.start.0, tid: sample.tid, comm, labels });
+        of.profile.add(sample.time, stack, task, 1);
+        self.frames = frames;
+        std::mem::take(&mut self.anonymous)
+    }
+
+    fn count_named(&mut self, origin: CodeOrigin, account: &mut Account) {
+        account.jit.named.count(origin);
+        self.anonymous.named.count(origin);
+    }
+
+    fn count_unnamed(&mut self, reason: &'static str, account: &mut Account) {
+        *account.jit.unnamed.entry(reason).or_default() += 1;
+        self.anonymous.reasons.push(reason);
+    }
+
+    /// Appends the user frames, innermost first, and counts how the stack ended.
+    fn user_frames(&mut self, sample: &Pending, of: &mut Resolution<'_>, frames: &mut Vec<FrameId>) {
+        let (stacks, user) = (of.stacks, sample.user);
+        let depth = stacks.frames(user).len();
+        if depth == 0 {
+            of.account.stacks.without_user_part += 1;
+            return;
+        }
+        let mut stop = sample.stop;
+        let mut entry = Entry::No;
+        for (index, pc) in stacks.frames(user).enumerate() {
+            match self.user_frame(pc, (index, sample), of) {
+                Resolved::Jit(of_code) => {
+                    of.account.jit.leaves_named += u64::from(index == 0);
+                    entry = of_code;
+                    frames.append(&mut self.chain);
+                    if !sample.by_rows.contains(&index) && !was_true(of.process, pc, sample.time) {
+                        // What the BPF program took for its caller may be anything.
+                        (stop, entry) = (StopReason::StaleRules, Entry::No);
+                        break;
+                    }
+                }
+                Resolved::Described => {
+                    of.account.jit.leaves_named += u64::from(index == 0);
+                    entry = Entry::No;
+                    frames.append(&mut self.chain);
+                }
+                Resolved::UnnamedJit(frame) => {
+                    of.account.jit.leaves_unnamed += u64::from(index == 0);
+                    self.anonymous.unnamed += 1;
+                    entry = Entry::No;
+                    frames.push(frame);
+                }
+                Resolved::Native(native, of_file) => {
+                    self.anonymous.in_files += 1;
+                    entry = entry.of_caller(of_file);
+                    frames.extend(native.iter().copied());
+                }
+                Resolved::Unmapped(frame) if index == 0 => frames.push(frame),
+                Resolved::Unmapped(_) => {
+                    // A word that was taken for a return address: nothing beyond it is a caller.
+                    stop = StopReason::NotExecutable;
+                    break;
+                }
+            }
+        }
+        if entry.completes(stop) {
+            of.account.stacks.complete += 1;
+        } else {
+            *of.account.stacks.cut.entry(stop.describe()).or_default() += 1;
+            let note = self.plain(FrameKind::Note, &format!("[cut: {}]", stop.describe()), of.profile);
+            frames.push(note);
+        }
+    }
+
+    fn user_frame(&mut self, pc: FramePc, (index, sample): (usize, &Pending), of: &mut Resolution<'_>) -> Resolved {
+        let (process, is_innermost, time) = (of.process, index == 0, sample.time);
+        if process.is_gone {
+            return Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile));
+        }
+        let addr = Avma(pc.lookup());
+        let described = process.frames.get(&sample.asked, index, time);
+        let place = Place::of(process, pc, time);
+        let is_dumped = matches!(&place, Place::Announced { hit, .. } if is_of_dump(hit));
+        let is_listed = matches!(&place, Place::Announced { hit, .. } if hit.number() > 0);
+        if let Some(Known::Functions(functions)) = described.as_ref().filter(|_| !is_listed && !is_dumped) {
+            if let Some(verified) = &mut of.account.verified {
+                verified.only_announced += 1;
+            }
+            self.count_named(CodeOrigin::Runtime, of.account);
+            self.anonymous.described += 1;
+            self.described_chain(functions, is_innermost.then_some(addr), of);
+            // Of an interpreter that is listed there are rows, which may have come later.
+            let is_announced = matches!(place, Place::Announced { .. });
+            return if is_announced { Resolved::Jit(Entry::No) } else { Resolved::Described };
+        }
+        match place {
+            Place::Announced { hit, is_late } => {
+                of.account.jit.named_late += u64::from(is_late);
+                let by_tables = hit.origin() == CodeOrigin::Runtime;
+                match described {
+                    // As of an interpreter in a file: it has a name, and the function that it runs has none.
+                    Some(Known::Unnamed(why)) if by_tables && !is_listed => {
+                        self.count_unnamed(why.describe(), of.account);
+                    }
+                    _ => self.count_named(hit.origin(), of.account),
+                }
+                if let Some(verified) = &mut of.account.verified {
+                    match &described {
+                        Some(known) if is_dumped => verify_asked(process, &hit, (addr, known), verified),
+                        _ => verify(process, &hit, (addr, time), verified),
+                    }
+                }
+                of.account.jit.unconfirmed += u64::from(by_tables && process.tables.is_unconfirmed(time));
+                let address = self.address(&hit, is_innermost.then_some(addr), of.account);
+                if let Some(Known::Functions(functions)) = described.as_ref().filter(|_| is_listed) {
+                    self.anonymous.described += 1;
+                    self.listed_chain(process.id, (&hit, pc), functions, address, of.profile);
+                } else {
+                    if is_listed {
+                        let why = if let Some(Known::Unnamed(why)) = described { why } else { WhyUnnamed::NoAnswer };
+                        *of.account.jit.not_looked_into.entry(why.describe()).or_default() += 1;
+                    }
+                    self.jit_chain(process.id, &hit, address, of.profile);
+                }
+                Resolved::Jit(Entry::of_generated(hit.name()))
+            }
+            Place::File(mapped) => match FileKey::of(of.files, mapped, addr) {
+                FileKey::Key(key) => {
+                    // The interpreter's code has a name, and the function that it runs has none.
+                    if let Some(Known::Unnamed(why)) = described {
+                        self.count_unnamed(why.describe(), of.account);
+                    }
+                    let NativeFrames { frames, entry, interprets } = self.native(key, Some(&mapped.mapping.path), of);
+                    self.anonymous.interpreted |= interprets;
+                    Resolved::Native(frames, entry)
+                }
+                key @ (FileKey::NotYet | FileKey::Nothing | FileKey::Replaced) => {
+                    of.account.native_unnamed += 1;
+                    let name = match key {
+                        FileKey::Replaced => REPLACED.to_owned(),
+                        _ => format!("[{}]", mapped.mapping.basename()),
+                    };
+                    Resolved::Native(Arc::new([self.plain(FrameKind::Native, &name, of.profile)]), Entry::No)
+                }
+            },
+            Place::Special(mapped) => {
+                of.account.native_unnamed += 1;
+                let name = mapped.mapping.basename();
+                Resolved::Native(Arc::new([self.plain(FrameKind::Native, name, of.profile)]), Entry::No)
+            }
+            Place::Generated => {
+                let any = process.announcements.any() || process.code.is_known();
+                let reason = match any {
+                    _ if process.tables.ask_frames() => match described {
+                        Some(Known::Unnamed(why)) => why.describe(),
+                        Some(Known::Own | Known::Functions(_)) => unnamed::OF_THE_RUNTIME,
+                        None => WhyUnnamed::NoWords.describe(),
+                    },
+                    _ if process.tables.are_found() => unnamed::NOT_IN_TABLES,
+                    true => unnamed::NOT_ANNOUNCED,
+                    false => unnamed::NO_SOURCE,
+                };
+                self.count_unnamed(reason, of.account);
+                Resolved::UnnamedJit(self.plain(FrameKind::Jit, UNNAMED_JIT, of.profile))
+            }
+            Place::Unmapped => Resolved::Unmapped(self.plain(FrameKind::Native, "[unmapped]", of.profile)),
+        }
+    }
+
+    /// The frames of an object's or the kernel's address. An object is called what the process at hand calls it, whoever
+    /// else has mapped it, and under whatever name.
+    fn native(&mut self, key: SymbolKey, path: Option<&Arc<str>>, of: &mut Resolution<'_>) -> NativeFrames {
+        let place = (key, path.cloned());
+        if let Some(known) = self.native.get(&place) {
+            return known.clone();
+        }
+        let (named, is_final) = of.names.frames(key, of.files);
+        let entry = named.last().map_or(Entry::No, Entry::of);
+        let interprets = named.iter().any(|frame| advice::is_evaluation_loop(&frame.name));
+        let own = |frame: &Frame| path.and_then(|path| mapped_as(frame, path));
+        let frames: Arc<[FrameId]> =
+            named.iter().map(|frame| of.profile.intern_frame(own(frame).as_ref().unwrap_or(frame))).collect();
+        let native = NativeFrames { frames, entry, interprets };
+        if is_final {
+            self.native.insert(place, native.clone());
+        }
+        native
+    }
+
+    /// The address that frames of a place in generated code get: of the sampled instruction, so that samples can be
+    /// counted by instruction; of callers the function's start, because return addresses would only multiply frames.
+    fn address(&self, hit: &CodeHit<'_>, sampled: Option<Avma>, account: &mut Account) -> Avma {
+        match sampled {
+            _ if self.hides_addresses => Avma(0),
+            Some(_) if self.exact >= MAX_EXACT => {
+                account.jit.leaves_inexact += 1;
+                hit.start()
+            }
+            Some(sampled) => sampled,
+            None => hit.start(),
+        }
+    }
+
+    /// Frames that the runtime was asked about, innermost first. It does not say where their code begins.
+    fn described_chain(&mut self, functions: &[Frame], sampled: Option<Avma>, of: &mut Resolution<'_>) {
+        self.chain.clear();
+        let module = self.jit_module(None);
+        for (depth, function) in functions.iter().enumerate() {
+            let exact = sampled.filter(|_| depth == 0 && !self.hides_addresses && function.kind == FrameKind::Jit);
+            if exact.is_some() && self.exact >= MAX_EXACT {
+                of.account.jit.leaves_inexact += 1;
+            }
+            let address = exact.filter(|_| self.exact < MAX_EXACT).unwrap_or(Avma(0));
+            let known = of.profile.frame_count();
+            let frame = of.profile.intern_frame(&Frame {
+                module: Some(Arc::clone(&module)),
+                address: address.0,
+                ..function.clone()
+            });
+            self.exact += usize::from(address.0 != 0 && of.profile.frame_count() > known);
+            self.chain.push(frame);
+        }
+    }
+
+    /// Frames at an address of code that the runtime lists, innermost first.
+    fn listed_chain(
+        &mut self,
+        process: ProcessId,
+        (hit, pc): (&CodeHit<'_>, FramePc),
+        functions: &[Frame],
+        address: Avma,
+        profile: &mut Profile,
+    ) {
+        self.chain.clear();
+        let module = self.jit_module(None);
+        let offset = u32::try_from(hit.offset).unwrap_or(u32::MAX);
+        for (depth, function) in functions.iter().enumerate() {
+            // What is returned to and what was interrupted there are not the same.
+            let level = u32::try_from(depth * 2).unwrap_or(u32::MAX) | u32::from(pc.is_interrupted());
+            let key = (process, hit.id, Some((offset, level)), 0, address);
+            let frame = self.jit.get(&key).copied().unwrap_or_else(|| {
+                let frame = Frame { module: Some(Arc::clone(&module)), address: address.0, ..function.clone() };
+                let frame = profile.intern_frame(&frame);
+                self.exact += usize::from(!self.hides_addresses && address != hit.start());
+                self.jit.insert(key, frame);
+                frame
+            });
+            self.chain.push(frame);
+        }
+    }
+
+    /// The frames of a place in generated code: the inlined methods around it, then the object itself.
+    fn jit_chain(&mut self, process: ProcessId, hit: &CodeHit<'_>, address: Avma, profile: &mut Profile) {
+        self.chain.clear();
+        let own = JitPlace { name: hit.name(), line: hit.line(hit.offset), source: hit.source(), inlined: None };
+        let frame = self.jit(process, hit, &own, address, profile);
+        self.chain.push(frame);
+        for inlined in hit.inlined(hit.offset) {
+            let place = JitPlace {
+                name: inlined.name(),
+                line: inlined.line(hit.offset),
+                source: inlined.source(),
+                inlined: Some((inlined.start(), inlined.method())),
+            };
+            let frame = self.jit(process, hit, &place, address, profile);
+            self.chain.push(frame);
+        }
+        self.chain.reverse();
+    }
+
+    fn jit(
+        &mut self,
+        process: ProcessId,
+        hit: &CodeHit<'_>,
+        place: &JitPlace<'_>,
+        address: Avma,
+        profile: &mut Profile,
+    ) -> FrameId {
+        let key = (process, hit.id, place.inlined, place.line.map_or(0, |(_, line)| line), address);
+        if let Some(frame) = self.jit.get(&key) {
+            return *frame;
+        }
+        let name = classify(place.name, hit.origin());
+        let line = place.line.map(|(file, line)| SourceLine { file: Arc::clone(file), line });
+        let file = || place.source.map(|file| SourceLine { file: Arc::clone(file), line: 0 });
+        let frame = profile.intern_frame(&Frame {
+            name: Arc::from(name.display),
+            kind: name.kind,
+            tier: name.tier,
+            inlined: place.inlined.is_some(),
+            module: Some(self.jit_module(hit.module())),
+            source: line.or(name.source).or_else(file),
+            address: address.0,
+        });
+        self.exact += usize::from(!self.hides_addresses && address != hit.start());
+        self.jit.insert(key, frame);
+        frame
+    }
+
+    fn jit_module(&mut self, name: Option<&Arc<str>>) -> Arc<Module> {
+        let name = name.map_or_else(Arc::default, Arc::clone);
+        let module = self.jit_modules.entry(name).or_insert_with_key(|name| {
+            let path = if name.is_empty() { "[jit]".into() } else { format!("[jit:{name}]").into() };
+            Arc::new(Module { path, build_id: None })
+        });
+        Arc::clone(module)
+    }
+
+    fn plain(&mut self, kind: FrameKind, name: &str, profile: &mut Profile) -> FrameId {
+        let name: Arc<str> = Arc::from(name);
+        *self.plain.entry((kind, Arc::clone(&name))).or_insert_with(|| {
+            profile.intern_frame(&Frame {
+                name,
+                kind,
+                tier: None,
+                inlined: false,
+                module: None,
+                source: None,
+                address: 0,
+            })
+        })
+    }
+}
+
+/// Whether a dump names it.
+fn is_of_dump(hit: &CodeHit<'_>) -> bool {
+    matches!(hit.origin(), CodeOrigin::Jitdump | CodeOrigin::Peeked)
+}
+
+/// Whether the BPF program had the right rules for generated code when it took the sample. Of code that is announced and
+/// lies in a file, as V8's builtins do, it has the file's rows.
+fn was_true(process: &Process, pc: FramePc, time: MonoNs) -> bool {
+    let mapped = process.space.lookup(Avma(pc.lookup()), time);
+    let in_file = mapped.is_some_and(|mapped| !may_hold_generated_code(mapped.mapping.kind));
+    in_file || process.code.rows().is_none_or(|rows| rows.was_true(pc.lookup(), time))
+}
+
+fn comm_text(comm: &[u8]) -> Arc<str> {
+    let end = memchr::memchr(0, comm).unwrap_or(comm.len());
+    Arc::from(String::from_utf8_lossy(&comm[..end]))
+}

@@ -1,0 +1,473 @@
+//! The samples: from their arrival until they are in the profile.
+//!
+//! ```text
+//! arrived ─▶ its process' queue ─▶ walk finished, every name known ─▶ Profile
+//!                              └─▶ put aside: code without a name that may still be announced
+//! ```
+
+use jitprof_common::units::{Avma, MonoNs, Pid};
+
+use crate::account::Account;
+use crate::engine::announcements::Announcements;
+use crate::engine::border::Sample;
+use crate::engine::deferred::{Deferred, Finished, Lookup, RowsThen};
+use crate::engine::files::Files;
+use crate::engine::frames::ask_of_listed;
+use crate::engine::learned::Learned;
+use crate::engine::names::Names;
+use crate::engine::pending::{KEPT_STACK_WORDS, MAX_PENDING, Pending, RawStack, Stacks};
+use crate::engine::place::{FileKey, Place};
+use crate::engine::process::{Process, ProgramState};
+use crate::engine::processes::Processes;
+use crate::engine::requests::Requests;
+use crate::engine::resolve::{Readiness, Resolution, Resolver, kernel_keys, readiness, want_listed};
+use crate::process::ProcessId;
+use crate::process::open::FileId;
+use crate::profile::{Holder, Profile};
+use crate::runtime::FrameAsk;
+
+/// Longest wait for records that may still come. They arrive 2.3 s late at most in a running Node or JVM; only code
+/// without any name waits longer.
+const MAX_WAIT_NS: u64 = 30_000_000_000;
+/// Most records arrive within two ticks; code whose record has not come by then is read.
+const USUAL_DELAY_NS: u64 = 300_000_000;
+/// Samples with unnamed code that are put aside at most; further ones stay unnamed.
+const MAX_UNNAMED: usize = 64 << 10;
+/// Samples resolved with what is known when too many wait.
+const EARLY_BATCH: usize = MAX_PENDING / 4;
+
+/// Samples, names and the profile.
+pub(super) struct Resolving {
+    stacks: Stacks,
+    arrived: Vec<(Pid, Pending)>,
+    deferred: Deferred,
+    pub(super) names: Names,
+    resolver: Resolver,
+    pub(super) profile: Profile,
+    pub(super) account: Account,
+    /// Samples that wait, those put aside included.
+    pending: usize,
+    unnamed: usize,
+    /// Words of stacks at which those of resolved samples are given up, in a continuous recording.
+    next_compaction: usize,
+}
+
+impl Resolving {
+    /// Without any sample.
+    pub(super) fn new(profile: Profile) -> Self {
+        Self {
+            stacks: Stacks::default(),
+            arrived: Vec::new(),
+            deferred: Deferred::default(),
+            names: Names::default(),
+            resolver: Resolver::default(),
+            profile,
+            account: Account::default(),
+            pending: 0,
+            unnamed: 0,
+            next_compaction: 0,
+        }
+    }
+
+    /// From here on the recording is continuous.
+    pub(super) fn begin_continuous(&mut self) {
+        self.deferred.begin_continuous();
+        self.names.begin_continuous();
+        self.resolver.begin_continuous();
+    }
+
+    /// A sample has come, of a process for which this one takes up room.
+    pub(super) fn take(&mut self, sample: &Sample<'_>, holder: Holder) {
+        let mut pending = Pending::new(sample, &mut self.stacks);
+        pending.snapshot = sample.snapshot.as_ref().and_then(|snapshot| self.deferred.keep(snapshot, holder));
+        self.account.samples.delivered += 1;
+        self.pending += 1;
+        self.arrived.push((sample.pid, pending));
+    }
+
+    /// Asserts that the counts are those of what they count, and within their bounds.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_sound(&self, processes: &Processes) {
+        let queued: usize = processes.iter().map(|process| process.queue.iter().count()).sum();
+        assert_eq!(self.pending, queued + processes.arriving_samples().count() + self.arrived.len());
+        let aside: usize = processes.iter().map(|process| process.queue.unnamed.len()).sum();
+        assert_eq!(self.unnamed, aside);
+        assert!(self.unnamed <= MAX_UNNAMED);
+        let samples = processes.iter().flat_map(|process| process.queue.iter()).chain(processes.arriving_samples());
+        let samples = samples.chain(self.arrived.iter().map(|(_, sample)| sample));
+        self.deferred.assert_sound(samples.filter_map(|sample| sample.snapshot.as_deref()));
+    }
+
+    /// The samples that have come since the last call.
+    pub(super) fn take_arrived(&mut self) -> Vec<(Pid, Pending)> {
+        std::mem::take(&mut self.arrived)
+    }
+
+    /// Samples that wait.
+    pub(super) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Whether a walk waits for rows.
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Asks for names and files of a sample's frames, once for all samples of its process that are alike. What has changed
+    /// since, such as a mapping, is asked for when the sample is to be resolved.
+    /// Returns what in it asks for more.
+    pub(super) fn prefetch(
+        &mut self,
+        process: &Process,
+        sample: &Pending,
+        files: &mut Files,
+        requests: &mut Requests,
+    ) -> Met {
+        if !self.stacks.is_new_to(process.id, sample.kernel, sample.user) {
+            return Met::default();
+        }
+        for key in kernel_keys(&self.stacks, sample) {
+            self.names.want(key);
+        }
+        Self::prefetch_user(&self.stacks, &mut self.names, (process, sample.user, sample.time), files, requests)
+    }
+
+    /// Asks what the frames of a sample are that it has brought words of.
+    pub(super) fn ask_frames(&self, processes: &mut Processes, id: ProcessId, sample: &mut Pending) {
+        let Some(taken) = sample.taken.take() else { return };
+        let Some(Process { frames, space, tables, announcements, .. }) = processes.get_mut(id) else { return };
+        if let Some(capture) = tables.capture(announcements.has_dump()) {
+            let user = self.stacks.words_of(sample.user);
+            sample.asked = frames.want((space, capture), (sample.time, user), &taken);
+        }
+    }
+
+    fn prefetch_user(
+        stacks: &Stacks,
+        names: &mut Names,
+        (process, user, time): (&Process, RawStack, MonoNs),
+        files: &mut Files,
+        requests: &mut Requests,
+    ) -> Met {
+        let mut met = Met::default();
+        for (index, pc) in stacks.frames(user).enumerate() {
+            match Place::of(process, pc, time) {
+                Place::File(mapped) => {
+                    if let FileKey::Key(key) = FileKey::want(files, process, mapped, Avma(pc.lookup()), requests) {
+                        names.want(key);
+                    }
+                }
+                Place::Announced { hit, .. } => {
+                    if process.learned.wants_found(process, &hit, index == 0) {
+                        met.code.push(pc.lookup());
+                    }
+                    met.listed.extend(u16::try_from(index).ok().zip(ask_of_listed(&hit, pc)));
+                }
+                Place::Generated => met.unnamed = true,
+                Place::Special(_) | Place::Unmapped => {}
+            }
+        }
+        met
+    }
+
+    /// The innermost user frame of a sample and the one it ended at: whose rows are wanted first.
+    pub(super) fn ends(&self, sample: &Pending) -> impl Iterator<Item = Avma> + use<> {
+        let mut frames = self.stacks.frames(sample.user);
+        let ends = [frames.next(), frames.next_back()];
+        ends.into_iter().flatten().map(|pc| Avma(pc.lookup()))
+    }
+
+    /// These files can be opened again.
+    pub(super) fn retry(&mut self, files: &[FileId]) {
+        self.names.retry(files);
+    }
+
+    /// Has the symbolizer asked for what is wanted.
+    pub(super) fn ask_names(&mut self, files: &mut Files, requests: &mut Requests) {
+        self.names.ask(files, requests);
+    }
+
+    /// Walks on from every sample of a process all of whose code is known; with `last`, from all. Returns whether any
+    /// snapshots are worth it now that were not before, or the other way round.
+    pub(super) fn finish_deferred(
+        &mut self,
+        processes: &mut Processes,
+        id: ProcessId,
+        (lookup, last): (Lookup<'_>, bool),
+        requests: &mut Requests,
+    ) -> (Vec<(RawStack, MonoNs)>, bool) {
+        let now = requests.now;
+        let mut changed = Vec::new();
+        let Some(process) = processes.get_mut(id) else { return (changed, false) };
+        if !process.queue.iter().any(|sample| sample.snapshot.is_some()) {
+            return (changed, false);
+        }
+        let mut queue = std::mem::take(&mut process.queue);
+        let (mut learned, mut of_use) = (std::mem::take(&mut process.learned), process.snapshots);
+        let was_worth_it = of_use.is_worth_it();
+        let limit = resolvable_until(process, now);
+        let asked = limit.max(MonoNs(now.0.saturating_sub(USUAL_DELAY_NS)));
+        for sample in queue.iter_mut().filter(|sample| sample.snapshot.is_some() && (last || sample.time < asked)) {
+            // Where its code lies is said with what its frames are.
+            if !last && !process.frames.is_settled(&sample.asked, sample.time) {
+                continue;
+            }
+            let rules = RowsThen::new(process, lookup, sample.time);
+            if !(last || sample.time < limit) {
+                self.deferred.ask(sample, &rules).note(&mut learned, &mut of_use);
+                continue;
+            }
+            let walked = self.stacks.words_of(sample.user);
+            let (finished, effects) = self.deferred.finish(sample, walked, (&rules, &learned), last);
+            effects.note(&mut learned, &mut of_use);
+            if let Finished::ByRows(frames, chain) = finished {
+                let from = frames.start;
+                sample.by_rows = frames;
+                if let Some((frames, stop)) = chain {
+                    sample.asked.follow((self.stacks.words_of(sample.user), &frames), from);
+                    (sample.user, sample.stop) = (self.stacks.intern(&frames), stop);
+                    changed.push((sample.user, sample.time));
+                }
+            }
+        }
+        let Some(process) = processes.get_mut(id) else { return (changed, false) };
+        (process.queue, process.learned, process.snapshots) = (queue, learned, of_use);
+        (changed, was_worth_it != of_use.is_worth_it())
+    }
+
+    /// Asks for names of stacks that finished walks have given.
+    pub(super) fn prefetch_changed(
+        &mut self,
+        process: &Process,
+        changed: Vec<(RawStack, MonoNs)>,
+        files: &mut Files,
+        requests: &mut Requests,
+    ) -> Met {
+        let mut met = Met::default();
+        for (user, time) in changed {
+            let of = (process, user, time);
+            let of_one = Self::prefetch_user(&self.stacks, &mut self.names, of, files, requests);
+            met.unnamed |= of_one.unnamed;
+            met.code.extend(of_one.code);
+        }
+        met
+    }
+
+    /// Resolves samples whose every announcement is known; with `last`, all. A sample with unnamed code is put aside: its
+    /// name may come as late as the runtime's exit.
+    pub(super) fn resolve_ready(
+        &mut self,
+        processes: &mut Processes,
+        files: &mut Files,
+        requests: &mut Requests,
+        last: bool,
+    ) {
+        let now = requests.now;
+        for process in processes.iter_mut().filter(|process| !process.queue.is_empty()) {
+            let limit = resolvable_until(process, now);
+            let mut queue = std::mem::take(&mut process.queue);
+            while let Some(sample) = queue.samples.front_mut() {
+                if !last {
+                    let in_time = now.0.saturating_sub(sample.time.0) < MAX_WAIT_NS;
+                    let unread = matches!(process.program, ProgramState::Asked);
+                    if sample.time >= limit || (in_time && (unread || Deferred::holds(sample))) {
+                        break;
+                    }
+                    match readiness(sample, process, &self.stacks, &mut self.names, files, requests) {
+                        Readiness::NotYet if in_time => break,
+                        // A walk that may still be finished goes with it.
+                        Readiness::Unnamed if self.unnamed < MAX_UNNAMED => {
+                            self.unnamed += 1;
+                            queue.unnamed.extend(queue.samples.pop_front());
+                            continue;
+                        }
+                        Readiness::NotYet | Readiness::Unnamed | Readiness::Ready => {}
+                    }
+                }
+                if let Some(sample) = queue.samples.pop_front() {
+                    self.resolve(sample, process, files);
+                }
+            }
+            if last {
+                self.unnamed -= queue.unnamed.len();
+                for sample in std::mem::take(&mut queue.unnamed) {
+                    self.resolve(sample, process, files);
+                }
+            }
+            process.queue = queue;
+        }
+        self.clear_stacks();
+    }
+
+    fn resolve(&mut self, mut sample: Pending, process: &mut Process, files: &Files) {
+        self.deferred.give_up(&mut sample);
+        let mut resolution = Resolution {
+            process,
+            names: &mut self.names,
+            files,
+            stacks: &self.stacks,
+            profile: &mut self.profile,
+            account: &mut self.account,
+        };
+        let anonymous = self.resolver.resolve(&sample, &mut resolution);
+        process.note_naming(&anonymous);
+        process.unnamed += anonymous.unnamed;
+        process.frames.named += anonymous.described;
+        process.interpreted += u64::from(anonymous.interpreted);
+        process.resolved += 1;
+        self.pending -= 1;
+    }
+
+    /// Whether every sample taken before `time` is in the profile.
+    pub(super) fn is_resolved_before(&self, processes: &Processes, time: MonoNs) -> bool {
+        let is_later = |sample: &Pending| sample.time >= time;
+        let queued = processes.iter().all(|process| process.queue.iter().all(is_later));
+        queued && !processes.awaits_before(time) && self.arrived.iter().all(|(_, sample)| is_later(sample))
+    }
+
+    /// Resolves all samples taken before `time` with what is known now.
+    pub(super) fn resolve_before(&mut self, processes: &mut Processes, files: &Files, time: MonoNs) {
+        for process in processes.iter_mut().filter(|process| !process.queue.is_empty()) {
+            let aside = process.queue.unnamed.len();
+            let due = process.queue.take_before(time);
+            self.unnamed -= aside - process.queue.unnamed.len();
+            for sample in due {
+                self.resolve(sample, process, files);
+            }
+        }
+        self.clear_stacks();
+    }
+
+    /// Resolves all samples of a process with what is known now.
+    pub(super) fn resolve_all_of(&mut self, processes: &mut Processes, id: ProcessId, files: &Files) {
+        let Some(process) = processes.get_mut(id).filter(|process| !process.queue.is_empty()) else { return };
+        let aside = process.queue.unnamed.len();
+        let due = process.queue.take_before(MonoNs(u64::MAX));
+        self.unnamed -= aside - process.queue.unnamed.len();
+        for sample in due {
+            self.resolve(sample, process, files);
+            self.account.samples.resolved_early += 1;
+        }
+    }
+
+    /// Wants to know which functions are in frames of waiting samples, as far as it is not known.
+    pub(super) fn want_listed(&self, processes: &mut Processes) {
+        for process in processes.iter_mut().filter(|process| process.is_live() && !process.queue.is_empty()) {
+            let mut queue = std::mem::take(&mut process.queue);
+            for sample in queue.iter_mut() {
+                want_listed(sample, process, &self.stacks);
+            }
+            process.queue = queue;
+        }
+    }
+
+    /// Asks for every name that a waiting sample will need.
+    pub(super) fn want_all(&mut self, processes: &Processes, files: &mut Files, requests: &mut Requests) {
+        for process in processes.iter().filter(|process| !process.queue.is_empty()) {
+            for sample in process.queue.iter() {
+                for key in kernel_keys(&self.stacks, sample) {
+                    self.names.want(key);
+                }
+                let of = (process, sample.user, sample.time);
+                Self::prefetch_user(&self.stacks, &mut self.names, of, files, requests);
+            }
+        }
+    }
+
+    /// The profile is another one.
+    pub(super) fn clear_profile(&mut self) {
+        self.resolver.clear_frames();
+    }
+
+    /// Whether samples must be resolved to make room.
+    pub(super) fn is_full(&self) -> bool {
+        self.pending > MAX_PENDING || self.stacks.is_full()
+    }
+
+    /// Makes room: the oldest samples are resolved with what is known now.
+    pub(super) fn resolve_early(&mut self, processes: &mut Processes, files: &Files) {
+        let queued = processes.iter().flat_map(|process| process.queue.iter());
+        let mut times: Vec<MonoNs> = queued.map(|sample| sample.time).collect();
+        let until = match times.len() > EARLY_BATCH && !self.stacks.is_full() {
+            true => MonoNs(times.select_nth_unstable(EARLY_BATCH).1.0.saturating_add(1)),
+            false => MonoNs(u64::MAX),
+        };
+        let before = self.pending;
+        self.resolve_before(processes, files, until);
+        self.account.samples.resolved_early += (before - self.pending) as u64;
+    }
+
+    /// Raw stacks are needed as long as a sample waits; a few are kept, because they come again.
+    fn clear_stacks(&mut self) {
+        if self.pending == 0 && self.arrived.is_empty() && self.stacks.words() >= KEPT_STACK_WORDS {
+            self.stacks.clear();
+        }
+    }
+
+    /// Raw stacks of samples that have been resolved go. On a busy machine some sample waits always.
+    pub(super) fn compact_stacks(&mut self, processes: &mut Processes) {
+        if self.stacks.words() < self.next_compaction.max(KEPT_STACK_WORDS) || !self.arrived.is_empty() {
+            return;
+        }
+        let mut kept = Stacks::default();
+        for sample in processes.pending_mut() {
+            sample.kernel = kept.intern(self.stacks.words_of(sample.kernel));
+            sample.user = kept.intern(self.stacks.words_of(sample.user));
+        }
+        self.next_compaction = kept.words() * 2;
+        self.stacks = kept;
+    }
+
+    /// Processes were evicted.
+    pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
+        self.resolver.retain(wanted);
+    }
+
+    /// Makes the profile's tables anew, without what no row refers to.
+    pub(super) fn compact_profile(&mut self) {
+        self.profile.compact();
+        self.resolver.clear_frames();
+    }
+
+    /// Frames and names that are remembered for the profile.
+    pub(super) fn remembered(&self) -> usize {
+        self.resolver.remembered()
+    }
+
+    /// What became of stack snapshots.
+    pub(super) fn deferred_stats(&self, processes: &Processes) -> crate::account::DeferredStats {
+        let given_up = processes.iter().filter(|process| !process.snapshots.is_worth_it()).count();
+        crate::account::DeferredStats { processes_given_up: given_up, ..self.deferred.stats() }
+    }
+}
+
+/// What in stacks asks for more to be read.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    /// There is generated code without a name.
+    pub(super) unnamed: bool,
+    /// Addresses of code that the runtime's tables name, whose instructions say more.
+    pub(super) code: Vec<u64>,
+    /// What is to be asked about frames in code that the runtime lists.
+    pub(super) listed: Vec<(u16, FrameAsk)>,
+}
+
+/// Samples from before this time can be resolved: every record up to it is known, or was waited for long enough.
+fn resolvable_until(process: &Process, now: MonoNs) -> MonoNs {
+    let waited_enough = MonoNs(now.0.saturating_sub(MAX_WAIT_NS));
+    // Where there is a dump, the tables are not read.
+    let tables = process.tables.known_until().filter(|_| !process.announcements.has_dump());
+    let until = process.announcements.known_until().into_iter().chain(tables).min();
+    until.map_or(now, |until| until.max(waited_enough))
+}
+
+/// Asks for code that walks have met and nothing is known about, of every process; and for a perf map that may name it:
+/// one is made when the first code is, and is not looked for a second later.
+pub(super) fn ask_learned(processes: &mut Processes, files: &mut Files, requests: &mut Requests) {
+    for process in processes.iter_mut().filter(|process| process.is_live() && process.learned.is_wanting()) {
+        if !process.announcements.has_perf_map() && !process.tables.are_found() {
+            Announcements::look_for_perf_map(process, files, requests);
+        }
+        Learned::ask(process, requests);
+    }
+}

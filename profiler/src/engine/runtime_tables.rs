@@ -1,0 +1,356 @@
+//! What a process' runtime knows of its own code, read from its tables again and again.
+//!
+//! A reading says what was there at some time between its begin and its end. So code counts from the end of the reading
+//! before it was found, where there was nothing then; in the place of other code, only from the end of the reading that
+//! has found it; and until the begin of the last one that has found it still there. A sample waits for the reading after
+//! it.
+
+use std::collections::BTreeMap;
+
+use jitprof_common::units::{Avma, MonoNs, Pid};
+use jitprof_jitdump::code::{CodeLoad, CodeOrigin, SourceRows};
+
+use crate::account::TablesAccount;
+use crate::engine::border::{AnswerBody, Output, Request};
+use crate::engine::requests::{Purpose, Requests};
+use crate::process::ProcessId;
+use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, RuntimeRead};
+
+/// Least time between two readings of one process: in a run, and in a continuous recording.
+const PAUSE_NS: u64 = 100_000_000;
+const CONTINUOUS_PAUSE_NS: u64 = 1_000_000_000;
+/// After a reading it rests for so many times the CPU time that the reading took...
+const REST: u64 = 49;
+/// ...but no longer than this, for samples wait for the next one.
+const MAX_PAUSE_NS: u64 = 5_000_000_000;
+/// How long a process in which no tables were found is not looked at again; it doubles each time.
+const FIRST_RETRY_NS: u64 = 2_000_000_000;
+const MAX_RETRY_NS: u64 = 600_000_000_000;
+/// Readings one after another that do not come to their end before samples wait for them no more, and nothing of what was
+/// read before is believed any more.
+const MAX_INCOMPLETE: u32 = 8;
+/// The same of readings that nothing is heard of; for those no sample waits.
+const MAX_MISSED: u32 = 3;
+/// Pieces of code of one process; a large JVM has 50,000.
+const MAX_PIECES: usize = 1 << 17;
+
+/// How far it is known whether a process has such tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    /// There were none when it was looked last.
+    None,
+    /// There are.
+    Found,
+    /// They cannot be read, or no longer.
+    Over,
+}
+
+/// A piece of code that the last reading has found.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    size: u32,
+    since: MonoNs,
+}
+
+/// What a reading has brought.
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    /// In their order.
+    pub(super) changes: Vec<Change>,
+    /// There is something to name code now, which there was not before.
+    pub(super) is_first: bool,
+}
+
+/// A change of what code there is.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// This is there, with frames like this.
+    Load(CodeLoad, FoundFrame),
+    /// This is gone.
+    Unload {
+        /// Since when.
+        time: MonoNs,
+        /// First byte.
+        start: Avma,
+        /// Length in bytes.
+        size: u64,
+    },
+}
+
+/// The tables of one process.
+#[derive(Debug, Default)]
+pub(super) struct RuntimeTables {
+    state: State,
+    /// Code without a name was met that they may name.
+    wanted: bool,
+    /// Of which program a reading is on its way.
+    reading: Option<MonoNs>,
+    /// The last reading that came to its end, between these times.
+    last: Option<(MonoNs, MonoNs)>,
+    incomplete: u32,
+    missed: u32,
+    /// What the reader remembers is not what is known here.
+    is_void: bool,
+    hurried: bool,
+    /// Not before this time again.
+    next_at: MonoNs,
+    retry_ns: u64,
+    pieces: BTreeMap<u64, Piece>,
+    /// Frames are asked about, with these words.
+    capture: Option<Capture>,
+    /// There are lists, too.
+    lists: bool,
+    /// What a dump names is compared with what frames are asked about.
+    compares: bool,
+    account: TablesAccount,
+}
+
+impl RuntimeTables {
+    /// Code without a name was met, or a runtime that has such tables.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Until when it is known what there was; nothing if nothing is to be waited for.
+    pub(super) fn known_until(&self) -> Option<MonoNs> {
+        match self.state {
+            State::Unknown if self.missed == 0 && (self.reading.is_some() || self.wanted) => Some(MonoNs(0)),
+            State::Found if self.lists && self.incomplete < MAX_INCOMPLETE && self.missed == 0 => {
+                Some(self.last.map_or(MonoNs(0), |(begun, _)| begun))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether they have been read.
+    pub(super) fn are_found(&self) -> bool {
+        self.account.readings > 0
+    }
+
+    /// What samples are to take along, if frames are asked about one by one; `has_dump`: a dump names them.
+    pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
+        self.capture.as_ref().filter(|_| self.state == State::Found && self.are_read(has_dump))
+    }
+
+    /// Frames are asked about also where a dump names them, if that is wanted.
+    pub(super) fn compare(&mut self, compares: bool) {
+        self.compares = compares;
+    }
+
+    /// Whether they are to be read of a process that has a dump, or none.
+    pub(super) fn are_read(&self, has_dump: bool) -> bool {
+        !has_dump || (self.compares && !self.lists)
+    }
+
+    /// Whether there were no lists, and all frames were asked about one by one, at any time.
+    pub(super) fn ask_frames(&self) -> bool {
+        self.capture.is_some() && !self.lists
+    }
+
+    /// Whether what they said of a time was not looked at again afterwards.
+    pub(super) fn is_unconfirmed(&self, time: MonoNs) -> bool {
+        self.last.is_none_or(|(begun, _)| begun < time)
+    }
+
+    /// Has them read, if that is due: code without a name was met, or the process has run since they were read.
+    pub(super) fn poll(&mut self, (id, via, since): (ProcessId, Pid, MonoNs), ran_at: MonoNs, requests: &mut Requests) {
+        let is_due = match self.state {
+            State::Unknown if self.missed == 0 => self.wanted,
+            State::Unknown | State::None => self.wanted && requests.now >= self.next_at,
+            State::Found if !self.lists => false,
+            State::Found => requests.now >= self.next_at && self.is_unconfirmed(ran_at),
+            State::Over => false,
+        };
+        if is_due && self.reading.is_none() {
+            if std::mem::take(&mut self.is_void) {
+                requests.output(Output::DropRuntime(id));
+            }
+            self.reading = Some(since);
+            self.wanted = false;
+            requests.ask(Purpose::Runtime(id, since), Request::ReadRuntime { via, process: id, since });
+        }
+    }
+
+    /// The next reading does not wait until the last one's rest is over. One that did not come to its end, or of which nothing
+    /// was heard, is tried again in its own time.
+    pub(super) fn look_at_once(&mut self, now: MonoNs) {
+        if self.incomplete == 0 && self.missed == 0 && self.state == State::Found {
+            self.next_at = self.next_at.min(now);
+        }
+    }
+
+    /// Whether a reading is on its way. Its reader is asked one thing at a time.
+    pub(super) fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    /// Whether no further sample comes.
+    pub(super) fn is_hurried(&self) -> bool {
+        self.hurried
+    }
+
+    /// From now on they are read at once: no further sample comes.
+    pub(super) fn hurry(&mut self) {
+        self.next_at = MonoNs(0);
+        self.hurried = true;
+    }
+
+    /// The process has ended, or runs another program.
+    pub(super) fn close(&mut self, id: ProcessId, requests: &mut Requests) {
+        if self.state == State::Found {
+            requests.output(Output::DropRuntime(id));
+        }
+        self.state = State::Over;
+        self.pieces.clear();
+    }
+
+    /// Takes up a reading of the program that runs since a time, made between two times.
+    pub(super) fn take(
+        &mut self,
+        since: MonoNs,
+        body: AnswerBody,
+        (begun, done): (MonoNs, MonoNs),
+        least_pause: MonoNs,
+        requests: &mut Requests,
+    ) -> Brought {
+        let mut brought = Brought::default();
+        if self.reading.take_if(|program| *program == since).is_none() || self.state == State::Over {
+            return brought;
+        }
+        let AnswerBody::Runtime(Some(read)) = body else {
+            self.missed(&mut brought.changes, requests);
+            return brought;
+        };
+        // What does not come to its end is tried less and less often.
+        let dear = read.cpu_ns.saturating_mul(REST << self.incomplete.min(MAX_INCOMPLETE));
+        let pause = dear.clamp(least_pause.0, MAX_PAUSE_NS);
+        let pause = if self.hurried && !read.incomplete { 0 } else { pause };
+        self.next_at = MonoNs(requests.now.0.saturating_add(pause));
+        self.account.runtime = read.runtime.clone().unwrap_or_default();
+        if let Some(problem) = &read.problem {
+            requests.remark(format!("{problem}: the code of such processes is not named by what they know themselves"));
+            self.disbelieve(&mut brought.changes);
+            self.state = State::Over;
+            return brought;
+        }
+        if read.runtime.is_none() && read.incomplete {
+            self.missed(&mut brought.changes, requests);
+            return brought;
+        }
+        if read.runtime.is_none() {
+            self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
+            self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
+            self.state = State::None;
+            return brought;
+        }
+        self.missed = 0;
+        brought.is_first = self.state != State::Found || self.capture != read.capture;
+        self.state = State::Found;
+        self.capture = read.capture.clone();
+        self.lists = read.lists || read.capture.is_none();
+        self.take_changes(*read, (begun, done), &mut brought);
+        brought
+    }
+
+    /// Nothing was read: somebody is stuck at it, or at what lies on the way. It is tried again.
+    fn missed(&mut self, changes: &mut Vec<Change>, requests: &mut Requests) {
+        self.missed = self.missed.saturating_add(1);
+        self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
+        self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
+        self.wanted = true;
+        // The last answer may have been lost on its way, and the reader remembers it as said.
+        self.is_void |= self.state == State::Found;
+        if self.missed == MAX_MISSED {
+            self.disbelieve(changes);
+        }
+    }
+
+    /// What was read before is not known to be there any more.
+    fn disbelieve(&mut self, changes: &mut Vec<Change>) {
+        for start in self.pieces.keys().copied().collect::<Vec<_>>() {
+            self.unload(start, changes);
+        }
+        self.last = None;
+        self.is_void = self.state == State::Found;
+    }
+
+    fn take_changes(&mut self, read: RuntimeRead, (begun, done): (MonoNs, MonoNs), brought: &mut Brought) {
+        self.account.readings += 1;
+        self.account.cpu_ns += read.cpu_ns;
+        if read.anew {
+            self.disbelieve(&mut brought.changes);
+            self.is_void = false;
+        }
+        // Where something was at the reading before, it may have been there until just before what has taken its place.
+        // What was there is only known of readings that came to their end.
+        let before = self.last.filter(|_| self.incomplete == 0 && !read.incomplete).map(|(_, done)| done);
+        let mut gone = BTreeMap::new();
+        for change in read.changes {
+            match change {
+                CodeChange::Unloaded(start) => {
+                    if let Some(end) = self.unload(start.0, &mut brought.changes) {
+                        gone.insert(start.0, end);
+                    }
+                }
+                CodeChange::Loaded(found) => {
+                    let end = found.start.0.saturating_add(u64::from(found.size));
+                    let in_place = gone.range(..end).next_back().is_some_and(|(_, gone_end)| *gone_end > found.start.0);
+                    let since = before.filter(|_| !in_place).unwrap_or(done);
+                    self.load(found, since, &mut brought.changes);
+                }
+            }
+        }
+        if read.incomplete {
+            self.incomplete = self.incomplete.saturating_add(1);
+            if self.incomplete == MAX_INCOMPLETE {
+                self.disbelieve(&mut brought.changes);
+            }
+        } else {
+            (self.incomplete, self.retry_ns) = (0, 0);
+            self.last = Some((begun, done));
+        }
+    }
+
+    fn load(&mut self, found: FoundCode, since: MonoNs, changes: &mut Vec<Change>) {
+        if self.pieces.len() >= MAX_PIECES {
+            self.account.left_out += 1;
+            return;
+        }
+        self.pieces.insert(found.start.0, Piece { size: found.size, since });
+        self.account.loads += 1;
+        let load = CodeLoad {
+            time: since,
+            start: found.start,
+            size: u64::from(found.size),
+            name: found.name,
+            code_index: u64::from(found.number),
+            lines: SourceRows::default(),
+            unit: None,
+            eh_frame: None,
+            code: None,
+            origin: CodeOrigin::Runtime,
+        };
+        changes.push(Change::Load(load, found.frame));
+    }
+
+    /// Ends a piece where it was seen last. Returns its end, if there was one.
+    fn unload(&mut self, start: u64, changes: &mut Vec<Change>) -> Option<u64> {
+        let Piece { size, since } = self.pieces.remove(&start)?;
+        let seen = self.last.map_or(since, |(begun, _)| begun.max(since));
+        changes.push(Change::Unload { time: seen, start: Avma(start), size: u64::from(size) });
+        Some(start.saturating_add(u64::from(size)))
+    }
+
+    /// For the account, if they were found.
+    pub(super) fn account(&self) -> Option<TablesAccount> {
+        (self.account.readings > 0 || !self.account.runtime.is_empty()).then(|| self.account.clone())
+    }
+}
+
+/// The least pause between two readings.
+pub(super) fn least_pause(continuous: bool) -> MonoNs {
+    MonoNs(if continuous { CONTINUOUS_PAUSE_NS } else { PAUSE_NS })
+}

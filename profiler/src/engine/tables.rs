@@ -1,0 +1,367 @@
+//! The BPF program's tables, as far as they are decided here: where rows and regions lie, which page and which process
+//! has which of them.
+//!
+//! A reader never sees a half-written table: rows are written into elements that no reader knows, then published by
+//! one update whose value is a single word, and the elements they replace are used again only after a grace of a
+//! second, longer than any sample takes. Behind it a new epoch begins: rows that walks have kept from the tables before
+//! are not believed any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jitprof_common::row::Row;
+use jitprof_common::table::{
+    Epochs, MAX_PAGE_ROWS, MAX_PAGES, MAX_PROCESSES, MAX_REGIONS, PAGE_BITS, PageKey, Region, Span,
+};
+use jitprof_common::taken::{FrameSpec, MAX_SPECS, MAX_TAKES};
+use jitprof_common::units::{MonoNs, Pid};
+use rustc_hash::FxHashMap;
+
+use crate::account::TableStats;
+use crate::engine::border::{Output, PageNumber, Refused, TableUpdate};
+use crate::engine::extents::Extents;
+use crate::engine::requests::Requests;
+use crate::process::open::FileId;
+use crate::profile::{Holder, Shares};
+
+/// How long after pages were refused they are tried again, and how many of them at a time.
+const RETRY_NS: u64 = 1_000_000_000;
+const RETRIED_AT_A_TIME: usize = 256;
+
+/// The memory in which rows and regions lie. The engine decides what is written where.
+pub trait TableMemory: Send {
+    /// Writes encoded rows from element `first` on.
+    fn write_rows(&mut self, first: u32, rows: &[u64]);
+
+    /// Writes regions from element `first` on.
+    fn write_regions(&mut self, first: u32, regions: &[Region]);
+
+    /// The encoded row that holds at an address of a file, whose page's rows are this span, as the BPF program finds it.
+    fn find_row(&self, file: FileId, address: u64, span: Span) -> Option<u64>;
+}
+
+/// Finds a row as the BPF program does: the last one that does not begin above the address.
+pub fn search_rows(span: Span, address: u64, mut read: impl FnMut(u32) -> u64) -> Option<u64> {
+    let pc_low = address & ((1 << PAGE_BITS) - 1);
+    let (mut low, mut high) = (0, span.count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if u64::from(Row(read(span.first + middle)).pc_low()) <= pc_low {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    (low > 0).then(|| read(span.first + low - 1))
+}
+
+/// How large the tables are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TableSizes {
+    /// Elements for rows.
+    pub rows: u32,
+    /// Elements for regions.
+    pub regions: u32,
+}
+
+/// What is taken along with frames.
+struct Spec {
+    what: FrameSpec,
+    /// With those of how many processes.
+    users: usize,
+    /// Who came with it first.
+    holder: Holder,
+}
+
+/// The tables of all processes.
+pub(super) struct Tables {
+    memory: Box<dyn TableMemory>,
+    rows: Extents,
+    regions: Extents,
+    pages: FxHashMap<PageKey, Span>,
+    /// Pages that the kernel has not taken. Their rows are written, so that they can be tried again as they are.
+    refused: BTreeMap<PageNumber, Span>,
+    retried_at: MonoNs,
+    /// Where to go on with them.
+    retry_from: PageNumber,
+    processes: FxHashMap<Pid, Span>,
+    /// What is taken along with frames, and with those of how many processes.
+    specs: Vec<Spec>,
+    takes: FxHashMap<Pid, (u32, Holder)>,
+    /// Whose they are: of the descriptions, that are used, and of the processes.
+    spec_shares: Shares,
+    take_shares: Shares,
+    last_object: u32,
+    publication: u64,
+    changed: bool,
+    stats: TableStats,
+}
+
+impl Tables {
+    /// Empty tables.
+    pub(super) fn new(sizes: TableSizes, memory: Box<dyn TableMemory>) -> Self {
+        let bytes = u64::from(sizes.rows) * 8 + u64::from(sizes.regions) * size_of::<Region>() as u64;
+        Self {
+            memory,
+            rows: Extents::new(sizes.rows),
+            regions: Extents::new(sizes.regions),
+            pages: FxHashMap::default(),
+            refused: BTreeMap::new(),
+            retried_at: MonoNs(0),
+            retry_from: PageNumber { object: 0, page: 0 },
+            processes: FxHashMap::default(),
+            specs: Vec::new(),
+            takes: FxHashMap::default(),
+            spec_shares: Shares::default(),
+            take_shares: Shares::default(),
+            last_object: 0,
+            publication: 0,
+            changed: false,
+            stats: TableStats { rows_capacity: sizes.rows, bytes, ..TableStats::default() },
+        }
+    }
+
+    /// A number that no object has had, for a file's rows or a process' generated code.
+    pub(super) fn new_object(&mut self) -> u32 {
+        // After 4 billion numbers they begin anew, and 0 stays none.
+        self.last_object = self.last_object.checked_add(1).unwrap_or(1);
+        self.last_object
+    }
+
+    /// Publishes the rows of a page, encoded and sorted, in place of those before; `count` of them, of which a replayed
+    /// capture has none. Without rows, or when there is no room, the page has none. Returns whether it has what was asked
+    /// for. A process that has the object mapped goes by what it had until [`Tables::change_code`] or
+    /// [`Tables::set_regions`] is called for it.
+    pub(super) fn set_page(&mut self, key: PageKey, rows: &[u64], count: u32, requests: &mut Requests) -> bool {
+        if let Some(span) = self.refused.remove(&key.into()) {
+            self.rows.retire(span, requests.now);
+        }
+        let has_room = self.page_count() < MAX_PAGES as usize || self.pages.contains_key(&key);
+        let span = match count {
+            1..=MAX_PAGE_ROWS if has_room => self.rows.take(count),
+            _ => None,
+        };
+        let old = match span {
+            Some(span) => {
+                self.memory.write_rows(span.first, rows);
+                self.pages.insert(key, span)
+            }
+            None => self.pages.remove(&key),
+        };
+        if span.is_some() || old.is_some() {
+            self.changed = true;
+            requests.output(Output::Table(TableUpdate::Page(key, span)));
+        }
+        if let Some(old) = old {
+            self.rows.retire(old, requests.now);
+        }
+        let complete = span.is_some() || count == 0;
+        self.stats.pages_refused += u64::from(!complete);
+        complete
+    }
+
+    /// The kernel has not taken an update: what it was for is walked by frame pointer. A page is tried again.
+    pub(super) fn refused(&mut self, refused: Refused, now: MonoNs) {
+        match refused {
+            Refused::Page(page) => {
+                if let Some(span) = self.pages.remove(&page.into()) {
+                    self.stats.pages_refused += 1;
+                    self.refused.insert(page, span);
+                }
+            }
+            Refused::Take(pid) => drop(self.drop_take(pid)),
+            Refused::Regions(pid) => {
+                if let Some(span) = self.processes.remove(&pid) {
+                    self.stats.processes_refused += 1;
+                    self.regions.retire(span, now);
+                }
+            }
+        }
+    }
+
+    /// Publishes again what the kernel has not taken, some of it, a while later. Returns the objects whose pages they are.
+    pub(super) fn retry(&mut self, requests: &mut Requests) -> BTreeSet<u32> {
+        let now = requests.now;
+        if self.refused.is_empty() || now.0.saturating_sub(self.retried_at.0) < RETRY_NS {
+            return BTreeSet::new();
+        }
+        self.retried_at = now;
+        let (before, behind) = (self.refused.range(..self.retry_from), self.refused.range(self.retry_from..));
+        let again: Vec<PageNumber> = behind.chain(before).map(|(page, _)| *page).take(RETRIED_AT_A_TIME).collect();
+        let mut objects = BTreeSet::new();
+        for page in again {
+            let Some(span) = self.refused.remove(&page) else { continue };
+            self.retry_from = PageNumber { page: page.page.saturating_add(1), ..page };
+            let key = PageKey::from(page);
+            self.pages.insert(key, span);
+            self.changed = true;
+            requests.output(Output::Table(TableUpdate::Page(key, Some(span))));
+            objects.insert(key.object);
+        }
+        objects
+    }
+
+    /// Pages that are in the kernel's table, or shall be.
+    fn page_count(&self) -> usize {
+        self.pages.len() + self.refused.len()
+    }
+
+    /// Pages of a process' generated code have changed.
+    pub(super) fn change_code(&mut self, pid: Pid, requests: &mut Requests) {
+        self.changed = true;
+        requests.output(Output::Table(TableUpdate::Epoch(pid, Epochs::CODE)));
+    }
+
+    /// Publishes a process' executable mappings, sorted by address and without overlap. Without any, or when there is
+    /// no room, the process is walked by frame pointers. Returns whether it has what was asked for.
+    pub(super) fn set_regions(&mut self, pid: Pid, regions: &[Region], requests: &mut Requests) -> bool {
+        let has_room = self.processes.len() < MAX_PROCESSES as usize || self.processes.contains_key(&pid);
+        let span = match u32::try_from(regions.len()) {
+            Ok(count @ 1..=MAX_REGIONS) if has_room => self.regions.take(count),
+            _ => None,
+        };
+        let old = match span {
+            Some(span) => {
+                self.memory.write_regions(span.first, regions);
+                self.processes.insert(pid, span)
+            }
+            None => self.processes.remove(&pid),
+        };
+        if span.is_some() || old.is_some() {
+            self.changed = true;
+            requests.output(Output::Table(TableUpdate::Regions(pid, span)));
+        }
+        requests.output(Output::Table(TableUpdate::Epoch(pid, Epochs::MAPPINGS)));
+        if let Some(old) = old {
+            self.regions.retire(old, requests.now);
+        }
+        let complete = span.is_some() || regions.is_empty();
+        self.stats.processes_refused += u64::from(!complete);
+        complete
+    }
+
+    /// Publishes what is taken along with a process' frames; nothing: nothing is. Returns whether there was room.
+    pub(super) fn set_take(
+        &mut self,
+        (pid, holder): (Pid, Holder),
+        spec: Option<&FrameSpec>,
+        requests: &mut Requests,
+    ) -> bool {
+        let had = self.drop_take(pid);
+        let room = (self.takes.len(), MAX_TAKES as usize);
+        let may_take = self.take_shares.may_take(Some(holder), 1, room);
+        let index = spec.filter(|_| may_take).and_then(|spec| self.spec(spec, holder, requests));
+        if let Some(index) = index {
+            self.takes.insert(pid, (index, holder));
+            self.take_shares.take(Some(holder), 1);
+        }
+        if had || index.is_some() {
+            requests.output(Output::Table(TableUpdate::Take(pid, index)));
+        }
+        index.is_some() || spec.is_none()
+    }
+
+    fn drop_take(&mut self, pid: Pid) -> bool {
+        let Some((index, holder)) = self.takes.remove(&pid) else { return false };
+        self.take_shares.give_back(Some(holder), 1);
+        if let Some(spec) = self.specs.get_mut(index as usize) {
+            spec.users -= 1;
+            if spec.users == 0 {
+                self.spec_shares.give_back(Some(spec.holder), 1);
+            }
+        }
+        true
+    }
+
+    /// Processes with the same build of a runtime have the same; one that nobody uses makes room for another.
+    fn spec(&mut self, what: &FrameSpec, holder: Holder, requests: &mut Requests) -> Option<u32> {
+        let known = self.specs.iter().position(|known| known.what == *what);
+        let is_used = known.and_then(|at| self.specs.get(at)).is_some_and(|spec| spec.users > 0);
+        let used = self.specs.iter().filter(|spec| spec.users > 0).count();
+        if !is_used {
+            if !self.spec_shares.may_take(Some(holder), 1, (used, MAX_SPECS as usize)) {
+                return None;
+            }
+            self.spec_shares.take(Some(holder), 1);
+        }
+        let full = self.specs.len() >= MAX_SPECS as usize;
+        let at = known.or_else(|| match full {
+            true => self.specs.iter().position(|spec| spec.users == 0),
+            false => Some(self.specs.len()),
+        })?;
+        let new = Spec { what: *what, users: 0, holder };
+        match self.specs.get_mut(at) {
+            Some(spec) if spec.users > 0 => {}
+            Some(unused) => *unused = new,
+            None => self.specs.push(new),
+        }
+        let index = u32::try_from(at).ok()?;
+        if known.is_none() {
+            requests.output(Output::Table(TableUpdate::Spec(index, *what)));
+        }
+        self.specs.get_mut(at)?.users += 1;
+        Some(index)
+    }
+
+    /// The number that the next publication will have.
+    pub(super) fn next_publication(&self) -> u64 {
+        self.publication + 1
+    }
+
+    /// Asks when what has changed will be in force. Returns the number of that publication, if anything has.
+    pub(super) fn publish(&mut self, requests: &mut Requests) -> Option<u64> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        self.publication += 1;
+        requests.output(Output::Publish(self.publication));
+        Some(self.publication)
+    }
+
+    /// The row that holds at an address of a file's object, as the BPF program finds it; [`Row::GAP`] without one.
+    pub(super) fn row(&self, (file, object): (FileId, u32), address: u64) -> Row {
+        let Ok(page) = u32::try_from(address >> PAGE_BITS) else { return Row::GAP };
+        let Some(span) = self.pages.get(&PageKey { object, page }) else { return Row::GAP };
+        self.memory.find_row(file, address, *span).map_or(Row::GAP, Row)
+    }
+
+    /// Makes room of what was replaced a while ago.
+    pub(super) fn reclaim(&mut self, now: MonoNs) {
+        self.rows.reclaim(now);
+        self.regions.reclaim(now);
+    }
+
+    /// Rows that can be taken now.
+    pub(super) fn free_rows(&self) -> u32 {
+        self.stats.rows_capacity.saturating_sub(self.rows.used())
+    }
+
+    /// Rows that there can be.
+    pub(super) fn capacity(&self) -> u32 {
+        self.stats.rows_capacity
+    }
+
+    /// Whether this many rows in this many pages have room now. In pieces they may not: the room may be in pieces, too.
+    pub(super) fn has_room(&self, rows: u32, pages: usize) -> bool {
+        self.free_rows() >= rows && (MAX_PAGES as usize).saturating_sub(self.page_count()) >= pages
+    }
+
+    /// Asserts that what is used is what somebody has or what is in its grace, and no element has two owners.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_sound(&self) {
+        self.rows.assert_owned(self.pages.values().chain(self.refused.values()));
+        assert!(self.refused.keys().all(|page| !self.pages.contains_key(&PageKey::from(*page))));
+        self.regions.assert_owned(self.processes.values());
+        let users = |at: usize| self.takes.values().filter(|(take, _)| *take as usize == at).count();
+        assert!(self.specs.iter().enumerate().all(|(at, spec)| spec.users == users(at)));
+    }
+
+    /// Whether rows have been given back that can be taken when their grace is over.
+    pub(super) fn is_returning(&self) -> bool {
+        self.rows.is_returning()
+    }
+
+    /// Use of the tables.
+    pub(super) fn stats(&self) -> TableStats {
+        TableStats { rows: self.rows.used(), regions: self.regions.used(), pages: self.pages.len(), ..self.stats }
+    }
+}

@@ -1,0 +1,514 @@
+//! Frames that a runtime is asked about one by one, with words that samples bring along.
+
+use jitprof_common::snapshot::SnapshotHeader;
+use jitprof_common::table::Region;
+use jitprof_common::taken::{MAX_SPECS, MAX_TAKES, MAX_WORDS};
+use jitprof_common::units::{FileOffset, Pid};
+use jitprof_common::unwind::PcKind;
+
+use super::stories::*;
+use crate::engine::EngineOptions;
+use crate::engine::border::{FrameWords, Request, StackSnapshot, TakenWords};
+use crate::engine::frames::{Asked, MAX_FRAMES};
+use crate::engine::world::machine::{file_mapping, memory_mapping};
+use crate::engine::world::{Fate, MS, World, options, raw_sample};
+use crate::process::procfs::Status;
+use crate::profile::FrameId;
+use crate::runtime::{Capture, FoundCode, FoundFrame, FrameAsk, TakeRead};
+
+const PID: u32 = 100;
+const OTHER: u32 = 101;
+/// The runtime's own code that runs functions: `helper`, from which `main` is called here.
+const OWN: u64 = HELPER - 0x10;
+const OWN_SIZE: u64 = 0x800;
+
+/// A process whose runtime has functions by a word of their frames, and lists none of them.
+fn v8(world: &mut World, pid: u32, functions: &[(u64, &str)]) {
+    app(world, pid);
+    let runtime = &mut world.machine.processes.get_mut(&pid).unwrap().runtime;
+    runtime.name = Some("V8 11.3.244".to_owned());
+    let slots = TakeRead { base: None, offset: -40, words: 5, to: 0, tagged: false };
+    let code = vec![(avma(OWN), OWN_SIZE)];
+    runtime.capture = Some(Capture { reads: vec![slots], key: 1, code, generated: None });
+    runtime.functions = functions.iter().map(|(word, name)| (*word, (*name).to_owned())).collect();
+}
+
+/// A sample now, with these words of its frames; returns when that was.
+fn sample(world: &mut World, stack: &[u64], words: &[(u16, u64)]) -> u64 {
+    world.run_for(1);
+    let mut sample = raw_sample(world.now, PID, stack, None);
+    let frame = |(index, word): &(u16, u64)| {
+        let mut words = [0; MAX_WORDS];
+        words[3] = *word;
+        FrameWords { index: *index, reads: 1, words }
+    };
+    sample.taken = Some(Box::new(TakenWords { registers: None, frames: words.iter().map(frame).collect() }));
+    world.give(&sample);
+    (world.now.0 - ms(0).0) / MS
+}
+
+/// What was asked about frames, request by request.
+fn asked(world: &World) -> Vec<Vec<FrameAsk>> {
+    let of =
+        |what: &Request| if let Request::DescribeFrames { frames, .. } = what { Some(frames.clone()) } else { None };
+    world.asked.iter().filter_map(of).collect()
+}
+
+fn hold_answers(world: &mut World) {
+    let held = |what: &Request| matches!(what, Request::DescribeFrames { .. });
+    world.decide = Box::new(move |what| if held(what) { Fate::Hold } else { Fate::Answer });
+}
+
+#[test]
+fn frames_are_named_by_words_of_theirs_and_asked_about_once() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(1, "JS:*outer a.js:1:1;JS:*inlined a.js:2:2"), (2, "JS:~run a.js:9:1")]);
+    world.follow(&[PID]);
+    let takes = |world: &World, at| world.kernel.region(PID, at).unwrap().flags & Region::TAKE != 0;
+    let around = [JIT, OWN - 1, OWN, OWN + OWN_SIZE - 1, OWN + OWN_SIZE, MAIN].map(|at| takes(&world, at));
+    assert_eq!(around, [true, false, true, true, false, false]);
+    let spec = world.kernel.specs[&world.kernel.takes[&Pid(PID)]];
+    assert_eq!((spec.reads[0].offset, spec.reads[0].words, spec.reads[1].words), (-40, 5, 0));
+    let stack_of = [JIT + 8, HELPER + 8, MAIN, START];
+    let times = [(); 3].map(|()| sample(&mut world, &stack_of, &[(0, 1), (1, 2)]));
+    world.run_for(300);
+    assert_eq!(world.engine.progress().waiting, 0);
+    let account = world.finish().account.clone();
+    for time in times {
+        assert_eq!(stack(&world, PID, time), "_start;main;run;outer;inlined");
+    }
+    let asked = asked(&world);
+    assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), [2]);
+    assert_eq!((asked[0][0].in_module, asked[0][1].in_module), (None, Some(avma(HELPER + 8))));
+    assert_eq!((account.jit.named.runtime, account.jit.leaves_named, account.jit.unnamed_total()), (6, 3, 0));
+    let text = account.to_string();
+    assert!(text.contains("app (100): V8 11.3.244, 6 frames named in 1 looks of 2 ms"), "{text}");
+}
+
+#[test]
+fn a_copy_of_the_runtime_s_own_code_is_looked_at_as_the_first() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:~run a.js:9:1")]);
+    let mut copy = mapped(&world, 0x5000_0000, "/bin/app");
+    (copy.end, copy.file_offset) = (avma(0x5000_2000), FileOffset(0x2000));
+    world.machine.mappings_mut(PID).unwrap().push(copy);
+    world.follow(&[PID]);
+    let takes = |at| world.kernel.region(PID, at).unwrap().flags & Region::TAKE != 0;
+    assert_eq!([0x5000_0000, 0x5000_0000 + OWN_SIZE].map(takes), [true, false]);
+    let at = sample(&mut world, &[JIT + 8, 0x5000_0018, MAIN, START], &[(0, 0), (1, 2)]);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(asked(&world)[0][1].in_module, Some(avma(OWN + 0x18)));
+    // What the runtime has made for itself, in memory, has no name.
+    assert_eq!(stack(&world, PID, at), "_start;main;run;[JIT code without a name]");
+    let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
+    assert_eq!(reasons, [("code that the runtime made for itself", 1)]);
+}
+
+#[test]
+fn a_sample_waits_for_what_its_frames_are_and_asks_again_when_that_is_old() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*first a.js:9:1")]);
+    world.follow(&[PID]);
+    hold_answers(&mut world);
+    let first = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(500);
+    assert_eq!(world.engine.progress().waiting, 1);
+    world.release();
+    world.run_for(200);
+    assert_eq!(world.engine.progress().waiting, 0);
+    let soon = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(1500);
+    assert_eq!(asked(&world).len(), 1);
+    // The code has been replaced since, and its function has the same words.
+    world.machine.processes.get_mut(&PID).unwrap().runtime.functions.clear();
+    let late = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(150);
+    world.release();
+    world.run_for(200);
+    let account = world.finish().account.clone();
+    assert_eq!(asked(&world).len(), 2);
+    assert_eq!([first, soon].map(|at| stack(&world, PID, at)), ["_start;main;first", "_start;main;first"]);
+    assert_eq!(stack(&world, PID, late), "_start;main;[JIT code without a name]");
+    assert_eq!(account.jit.unnamed.into_iter().collect::<Vec<_>>(), [("replaced before it was looked at", 1)]);
+}
+
+#[test]
+fn a_dump_is_believed_and_no_words_are_taken() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*read a.js:9:1")]);
+    world.follow(&[PID]);
+    assert!(world.kernel.takes.contains_key(&Pid(PID)));
+    begin_dump(&mut world, PID);
+    world.run_for(200);
+    assert!(world.kernel.takes.is_empty());
+    assert_eq!(world.kernel.region(PID, JIT).unwrap().flags & Region::TAKE, 0);
+    announce(&mut world, PID, (JIT, 64, "JS:*announced a.js:9:1"));
+    world.run_for(200);
+    let at = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;announced");
+    assert!(asked(&world).is_empty());
+}
+
+#[test]
+fn what_a_dump_names_is_compared_with_what_the_runtime_says_if_that_is_asked_for() {
+    let mut world = World::new(EngineOptions { verify_names: true, ..options() });
+    v8(
+        &mut world,
+        PID,
+        &[(2, "JS:*same a.js:9:1;JS:*inlined a.js:1:1"), (4, "JS:^same a.js:9:1"), (6, "JS:*other a.js:3:1")],
+    );
+    world.follow(&[PID]);
+    begin_dump(&mut world, PID);
+    world.run_for(200);
+    announce(&mut world, PID, (JIT, 64, "JS:*same a.js:9:1"));
+    world.run_for(300);
+    // The same, of another tier, another function; one that was replaced, and one that is in no dump.
+    for (word, count) in [(2, 4), (4, 1), (6, 2), (8, 1)] {
+        for _ in 0..count {
+            sample(&mut world, &[JIT + 8, MAIN, START], &[(0, word)]);
+        }
+    }
+    let at = sample(&mut world, &[JIT + 0x1000, MAIN, START], &[(0, 6)]);
+    world.run_for(500);
+    let account = world.finish().account.clone();
+    let verified = account.verified.clone().unwrap();
+    assert_eq!((verified.agreed, verified.disagreed, verified.only_announced), (4, 3, 2));
+    assert_eq!(verified.examples.len(), 2, "{:?}", verified.examples);
+    assert_eq!(verified.examples[0].listed, "same (Baseline)");
+    // A dump is believed, and what is in none is named by the runtime.
+    assert_eq!((account.jit.named.jitdump, account.jit.named.runtime), (8, 1));
+    assert_eq!(stack(&world, PID, at), "_start;main;other");
+}
+
+#[test]
+fn another_program_and_an_end_leave_nothing_behind() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*before a.js:9:1")]);
+    v8(&mut world, OTHER, &[]);
+    world.follow(&[PID, OTHER]);
+    // The same build takes the same words.
+    assert_eq!((world.kernel.takes.len(), world.kernel.specs.len()), (2, 1));
+    exit(&mut world, OTHER);
+    world.machine.add_program("/bin/other", b"other", &[(0, "_start"), (0x1000, "main")]);
+    let inode = world.machine.paths["/bin/other"];
+    world.machine.processes.get_mut(&PID).unwrap().runtime = Default::default();
+    let before = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(1);
+    let mappings = vec![file_mapping(APP, 0x1_0000, inode, "/bin/other"), memory_mapping(JIT, 0x10_0000)];
+    exec(&mut world, PID, "/bin/other", mappings);
+    let behind = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(300);
+    assert!(world.kernel.takes.is_empty());
+    assert_eq!(world.engine.progress().waiting, 0);
+    world.finish();
+    // Nobody has answered in time, or it is another program's.
+    for at in [before, behind] {
+        assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+    }
+}
+
+#[test]
+fn a_process_that_ends_or_holds_up_its_reader_is_resolved_without() {
+    for fate in [Fate::Stall, Fate::Hold] {
+        let mut world = World::new(options());
+        v8(&mut world, PID, &[(2, "JS:*held a.js:9:1")]);
+        world.follow(&[PID]);
+        let mut fate = Some(fate);
+        world.decide = Box::new(move |what| match what {
+            Request::DescribeFrames { .. } => fate.take().unwrap_or(Fate::Stall),
+            _ => Fate::Answer,
+        });
+        let at = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+        world.run_for(150);
+        exit(&mut world, PID);
+        world.run_for(300);
+        assert_eq!(world.engine.progress().waiting, 0);
+        let account = world.finish().account.clone();
+        assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+        let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
+        assert_eq!(reasons, [("the process ended before it was looked at", 1)]);
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_take_it_takes_no_words() {
+    let mut world = World::new(options());
+    world.kernel.refuses = 8;
+    v8(&mut world, PID, &[]);
+    world.follow(&[PID]);
+    assert!(world.kernel.takes.is_empty());
+    let at = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+    let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
+    assert_eq!(reasons, [("no words of the frame were taken", 1)]);
+}
+
+#[test]
+fn what_the_kernel_has_not_taken_is_tried_again_a_while_later() {
+    let mut world = World::new(options());
+    world.kernel.refuses = 8;
+    v8(&mut world, PID, &[(2, "JS:~run a.js:9:1")]);
+    world.follow(&[PID]);
+    world.run_for(4000);
+    assert!((world.kernel.takes.is_empty(), world.kernel.refuses) == (true, 0), "it is left alone for a while");
+    world.run_for(4000);
+    assert!(world.kernel.takes.contains_key(&Pid(PID)));
+    let at = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;run");
+}
+
+#[test]
+fn no_user_takes_the_room_for_words_from_the_others() {
+    let mut world = World::new(options());
+    let pids: Vec<u32> = (0..MAX_SPECS + 50).map(|at| 1000 + at).collect();
+    for pid in &pids {
+        v8(&mut world, *pid, &[]);
+        let made = world.machine.processes.get_mut(pid).unwrap();
+        made.read.status = Status::parse(b"Tgid:\t1\nUid:\t1000\t1000\t1000\t1000\n");
+        // Each says that its frames are other ones.
+        made.runtime.capture.as_mut().unwrap().reads[0].offset = -(*pid as i32);
+    }
+    world.follow(&pids);
+    world.run_for(200);
+    let greedy = world.kernel.specs.len() as u32;
+    assert!((MAX_SPECS / 2..MAX_SPECS * 3 / 4).contains(&greedy), "{greedy}");
+    v8(&mut world, PID, &[]);
+    world.follow(&[PID]);
+    world.run_for(200);
+    assert!(world.kernel.takes.contains_key(&Pid(PID)));
+    // What nobody uses any more makes room for the next ones.
+    pids.iter().for_each(|pid| exit(&mut world, *pid));
+    world.run_for(8000);
+    assert_eq!(world.kernel.takes.len(), 1);
+    world.finish();
+}
+
+#[test]
+fn no_more_frames_are_kept_than_may_be_and_few_when_nothing_waits() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[]);
+    world.follow(&[PID]);
+    hold_answers(&mut world);
+    for round in 0..MAX_FRAMES as u64 / 64 + 2 {
+        let words: Vec<(u16, u64)> = (0..64).map(|index| (index, 2 + round * 64 + u64::from(index))).collect();
+        sample(&mut world, &[JIT + 8; 64], &words);
+    }
+    world.run_for(200);
+    assert_eq!(world.engine.frames_of(PID), MAX_FRAMES);
+    assert!(asked(&world).iter().all(|frames| frames.len() <= 1024));
+    world.decide = Box::new(|_| Fate::Answer);
+    world.release();
+    world.run_for(3000);
+    assert_eq!(world.engine.progress().waiting, 0);
+    let last = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(300);
+    assert!(world.engine.frames_of(PID) <= 1);
+    assert!(world.finish().account.jit.unnamed.contains_key("replaced before it was looked at"));
+    assert!(stack(&world, PID, last).ends_with("[JIT code without a name]"));
+}
+
+#[test]
+fn words_of_more_processes_than_the_kernel_has_room_for_are_not_taken() {
+    let mut world = World::new(options());
+    let pids: Vec<u32> = (0..MAX_TAKES + 1).map(|at| 1000 + at).collect();
+    pids.iter().for_each(|pid| v8(&mut world, *pid, &[]));
+    world.follow(&pids);
+    world.run_for(200);
+    assert_eq!(world.kernel.takes.len(), MAX_TAKES as usize);
+    let remarks = world.finish().account.remarks.clone();
+    assert_eq!(remarks.iter().filter(|remark| remark.contains("too many processes")).count(), 1, "{remarks:?}");
+}
+
+#[test]
+fn frames_of_a_walk_that_was_finished_anew_keep_their_words() {
+    let follow = |before: &[u64], after: &[u64], until: usize| {
+        let numbered = (0..before.len()).map(|at| (at as u16, at as u32 + 100)).collect();
+        let mut asked = Asked::of(numbered);
+        asked.follow((before, after), until);
+        asked.frames.to_vec()
+    };
+    // A caller was left out: it has no words.
+    assert_eq!(follow(&[9, 7, 7, 5], &[9, 7, 7, 7, 5], 0), [(0, 100), (2, 101), (3, 102), (4, 103)]);
+    assert_eq!(follow(&[9, 7, 5], &[9, 6, 5], 0), [(0, 100), (2, 102)]);
+    assert_eq!(follow(&[9, 7, 5], &[9, 7], 0), [(0, 100)]);
+    assert_eq!(follow(&[9, 7, 5], &[9, 7, 5, 4], 1), [(0, 100), (1, 101)]);
+}
+
+#[test]
+fn code_that_frames_are_in_is_read_for_how_to_come_to_its_caller() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*leaf a.js:9:1")]);
+    put(&mut world, PID, JIT, code(64));
+    put(&mut world, PID, JIT + 0x1000, code(64));
+    let places = |world: &mut World, places: &[(u64, u32)]| {
+        let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+        runtime.places = places.iter().map(|(start, size)| (avma(*start), *size)).collect();
+    };
+    places(&mut world, &[(JIT, 64)]);
+    world.follow(&[PID]);
+    // Interrupted before it has made its frame: the word at the stack pointer leads to its caller, of which the walk by
+    // frame pointer knows nothing.
+    let interrupted = |world: &mut World, pc: u64| {
+        world.run_for(1);
+        let words: Vec<u8> = [MAIN, 0, START, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let snapshot = StackSnapshot {
+            registers: [pc, 0x7f00_0000, 0x7f00_0008, 0],
+            kind: SnapshotHeader::code_of(PcKind::Instruction),
+            index: 0,
+            base: 0x7f00_0000,
+            bytes: words.into(),
+        };
+        let mut sample = raw_sample(world.now, PID, &[pc, START], Some(snapshot));
+        let mut words = [0; MAX_WORDS];
+        words[3] = 2;
+        let frames = vec![FrameWords { index: 0, reads: 1, words }];
+        sample.taken = Some(Box::new(TakenWords { registers: None, frames }));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    };
+    let at = interrupted(&mut world, JIT);
+    world.run_for(400);
+    let cfa = |world: &World| -> Vec<i64> {
+        world.engine.rows_of(PID, &[JIT, JIT + 1]).iter().map(|row| row.cfa_offset_bytes()).collect()
+    };
+    assert_eq!(cfa(&world), [8, 16]);
+    assert_eq!(world.engine.progress().waiting, 0);
+    // Other code is there now.
+    places(&mut world, &[(JIT + 32, 64)]);
+    world.run_for(1500);
+    interrupted(&mut world, JIT);
+    world.run_for(150);
+    assert!(cfa(&world).is_empty());
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;leaf");
+}
+
+/// The number of the piece of code at `JIT`.
+const NUMBER: u32 = 7;
+
+/// A JVM with one piece of code, into which another method was inlined at one of its addresses.
+fn jvm(world: &mut World, listed: &[(u64, &str)]) {
+    app(world, PID);
+    let library = world.machine.add_program("/lib/libjvm.so", b"jvm", &[(0, "JavaMain")]);
+    world.machine.mappings_mut(PID).unwrap().push(file_mapping(0x50_0000, 0x1_0000, library, "/lib/libjvm.so"));
+    let frame = FoundFrame::Sized { bytes: 32, complete_from: 8 };
+    let name = "LA;outer()V [C2]".to_owned();
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.name = Some("HotSpot 17.0.15".to_owned());
+    runtime.code = vec![FoundCode { start: avma(JIT), size: 64, name, frame, number: NUMBER }];
+    runtime.listed = listed.iter().map(|(offset, names)| ((NUMBER, *offset), (*names).to_owned())).collect();
+}
+
+/// The frames of a sample with their lines, the outermost first.
+fn lines(world: &World, at: u64) -> String {
+    let profile = &world.recorded.as_ref().unwrap().profile;
+    let row = profile.rows().into_iter().find(|row| row.time == ms(at)).unwrap();
+    let mut frames = Vec::new();
+    profile.frames_of(row.stack, &mut frames);
+    let frame = |id: &FrameId| {
+        let frame = profile.frame(*id);
+        format!("{}:{}", frame.name, frame.source.map_or(0, |(_, line)| line))
+    };
+    frames.iter().map(frame).collect::<Vec<_>>().join(";")
+}
+
+#[test]
+fn functions_that_were_inlined_into_listed_code_are_frames_with_lines_and_asked_about_once() {
+    let mut world = World::new(options());
+    jvm(&mut world, &[(8, "LA;outer()V [C2]@5 > LA;inner()I [C2]@9"), (16, "LA;outer()V [C2]@6")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let inlined = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    let own = sample(&mut world, &[JIT + 16, MAIN, START], &[]);
+    world.run_for(400);
+    assert_eq!(world.engine.progress().waiting, 0);
+    // Long after, the same answer holds: it is of this compilation.
+    world.run_for(3000);
+    let later = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    for at in [inlined, later] {
+        assert_eq!(lines(&world, at), "_start:0;main:0;A.outer()V:5;A.inner()I:9");
+    }
+    assert_eq!(lines(&world, own), "_start:0;main:0;A.outer()V:6");
+    assert_eq!(asked(&world).iter().map(Vec::len).sum::<usize>(), 2);
+    assert_eq!((account.jit.named.runtime, account.jit.not_looked_into.len(), account.jit.unnamed_total()), (3, 0, 0));
+}
+
+#[test]
+fn code_that_is_gone_before_it_is_looked_into_has_its_own_name_and_no_line() {
+    let mut world = World::new(options());
+    jvm(&mut world, &[(8, "LA;outer()V [C2]@5 > LA;inner()I [C2]@9")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    hold_answers(&mut world);
+    let known = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(150);
+    // Other code takes its place: the answer of the first is not that of the second.
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.code[0].number += 1;
+    runtime.code[0].name = "LA;other()V [C2]".to_owned();
+    runtime.listed.insert((NUMBER + 1, 8), "LA;other()V [C2]@70".to_owned());
+    world.run_for(50);
+    world.decide = Box::new(|_| Fate::Answer);
+    world.release();
+    world.run_for(300);
+    sample(&mut world, &[MAIN, START], &[]);
+    world.run_for(300);
+    let other = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(lines(&world, known), "_start:0;main:0;A.outer()V:0");
+    assert_eq!(lines(&world, other), "_start:0;main:0;A.other()V:70");
+    assert_eq!(account.jit.named.runtime, 2);
+    let reasons: Vec<_> = account.jit.not_looked_into.into_iter().collect();
+    assert_eq!(reasons, [("replaced before it was looked at", 1)]);
+}
+
+#[test]
+fn the_last_samples_of_a_run_are_looked_into_before_it_ends() {
+    let mut world = World::new(options());
+    jvm(&mut world, &[(8, "LA;outer()V [C2]@5 > LA;inner()I [C2]@9")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let at = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    let account = world.finish().account.clone();
+    assert_eq!(lines(&world, at), "_start:0;main:0;A.outer()V:5;A.inner()I:9");
+    assert!(account.jit.not_looked_into.is_empty());
+}
+
+#[test]
+fn words_of_the_interpreter_s_frames_are_taken_where_it_lies_and_code_is_listed_besides() {
+    let mut world = World::new(options());
+    jvm(&mut world, &[(8, "LA;outer()V [C2]@5")]);
+    let interpreter = JIT + 0x1000;
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    let found = FoundCode { frame: FoundFrame::Interpreter, number: 0, ..runtime.code[0].clone() };
+    let found = FoundCode { start: avma(interpreter), size: 0x800, name: "Interpreter".to_owned(), ..found };
+    runtime.code.push(found);
+    let slots = TakeRead { base: None, offset: -64, words: 8, to: 0, tagged: false };
+    let generated = Some((avma(interpreter), 0x800));
+    runtime.capture = Some(Capture { reads: vec![slots], key: 5, code: Vec::new(), generated });
+    runtime.functions = [(2, "JS:~run a.js:9:1".to_owned())].into();
+    world.follow(&[PID]);
+    world.run_for(200);
+    let takes = |at| world.kernel.region(PID, at).unwrap().flags & Region::TAKE != 0;
+    let around = [JIT, interpreter - 1, interpreter, interpreter + 0x7ff, interpreter + 0x800].map(takes);
+    assert_eq!(around, [false, false, true, true, false]);
+    let stack_of = [JIT + 8, interpreter + 8, interpreter + 16, MAIN, START];
+    let at = sample(&mut world, &stack_of, &[(1, 2), (2, 4)]);
+    world.run_for(400);
+    assert_eq!(world.engine.progress().waiting, 0);
+    let account = world.finish().account.clone();
+    // What runs in the outer one is not known: it is the interpreter.
+    assert_eq!(lines(&world, at), "_start:0;main:0;Interpreter:0;run:9;A.outer()V:5");
+    assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (2, 1));
+    assert!(account.sources[0].tables.as_ref().is_some_and(|tables| tables.readings > 1), "lists are read again");
+}

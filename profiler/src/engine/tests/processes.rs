@@ -1,0 +1,179 @@
+//! The table of processes: pid reuse, fork, exec, threads, lost events.
+
+use std::collections::HashSet;
+
+use super::{at, comm, exec, exit, fork, lost, mapping, mmap, process_read, thread};
+use crate::engine::generated::CodeOptions;
+use crate::engine::processes::Processes;
+use crate::process::ProcessId;
+use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
+
+const PARENT: u32 = 100;
+const CHILD: u32 = 101;
+
+/// With a process that was read at second 1.
+fn processes() -> Processes {
+    let mut all = Processes::new(CodeOptions::default());
+    all.arrive(Pid(PARENT), at(1)).unwrap();
+    let (id, _) = all.take(Pid(PARENT), &process_read(PARENT, at(0), vec![]), at(1));
+    assert_eq!(id, Some(ProcessId { pid: Pid(PARENT), start: at(0) }));
+    all
+}
+
+fn inode_at(all: &Processes, pid: u32, time: MonoNs) -> Option<u64> {
+    let space = &all.at(Pid(pid), time).unwrap().space;
+    space.lookup(Avma(0x1000), time).map(|mapped| mapped.mapping.inode)
+}
+
+#[test]
+fn a_child_inherits_the_mappings_and_exec_ends_them() {
+    let mut all = processes();
+    all.apply(&mmap(PARENT, at(10), mapping(0x1000, 0x2000, 1)));
+    all.apply(&fork(at(20), CHILD, PARENT));
+    all.apply(&mmap(PARENT, at(30), mapping(0x1000, 0x2000, 2)));
+    assert_eq!(inode_at(&all, CHILD, at(40)), Some(1), "what the parent maps later is its own");
+    let child = all.at(Pid(CHILD), at(40)).unwrap();
+    assert_eq!(child.parent.map(|parent| parent.pid), Some(Pid(PARENT)));
+    all.apply(&exec(at(50), CHILD, "other"));
+    all.apply(&mmap(CHILD, at(60), mapping(0x1000, 0x2000, 3)));
+    assert_eq!([45, 55, 65].map(|time| inode_at(&all, CHILD, at(time))), [Some(1), None, Some(3)]);
+    assert_eq!(all.at(Pid(CHILD), at(70)).unwrap().name(), "other");
+}
+
+#[test]
+fn a_reused_pid_is_another_process() {
+    let mut all = processes();
+    all.apply(&fork(at(10), CHILD, PARENT));
+    all.apply(&mmap(CHILD, at(20), mapping(0x1000, 0x2000, 1)));
+    all.apply(&exit(at(30), CHILD, CHILD));
+    all.apply(&fork(at(40), CHILD, PARENT));
+    all.apply(&mmap(CHILD, at(50), mapping(0x1000, 0x2000, 2)));
+    let id_at = |time| all.at(Pid(CHILD), at(time)).unwrap().id;
+    assert_ne!(id_at(25), id_at(60));
+    assert_eq!(all.get(id_at(25)).unwrap().exit_time, Some(at(30)));
+    assert_eq!([25, 60].map(|time| inode_at(&all, CHILD, at(time))), [Some(1), Some(2)]);
+    assert_eq!(id_at(31), id_at(25), "a late sample belongs to the one that just ended");
+}
+
+#[test]
+fn a_process_ends_with_its_last_thread_not_with_its_leader() {
+    let mut all = processes();
+    all.apply(&fork(at(10), CHILD, PARENT));
+    all.apply(&thread(at(20), CHILD, 102, CHILD));
+    all.apply(&comm(at(21), CHILD, CHILD, "leader"));
+    assert_eq!(all.apply(&exit(at(30), CHILD, CHILD)), None);
+    let process = all.at(Pid(CHILD), at(31)).unwrap();
+    assert_eq!((process.thread_count(), process.via), (1, Pid(102)), "its /proc is read through a thread that lives");
+    assert_eq!(process.name(), "leader", "the first thread's name is the process' also after its end");
+    let ended = all.apply(&exit(at(40), CHILD, 102));
+    assert_eq!(ended.map(|id| id.pid), Some(Pid(CHILD)));
+    assert_eq!(all.at(Pid(CHILD), at(50)).unwrap().exit_time, Some(at(40)));
+}
+
+#[test]
+fn losses_and_events_of_strangers_are_counted() {
+    let mut all = Processes::new(CodeOptions::default());
+    all.apply(&mmap(1, at(5), mapping(0x1000, 0x2000, 1)));
+    all.apply(&lost(at(6), 7));
+    let stats = all.stats();
+    assert_eq!((stats.events, stats.events_lost, stats.events_unknown_process), (2, 7, 1));
+    assert!(all.take_stale() && !all.take_stale());
+    assert!(!all.concern(&exit(at(6), 1, 1)), "what strangers do need not be handed in");
+}
+
+#[test]
+fn what_a_process_does_while_it_is_read_is_applied_afterwards() {
+    let mut all = Processes::new(CodeOptions::default());
+    let (_, asks) = all.arrive(Pid(PARENT), at(1)).unwrap();
+    assert!(asks && !all.arrive(Pid(PARENT), at(2)).unwrap().1, "it is asked for once");
+    let early = [mmap(PARENT, at(3), mapping(0x1000, 0x2000, 1)), mmap(PARENT, at(5), mapping(0x1000, 0x2000, 2))];
+    for event in &early {
+        assert!(all.concern(event));
+        all.apply(event);
+    }
+    // It was read between the two: the first is in what was read.
+    let read = process_read(PARENT, at(0), vec![mapping(0x1000, 0x2000, 1)]);
+    let (id, arriving) = all.take(Pid(PARENT), &read, at(4));
+    for event in &arriving.unwrap().events {
+        all.apply_early(event);
+    }
+    assert_eq!([3, 6].map(|time| inode_at(&all, PARENT, at(time))), [Some(1), Some(2)]);
+    assert_eq!((all.live_count(), all.arriving()), (1, 0));
+    assert!(all.is_live(id.unwrap()));
+}
+
+#[test]
+fn a_process_that_is_read_again_keeps_its_identity_and_another_start_is_another_process() {
+    let mut all = processes();
+    let again = process_read(PARENT, at(0), vec![mapping(0x1000, 0x2000, 7)]);
+    let (id, _) = all.take(Pid(PARENT), &again, at(5));
+    assert_eq!((id.map(|id| id.start), all.live_count()), (Some(at(0)), 1));
+    assert_eq!(inode_at(&all, PARENT, at(6)), Some(7));
+    let (other, _) = all.take(Pid(PARENT), &process_read(PARENT, at(8), vec![]), at(9));
+    assert_eq!((other.map(|id| id.start), all.live_count()), (Some(at(8)), 1), "the end of the first was lost");
+}
+
+#[test]
+fn a_process_that_was_gone_is_asked_for_again_after_a_while() {
+    let mut all = Processes::new(CodeOptions::default());
+    all.arrive(Pid(7), at(1)).unwrap();
+    assert!(all.take_gone(Pid(7), at(1)).is_some());
+    assert!(all.arrive(Pid(7), MonoNs(at(2).0 - 1)).is_none());
+    let ghost = all.add_gone(Pid(7), at(1), at(1));
+    assert_eq!(all.add_gone(Pid(7), at(2), at(2)), ghost, "one stands for all samples of a pid");
+    assert!(!all.is_live(ghost) && all.get(ghost).unwrap().is_gone);
+    assert!(all.arrive(Pid(7), at(3)).is_some(), "another process may have its pid");
+}
+
+#[test]
+fn what_stands_for_a_process_that_was_gone_leaves_its_samples_to_one_of_the_same_time() {
+    let mut all = processes();
+    let ghost = all.add_gone(Pid(CHILD), at(10), at(10));
+    all.get_mut(ghost).unwrap().queue.samples.push_back(super::pending(at(10)));
+    all.apply(&fork(at(10), CHILD, PARENT));
+    assert!(all.is_live(ghost));
+    assert_eq!(all.get(ghost).unwrap().queue.iter().count(), 1);
+    all.assert_sound();
+}
+
+#[test]
+fn ended_processes_are_evicted_but_for_those_whose_samples_wait() {
+    let mut all = processes();
+    for (time, pid) in [(10, 201), (20, 202), (30, 203)] {
+        all.apply(&fork(at(time), pid, PARENT));
+        all.apply(&exit(at(time + 5), pid, pid));
+    }
+    let waits = all.at(Pid(201), at(100)).unwrap().id;
+    let sample = super::pending(at(12));
+    all.get_mut(waits).unwrap().queue.samples.push_back(sample);
+    for id in all.evictable(at(30)) {
+        all.evict(id);
+    }
+    let left = |all: &Processes| [201, 202, 203].map(|pid| all.at(Pid(pid), at(100)).is_some());
+    assert_eq!(left(&all), [true, false, true]);
+    assert!(all.get(waits).is_some());
+}
+
+#[test]
+fn a_process_whose_exit_was_lost_ends_when_it_is_not_among_those_that_run() {
+    let mut all = processes();
+    all.apply(&fork(at(10), CHILD, PARENT));
+    all.apply(&fork(at(50), 102, PARENT));
+    let running = HashSet::from([Pid(PARENT)]);
+    let missing: Vec<Pid> = all.missing(&running, at(30)).into_iter().map(|id| id.pid).collect();
+    assert_eq!(missing, [Pid(CHILD)], "one that is younger is let alone");
+    let id = all.live_of(Pid(CHILD)).unwrap().id;
+    all.end(id, at(30));
+    assert!(!all.is_live(id) && all.live_of(Pid(CHILD)).is_none());
+}
+
+#[test]
+fn names_of_threads_are_bounded_and_a_new_program_ends_them() {
+    let mut all = processes();
+    all.apply(&thread(at(10), PARENT, 500, PARENT));
+    all.apply(&comm(at(11), PARENT, 500, "worker"));
+    let name = |all: &Processes, tid| all.live_of(Pid(PARENT)).unwrap().comm(Tid(tid)).map(ToString::to_string);
+    assert_eq!(name(&all, 500).as_deref(), Some("worker"));
+    all.apply(&exec(at(12), PARENT, "new"));
+    assert_eq!((name(&all, 500), name(&all, PARENT).as_deref()), (None, Some("new")));
+}

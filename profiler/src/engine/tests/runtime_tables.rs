@@ -1,0 +1,400 @@
+//! How code gets its names from what its runtime knows itself, and at which times.
+
+use super::stories::*;
+use crate::engine::EngineOptions;
+use crate::engine::border::Request;
+use crate::engine::world::machine::{file_mapping, memory_mapping};
+use crate::engine::world::{Fate, MS, World, options};
+use crate::runtime::{FoundCode, FoundFrame};
+
+const PID: u32 = 100;
+const OTHER: u32 = 101;
+
+/// A piece of code whose frames have 32 bytes from the 8th byte on.
+fn found(start: u64, name: &str) -> FoundCode {
+    let frame = FoundFrame::Sized { bytes: 32, complete_from: 8 };
+    FoundCode { start: avma(start), size: 64, name: name.to_owned(), frame, number: 0 }
+}
+
+/// A JVM that was started without a flag, and its code.
+fn jvm(world: &mut World, pid: u32, code: &[FoundCode]) {
+    app(world, pid);
+    if !world.machine.paths.contains_key("/lib/libjvm.so") {
+        world.machine.add_program("/lib/libjvm.so", b"jvm", &[(0, "JavaMain")]);
+    }
+    let library = mapped(world, 0x50_0000, "/lib/libjvm.so");
+    world.machine.mappings_mut(pid).unwrap().push(library);
+    let runtime = &mut world.machine.processes.get_mut(&pid).unwrap().runtime;
+    runtime.name = Some("HotSpot 17.0.15".to_owned());
+    runtime.code = code.to_vec();
+}
+
+fn set_code(world: &mut World, pid: u32, code: &[FoundCode]) {
+    world.machine.processes.get_mut(&pid).unwrap().runtime.code = code.to_vec();
+}
+
+/// Samples an address of the code now; returns when that was.
+fn sample(world: &mut World) -> u64 {
+    world.run_for(1);
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    (world.now.0 - ms(0).0) / MS
+}
+
+#[test]
+fn a_jvm_that_announces_nothing_is_named_by_its_own_tables() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LBurn;leafHot(I)I [C2]")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let at = sample(&mut world);
+    world.run_for(50);
+    assert_eq!(world.engine.progress().waiting, 1, "nobody has looked whether it is still there");
+    world.run_for(200);
+    assert_eq!(world.engine.progress().waiting, 0);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;Burn.leafHot(I)I");
+    assert_eq!((account.jit.named.runtime, account.jit.unconfirmed, account.jit.unnamed_total()), (1, 0, 0));
+    let tables = account.sources[0].tables.clone().unwrap();
+    assert_eq!((&*tables.runtime, tables.loads), ("HotSpot 17.0.15", 1));
+    let text = account.to_string();
+    assert!(text.contains("1 by the runtime's own tables"), "{text}");
+    assert!(text.contains("app (100): HotSpot 17.0.15, 1 pieces of code found in"), "{text}");
+}
+
+#[test]
+fn a_frame_of_a_known_size_leads_to_its_caller() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LBurn;leafHot(I)I")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let rows = world.engine.rows_of(PID, &[JIT + 4, JIT + 8]);
+    let shapes: Vec<(i64, i64)> = rows.iter().map(|row| (row.cfa_offset_bytes(), row.fp_offset_bytes())).collect();
+    assert_eq!(shapes, [(8, 0), (32, -16)]);
+    world.finish();
+}
+
+#[test]
+fn code_that_is_interrupted_is_read_once_for_where_its_frame_is_made_and_given_up() {
+    let mut world = World::new(options());
+    // push rbp; sub rsp, 16; 48 times nop; add rsp, 16; pop rbp; ret
+    let code = [&[0x55, 0x48, 0x83, 0xec, 16][..], &[0x90; 48], &[0x48, 0x83, 0xc4, 16, 0x5d, 0xc3]].concat();
+    jvm(&mut world, PID, &[FoundCode { size: code.len() as u32, ..found(JIT, "LBurn;leafHot(I)I") }]);
+    put(&mut world, PID, JIT, code);
+    world.follow(&[PID]);
+    world.run_for(200);
+    let offsets = |world: &World, at: &[u64]| -> Vec<i64> {
+        let at: Vec<u64> = at.iter().map(|at| JIT + at).collect();
+        world.engine.rows_of(PID, &at).iter().map(|row| row.cfa_offset_bytes()).collect()
+    };
+    assert_eq!(offsets(&world, &[0, 1, 20, 57, 58]), [8, 8, 32, 32, 32]);
+    sample(&mut world);
+    world.run_for(300);
+    assert_eq!(offsets(&world, &[0, 1, 20, 57, 58]), [8, 16, 32, 16, 8]);
+    let reads = |world: &World| world.asked.iter().filter(|what| matches!(what, Request::Memory { .. })).count();
+    assert_eq!(reads(&world), 1);
+    sample(&mut world);
+    world.run_for(300);
+    assert_eq!(reads(&world), 1);
+    world.finish();
+}
+
+#[test]
+fn code_in_the_place_of_other_code_is_named_only_when_it_was_seen() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;old()V")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let old = sample(&mut world);
+    world.run_for(150);
+    // Somewhere between two readings it is replaced.
+    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
+    world.run_for(300);
+    let between = sample(&mut world);
+    set_code(&mut world, PID, &[found(JIT, "LA;new()V")]);
+    world.run_for(50);
+    world.release();
+    world.run_for(20);
+    let new = sample(&mut world);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, old), "_start;main;A.old()V");
+    assert_eq!(stack(&world, PID, between), "_start;main;[JIT code without a name]");
+    assert_eq!(stack(&world, PID, new), "_start;main;A.new()V");
+    assert_eq!(account.jit.unnamed.iter().collect::<Vec<_>>(), [(&"not in the runtime's tables at that time", &1)]);
+}
+
+#[test]
+fn code_where_there_was_none_counts_from_the_reading_before() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[]);
+    world.follow(&[PID]);
+    world.run_for(150);
+    let at = sample(&mut world);
+    set_code(&mut world, PID, &[found(JIT, "LA;compiled()V")]);
+    world.run_for(300);
+    world.finish();
+    // Where its caller is was not known when the sample was taken.
+    let stack = stack(&world, PID, at);
+    assert!(stack.ends_with(";A.compiled()V"), "{stack}");
+}
+
+#[test]
+fn the_last_samples_of_a_window_are_looked_at_again_before_it_closes() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LBurn;leafHot(I)I")]);
+    // After each reading it rests for five seconds, longer than a window waits for what comes late.
+    world.machine.processes.get_mut(&PID).unwrap().runtime.reading_ns = 200 * MS;
+    world.follow(&[PID]);
+    world.continuous(60_000, 3_000);
+    for window in 0..3 {
+        let left = |world: &World, time: u64| time.saturating_sub((world.now.0 - ms(0).0) / MS);
+        let begin = left(&world, window * 60_000 + 59_000);
+        world.run_for(begin);
+        let first = sample(&mut world);
+        world.run_for(900);
+        let last = sample(&mut world);
+        world.asked.clear();
+        let rest = left(&world, window * 60_000 + 63_500);
+        world.run_for(rest);
+        assert_eq!(world.windows.len() as u64, window + 1);
+        assert_eq!([first, last].map(|at| stack(&world, PID, at)), ["_start;main;Burn.leafHot(I)I"; 2]);
+        assert_eq!(asked(&world), 1, "it is read once more, and not again and again");
+    }
+    assert_eq!(world.finish().account.jit.unconfirmed, 0);
+}
+
+#[test]
+fn code_that_is_gone_names_nothing_that_runs_later() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;freed()V")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let before = sample(&mut world);
+    world.run_for(200);
+    set_code(&mut world, PID, &[]);
+    sample(&mut world);
+    world.run_for(300);
+    let after = sample(&mut world);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, before), "_start;main;A.freed()V");
+    assert_eq!(stack(&world, PID, after), "_start;main;[JIT code without a name]");
+}
+
+/// How often tables were asked for.
+fn asked(world: &World) -> usize {
+    world.asked.iter().filter(|what| matches!(what, Request::ReadRuntime { .. })).count()
+}
+
+#[test]
+fn tables_are_looked_for_again_when_code_without_a_name_is_met() {
+    let mut world = World::new(options());
+    app(&mut world, PID);
+    world.follow(&[PID]);
+    world.run_for(200);
+    assert_eq!(asked(&world), 1, "it has memory for generated code");
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.name = Some("what is registered for GDB".to_owned());
+    runtime.code = vec![found(JIT, "leaf_hot")];
+    let first = sample(&mut world);
+    world.run_for(3000);
+    assert!(asked(&world) > 1);
+    let second = sample(&mut world);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, first), "_start;main;[JIT code without a name]", "it may have come since");
+    assert_eq!(stack(&world, PID, second), "_start;main;leaf_hot");
+}
+
+#[test]
+fn a_dump_says_more_and_the_option_switches_it_off() {
+    for has_dump in [true, false] {
+        let mut options = options();
+        options.read_runtime = has_dump;
+        let mut world = World::new(options);
+        if has_dump {
+            runtime(&mut world, PID);
+            announce(&mut world, PID, (JIT + 0x1000, 64, "announced"));
+            world.run_for(100);
+        } else {
+            jvm(&mut world, PID, &[found(JIT, "LA;read()V")]);
+            world.follow(&[PID]);
+        }
+        let before = asked(&world);
+        let at = sample(&mut world);
+        world.run_for(3000);
+        world.finish();
+        assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+        assert_eq!(asked(&world), before);
+        assert!(has_dump || before == 0);
+    }
+}
+
+#[test]
+fn a_version_that_is_not_known_is_said_once() {
+    let mut world = World::new(options());
+    for pid in [PID, OTHER] {
+        jvm(&mut world, pid, &[]);
+        let runtime = &mut world.machine.processes.get_mut(&pid).unwrap().runtime;
+        runtime.problem = Some("HotSpot 11.0.2 is older than JDK 17".to_owned());
+    }
+    world.follow(&[PID, OTHER]);
+    world.run_for(100);
+    let at = sample(&mut world);
+    world.run_for(300);
+    assert_eq!(world.engine.progress().waiting, 0, "nothing is waited for that will not come");
+    let remarks = world.finish().account.remarks.clone();
+    assert_eq!(remarks.iter().filter(|remark| remark.contains("HotSpot 11.0.2")).count(), 1, "{remarks:?}");
+    assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+}
+
+#[test]
+fn the_last_samples_of_a_process_that_has_ended_are_counted_apart() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;last()V")]);
+    world.follow(&[PID]);
+    world.run_for(200);
+    let at = sample(&mut world);
+    exit(&mut world, PID);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;A.last()V");
+    assert_eq!((account.jit.named.runtime, account.jit.unconfirmed), (1, 1));
+    assert!(world.noted.contains_key("drop runtime"));
+}
+
+#[test]
+fn a_process_that_holds_up_whoever_reads_it_is_resolved_without() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;held()V")]);
+    world.decide =
+        Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Stall } else { Fate::Answer });
+    world.follow(&[PID]);
+    world.run_for(100);
+    let at = sample(&mut world);
+    world.run_for(300);
+    assert_eq!(world.engine.progress().waiting, 0);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+}
+
+#[test]
+fn a_reading_that_nothing_was_heard_of_is_made_again() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;held()V")]);
+    world.decide =
+        Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Stall } else { Fate::Answer });
+    world.follow(&[PID]);
+    world.run_for(100);
+    world.decide = Box::new(|_| Fate::Answer);
+    world.run_for(4000);
+    let at = sample(&mut world);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;A.held()V");
+}
+
+#[test]
+fn what_nobody_can_look_at_any_more_is_not_believed_for_ever() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;once()V")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let named = sample(&mut world);
+    world.run_for(300);
+    world.decide =
+        Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Stall } else { Fate::Answer });
+    for _ in 0..40 {
+        sample(&mut world);
+        world.run_for(1000);
+    }
+    let unknown = sample(&mut world);
+    world.run_for(1000);
+    world.decide = Box::new(|_| Fate::Answer);
+    world.run_for(60_000);
+    let again = sample(&mut world);
+    world.run_for(1000);
+    world.finish();
+    assert_eq!(stack(&world, PID, named), "_start;main;A.once()V");
+    assert_eq!(stack(&world, PID, unknown), "_start;main;[JIT code without a name]");
+    assert_eq!(stack(&world, PID, again), "_start;main;A.once()V", "all of it was read again");
+}
+
+#[test]
+fn what_a_cut_reading_left_unknown_is_not_filled_with_what_came_later() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;old()V")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    sample(&mut world);
+    world.run_for(150);
+    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
+    world.run_for(300);
+    let old = sample(&mut world);
+    // The reading sees that the old code has gone, and ends before it comes to what is in its place.
+    set_code(&mut world, PID, &[]);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.incomplete = true;
+    world.decide = Box::new(|_| Fate::Answer);
+    world.release();
+    world.run_for(20);
+    set_code(&mut world, PID, &[found(JIT, "LA;new()V")]);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.incomplete = false;
+    world.run_for(1000);
+    let new = sample(&mut world);
+    world.run_for(1000);
+    world.finish();
+    assert_eq!(stack(&world, PID, old), "_start;main;[JIT code without a name]");
+    assert_eq!(stack(&world, PID, new), "_start;main;A.new()V");
+}
+
+#[test]
+fn another_program_is_not_named_by_the_tables_of_the_one_before() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;before()V")]);
+    world.machine.add_program("/bin/other", b"other", &[(0, "_start"), (0x1000, "main")]);
+    world.follow(&[PID]);
+    world.run_for(200);
+    let inode = world.machine.paths["/bin/other"];
+    world.machine.processes.get_mut(&PID).unwrap().runtime = Default::default();
+    exec(
+        &mut world,
+        PID,
+        "/bin/other",
+        vec![file_mapping(APP, 0x1_0000, inode, "/bin/other"), memory_mapping(JIT, 0x10_0000)],
+    );
+    world.run_for(100);
+    let at = sample(&mut world);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+}
+
+#[test]
+fn names_are_compared_with_a_perf_map_if_that_is_asked_for() {
+    let mut world = World::new(EngineOptions { verify_names: true, ..options() });
+    let code = [("LBurn;leafHot(I)I [C2]", 0), ("LBurn;other()V [C1]", 1), ("LBurn;unlisted()V", 2)];
+    let code = code.map(|(name, at)| found(JIT + at * 0x100, name));
+    jvm(&mut world, PID, &code);
+    world.follow(&[PID]);
+    world.run_for(300);
+    let lines = [(0, "int Burn.leafHot(int)"), (1, "void Burn.wrong()"), (3, "void Burn.listed()")];
+    let lines = lines.map(|(at, name)| format!("{:x} 40 {name}\n", JIT + at * 0x100));
+    world.machine.add_file(&format!("/tmp/perf-{PID}.map"), lines.concat().into_bytes());
+    world.sample(PID, &[MAIN, START]);
+    world.run_for(2000);
+    for (place, count) in [(0, 4), (1, 3), (2, 2), (3, 1)] {
+        for _ in 0..count {
+            world.run_for(1);
+            world.sample(PID, &[JIT + place * 0x100 + 8, MAIN, START]);
+        }
+    }
+    world.run_for(500);
+    let account = world.finish().account.clone();
+    let verified = account.verified.clone().unwrap();
+    let counts = (verified.agreed, verified.disagreed, verified.only_announced, verified.only_perf_map);
+    assert_eq!(counts, (4, 3, 2, 1));
+    let [example] = &verified.examples[..] else { panic!("{:?}", verified.examples) };
+    assert_eq!((&*example.announced, &*example.listed), ("LBurn;other()V [C1]", "void Burn.wrong()"));
+    let text = account.to_string();
+    assert!(text.contains("verified   4 of 7 names that two sources have agree, 3 do not; 2 frames are in"), "{text}");
+}

@@ -1,0 +1,156 @@
+//! Address spaces over time.
+
+use proptest::prelude::*;
+
+use super::{at, mapping};
+use crate::engine::space::{AddressSpace, Held};
+use crate::process::{Mapping, MappingKind};
+use jitprof_common::units::{Avma, FileOffset, MonoNs};
+
+fn inode_at(space: &AddressSpace, addr: u64, time: u64) -> Option<u64> {
+    space.lookup(Avma(addr), MonoNs(time)).map(|mapped| mapped.mapping.inode)
+}
+
+#[test]
+fn a_mapping_over_the_middle_of_another_leaves_both_ends_with_their_offsets() {
+    let mut space = AddressSpace::default();
+    space.mmap(mapping(0x1000, 0x9000, 1), MonoNs(10));
+    space.mmap(mapping(0x3000, 0x5000, 2), MonoNs(20));
+    assert_eq!(inode_at(&space, 0x3000, 15), Some(1));
+    assert_eq!(inode_at(&space, 0x3000, 20), Some(2));
+    assert_eq!(inode_at(&space, 0x2fff, 25), Some(1));
+    let tail = &space.lookup(Avma(0x5000), MonoNs(25)).unwrap().mapping;
+    assert_eq!((tail.inode, tail.file_offset), (1, FileOffset(0x100 + 0x4000)));
+    assert_eq!(inode_at(&space, 0x9000, 25), None);
+    assert_eq!(inode_at(&space, 0x3000, 5), None, "before it was mapped");
+}
+
+#[test]
+fn events_that_a_snapshot_already_holds_do_not_undo_it() {
+    let mut space = AddressSpace::from_mappings(&[mapping(0x1000, 0x2000, 2)], MonoNs(100));
+    space.mmap(mapping(0x1000, 0x2000, 1), MonoNs(90));
+    space.exec(MonoNs(80));
+    assert_eq!(inode_at(&space, 0x1000, 95), Some(2));
+    space.mmap(mapping(0x1000, 0x2000, 3), MonoNs(110));
+    assert_eq!((inode_at(&space, 0x1000, 105), inode_at(&space, 0x1000, 110)), (Some(2), Some(3)));
+}
+
+#[test]
+fn reconciling_ends_what_is_gone_and_begins_what_is_new() {
+    let before = [mapping(0x1000, 0x2000, 1), mapping(0x3000, 0x4000, 2)];
+    let after = [mapping(0x1000, 0x2000, 1), mapping(0x5000, 0x6000, 3)];
+    let mut space = AddressSpace::from_mappings(&before, MonoNs(10));
+    space.reconcile(&after, MonoNs(50));
+    assert_eq!((inode_at(&space, 0x1000, 20), inode_at(&space, 0x1000, 60)), (Some(1), Some(1)));
+    assert_eq!((inode_at(&space, 0x3000, 20), inode_at(&space, 0x3000, 60)), (Some(2), None));
+    assert_eq!((inode_at(&space, 0x5000, 20), inode_at(&space, 0x5000, 60)), (None, Some(3)));
+}
+
+#[test]
+fn history_is_bounded_and_its_loss_is_counted() {
+    let mut space = AddressSpace::default();
+    // As a JIT that maps a page each millisecond.
+    for time in 0..5000 {
+        space.mmap(mapping(0x1000, 0x2000, time), MonoNs(time * 1_000_000));
+    }
+    assert_eq!(space.evicted(), 4999 - 4096);
+    assert_eq!(inode_at(&space, 0x1000, 4000 * 1_000_000), Some(4000));
+    assert_eq!(inode_at(&space, 0x1000, 100 * 1_000_000), None);
+    assert!(!space.take_incomplete(MonoNs(u64::MAX)));
+}
+
+/// What is mapped at each of 64 pages, at each time: the same by brute force.
+#[derive(Default)]
+struct Naive(Vec<(u64, u64, u64, u64)>);
+
+impl Naive {
+    fn at(&self, page: u64, time: u64) -> Option<u64> {
+        let seen = self.0.iter().rev().find(|(from, start, end, _)| *from <= time && (*start..*end).contains(&page));
+        seen.map(|(_, _, _, inode)| *inode).filter(|inode| *inode != 0)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_address_space_equals_a_list_of_everything_that_happened(
+        steps in prop::collection::vec((0..64_u64, 1..20_u64, 0..9_u8), 1..80)
+    ) {
+        let (mut space, mut naive) = (AddressSpace::default(), Naive::default());
+        for (index, (start, len, what)) in steps.iter().enumerate() {
+            let (time, inode) = (10 * (index as u64 + 1), index as u64 + 1);
+            let (from, to) = (start * 0x1000, (start + len) * 0x1000);
+            match what {
+                0 => {
+                    space.exec(MonoNs(time));
+                    naive.0.push((time, 0, 1000, 0));
+                }
+                1 | 2 => {
+                    space.unmap(Avma(from), Avma(to), MonoNs(time));
+                    naive.0.push((time, *start, start + len, 0));
+                }
+                _ => {
+                    space.mmap(mapping(from, to, inode), MonoNs(time));
+                    naive.0.push((time, *start, start + len, inode));
+                }
+            }
+        }
+        for time in (0..=steps.len() as u64).flat_map(|step| [10 * step, 10 * step + 5]) {
+            for page in 0..90 {
+                let found = space.lookup(Avma(page * 0x1000 + 7), MonoNs(time)).map(|mapped| &mapped.mapping);
+                prop_assert_eq!(found.map(|mapped| mapped.inode), naive.at(page, time), "page {} at {}", page, time);
+                if let Some(found) = found {
+                    let original = steps[found.inode as usize - 1].0 * 0x1000;
+                    prop_assert_eq!(found.file_offset.0, 0x100 + found.start.0 - original);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_found_at_a_place_counts_if_the_mapping_was_there_all_the_time() {
+    let mut space = AddressSpace::default();
+    space.mmap(mapping(0x1000, 0x3000, 1), MonoNs(100));
+    let link = space.lookup(Avma(0x1000), MonoNs(100)).unwrap().link.clone();
+    let held = |space: &AddressSpace, begun, done| space.held(Avma(0x1000), &link, MonoNs(begun), MonoNs(done));
+    assert_eq!(held(&space, 110, 120), Held::Throughout);
+    assert_eq!(held(&space, 90, 120), Held::InPart, "what was there before may have been looked at");
+    assert_eq!(held(&space, 80, 90), Held::NotAtAll);
+    space.mmap(mapping(0x1000, 0x2000, 2), MonoNs(200));
+    assert_eq!(held(&space, 110, 120), Held::Throughout);
+    assert_eq!(held(&space, 110, 210), Held::InPart);
+    assert_eq!(held(&space, 210, 220), Held::NotAtAll);
+    let rest = space.lookup(Avma(0x2000), MonoNs(300)).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&rest.link, &link), "a part of a mapping is of the same file");
+    assert_eq!(
+        space.of_link(Avma(0x1000), &link).map(|mapped| mapped.mapping.inode),
+        Some(1),
+        "also when it has ended"
+    );
+}
+
+#[test]
+fn a_child_has_what_its_parent_had_mapped_and_not_what_either_maps_later() {
+    let mut parent = AddressSpace::default();
+    parent.mmap(mapping(0x1000, 0x2000, 1), at(10));
+    let mut child = parent.fork(at(20));
+    parent.mmap(mapping(0x1000, 0x2000, 2), at(30));
+    child.mmap(mapping(0x3000, 0x4000, 3), at(30));
+    let seen = |space: &AddressSpace| [0x1000, 0x3000].map(|addr| inode_at(space, addr, at(40).0));
+    assert_eq!((seen(&parent), seen(&child)), ([Some(2), None], [Some(1), Some(3)]));
+    // A sample whose clock was a little ahead of the fork.
+    assert_eq!(inode_at(&child, 0x1000, at(19).0), Some(1));
+}
+
+#[test]
+fn a_runtime_that_flips_its_pages_between_writable_and_executable_changes_nothing() {
+    let generated = |start, end| Mapping { kind: MappingKind::Anonymous, inode: 0, ..mapping(start, end, 0) };
+    let mut space = AddressSpace::default();
+    space.mmap(generated(0x1000, 0x9000), at(10));
+    for time in 20..30 {
+        space.mmap(generated(0x2000, 0x3000), at(time));
+    }
+    assert_eq!(space.size(), 1);
+}

@@ -1,0 +1,949 @@
+//! Follows what tasks do: new children, programs, mappings, ends; and what is found out about them.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use jitprof_common::units::{MonoNs, Pid};
+use jitprof_jitdump::code::{CodeEvent, CodeOrigin};
+use jitprof_jitdump::{FileBytes, FileHeader, TscConversion};
+
+use crate::account::LearnStats;
+use crate::advice::Runtime;
+use crate::engine::announcements::{Announcements, Brought, DumpId, ReadContext};
+use crate::engine::border::{
+    AnswerBody, OlderMap, Opened, Output, ProcessRead, Request, Unread, WhyUnread, may_hold_generated_code,
+};
+use crate::engine::dump::START_STEP_NS;
+use crate::engine::files::Files;
+use crate::engine::fork_log::ForkLog;
+use crate::engine::frames::{FrameRoom, FrameRooms};
+use crate::engine::generated::CodeBounds;
+use crate::engine::labelling::{Labelling, ask_program, runtime_of};
+use crate::engine::learned::Learned;
+use crate::engine::process::{Process, ProgramState};
+use crate::engine::processes::{Arriving, Processes};
+use crate::engine::requests::{Purpose, Requests};
+use crate::engine::resolving::Met;
+use crate::engine::runtime_tables::{Change, least_pause};
+use crate::engine::selection::Selection;
+use crate::engine::unwinding::Unwinding;
+use crate::peek::{Peek, Sight};
+use crate::process::ProcessId;
+use crate::process::discover::is_marker;
+use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
+use crate::process::open::FileId;
+use crate::runtime::FoundFrame;
+
+/// Children of children that get what is read of a process' code.
+const MAX_GENERATIONS: usize = 4;
+/// Ancestors that have inherited a dump which are looked at for the one that its writer has made.
+const MAX_COPIES: usize = 64;
+/// How long a child that has not been sampled waits for a copy of its parent's code.
+const INHERIT_NS: u64 = 5_000_000_000;
+/// Children of one process that wait for a copy of its code; beyond it those that have ended are looked for.
+const MAX_WAITING_CHILDREN: usize = 64;
+
+/// Processes that could not be read in time and are read again, at most.
+const MAX_UNREAD: usize = 4096;
+
+/// What tracking works with.
+pub(super) struct Parts<'a> {
+    pub(super) files: &'a mut Files,
+    pub(super) unwinding: Option<&'a mut Unwinding>,
+    pub(super) requests: &'a mut Requests,
+}
+
+/// A process whose end the run waits for.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    pid: Pid,
+    id: Option<ProcessId>,
+    is_gone: bool,
+}
+
+/// Who is followed, and what is known of them.
+pub(super) struct Tracking {
+    pub(super) processes: Processes,
+    pub(super) selection: Selection,
+    pub(super) labelling: Labelling,
+    forks: ForkLog,
+    awaited: Vec<Awaited>,
+    /// Processes that could not be read in time.
+    unread: BTreeSet<Pid>,
+    tsc: Option<TscConversion>,
+    peek: bool,
+    read_runtime: bool,
+    /// Frames are asked about also where a dump names them, to be compared.
+    verify_names: bool,
+    /// Command lines are read when they are needed, not beforehand.
+    continuous: bool,
+}
+
+/// Whether a process was made as a copy of another one and runs the same program still: its files lie where the other's
+/// do, which those of a program that was started anew hardly ever do.
+fn is_copy(child: &Process, parent: &Process) -> bool {
+    let exe = |process: &Process| process.known_program().and_then(|program| program.exe.clone());
+    let place = |process: &Process, exe: &str| {
+        let mut mapped = process.space.live().map(|mapped| &mapped.mapping);
+        mapped.find(|mapping| &*mapping.path == exe).map(|mapping| (mapping.start, mapping.inode))
+    };
+    let Some(exe) = exe(child).filter(|own| exe(parent).as_ref() == Some(own)) else { return false };
+    let is_unseen = child.parent.is_none() && child.exec_time.is_none();
+    let (own, of_parent) = (place(child, &exe), place(parent, &exe));
+    is_unseen && child.is_live() && parent.id.start <= child.id.start && own.is_some() && own == of_parent
+}
+
+/// Whether a process says itself what is where a line of its parent's perf map says something: the line has no time, and
+/// may be of later.
+fn names_better(heir: &Process, event: &CodeEvent) -> bool {
+    let CodeEvent::Load(load) = event else { return false };
+    load.origin == CodeOrigin::PerfMap && heir.code.map.lookup(load.start, MonoNs(u64::MAX)).is_some()
+}
+
+/// Whether a process has memory for generated code by now, or interprets in its own: its runtime's tables are worth a look
+/// before it is sampled.
+fn may_generate(process: &Process) -> bool {
+    runtime_of(process) == Some(Runtime::Node)
+        || process.space.live().any(|mapped| may_hold_generated_code(mapped.mapping.kind))
+}
+
+impl Tracking {
+    /// Of nobody yet.
+    pub(super) fn new(
+        processes: Processes,
+        selection: Selection,
+        labelling: Labelling,
+        (peek, read_runtime, verify_names): (bool, bool, bool),
+    ) -> Self {
+        Self {
+            processes,
+            selection,
+            labelling,
+            forks: ForkLog::default(),
+            awaited: Vec::new(),
+            unread: BTreeSet::new(),
+            tsc: None,
+            peek,
+            read_runtime,
+            verify_names,
+            continuous: false,
+        }
+    }
+
+    /// From here on the recording is continuous: of each process so much code is kept.
+    pub(super) fn begin_continuous(&mut self, bounds: CodeBounds) {
+        self.continuous = true;
+        self.processes.set_bounds(bounds);
+    }
+
+    /// How counter ticks become times, from now on.
+    pub(super) fn set_ticks(&mut self, tsc: TscConversion) {
+        self.tsc = Some(tsc);
+    }
+
+    /// Follows a process; with `awaited`, the run ends when it and all others that are followed so have ended.
+    pub(super) fn follow(&mut self, pid: Pid, awaited: bool, parts: &mut Parts<'_>) {
+        // The filter first: what runs while its mappings are read is sampled already.
+        self.selection.follow(pid, parts.requests);
+        self.attach(pid, parts.requests);
+        if awaited {
+            self.awaited.push(Awaited { pid, id: None, is_gone: false });
+        }
+    }
+
+    /// Has a process read that is not known, or brings one up to date that is.
+    pub(super) fn attach(&mut self, pid: Pid, requests: &mut Requests) {
+        let asks = match self.processes.arrive(pid, requests.now) {
+            Some((arriving, asks)) => {
+                arriving.awaited = true;
+                asks
+            }
+            None => false,
+        };
+        if asks {
+            self.ask_process(pid, requests);
+        }
+    }
+
+    /// Asks for everything about a process.
+    pub(super) fn ask_process(&self, pid: Pid, requests: &mut Requests) {
+        let request =
+            Request::Process { pid, maps: true, cgroup: self.labelling.is_wanted(), command_line: !self.continuous };
+        requests.ask(Purpose::Process(pid), request);
+    }
+
+    /// Asks for everything about processes that have mapped faster than they are followed. About every second.
+    pub(super) fn read_incomplete(&mut self, requests: &mut Requests) {
+        let now = requests.now;
+        let live = self.processes.iter_mut().filter(|process| process.is_live());
+        let incomplete: Vec<Pid> =
+            live.filter_map(|process| process.space.take_incomplete(now).then_some(process.id.pid)).collect();
+        incomplete.into_iter().for_each(|pid| self.ask_process(pid, requests));
+    }
+
+    /// Whether every process that the run waits for has ended.
+    pub(super) fn have_all_ended(&self) -> bool {
+        let has_ended = |awaited: &Awaited| {
+            let known = awaited.id.and_then(|id| self.processes.get(id));
+            awaited.is_gone || (awaited.id.is_some() && known.is_none_or(|process| !process.is_live()))
+        };
+        !self.awaited.is_empty() && self.awaited.iter().all(has_ended)
+    }
+
+    /// The live processes that the run waits for.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = ProcessId> {
+        self.awaited.iter().filter_map(|awaited| awaited.id).filter(|id| self.processes.is_live(*id))
+    }
+
+    /// Applies what a task did.
+    pub(super) fn apply(&mut self, event: &TaskEvent, parts: &mut Parts<'_>) {
+        self.selection.apply(event, parts.requests);
+        self.before(event, parts);
+        let ended = self.processes.apply(event);
+        self.note_replaced(parts);
+        self.after(event, ended, parts);
+    }
+
+    /// Code of a process is about to go: children that have not been sampled yet get their copy, and its rows, before.
+    fn before(&mut self, event: &TaskEvent, parts: &mut Parts<'_>) {
+        let pid = match &event.change {
+            TaskChange::Comm { pid, exec: true, .. } | TaskChange::Exit { pid, .. } => *pid,
+            _ => return,
+        };
+        if matches!(event.change, TaskChange::Comm { .. })
+            && let Some(id) = self.processes.live_of(pid).map(|process| process.id)
+            && let Some(process) = self.processes.get_mut(id)
+        {
+            process.tables.close(id, parts.requests);
+        }
+        let parent = self.processes.live_of(pid).filter(|process| !process.waiting_children.is_empty());
+        let Some(parent) = parent.map(|process| process.id) else { return };
+        let is_last = |process: &Process| process.thread_count() <= 1;
+        if matches!(event.change, TaskChange::Exit { .. }) && !self.processes.get(parent).is_some_and(is_last) {
+            return;
+        }
+        self.settle_children(parent, parts);
+    }
+
+    fn after(&mut self, event: &TaskEvent, ended: Option<ProcessId>, parts: &mut Parts<'_>) {
+        let time = event.time;
+        match &event.change {
+            TaskChange::Fork { pid, parent_pid, .. } if pid != parent_pid => {
+                self.forks.note(*pid, *parent_pid, time);
+                self.inherit(*pid, *parent_pid, time, parts);
+                self.mappings_changed(*pid, time, parts);
+            }
+            TaskChange::Comm { pid, tid, comm, exec } => {
+                let Some(id) = self.processes.at(*pid, time).map(|process| process.id) else { return };
+                let Some(process) = self.processes.get_mut(id) else { return };
+                self.labelling.rename(process, *tid, comm, *exec, time);
+                if *exec {
+                    process.announcements.leave(id, time, parts.requests);
+                    if let Some(unwinding) = &mut parts.unwinding {
+                        unwinding.exec(process);
+                    }
+                    // A recording that ends tells of those that have ended, too, and has to read them before.
+                    if !self.continuous {
+                        ask_program(process, self.labelling.is_wanted(), true, parts.requests);
+                    }
+                }
+            }
+            TaskChange::Mmap(mmap) => {
+                self.note_mapping(mmap, time, parts);
+                self.mappings_changed(mmap.pid, time, parts);
+            }
+            TaskChange::Exit { .. } => {
+                if let Some(id) = ended {
+                    self.note_end(id, parts);
+                }
+            }
+            TaskChange::Fork { .. } | TaskChange::Lost { .. } => {}
+        }
+    }
+
+    /// What a process maps has changed. Which processes the BPF program lets through is not known here beforehand.
+    fn mappings_changed(&mut self, pid: Pid, time: MonoNs, parts: &mut Parts<'_>) {
+        let Some(unwinding) = &mut parts.unwinding else { return };
+        let Some(process) = self.processes.at(pid, time) else { return };
+        let sampled = self.selection.is_open() || self.selection.is_followed(pid);
+        if sampled || process.published.is_published() {
+            unwinding.change(process.id);
+        }
+    }
+
+    /// A new mapping may mark a dump.
+    fn note_mapping(&mut self, mmap: &MmapEvent, time: MonoNs, parts: &mut Parts<'_>) {
+        let Some(mapping) = mmap.to_mapping().filter(is_marker) else { return };
+        let Some(id) = self.processes.at(mmap.pid, time).map(|process| process.id) else { return };
+        self.take_inheritance(id, parts);
+        let Some(process) = self.processes.get_mut(id) else { return };
+        if process.known_program().is_some() {
+            let who = (id, process.via);
+            process.announcements.note_mapping(who, &mapping, parts.files, parts.requests);
+        } else {
+            // It is looked for when it is known what the process calls itself.
+            ask_program(process, self.labelling.is_wanted(), !self.continuous, parts.requests);
+        }
+    }
+
+    /// Looks through a process' mappings for dumps.
+    fn discover(process: &mut Process, parts: &mut Parts<'_>) {
+        let markers = process.space.live().map(|mapped| &mapped.mapping).filter(|mapping| is_marker(mapping));
+        for mapping in markers.cloned().collect::<Vec<_>>() {
+            let who = (process.id, process.via);
+            process.announcements.note_mapping(who, &mapping, parts.files, parts.requests);
+        }
+    }
+
+    /// Remembers that a child begins with its parent's code.
+    fn inherit(&mut self, child: Pid, parent: Pid, time: MonoNs, parts: &mut Parts<'_>) {
+        let (Some(child), Some(parent)) = (self.processes.at(child, time), self.processes.at(parent, time)) else {
+            return;
+        };
+        if child.id.pid == parent.id.pid || child.code.is_known() || child.announcements.any() {
+            return;
+        }
+        // A child of a child that has not been sampled has its code from the same ancestor.
+        let (ancestor, time) = parent.inherits.unwrap_or((parent.id, time));
+        let child = child.id;
+        let announces = |process: &Process| process.announcements.any() || process.code.is_known();
+        if !self.processes.get(ancestor).is_some_and(announces) {
+            return;
+        }
+        let Some((child, ancestor)) = self.processes.pair_mut(child, ancestor) else { return };
+        child.inherits = Some((ancestor.id, time));
+        ancestor.waiting_children.push(child.id);
+        if let Some(unwinding) = &mut parts.unwinding {
+            unwinding.share_code(child, ancestor);
+        }
+        if ancestor.waiting_children.len() > MAX_WAITING_CHILDREN {
+            let id = ancestor.id;
+            let waiting = std::mem::take(&mut ancestor.waiting_children);
+            let waiting = waiting.into_iter().filter(|child| {
+                self.processes.get(*child).is_some_and(|child| child.is_live() && child.inherits.is_some())
+            });
+            let waiting: Vec<ProcessId> = waiting.collect();
+            if let Some(ancestor) = self.processes.get_mut(id) {
+                ancestor.waiting_children = waiting;
+            }
+        }
+    }
+
+    /// Children that have not been sampled yet get their copy of a process' code, and its rows.
+    fn settle_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
+        let Some(process) = self.processes.get_mut(parent) else { return };
+        for child in std::mem::take(&mut process.waiting_children) {
+            if !self.processes.is_live(child) {
+                continue;
+            }
+            self.take_inheritance(child, parts);
+            if let Some(unwinding) = &mut parts.unwinding {
+                unwinding.publish_code(&mut self.processes, child, parts.requests);
+            }
+        }
+    }
+
+    /// Gives a child its parent's code, if it has not been done.
+    fn take_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) {
+        let inherits = self.processes.get_mut(child).and_then(|process| process.inherits.take());
+        let Some((parent, time)) = inherits else { return };
+        let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return };
+        parent.note_child(child.id, time);
+        parent.waiting_children.retain(|waiting| *waiting != child.id);
+        child.code = parent.code.fork(time);
+        let exe = child.known_program().and_then(|program| program.exe.clone());
+        if exe.is_some() {
+            child.code.is_run_by(exe.as_deref());
+        }
+        if let Some(unwinding) = &mut parts.unwinding {
+            unwinding.change(child.id);
+        }
+    }
+
+    /// Children that live on without a sample get their code before the parent drops it. About every second.
+    pub(super) fn settle_forks(&mut self, limit: usize, parts: &mut Parts<'_>) {
+        let now = parts.requests.now;
+        let due = self.processes.iter().filter(|process| {
+            process.is_live() && process.inherits.is_some_and(|(_, time)| now.0.saturating_sub(time.0) > INHERIT_NS)
+        });
+        let mut room = limit.saturating_sub(self.processes.iter().map(|process| process.code.bytes()).sum());
+        for (child, parent) in due.filter_map(|process| Some((process.id, process.inherits?.0))).collect::<Vec<_>>() {
+            let bytes = self.processes.get(parent).map_or(0, |parent| parent.code.bytes());
+            // Where there is no room for another copy, it waits for a sample, or for room.
+            if let Some(rest) = room.checked_sub(bytes) {
+                room = rest;
+                self.take_inheritance(child, parts);
+            }
+        }
+    }
+
+    /// A process has ended: its last announcements are read while its files are still open.
+    pub(super) fn note_end(&mut self, id: ProcessId, parts: &mut Parts<'_>) {
+        self.selection.end(id.pid, parts.requests);
+        self.let_go(id, parts);
+    }
+
+    /// Processes have ended unseen, of which others have the number by now: those are followed as these were.
+    fn note_replaced(&mut self, parts: &mut Parts<'_>) {
+        for id in self.processes.take_replaced() {
+            self.let_go(id, parts);
+        }
+    }
+
+    /// What an ended process has in the tables goes, and what it has announced is read.
+    fn let_go(&mut self, id: ProcessId, parts: &mut Parts<'_>) {
+        self.settle_children(id, parts);
+        let Some(process) = self.processes.get_mut(id) else { return };
+        if let Some(unwinding) = &mut parts.unwinding {
+            unwinding.end(process, parts.requests);
+        }
+        process.announcements.poll(id, parts.requests);
+        process.tables.close(id, parts.requests);
+        process.frames.close();
+    }
+
+    /// Ends processes whose exits were lost.
+    pub(super) fn take_running(&mut self, running: &HashSet<Pid>, begun: MonoNs, parts: &mut Parts<'_>) {
+        for id in self.processes.missing(running, begun) {
+            self.settle_children(id, parts);
+            self.processes.end(id, begun);
+            self.note_end(id, parts);
+        }
+        self.selection.unfollow_missing(running, begun, parts.requests);
+    }
+
+    /// A process was sampled: what it announces is looked at more often. One that was seen to be made is looked at for the
+    /// first time with its first sample.
+    pub(super) fn note_ran(&mut self, id: ProcessId, time: MonoNs, parts: &mut Parts<'_>) {
+        self.take_inheritance(id, parts);
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.ran_at = process.ran_at.max(time);
+        if process.is_live() {
+            ask_program(process, self.labelling.is_wanted(), !self.continuous, parts.requests);
+        } else if matches!(process.program, ProgramState::Unasked | ProgramState::Stalled(_)) {
+            process.program = ProgramState::Unreadable;
+            self.labelling.take_lost(&mut self.processes, id, &self.forks);
+        }
+    }
+
+    /// Takes up a process that was read as a whole. Returns it, with what has waited for it.
+    pub(super) fn take_process(
+        &mut self,
+        pid: Pid,
+        read: Result<Box<ProcessRead>, Unread>,
+        begun: MonoNs,
+        parts: &mut Parts<'_>,
+    ) -> (Option<ProcessId>, Option<Arriving>) {
+        let read = match read {
+            Ok(read) if !read.is_kernel_thread => read,
+            Ok(_) => return self.take_gone(pid, parts.requests.now),
+            Err(unread) => {
+                if unread.why != WhyUnread::Gone {
+                    parts.requests.remark(unread.text);
+                }
+                // That there was no time for it says nothing of the process.
+                if unread.why == WhyUnread::Stalled && self.is_to_be_read(pid) {
+                    self.unread.insert(pid);
+                    return (None, self.processes.take_gone(pid, parts.requests.now));
+                }
+                return self.take_gone(pid, parts.requests.now);
+            }
+        };
+        let (id, arriving) = self.processes.take(pid, &read, begun);
+        self.note_replaced(parts);
+        let Some(id) = id else { return (None, arriving) };
+        for event in arriving.iter().flat_map(|arriving| &arriving.events) {
+            self.before(event, parts);
+            let ended = self.processes.apply_early(event);
+            self.note_replaced(parts);
+            self.after(event, ended, parts);
+        }
+        for awaited in self.awaited.iter_mut().filter(|awaited| awaited.pid == pid && awaited.id.is_none()) {
+            awaited.id = Some(id);
+        }
+        // It may have run another program since, which is asked for with the next sample.
+        if self.processes.get(id).is_some_and(|process| process.runs_since() < begun) {
+            self.take_program(id, &read, false, parts);
+        }
+        if let Some(unwinding) = &mut parts.unwinding {
+            unwinding.change(id);
+            unwinding.publish_code(&mut self.processes, id, parts.requests);
+        }
+        if read.is_dead {
+            self.processes.end(id, begun);
+            self.note_end(id, parts);
+        }
+        (Some(id), arriving)
+    }
+
+    /// Whether a process that could not be read in time has to be read: it is known to run, or the run is made for it.
+    fn is_to_be_read(&self, pid: Pid) -> bool {
+        let is_awaited = || self.awaited.iter().any(|awaited| awaited.pid == pid && awaited.id.is_none());
+        self.unread.len() < MAX_UNREAD && (self.processes.live_of(pid).is_some() || is_awaited())
+    }
+
+    /// Processes that could not be read in time, to be read again.
+    pub(super) fn take_unread(&mut self) -> BTreeSet<Pid> {
+        std::mem::take(&mut self.unread)
+    }
+
+    fn take_gone(&mut self, pid: Pid, now: MonoNs) -> (Option<ProcessId>, Option<Arriving>) {
+        for awaited in self.awaited.iter_mut().filter(|awaited| awaited.pid == pid && awaited.id.is_none()) {
+            awaited.is_gone = true;
+        }
+        let Some(arriving) = self.processes.take_gone(pid, now) else { return (None, None) };
+        (None, Some(arriving))
+    }
+
+    /// A process that is gone, for samples of it; labels are its relatives'.
+    pub(super) fn gone(&mut self, pid: Pid, time: MonoNs, now: MonoNs) -> ProcessId {
+        let id = self.processes.add_gone(pid, time, now);
+        if self.processes.get(id).is_some_and(|process| !process.labels.is_known()) {
+            self.labelling.take_lost(&mut self.processes, id, &self.forks);
+        }
+        id
+    }
+
+    /// Takes up what program a process runs, if that is still the one of `since`.
+    pub(super) fn take_program_read(
+        &mut self,
+        (id, since): (ProcessId, MonoNs),
+        read: Result<Box<ProcessRead>, Unread>,
+        again: bool,
+        parts: &mut Parts<'_>,
+    ) {
+        let Some(process) = self.processes.get_mut(id).filter(|process| process.runs_since() == since) else { return };
+        match read {
+            Ok(read) if id.has_start(read.start) && !read.is_dead => self.take_program(id, &read, again, parts),
+            _ if again => {}
+            read => {
+                let is_stalled = read.is_err_and(|unread| unread.why == WhyUnread::Stalled) && process.is_live();
+                process.program = match is_stalled {
+                    true => ProgramState::Stalled(parts.requests.now),
+                    false => ProgramState::Unreadable,
+                };
+                self.labelling.take_lost(&mut self.processes, id, &self.forks);
+            }
+        }
+    }
+
+    fn take_program(&mut self, id: ProcessId, read: &ProcessRead, again: bool, parts: &mut Parts<'_>) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.take_program(read);
+        self.labelling.take(process, read, again, parts.requests);
+        if !again && process.is_live() {
+            Self::discover(process, parts);
+            Announcements::look_for_perf_map(process, parts.files, parts.requests);
+            if self.read_runtime && may_generate(process) {
+                process.tables.compare(self.verify_names);
+                process.tables.want();
+                Self::poll_tables_of(process, parts.requests);
+            }
+            self.reunite(id, parts);
+        }
+    }
+
+    /// Gives a process whose making was not seen the code that its parent had by then, and likewise its children: what
+    /// ran when it was made it still runs, and CPython ends what it has inherited of dump and map.
+    fn reunite(&mut self, id: ProcessId, parts: &mut Parts<'_>) {
+        let Some(process) = self.processes.get(id) else { return };
+        let parent = self.processes.live_of(process.parent_pid).filter(|parent| is_copy(process, parent));
+        let mut pairs: Vec<(ProcessId, ProcessId)> = parent.map(|parent| (id, parent.id)).into_iter().collect();
+        let children = self.processes.iter().filter(|child| child.parent_pid == id.pid && is_copy(child, process));
+        pairs.extend(children.map(|child| (child.id, id)));
+        for (child, parent) in pairs {
+            let Some((child, parent)) = self.processes.pair_mut(child, parent) else { continue };
+            if parent.children.iter().any(|(known, _)| *known == child.id) {
+                continue;
+            }
+            // Of its start /proc says the clock tick.
+            let forked = MonoNs(child.id.start.0.saturating_add(START_STEP_NS));
+            parent.note_child(child.id, forked);
+            if parent.code.is_known() && !child.code.is_known() {
+                child.code = parent.code.fork(forked);
+                let exe = child.known_program().and_then(|program| program.exe.clone());
+                child.code.is_run_by(exe.as_deref());
+                if let Some(unwinding) = &mut parts.unwinding {
+                    unwinding.change(child.id);
+                }
+            }
+        }
+    }
+
+    /// A CPython announces code whose making was not seen: what it runs may be its parent's, who may be no target.
+    fn want_parent(&mut self, id: ProcessId, requests: &mut Requests) {
+        let Some(process) = self.processes.get(id) else { return };
+        let parent = process.parent_pid;
+        let is_unseen = process.parent.is_none() && process.exec_time.is_none();
+        if is_unseen
+            && parent.0 > 1
+            && self.processes.live_of(parent).is_none()
+            && runtime_of(process) == Some(Runtime::CPython)
+        {
+            self.attach(parent, requests);
+        }
+    }
+
+    /// How announcements are read.
+    fn context(&self) -> ReadContext {
+        ReadContext { tsc: self.tsc, peek: self.peek }
+    }
+
+    /// Takes up an opened dump.
+    pub(super) fn take_dump(
+        &mut self,
+        id: ProcessId,
+        (file, path): (FileId, &Arc<str>),
+        opened: Result<Opened, Unread>,
+        parts: &mut Parts<'_>,
+    ) {
+        let context = self.context();
+        let until = opened.as_ref().map_or(MonoNs(0), |opened| self.inherits_until(id, (file, path), opened));
+        let Some(process) = self.processes.get_mut(id) else {
+            if opened.is_ok() {
+                parts.requests.output(Output::Close(file));
+            }
+            return;
+        };
+        let program = match &process.program {
+            ProgramState::Known(program) => Some(program),
+            _ => None,
+        };
+        let shared = process.space.live().map(|mapped| &mapped.mapping);
+        let shared = shared.filter(|mapping| mapping.prot.shared && may_hold_generated_code(mapping.kind));
+        let shared = shared.map(|mapping| mapping.start.0..mapping.end.0).collect();
+        let (who, how) = ((id, until), (program, process.code.wants_code(), shared));
+        let opened = (opened, context);
+        let brought = process.announcements.take_dump(who, how, (file, path), opened, parts.requests);
+        self.take_brought(id, brought, parts);
+        if let Some(process) = self.processes.get_mut(id) {
+            process.announcements.poll(id, parts.requests);
+        }
+    }
+
+    /// Until when what is announced in a dump that a process has inherited is its own, too: until it was made, or that one
+    /// of its ancestors which the writer has made.
+    fn inherits_until(&self, id: ProcessId, (file, path): (FileId, &Arc<str>), opened: &Opened) -> MonoNs {
+        let writer = FileHeader::parse(&opened.head).map(|header| header.pid);
+        let mut until = MonoNs(u64::MAX);
+        let Some(mut process) = self.processes.get(id) else { return until };
+        let Some(start) = process.announcements.place_of(file) else { return process.made_at() };
+        for _ in 0..MAX_COPIES {
+            until = until.min(process.made_at());
+            let parent =
+                process.parent.map_or_else(|| self.processes.live_of(process.parent_pid), |id| self.processes.get(id));
+            let Some(parent) = parent else { break };
+            let own_pid = parent.known_program().map_or(parent.id.pid.0, |program| program.own_pid);
+            let mapped = parent.space.lookup(start, until);
+            let is_copy = mapped.is_some_and(|mapped| mapped.mapping.path == *path);
+            if !is_copy || writer == Some(own_pid) || parent.announcements.writes(&opened.identity) {
+                break;
+            }
+            process = parent;
+        }
+        until
+    }
+
+    /// Takes up an opened perf map.
+    pub(super) fn take_perf_map(
+        &mut self,
+        id: ProcessId,
+        file: FileId,
+        opened: Result<Opened, Unread>,
+        parts: &mut Parts<'_>,
+    ) {
+        let Some(process) = self.processes.get_mut(id) else {
+            if opened.is_ok() {
+                parts.requests.output(Output::Close(file));
+            }
+            return;
+        };
+        let own_pid = process.known_program().map_or(id.pid.0, |program| program.own_pid);
+        // The other runtimes that are known write each line at once: their memory would be searched in vain.
+        let is_buffered = matches!(runtime_of(process), None | Some(Runtime::Mono));
+        let peek = (self.peek && is_buffered).then(|| Peek::new(own_pid, id.start));
+        let brought = process.announcements.take_perf_map(file, opened, peek, parts.requests);
+        process.announcements.poll(id, parts.requests);
+        self.take_brought(id, brought, parts);
+    }
+
+    /// There is a perf map from before a process.
+    pub(super) fn note_older_map(&mut self, id: ProcessId, file: FileId, older: OlderMap, parts: &mut Parts<'_>) {
+        if let Some(process) = self.processes.get_mut(id) {
+            process.announcements.note_older_map(file, older, parts.requests);
+        }
+    }
+
+    /// Takes up what was read of a dump.
+    pub(super) fn take_read(
+        &mut self,
+        id: ProcessId,
+        dump: DumpId,
+        read: (Result<FileBytes, Unread>, MonoNs),
+        parts: &mut Parts<'_>,
+    ) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let who = (id, process.via, process.exit_time);
+        let brought = process.announcements.take_read(who, dump, read, self.tsc, parts.requests);
+        self.take_brought(id, brought, parts);
+    }
+
+    /// Takes up what was read of a perf map.
+    pub(super) fn take_lines(
+        &mut self,
+        id: ProcessId,
+        file: FileId,
+        read: (Result<FileBytes, Unread>, MonoNs),
+        parts: &mut Parts<'_>,
+    ) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let who = (id, process.via, process.exit_time);
+        let space = &process.space;
+        let is_its = |start| space.lookup(start, MonoNs(u64::MAX)).is_some();
+        let brought = process.announcements.take_lines(who, file, read, is_its, parts.requests);
+        self.take_brought(id, brought, parts);
+    }
+
+    /// Takes up what was seen of a dump's unwritten end.
+    pub(super) fn take_sight(&mut self, id: ProcessId, dump: DumpId, sight: (Sight, MonoNs), parts: &mut Parts<'_>) {
+        let now = parts.requests.now;
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let brought = process.announcements.take_sight(dump, sight.0, sight.1, now);
+        self.take_brought(id, brought, parts);
+    }
+
+    /// Takes up what was read of the tables of a process' runtime.
+    pub(super) fn take_tables(
+        &mut self,
+        (id, since): (ProcessId, MonoNs),
+        body: AnswerBody,
+        times: (MonoNs, MonoNs),
+        parts: &mut Parts<'_>,
+    ) {
+        let pause = least_pause(self.continuous);
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let brought = process.tables.take(since, body, times, pause, parts.requests);
+        if brought.is_first {
+            process.snapshots = Default::default();
+            if let Some(unwinding) = &mut parts.unwinding {
+                unwinding.change(id);
+            }
+        }
+        // Beside a dump only frames are asked about.
+        let has_dump = process.announcements.has_dump();
+        for change in brought.changes.into_iter().filter(|_| !has_dump) {
+            match &change {
+                Change::Load(load, FoundFrame::Code(_)) => process.learned.note_read(load.start, load.time),
+                Change::Load(..) => {}
+                Change::Unload { start, .. } => process.learned.note_gone(*start),
+            }
+            process.code.apply_found(change);
+        }
+        // In the end, when no tick comes, what was sampled since.
+        let at_once = process.tables.is_hurried();
+        if process.is_live() && at_once {
+            Self::poll_tables_of(process, parts.requests);
+        }
+        Self::poll_frames_of(process, at_once, parts.requests);
+    }
+
+    /// Has the tables of runtimes read again where that is due; with `at_once`, where it is of any use.
+    pub(super) fn poll_tables(&mut self, at_once: bool, requests: &mut Requests) {
+        for process in self.processes.iter_mut().filter(|process| process.is_live()) {
+            if at_once {
+                process.tables.hurry();
+            }
+            Self::poll_tables_of(process, requests);
+        }
+    }
+
+    /// What samples up to now were named by is looked at again with the next tick.
+    pub(super) fn look_at_tables(&mut self, now: MonoNs) {
+        self.processes
+            .iter_mut()
+            .filter(|process| process.is_live())
+            .for_each(|process| process.tables.look_at_once(now));
+    }
+
+    /// Takes up what frames of a process are; with `at_once`, what is left is asked for at once.
+    pub(super) fn take_frames(
+        &mut self,
+        (id, since): (ProcessId, MonoNs),
+        numbers: &[u32],
+        answer: (AnswerBody, MonoNs),
+        at_once: bool,
+        requests: &mut Requests,
+    ) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        for (start, size) in process.frames.take(since, numbers, answer, requests.now) {
+            Learned::note_place(process, start, size);
+        }
+        if at_once {
+            Self::poll_frames_of(process, true, requests);
+            Self::poll_tables_of(process, requests);
+        }
+    }
+
+    /// Has frames asked about that samples wait for.
+    pub(super) fn poll_frames(&mut self, at_once: bool, requests: &mut Requests) {
+        let mut rooms = FrameRooms::default();
+        let used = self.processes.iter().filter(|process| process.frames.room() != FrameRoom::default());
+        used.for_each(|process| rooms.add(process.holder(), process.frames.room()));
+        for process in self.processes.iter_mut() {
+            let is_tight = rooms.is_tight(process.holder());
+            process.frames.compact(&mut process.queue, is_tight);
+            Self::poll_frames_of(process, at_once, requests);
+        }
+    }
+
+    /// Has asked what samples have come to wait for since.
+    pub(super) fn ask_frames(&mut self, requests: &mut Requests) {
+        for process in self.processes.iter_mut().filter(|process| process.frames.is_wanting()) {
+            Self::poll_frames_of(process, false, requests);
+        }
+    }
+
+    fn poll_frames_of(process: &mut Process, at_once: bool, requests: &mut Requests) {
+        if !process.tables.is_reading() {
+            let who = (process.id, process.via, process.runs_since());
+            process.frames.poll(who, at_once, requests);
+        }
+    }
+
+    /// What a process announces in a dump has more in it than the tables.
+    fn poll_tables_of(process: &mut Process, requests: &mut Requests) {
+        if process.tables.are_read(process.announcements.has_dump()) && !process.frames.is_asked() {
+            let (who, ran_at) = ((process.id, process.via, process.runs_since()), process.ran_at);
+            process.tables.poll(who, ran_at, requests);
+        }
+    }
+
+    /// Notes what stacks of a process have met that more is to be read of.
+    pub(super) fn note_met(&mut self, id: ProcessId, met: &Met) {
+        let Some(process) = self.processes.get_mut(id).filter(|_| self.read_runtime) else { return };
+        if met.unnamed {
+            process.tables.want();
+        }
+        met.code.iter().for_each(|address| process.learned.want(*address));
+    }
+
+    /// Applies code events, to the children, too, that have a copy of the code from after them.
+    fn take_brought(&mut self, id: ProcessId, brought: Brought, parts: &mut Parts<'_>) {
+        if brought.is_first {
+            self.want_parent(id, parts.requests);
+        }
+        let Some(process) = self.processes.get_mut(id) else { return };
+        if brought.is_first {
+            // What was in vain before says nothing.
+            process.snapshots = Default::default();
+            if let Some(unwinding) = &mut parts.unwinding {
+                unwinding.change(id);
+            }
+        }
+        let heirs = match brought.events.is_empty() {
+            true => Vec::new(),
+            false => self.heirs(id),
+        };
+        for event in &brought.events {
+            let time = event.time();
+            for (heir, _) in heirs.iter().filter(|(_, forked)| time <= *forked) {
+                if let Some(heir) = self.processes.get_mut(*heir)
+                    && !names_better(heir, event)
+                {
+                    heir.code.apply(event.clone());
+                }
+            }
+        }
+        if let Some(process) = self.processes.get_mut(id) {
+            if brought.drops_lines {
+                process.code.map.drop_listed();
+            }
+            brought.events.into_iter().for_each(|event| process.code.apply(event));
+        }
+    }
+
+    /// Who has a copy of a process' code, its children's children included, and from when.
+    fn heirs(&self, id: ProcessId) -> Vec<(ProcessId, MonoNs)> {
+        let mut heirs: Vec<(ProcessId, MonoNs)> = Vec::new();
+        let mut next = vec![(id, MonoNs(u64::MAX))];
+        for _ in 0..MAX_GENERATIONS {
+            let found = next.iter().filter_map(|(parent, forked)| Some((self.processes.get(*parent)?, *forked)));
+            let found = found.flat_map(|(parent, forked)| {
+                parent.children.iter().map(move |(child, own)| (*child, forked.min(*own)))
+            });
+            next = found.collect();
+            heirs.extend(&next);
+        }
+        heirs
+    }
+
+    /// Evicts processes that have ended, and everything that is known of them.
+    pub(super) fn evict(&mut self, id: ProcessId, parts: &mut Parts<'_>) -> LearnStats {
+        let Some(process) = self.processes.get_mut(id) else { return LearnStats::default() };
+        process.announcements.close(parts.requests);
+        let learned = process.learned.stats();
+        self.processes.evict(id);
+        learned
+    }
+
+    /// Has read what is new in the announcements of all processes.
+    pub(super) fn poll_announcements(&mut self, requests: &mut Requests) {
+        let now = requests.now;
+        for process in self.processes.iter_mut() {
+            let own = &mut process.announcements;
+            if own.is_leaving() || (own.any() && (!self.continuous || own.is_due(process.ran_at, now))) {
+                own.poll(process.id, requests);
+            }
+        }
+    }
+
+    /// The same of all that can be read still: no further sample comes.
+    pub(super) fn poll_announcements_to_the_end(&mut self, requests: &mut Requests) {
+        for process in self.processes.iter_mut() {
+            process.announcements.poll(process.id, requests);
+        }
+    }
+
+    /// Nothing more will be read.
+    pub(super) fn finish_announcements(&mut self) {
+        for process in self.processes.iter_mut() {
+            process.announcements.finish(&mut process.code);
+        }
+    }
+
+    /// The end of a process whose threads are not all known may be missed: whom the run waits for is asked after. About
+    /// every second.
+    pub(super) fn check_awaited(&mut self, parts: &mut Parts<'_>) {
+        for id in self.awaited().collect::<Vec<_>>() {
+            let request = Request::Process { pid: id.pid, maps: false, cgroup: false, command_line: false };
+            parts.requests.ask(Purpose::Alive(id), request);
+        }
+    }
+
+    /// Takes up whether a process that the run waits for is there.
+    pub(super) fn take_alive(&mut self, id: ProcessId, read: &Result<Box<ProcessRead>, Unread>, parts: &mut Parts<'_>) {
+        let has_ended = match read {
+            Ok(read) => read.is_dead || !id.has_start(read.start),
+            Err(unread) => unread.why == WhyUnread::Gone,
+        };
+        if has_ended && self.processes.is_live(id) {
+            let now = parts.requests.now;
+            self.settle_children(id, parts);
+            self.processes.end(id, now);
+            self.note_end(id, parts);
+        }
+    }
+
+    /// Looks for perf maps of processes that have run since they were last looked for, and for dumps whose file system did
+    /// not answer. About every second.
+    pub(super) fn look_for_perf_maps(&mut self, parts: &mut Parts<'_>) {
+        for process in self.processes.iter_mut().filter(|process| process.is_live()) {
+            let looks = !self.continuous || process.ran_at >= process.announcements.looked_at();
+            if looks && process.ran_at > MonoNs(0) {
+                Announcements::look_for_perf_map(process, parts.files, parts.requests);
+            }
+            let who = (process.id, process.via);
+            process.announcements.open_stalled(who, parts.files, parts.requests);
+        }
+    }
+}

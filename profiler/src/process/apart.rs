@@ -1,0 +1,356 @@
+//! Work that a file system may never let go of, done so that jitprof can end nevertheless.
+//!
+//! A thread that waits for the answer of a file system in userspace cannot be killed, and a process does not end before
+//! its threads. So such work is done by a process of its own that shares memory and descriptors with this one, as `vfork`
+//! does it: the thread waits for it and can be killed, and what never ends is left to the system.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jitprof_common::units::Pid;
+
+use crate::process::Device;
+
+/// Reading symbol tables recurses into libraries; the pages are taken only when touched.
+const STACK_BYTES: usize = 4 << 20;
+/// Below the stack nothing is mapped.
+const GUARD_BYTES: usize = 64 << 10;
+/// Files that are being closed at most; further ones stay open.
+const MAX_CLOSING: usize = 64;
+/// How long it is known of a device whether it may keep readers waiting: its number may be used again.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// Devices of which that is known at most.
+const MAX_KNOWN: usize = 1024;
+/// Bytes of a list of mounts that are read.
+const MAX_MOUNTS_BYTES: u64 = 4 << 20;
+/// File systems that only the machine's own disks and memory can keep waiting.
+const LOCAL: [&str; 24] = [
+    "bcachefs",
+    "bpf",
+    "btrfs",
+    "cgroup",
+    "cgroup2",
+    "devpts",
+    "devtmpfs",
+    "erofs",
+    "exfat",
+    "ext2",
+    "ext3",
+    "ext4",
+    "f2fs",
+    "hugetlbfs",
+    "iso9660",
+    "overlay",
+    "proc",
+    "ramfs",
+    "rootfs",
+    "squashfs",
+    "sysfs",
+    "tmpfs",
+    "vfat",
+    "xfs",
+];
+
+/// CPU time of what was done apart, in nanoseconds.
+static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+/// Files that are to be closed, and of which it has not begun.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+static NOT_BEGUN: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static OF_THREAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// CPU time of what was done apart for this thread.
+pub fn spent_for_thread() -> Duration {
+    OF_THREAD.get()
+}
+
+/// CPU time of all that was done apart.
+pub fn spent() -> Duration {
+    Duration::from_nanos(SPENT_NS.load(Ordering::Relaxed))
+}
+
+/// What a process of its own is to do, and what came of it.
+struct Job<F, T> {
+    work: Option<F>,
+    done: Option<Result<T, Box<dyn Any + Send>>>,
+    cpu: Duration,
+}
+
+/// Does something in a process of its own, and waits for it. Where the system refuses one, it is done here.
+pub fn apart<T, F: FnOnce() -> T>(work: F) -> T {
+    let mut job = Job { work: Some(work), done: None, cpu: Duration::ZERO };
+    let ran = Stack::new().and_then(|stack| run(&stack, &mut job));
+    if let Err(error) = ran {
+        tracing::debug!("cannot do something in a process of its own: {error}");
+    }
+    OF_THREAD.set(OF_THREAD.get().saturating_add(job.cpu));
+    SPENT_NS.fetch_add(u64::try_from(job.cpu.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    match (job.done, job.work) {
+        (Some(Ok(done)), _) => done,
+        (Some(Err(panic)), _) => resume_unwind(panic),
+        (None, Some(work)) => work(),
+        // It was killed half-way.
+        (None, None) => resume_unwind(Box::new("a process of jitprof's was killed")),
+    }
+}
+
+extern "C" fn enter<T, F: FnOnce() -> T>(job: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `run` passes a job of this very type, and waits until this function has returned before it touches it.
+    let job = unsafe { &mut *job.cast::<Job<F, T>>() };
+    if let Some(work) = job.work.take() {
+        job.done = Some(catch_unwind(AssertUnwindSafe(work)));
+    }
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    job.cpu = Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0));
+    0
+}
+
+fn run<T, F: FnOnce() -> T>(stack: &Stack, job: &mut Job<F, T>) -> io::Result<()> {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;
+    let _signals = Blocked::all()?;
+    // SAFETY: the function gets the stack for itself and the job that it expects. CLONE_VFORK suspends this thread until
+    // the new process has ended, so that nobody else uses this thread's local data, the job or the stack meanwhile; if
+    // this thread is killed, so are all others, and what the new process uses stays mapped as long as it lives.
+    let pid = unsafe { libc::clone(enter::<T, F>, stack.top(), flags, ptr::from_mut(job).cast()) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    loop {
+        // SAFETY: no status is asked for.
+        let waited = unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) };
+        if waited == pid {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Signals of this thread, and of what it starts, blocked as long as the value lives: a handler must not run twice.
+struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    fn all() -> io::Result<Self> {
+        // SAFETY: a set of signals is plain data, both calls only write to it.
+        let before = unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            let failed = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            if failed != 0 {
+                return Err(io::Error::from_raw_os_error(failed));
+            }
+            before
+        };
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that the kernel has given.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
+/// A stack with a guard below it.
+struct Stack(*mut libc::c_void);
+
+impl Stack {
+    fn new() -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+        let (length, access) = (STACK_BYTES + GUARD_BYTES, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is there.
+        let base = unsafe { libc::mmap(ptr::null_mut(), length, access, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self(base);
+        // SAFETY: the first bytes of the mapping that was just made.
+        match unsafe { libc::mprotect(base, GUARD_BYTES, libc::PROT_NONE) } {
+            0 => Ok(stack),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn top(&self) -> *mut libc::c_void {
+        self.0.wrapping_byte_add(STACK_BYTES + GUARD_BYTES)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and whoever ran on it has ended.
+        unsafe { libc::munmap(self.0, STACK_BYTES + GUARD_BYTES) };
+    }
+}
+
+/// An open file. One whose file system may not answer is closed apart, for closing may wait for an answer as well.
+#[derive(Debug)]
+pub struct HeldFile {
+    file: ManuallyDrop<File>,
+    may_hold: bool,
+}
+
+impl HeldFile {
+    /// `may_hold`: whether reading and closing it may take for ever.
+    pub fn new(file: File, may_hold: bool) -> Self {
+        Self { file: ManuallyDrop::new(file), may_hold }
+    }
+
+    /// Reads something of it, apart if need be.
+    pub fn reading<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.may_hold { apart(work) } else { work() }
+    }
+}
+
+impl Deref for HeldFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for HeldFile {
+    fn drop(&mut self) {
+        // SAFETY: the field is not used after this, for the value is being dropped.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        if self.may_hold { close_apart(file) } else { drop(file) }
+    }
+}
+
+/// Closes a file without waiting for it. With too many that do not let go, it stays open.
+fn close_apart(file: File) {
+    let file = ManuallyDrop::new(file);
+    if CLOSING.fetch_add(1, Ordering::AcqRel) >= MAX_CLOSING {
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+        return;
+    }
+    NOT_BEGUN.fetch_add(1, Ordering::AcqRel);
+    let close = move || {
+        apart(|| {
+            NOT_BEGUN.fetch_sub(1, Ordering::AcqRel);
+            drop(ManuallyDrop::into_inner(file));
+        });
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+    };
+    if let Err(error) = std::thread::Builder::new().name("closes".into()).spawn(close) {
+        tracing::debug!("a file stays open: {error}");
+        NOT_BEGUN.fetch_sub(1, Ordering::AcqRel);
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Waits until the closing of all files has begun, at the end of everything: then it is nobody's business but that of the
+/// processes that are at it.
+pub fn wait_for_closing(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while NOT_BEGUN.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The first thing of closing is that the descriptor is gone.
+    if CLOSING.load(Ordering::Acquire) > 0 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Which devices may keep readers waiting for ever.
+#[derive(Debug, Default)]
+pub struct Waits(Mutex<HashMap<Device, (bool, Instant)>>);
+
+impl Waits {
+    /// Whether files on this device may, which a process has mapped: whether its file system is another one than those
+    /// of disks and memory. Asks no file system.
+    pub fn may_hold(&self, via: Pid, device: Device) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((may_hold, _)) = known.get(&device).filter(|(_, since)| since.elapsed() < KNOWN_FOR) {
+            return *may_hold;
+        }
+        let may_hold = kind_of(via, device).is_none_or(|kind| !LOCAL.contains(&kind.as_str()));
+        if known.len() >= MAX_KNOWN {
+            known.clear();
+        }
+        known.insert(device, (may_hold, Instant::now()));
+        may_hold
+    }
+}
+
+/// The file system that a process sees on a device.
+fn kind_of(via: Pid, device: Device) -> Option<String> {
+    let mut text = String::new();
+    let mounts = File::open(format!("/proc/{via}/mountinfo")).ok()?;
+    io::Read::read_to_string(&mut io::Read::take(mounts, MAX_MOUNTS_BYTES), &mut text).ok()?;
+    kind_in(&text, device)
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
+fn kind_in(mounts: &str, device: Device) -> Option<String> {
+    let number = format!("{}:{}", device.major, device.minor);
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+    line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_apart_is_done_by_another_process_with_the_same_memory() {
+        let own = std::process::id();
+        let mut seen = Vec::new();
+        let answer = apart(|| {
+            seen.push(std::process::id());
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(5) {}
+            String::from("made there")
+        });
+        assert_eq!((answer.as_str(), seen.len()), ("made there", 1));
+        assert_ne!(seen, [own]);
+        assert!(spent_for_thread() >= Duration::from_millis(1) && spent() >= spent_for_thread());
+        let panicked = catch_unwind(|| apart(|| panic!("there")));
+        assert_eq!(panicked.unwrap_err().downcast_ref::<&str>(), Some(&"there"));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_what_is_done_apart_does_not_keep_others_waiting() {
+        let (reader, writer) = io::pipe().unwrap();
+        let waits = std::thread::spawn(move || apart(|| io::Read::bytes(reader).count()));
+        io::Write::write_all(&mut &writer, b"abc").unwrap();
+        assert_eq!(apart(|| 7), 7);
+        drop(writer);
+        assert_eq!(waits.join().unwrap(), 3);
+    }
+
+    #[test]
+    fn files_are_closed_apart() {
+        let (reader, writer) = io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        drop(HeldFile::new(file, true));
+        assert_eq!(io::Read::bytes(reader).count(), 0, "the other end has seen it");
+    }
+
+    #[test]
+    fn a_file_system_is_found_by_the_number_of_its_device() {
+        let mounts = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                      40 22 0:45 / /mnt/a\\040b rw master:3 - fuse.sshfs host:/ rw,user_id=0\n";
+        let kind = |major, minor| kind_in(mounts, Device { major, minor });
+        assert_eq!(kind(254, 0).as_deref(), Some("ext4"));
+        assert_eq!(kind(0, 45).as_deref(), Some("fuse.sshfs"));
+        assert_eq!(kind(0, 4), None);
+        assert!(LOCAL.is_sorted());
+    }
+}

@@ -1,0 +1,256 @@
+//! Frames with their names, modules and files, each kept once.
+
+use std::sync::Arc;
+
+use indexmap::IndexSet;
+
+use super::IdHash;
+use super::handle::{FrameId, ModuleId, StringId};
+use super::limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
+use super::shares::{Holder, Shares};
+use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
+
+/// What a string costs beyond its bytes: 16 bytes for the counts of its `Arc`, 16 for the pointer to it, 16 for hash and
+/// index in the table.
+const STRING_OVERHEAD: usize = 48;
+
+/// The name of what stands for frames, stacks and tasks that did not fit.
+pub(super) const PROFILE_FULL: &str = "[profile full]";
+const NAMES_FULL: &str = "[name table full]";
+
+/// The file that a frame's code was loaded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModuleRef<'a> {
+    /// Path in the target's mount namespace, or a bracketed name.
+    pub path: &'a str,
+    /// GNU build id in lower-case hex, when the file has one.
+    pub build_id: Option<&'a str>,
+}
+
+/// A frame as the profile holds it; the same fields as [`Frame`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameRef<'a> {
+    /// Function name, unsanitized.
+    pub name: &'a str,
+    /// Which world the code belongs to.
+    pub kind: FrameKind,
+    /// The runtime's optimisation tier, where known.
+    pub tier: Option<Tier>,
+    /// Whether the function was inlined into the next frame towards the root.
+    pub inlined: bool,
+    /// Where the code came from.
+    pub module: Option<ModuleRef<'a>>,
+    /// Source file and line from 1 (0 when only the file is known).
+    pub source: Option<(&'a str, u32)>,
+    /// File offset of ELF code; virtual address of generated code, but not in a service's profiles, which others than
+    /// the target's owner read; 0 for the kernel and for notes.
+    pub address: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ModuleKey {
+    path: StringId,
+    build_id: Option<StringId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FrameKey {
+    name: StringId,
+    kind: FrameKind,
+    tier: Option<Tier>,
+    inlined: bool,
+    module: Option<ModuleId>,
+    source: Option<(StringId, u32)>,
+    address: u64,
+}
+
+/// The frames of a profile, within its limits.
+#[derive(Debug)]
+pub(super) struct FrameTable {
+    limits: Limits,
+    /// Of strings, modules and frames.
+    overflow: Overflow,
+    strings: IndexSet<Arc<str>>,
+    string_bytes: usize,
+    modules: IndexSet<ModuleKey, IdHash>,
+    frames: IndexSet<FrameKey>,
+    /// Who takes up what is new, and what each has: bytes of strings, and entries of the others.
+    holder: Option<Holder>,
+    string_shares: Shares,
+    entry_shares: Shares,
+}
+
+impl FrameTable {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            overflow: Overflow::default(),
+            strings: IndexSet::default(),
+            string_bytes: 0,
+            modules: IndexSet::default(),
+            frames: IndexSet::default(),
+            holder: None,
+            string_shares: Shares::default(),
+            entry_shares: Shares::default(),
+        }
+    }
+
+    /// What did not fit, of strings, modules and frames.
+    pub(super) fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    /// Goes on counting what does not fit where another table of the same profile left off.
+    pub(super) fn set_overflow(&mut self, overflow: Overflow) {
+        self.overflow = overflow;
+    }
+
+    /// Who takes up what is new from now on; nobody in particular may have all that is free.
+    pub(super) fn set_holder(&mut self, holder: Option<Holder>) {
+        self.holder = holder;
+    }
+
+    /// How many frames there are; handles count from 0.
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Bytes of the tables, estimated. `entry` says what an entry costs for a key of so many bytes.
+    pub(super) fn bytes(&self, entry: impl Fn(usize) -> usize) -> usize {
+        self.string_bytes + self.strings.len() * entry(0) + self.frames.len() * entry(size_of::<FrameKey>())
+    }
+
+    /// The handle of a frame; the same for equal frames. Strings are shared with the caller.
+    pub(super) fn intern(&mut self, frame: &Frame) -> FrameId {
+        let key = FrameKey {
+            name: self.intern_string(&frame.name),
+            module: frame.module.as_ref().and_then(|module| {
+                let (path, build_id) = (&module.path, module.build_id.as_ref());
+                let (path, build_id) = (self.intern_string(path), build_id.map(|id| self.intern_string(id)));
+                self.intern_module(ModuleKey { path, build_id })
+            }),
+            source: frame.source.as_ref().map(|source| (self.intern_string(&source.file), source.line)),
+            kind: frame.kind,
+            tier: frame.tier,
+            inlined: frame.inlined,
+            address: frame.address,
+        };
+        self.intern_key(key)
+    }
+
+    /// The same for borrowed strings, which are copied when they are new.
+    pub(super) fn intern_ref(&mut self, frame: &FrameRef<'_>) -> FrameId {
+        let key = FrameKey {
+            name: self.intern_text(frame.name, None),
+            module: frame.module.and_then(|module| {
+                let path = self.intern_text(module.path, None);
+                let build_id = module.build_id.map(|id| self.intern_text(id, None));
+                self.intern_module(ModuleKey { path, build_id })
+            }),
+            source: frame.source.map(|(file, line)| (self.intern_text(file, None), line)),
+            kind: frame.kind,
+            tier: frame.tier,
+            inlined: frame.inlined,
+            address: frame.address,
+        };
+        self.intern_key(key)
+    }
+
+    /// The handle here of another table's frame. Strings are shared with that table.
+    pub(super) fn copy(&mut self, other: &Self, frame: FrameId) -> FrameId {
+        let key = other.frames[frame.index()];
+        let text = |id: StringId| Arc::clone(&other.strings[id.index()]);
+        let module = key.module.map(|id| {
+            let module = &other.modules[id.index()];
+            Arc::new(Module { path: text(module.path), build_id: module.build_id.map(text) })
+        });
+        self.intern(&Frame {
+            name: text(key.name),
+            kind: key.kind,
+            tier: key.tier,
+            inlined: key.inlined,
+            module,
+            source: key.source.map(|(file, line)| SourceLine { file: text(file), line }),
+            address: key.address,
+        })
+    }
+
+    /// The frame behind a handle.
+    pub(super) fn get(&self, id: FrameId) -> FrameRef<'_> {
+        let key = &self.frames[id.index()];
+        FrameRef {
+            name: self.string(key.name),
+            kind: key.kind,
+            tier: key.tier,
+            inlined: key.inlined,
+            module: key.module.map(|id| {
+                let module = &self.modules[id.index()];
+                ModuleRef { path: self.string(module.path), build_id: module.build_id.map(|id| self.string(id)) }
+            }),
+            source: key.source.map(|(file, line)| (self.string(file), line)),
+            address: key.address,
+        }
+    }
+
+    /// The frame that stands for all that did not fit. It is exempt from the limits: it adds one entry at most.
+    pub(super) fn full(&mut self) -> FrameId {
+        let key = FrameKey {
+            name: StringId::new(self.strings.insert_full(Arc::from(PROFILE_FULL)).0),
+            kind: FrameKind::Note,
+            tier: None,
+            inlined: false,
+            module: None,
+            source: None,
+            address: 0,
+        };
+        FrameId::new(self.frames.insert_full(key).0)
+    }
+
+    fn intern_key(&mut self, key: FrameKey) -> FrameId {
+        if let Some(index) = self.frames.get_index_of(&key) {
+            return FrameId::new(index);
+        }
+        if !self.entry_shares.may_take(self.holder, 1, (self.frames.len(), self.limits.frames)) {
+            self.overflow.frames += 1;
+            return self.full();
+        }
+        self.entry_shares.take(self.holder, 1);
+        FrameId::new(self.frames.insert_full(key).0)
+    }
+
+    fn string(&self, id: StringId) -> &str {
+        &self.strings[id.index()]
+    }
+
+    fn intern_string(&mut self, text: &Arc<str>) -> StringId {
+        self.intern_text(text, Some(text))
+    }
+
+    fn intern_text(&mut self, text: &str, shared: Option<&Arc<str>>) -> StringId {
+        let kept = shorten(text, MAX_STRING_BYTES);
+        if let Some(index) = self.strings.get_index_of(&*kept) {
+            return StringId::new(index);
+        }
+        let cost = kept.len() + STRING_OVERHEAD;
+        if !self.string_shares.may_take(self.holder, cost, (self.string_bytes, self.limits.string_bytes)) {
+            self.overflow.strings += 1;
+            return StringId::new(self.strings.insert_full(Arc::from(NAMES_FULL)).0);
+        }
+        self.string_bytes += cost;
+        self.string_shares.take(self.holder, cost);
+        let kept = match shared {
+            Some(shared) if kept.len() == text.len() => Arc::clone(shared),
+            _ => Arc::from(&*kept),
+        };
+        StringId::new(self.strings.insert_full(kept).0)
+    }
+
+    /// `None` when there are as many modules as there may be frames.
+    fn intern_module(&mut self, key: ModuleKey) -> Option<ModuleId> {
+        if self.modules.len() >= self.limits.frames && !self.modules.contains(&key) {
+            self.overflow.modules += 1;
+            return None;
+        }
+        Some(ModuleId::new(self.modules.insert_full(key).0))
+    }
+}

@@ -1,0 +1,102 @@
+//! Room in a table that several share who do not trust each other.
+
+use rustc_hash::FxHashMap;
+
+use super::limits::fnv1a;
+use super::meta::Task;
+use jitprof_common::units::Pid;
+
+/// What is free counts so many times as what one may have: who is alone gets two thirds of a table, and each of two who
+/// want all of it three eighths.
+const FREE_FACTOR: usize = 3;
+/// This part of a table is for those who have less than one [`SMALL`] of it, however many others want everything (root's
+/// processes are holders each, and one container may have many).
+const RESERVE: usize = 8;
+const SMALL: usize = 64;
+
+/// Who takes up room: a user, whatever processes he starts, or one process of root's, for containers are root's as a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// A user other than root.
+    User(u32),
+    /// One of whom the name is known, as a hash.
+    Named(u64),
+    /// A process, by its start.
+    Process(Pid, u64),
+}
+
+impl Holder {
+    /// Whose a process is.
+    pub fn of_process(uid: Option<u32>, pid: Pid, start: u64) -> Self {
+        uid.filter(|uid| *uid != 0).map_or(Self::Process(pid, start), Self::User)
+    }
+
+    /// Whose a task is, as far as its labels say.
+    pub fn of_task(task: &Task) -> Self {
+        let user = task.labels.get("user").filter(|user| user.as_ref() != "root");
+        user.map_or(Self::Process(task.pid, task.process_start), |user| Self::Named(fnv1a(user.as_bytes())))
+    }
+}
+
+/// How much of a table each has.
+#[derive(Debug, Default)]
+pub struct Shares {
+    of: FxHashMap<Holder, usize>,
+}
+
+impl Shares {
+    /// Whether somebody may have so much more of a table of which so much is used. `None` is nobody in particular.
+    pub fn may_take(&self, holder: Option<Holder>, more: usize, (used, limit): (usize, usize)) -> bool {
+        let own = holder.map_or(0, |holder| self.of.get(&holder).copied().unwrap_or(0));
+        let reserve = if holder.is_some() && own >= limit / SMALL { limit / RESERVE } else { 0 };
+        let free = limit.saturating_sub(used).saturating_sub(reserve);
+        let most = if holder.is_some() { free.saturating_mul(FREE_FACTOR) } else { usize::MAX };
+        more <= free && own.saturating_add(more) <= most
+    }
+
+    /// He has it.
+    pub fn take(&mut self, holder: Option<Holder>, more: usize) {
+        if let Some(holder) = holder {
+            let own = self.of.entry(holder).or_default();
+            *own = own.saturating_add(more);
+        }
+    }
+
+    /// He has given it back.
+    pub fn give_back(&mut self, holder: Option<Holder>, less: usize) {
+        let Some(holder) = holder else { return };
+        let Some(own) = self.of.get_mut(&holder) else { return };
+        *own = own.saturating_sub(less);
+        if *own == 0 {
+            self.of.remove(&holder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_everything_leaves_a_part_to_the_next_one() {
+        let (mut shares, mut used, limit) = (Shares::default(), 0, 1000);
+        let mut fill = |holder| {
+            let mut taken = 0;
+            while shares.may_take(holder, 1, (used, limit)) {
+                shares.take(holder, 1);
+                (taken, used) = (taken + 1, used + 1);
+            }
+            taken
+        };
+        let holder = |number| Some(Holder::User(number));
+        assert_eq!([fill(holder(1)), fill(holder(2)), fill(holder(1))], [657, 164, 0]);
+        // Seven more who want everything do not get what is there for those who have little.
+        for greedy in 3..10 {
+            fill(holder(greedy));
+        }
+        let modest = fill(holder(100));
+        assert_eq!((modest, limit / SMALL), (15, 15));
+        shares.give_back(holder(1), 657);
+        assert!(shares.may_take(holder(1), 1, (used - 657, limit)) && !shares.of.contains_key(&Holder::User(1)));
+    }
+}

@@ -1,0 +1,72 @@
+//! Rows of one profile into another, with what they refer to.
+
+use rustc_hash::FxHashMap;
+
+use super::handle::{FrameId, StackId, TaskId};
+use super::order::Row;
+use super::table::Profile;
+
+/// Copies rows of one profile into one other, and remembers which handles its frames, stacks and tasks have there.
+pub(super) struct Transfer<'p> {
+    from: &'p Profile,
+    frames: FxHashMap<FrameId, FrameId>,
+    stacks: FxHashMap<StackId, StackId>,
+    tasks: FxHashMap<TaskId, TaskId>,
+}
+
+impl<'p> Transfer<'p> {
+    pub(super) fn new(from: &'p Profile) -> Self {
+        Self { from, frames: FxHashMap::default(), stacks: FxHashMap::default(), tasks: FxHashMap::default() }
+    }
+
+    /// Adds a row to `to`, which must be the same profile every time. The row's time is on that profile's clock, its
+    /// handles are those of the profile that it comes from.
+    pub(super) fn add(&mut self, to: &mut Profile, row: Row) {
+        to.set_holder(Some(self.from.holder_of(row.task)));
+        let stack = self.stack(to, row.stack);
+        let task = self.task(to, row.task);
+        to.add_row(Row { stack, task, ..row });
+    }
+
+    /// The same without its stack, for which there is no room.
+    pub(super) fn add_full(&mut self, to: &mut Profile, row: Row) {
+        to.set_holder(Some(self.from.holder_of(row.task)));
+        let (stack, task) = (to.full_stack(), self.task(to, row.task));
+        to.add_row(Row { stack, task, ..row });
+    }
+
+    fn task(&mut self, to: &mut Profile, task: TaskId) -> TaskId {
+        *self.tasks.entry(task).or_insert_with(|| to.task(self.from.task_of(task).clone()))
+    }
+
+    fn stack(&mut self, to: &mut Profile, stack: StackId) -> StackId {
+        // Up to the first prefix that is known there, then down again.
+        let mut missing = Vec::new();
+        let mut rest = stack;
+        let mut there = loop {
+            if let Some(known) = self.stacks.get(&rest) {
+                break *known;
+            }
+            match self.from.pop(rest) {
+                Some((prefix, frame)) => {
+                    missing.push((rest, frame));
+                    rest = prefix;
+                }
+                None => break to.stack_root(),
+            }
+        };
+        for (here, frame) in missing.into_iter().rev() {
+            let frame = match self.frames.get(&frame) {
+                Some(frame) => *frame,
+                None => {
+                    let copy = to.copy_frame(self.from, frame);
+                    self.frames.insert(frame, copy);
+                    copy
+                }
+            };
+            there = to.push(there, frame);
+            self.stacks.insert(here, there);
+        }
+        there
+    }
+}

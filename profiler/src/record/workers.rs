@@ -1,0 +1,637 @@
+//! Does what the engine asks for, on threads that can be given up.
+//!
+//! A target can make whoever reads its files or its memory wait: a file system of its own, a page that never comes. So
+//! nothing of it is read on the thread of the samples; a read that takes too long is answered as stalled, its thread is
+//! left to itself and another one takes its place; and as long as it is stuck, nothing else is read of the same process
+//! on the same file system. Who holds one thread does not get another one at the same time.
+//!
+//! What is over its budget waits: of announcements those of whom cost more than the others', of processes that are new all,
+//! and those of them are refused that have waited too long. Who has started them is asked for again.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jitprof_common::units::{MonoNs, Pid};
+
+use crate::cost::{Activity, Ledger, thread_cpu_time};
+use crate::engine::border::{Answer, AnswerBody, Request, RequestId};
+use crate::kernel::Waker;
+use crate::process::Device;
+use crate::process::ProcessId;
+use crate::process::monotonic_now;
+use crate::process::open::FileId;
+use crate::record::reader::Reader;
+use crate::symbol::OpenFiles;
+
+/// Threads that read. Reads are short, and mostly of /proc.
+const THREADS: usize = 2;
+/// Longest time of a read before it is given up; a search of a process' memory takes 270 ms.
+const STALL_LIMIT: Duration = Duration::from_secs(3);
+/// Threads that are stuck at most; with more, nothing is read any more until one comes back.
+const MAX_STUCK: usize = 64;
+/// Of them, those at the files of one user on one file system; with more, none of these is read until one comes back.
+const MAX_STUCK_OF_DEVICE: usize = 4;
+/// Of them, those at one user's processes.
+const MAX_STUCK_OF_USER: usize = 16;
+/// Longest time of a read beside which another one of the same party is begun; most take less than a millisecond.
+const QUICK: Duration = Duration::from_millis(50);
+/// The same of reads of processes: a search of memory takes 270 ms.
+const QUICK_PROCESS: Duration = Duration::from_millis(500);
+/// A reader parses what it reads; it recurses nowhere.
+const STACK_BYTES: usize = 512 << 10;
+/// Answers after which the asker is woken although there is more to do.
+const MANY_ANSWERS: usize = 32;
+/// Files at most that have been opened and not been taken up: whoever maps thousands at once gets no more of the
+/// descriptors that all others' files need, too.
+const MAX_UNTAKEN: usize = 64;
+
+/// How long threads wait for what they may cost.
+const OVER_BUDGET_PAUSE: Duration = Duration::from_millis(100);
+/// How long a new process waits to be read while starts of processes are over their budget. A window waits as long for
+/// the names of its last samples.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// In this time what somebody has cost counts half.
+const HALF_LIFE_S: f64 = 10.0;
+/// Subjects whose cost is known.
+const MAX_SUBJECTS: usize = 1024;
+
+/// Who can make a read wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Subject {
+    Process(Pid),
+    File(FileId),
+    Host,
+}
+
+impl Subject {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Process { pid, .. } => Self::Process(*pid),
+            Request::Identify { via, .. }
+            | Request::Open { via, .. }
+            | Request::OpenPerfMap { via, .. }
+            | Request::Memory { via, .. }
+            | Request::Digests { via, .. }
+            | Request::ReadRuntime { via, .. }
+            | Request::DescribeFrames { via, .. }
+            | Request::Version { via, .. } => Self::Process(*via),
+            Request::Peek(look) => Self::Process(look.via),
+            Request::Read { file, .. } | Request::Contents { file } => Self::File(*file),
+            Request::Running | Request::Members { .. } => Self::Host,
+        }
+    }
+}
+
+/// What a request is for.
+fn activity(request: &Request) -> Activity {
+    match request {
+        Request::Read { .. }
+        | Request::Peek(_)
+        | Request::Memory { .. }
+        | Request::Digests { .. }
+        | Request::ReadRuntime { .. }
+        | Request::DescribeFrames { .. }
+        | Request::OpenPerfMap { .. } => Activity::Announcements,
+        _ => Activity::Processes,
+    }
+}
+
+/// Whether somebody waits for the answer of such a request before he asks for more.
+fn is_prompt(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Read { .. }
+            | Request::Peek(_)
+            | Request::Memory { .. }
+            | Request::ReadRuntime { .. }
+            | Request::DescribeFrames { .. }
+    )
+}
+
+/// The file that such a request may open.
+fn opens(request: &Request) -> Option<FileId> {
+    match request {
+        Request::Identify { file, .. } | Request::Open { file, .. } | Request::OpenPerfMap { file, .. } => Some(*file),
+        _ => None,
+    }
+}
+
+/// Whether such an answer holds a file open.
+fn holds_file(body: &AnswerBody) -> bool {
+    match body {
+        AnswerBody::Identified(Ok(found)) => found.opened.is_some(),
+        AnswerBody::Opened(opened) => opened.is_ok(),
+        _ => false,
+    }
+}
+
+/// Who may answer for ever: a user's processes, or his files on one file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Party {
+    device: Option<Device>,
+    user: u32,
+}
+
+impl Party {
+    /// Nobody's is what only the host can hold up. Asks nobody but procfs, which never waits for this.
+    fn of(request: &Request, files: &OpenFiles) -> Option<Self> {
+        let user = |pid: &Pid| std::fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |meta| meta.uid());
+        let device = match request {
+            Request::Identify { place, .. } | Request::Open { place, .. } => Some(place.device),
+            _ => None,
+        };
+        match (Subject::of(request), device) {
+            (Subject::Process(pid), device) => Some(Self { device, user: user(&pid) }),
+            (Subject::File(file), _) => {
+                let open = files.get(file)?;
+                let identity = open.identity()?;
+                Some(Self { device: Some(identity.device), user: identity.uid })
+            }
+            (Subject::Host, _) => None,
+        }
+    }
+
+    /// How many threads it may hold.
+    fn most(self) -> usize {
+        if self.device.is_some() { MAX_STUCK_OF_DEVICE } else { MAX_STUCK_OF_USER }
+    }
+
+    /// How long one of its reads may take before it gets no other thread beside it.
+    fn quick(self) -> Duration {
+        if self.device.is_some() { QUICK } else { QUICK_PROCESS }
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    request: RequestId,
+    subject: Subject,
+    party: Option<Party>,
+    since: Instant,
+    begun: MonoNs,
+}
+
+/// What subjects have cost lately.
+#[derive(Debug, Default)]
+struct Usage(HashMap<Subject, (f64, Instant)>);
+
+impl Usage {
+    fn add(&mut self, subject: Subject, spent: Duration, now: Instant) {
+        if self.0.len() >= MAX_SUBJECTS && !self.0.contains_key(&subject) {
+            let least = self.0.iter().min_by(|one, other| decayed(one.1, now).total_cmp(&decayed(other.1, now)));
+            if let Some(least) = least.map(|(subject, _)| *subject) {
+                self.0.remove(&least);
+            }
+        }
+        let usage = self.0.entry(subject).or_insert((0.0, now));
+        *usage = (decayed(usage, now) + spent.as_secs_f64(), now);
+    }
+
+    fn of(&self, subject: Subject, now: Instant) -> f64 {
+        self.0.get(&subject).map_or(0.0, |usage| decayed(usage, now))
+    }
+
+    /// Above it somebody costs more than the others.
+    #[expect(clippy::cast_precision_loss, reason = "a number of subjects")]
+    fn mean(&self, now: Instant) -> f64 {
+        self.0.values().map(|usage| decayed(usage, now)).sum::<f64>() / self.0.len().max(1) as f64
+    }
+}
+
+fn decayed((spent_s, at): &(f64, Instant), now: Instant) -> f64 {
+    spent_s * (-now.saturating_duration_since(*at).as_secs_f64() / HALF_LIFE_S).exp2()
+}
+
+/// Something that waits for a thread.
+#[derive(Debug)]
+struct Waiting {
+    request: RequestId,
+    what: Request,
+    party: Option<Party>,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Waiting>,
+    usage: Usage,
+    /// What each thread that has not been given up is at.
+    running: HashMap<u64, Running>,
+    /// Whom threads are stuck at that have been given up.
+    stuck: HashMap<u64, (Subject, Option<Party>)>,
+    answers: Vec<(Subject, Answer)>,
+    /// Files that they hold open.
+    untaken: usize,
+    /// Somebody waits for one of them.
+    prompt: bool,
+    last_thread: u64,
+    closing: bool,
+}
+
+impl State {
+    /// Whether a thread is stuck at the same, or too many are with the same party.
+    fn is_stuck(&self, subject: Subject, party: Option<Party>) -> bool {
+        let Some(party) = party.filter(|_| subject != Subject::Host) else { return false };
+        let same = |stuck: &&(Subject, Option<Party>)| stuck.1 == Some(party);
+        let with_party = self.stuck.values().filter(same);
+        with_party.clone().any(|stuck| stuck.0 == subject) || with_party.count() >= party.most()
+    }
+
+    /// Whether a party's turn is not now, for it holds a thread or has held one.
+    fn is_held_up(&self, party: Option<Party>) -> bool {
+        let Some(party) = party else { return false };
+        let mut its = self.running.values().filter(|running| running.party == Some(party) && running.request != IDLE);
+        let has_held = self.stuck.values().any(|stuck| stuck.1 == Some(party));
+        its.any(|running| has_held || running.since.elapsed() >= party.quick())
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    files: Arc<OpenFiles>,
+    reader: Reader,
+    ledger: Arc<Ledger>,
+    /// Wakes the asker at once, or when it suits him.
+    wake: [Waker; 2],
+}
+
+/// The threads. Dropping this ends them, but for those that are stuck.
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+}
+
+impl Workers {
+    /// Starts them. `prompt` is woken for answers that somebody waits for, `paced` for the others.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(super) fn spawn(files: Arc<OpenFiles>, ledger: Arc<Ledger>, prompt: Waker, paced: Waker) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            reader: Reader::new(Arc::clone(&files)),
+            files,
+            ledger,
+            wake: [prompt, paced],
+        });
+        for _ in 0..THREADS {
+            start(&shared, &mut shared.lock())?;
+        }
+        Ok(Self { shared })
+    }
+
+    /// Has something read.
+    pub(super) fn ask(&self, request: RequestId, what: Request) {
+        let (subject, party) = (Subject::of(&what), Party::of(&what, &self.shared.files));
+        let mut state = self.shared.lock();
+        if state.is_stuck(subject, party) || state.running.is_empty() {
+            let now = monotonic_now();
+            state.answers.push((subject, Answer { request, begun: now, done: now, body: AnswerBody::Stalled }));
+            drop(state);
+            self.shared.wake[1].wake();
+            return;
+        }
+        state.queue.push_back(Waiting { request, what, party, since: Instant::now() });
+        drop(state);
+        self.shared.work.notify_one();
+    }
+
+    /// Whether nothing is being read, and no answer waits to be taken.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.shared.lock();
+        let runs = state.running.values().any(|running| running.request != IDLE);
+        !runs && state.queue.is_empty() && state.answers.is_empty()
+    }
+
+    /// What was read of a process' runtime is not needed any more.
+    pub(super) fn drop_runtime(&self, process: ProcessId) {
+        self.shared.reader.drop_runtime(process);
+    }
+
+    /// Taking up an answer about somebody has cost so much as well.
+    pub(super) fn charge(&self, subject: Subject, spent: Duration) {
+        self.shared.lock().usage.add(subject, spent, Instant::now());
+    }
+
+    /// What has been read since the last call, and about whom.
+    pub(super) fn take_answers(&self) -> Vec<(Subject, Answer)> {
+        let mut state = self.shared.lock();
+        state.prompt = false;
+        if std::mem::take(&mut state.untaken) >= MAX_UNTAKEN {
+            self.shared.work.notify_all();
+        }
+        std::mem::take(&mut state.answers)
+    }
+
+    /// Gives up reads that take too long. To be called every second or so.
+    pub(super) fn check(&self) {
+        let mut state = self.shared.lock();
+        self.shared.refuse(&mut state);
+        // What a storm has made it grow to.
+        let usual = (4 * state.queue.len()).max(1024);
+        state.queue.shrink_to(usual);
+        let late: Vec<u64> = state
+            .running
+            .iter()
+            .filter(|(_, running)| running.request != IDLE && running.since.elapsed() >= STALL_LIMIT)
+            .map(|(thread, _)| *thread)
+            .collect();
+        for thread in late {
+            let Some(Running { request, subject, party, begun, .. }) = state.running.remove(&thread) else { continue };
+            state.stuck.insert(thread, (subject, party));
+            let stalled = |request, done| (subject, Answer { request, begun, done, body: AnswerBody::Stalled });
+            state.answers.push(stalled(request, monotonic_now()));
+            let queued = std::mem::take(&mut state.queue);
+            let (given_up, rest): (VecDeque<_>, _) =
+                queued.into_iter().partition(|waiting| state.is_stuck(Subject::of(&waiting.what), waiting.party));
+            state.queue = rest;
+            let of = |waiting: &Waiting| Subject::of(&waiting.what);
+            let given_up = given_up.into_iter().map(|waiting| (of(&waiting), stalled(waiting.request, begun).1));
+            state.answers.extend(given_up);
+            self.shared.wake[1].wake();
+        }
+        // Also for threads that were not replaced when too many were held.
+        while state.running.len() < THREADS && state.stuck.len() < MAX_STUCK {
+            if let Err(error) = start(&self.shared, &mut state) {
+                tracing::warn!(%error, "cannot start a thread in place of one that a target holds up");
+                break;
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    /// Nothing that runs under the lock can panic half-way through a change.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next request. `None` to end.
+    fn next(&self, thread: u64) -> Option<(RequestId, Request)> {
+        let mut state = self.lock();
+        loop {
+            if state.closing || !state.running.contains_key(&thread) {
+                return None;
+            }
+            let chosen = self.choose(&state);
+            if chosen.is_none() && !state.queue.is_empty() {
+                let waited = self.work.wait_timeout(state, OVER_BUDGET_PAUSE);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            if let Some(Waiting { request, what, party, .. }) = chosen.and_then(|index| state.queue.remove(index)) {
+                let subject = Subject::of(&what);
+                let running = Running { request, subject, party, since: Instant::now(), begun: monotonic_now() };
+                state.running.insert(thread, running);
+                return Some((request, what));
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The first request that need not wait for what it costs.
+    fn choose(&self, state: &State) -> Option<usize> {
+        let is_over = |activity| !self.ledger.may_spend(activity);
+        let (processes, announcements) = (is_over(Activity::Processes), is_over(Activity::Announcements));
+        let has_room = |what: &Request| state.untaken < MAX_UNTAKEN || opens(what).is_none();
+        let is_free = |waiting: &Waiting| has_room(&waiting.what) && !state.is_held_up(waiting.party);
+        if !processes && !announcements {
+            return state.queue.iter().position(is_free);
+        }
+        let now = Instant::now();
+        let mean = state.usage.mean(now);
+        let within = |waiting: &Waiting| match (&waiting.what, activity(&waiting.what)) {
+            (Request::Process { .. } | Request::Version { .. }, _) => !processes,
+            (what, Activity::Announcements) => !announcements || state.usage.of(Subject::of(what), now) < mean,
+            (what, _) => !processes || state.usage.of(Subject::of(what), now) <= mean,
+        };
+        state.queue.iter().position(|waiting| is_free(waiting) && within(waiting))
+    }
+
+    /// Does not read new processes that have waited too long for what that may cost.
+    fn refuse(&self, state: &mut State) {
+        if self.ledger.may_spend(Activity::Processes) {
+            return;
+        }
+        let now = monotonic_now();
+        let queued = std::mem::take(&mut state.queue);
+        let is_late =
+            |waiting: &Waiting| matches!(waiting.what, Request::Process { .. }) && waiting.since.elapsed() >= PATIENCE;
+        let (late, rest): (VecDeque<_>, VecDeque<_>) = queued.into_iter().partition(is_late);
+        state.queue = rest;
+        if late.is_empty() {
+            return;
+        }
+        for Waiting { request, what, .. } in late {
+            self.ledger.refuse();
+            let answer = Answer { request, begun: now, done: now, body: AnswerBody::Stalled };
+            state.answers.push((Subject::of(&what), answer));
+        }
+        self.wake[1].wake();
+    }
+
+    /// Takes an answer, and what it has cost. Returns whether the thread has not been given up.
+    fn answer(&self, thread: u64, (subject, answer): (Subject, Answer), spent: Duration, is_prompt: bool) -> bool {
+        let mut state = self.lock();
+        if subject != Subject::Host {
+            state.usage.add(subject, spent, Instant::now());
+        }
+        if state.stuck.remove(&thread).is_some() {
+            return false;
+        }
+        state.running.insert(thread, idle());
+        state.untaken += usize::from(holds_file(&answer.body));
+        state.answers.push((subject, answer));
+        state.prompt |= is_prompt;
+        if state.queue.is_empty() || state.answers.len().is_multiple_of(MANY_ANSWERS) {
+            self.wake[usize::from(!state.prompt)].wake();
+        }
+        true
+    }
+}
+
+/// Of a thread that is at nothing.
+const IDLE: RequestId = RequestId(u64::MAX);
+
+fn idle() -> Running {
+    Running { request: IDLE, subject: Subject::Host, party: None, since: Instant::now(), begun: MonoNs(0) }
+}
+
+fn start(shared: &Arc<Shared>, state: &mut State) -> io::Result<()> {
+    state.last_thread += 1;
+    let (number, shared) = (state.last_thread, Arc::clone(shared));
+    state.running.insert(number, idle());
+    let builder = thread::Builder::new().name(format!("reads-{number}")).stack_size(STACK_BYTES);
+    let started = builder.spawn(move || {
+        while let Some((request, what)) = shared.next(number) {
+            let begun = monotonic_now();
+            let (is_prompt, opened, activity) = (is_prompt(&what), opens(&what), activity(&what));
+            let subject = Subject::of(&what);
+            let cpu = thread_cpu_time();
+            let body = shared.reader.read(what);
+            let spent = thread_cpu_time().saturating_sub(cpu);
+            shared.ledger.add(activity, spent);
+            let answer = Answer { request, begun, done: monotonic_now(), body };
+            if !shared.answer(number, (subject, answer), spent, is_prompt) {
+                // It was answered as stalled: what it has opened nobody will close.
+                opened.into_iter().for_each(|file| shared.reader.close(file));
+                return;
+            }
+        }
+    });
+    if started.is_err() {
+        state.running.remove(&number);
+    }
+    started.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_jitdump::NextRead;
+
+    use super::*;
+
+    fn shared(ledger: Ledger) -> Shared {
+        let wake = Waker::new().unwrap();
+        let reader = Reader::new(Arc::default());
+        Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            files: Arc::default(),
+            reader,
+            ledger: Arc::new(ledger),
+            wake: [wake.clone(), wake],
+        }
+    }
+
+    fn waiting(request: u64, what: Request, since: Instant) -> Waiting {
+        Waiting { request: RequestId(request), what, party: None, since }
+    }
+
+    fn read(file: u32) -> Request {
+        Request::Read { file: FileId(file), next: NextRead { offset: 0, len: 1 } }
+    }
+
+    fn process(pid: u32) -> Request {
+        Request::Process { pid: Pid(pid), maps: true, cgroup: false, command_line: false }
+    }
+
+    /// Nothing is left for an activity, and all for the others.
+    fn used_up(activity: Activity) -> Ledger {
+        let ledger = Ledger::default();
+        ledger.set_limit(Some(0.01));
+        ledger.add(activity, Duration::from_secs(1000));
+        ledger
+    }
+
+    #[test]
+    fn over_the_budget_of_announcements_who_causes_it_waits_and_the_others_go_on() {
+        let shared = shared(used_up(Activity::Announcements));
+        let now = Instant::now();
+        let mut state = State::default();
+        state.usage.add(Subject::File(FileId(1)), Duration::from_secs(9), now);
+        state.usage.add(Subject::File(FileId(2)), Duration::from_millis(1), now);
+        state.queue.push_back(waiting(0, read(1), now));
+        assert_eq!(shared.choose(&state), None, "it churns code, and has to wait");
+        state.queue.push_back(waiting(1, read(2), now));
+        state.queue.push_back(waiting(2, process(7), now));
+        assert_eq!(shared.choose(&state), Some(1));
+        state.queue.remove(1);
+        assert_eq!(shared.choose(&state), Some(1), "starts of processes have a budget of their own");
+        shared.ledger.set_limit(None);
+        assert_eq!(shared.choose(&state), Some(0));
+    }
+
+    #[test]
+    fn nothing_is_opened_while_many_files_wait_to_be_taken_up_and_the_rest_goes_on() {
+        let shared = shared(Ledger::default());
+        let now = Instant::now();
+        let mut state = State::default();
+        let map = Request::OpenPerfMap { via: Pid(7), own_pid: 7, uid: 0, file: FileId(9), unless: None };
+        state.queue.push_back(waiting(0, map, now));
+        state.queue.push_back(waiting(1, process(8), now));
+        assert_eq!(shared.choose(&state), Some(0));
+        state.untaken = MAX_UNTAKEN;
+        assert_eq!(shared.choose(&state), Some(1));
+        state.queue.pop_back();
+        assert_eq!(shared.choose(&state), None);
+    }
+
+    #[test]
+    fn over_the_budget_of_processes_new_ones_wait_and_are_refused_in_the_end() {
+        let shared = shared(used_up(Activity::Processes));
+        let now = Instant::now();
+        let mut state = State::default();
+        state.queue.push_back(waiting(0, process(7), now.checked_sub(PATIENCE).unwrap()));
+        state.queue.push_back(waiting(1, process(8), now));
+        state.queue.push_back(waiting(2, read(1), now));
+        assert_eq!(shared.choose(&state), Some(2), "announcements have a budget of their own");
+        shared.refuse(&mut state);
+        let refused: Vec<_> = state.answers.iter().map(|(_, answer)| answer.request.0).collect();
+        assert_eq!((refused, state.queue.len(), shared.ledger.refused()), (vec![0], 2, 1));
+    }
+
+    #[test]
+    fn who_holds_a_thread_holds_no_second_one_and_nothing_of_anybody_else() {
+        let shared = shared(Ledger::default());
+        let party = |minor, user| Some(Party { device: Some(Device { major: 0, minor }), user });
+        let (dead, alive) = (party(77, 1000), party(1, 1000));
+        let subject = |pid| Subject::Process(Pid(pid));
+        let mut state = State::default();
+        let long_ago = Instant::now().checked_sub(STALL_LIMIT).unwrap();
+        let running =
+            Running { request: RequestId(0), subject: subject(7), party: dead, since: long_ago, begun: MonoNs(0) };
+        state.running.insert(1, running);
+        let of = |request, pid, party| Waiting { party, ..waiting(request, process(pid), Instant::now()) };
+        state.queue.extend([of(1, 8, dead), of(2, 7, alive)]);
+        assert_eq!(shared.choose(&state), Some(1), "another process' file on the same file system waits");
+        // It is given up: the same is not tried again, others are, one after the other, and not for ever.
+        state.running.clear();
+        state.stuck.insert(1, (subject(7), dead));
+        assert!(state.is_stuck(subject(7), dead) && !state.is_stuck(subject(7), alive));
+        assert!(!state.is_stuck(subject(8), dead) && shared.choose(&state) == Some(0));
+        for thread in 2..=MAX_STUCK_OF_DEVICE as u64 {
+            state.stuck.insert(thread, (subject(100 + thread as u32), dead));
+        }
+        assert!(state.is_stuck(subject(8), dead) && !state.is_stuck(subject(8), party(77, 1001)));
+    }
+
+    #[test]
+    fn threads_that_were_not_replaced_are_when_one_comes_back() {
+        let shared = Arc::new(shared(Ledger::default()));
+        let workers = Workers { shared: Arc::clone(&shared) };
+        let at = Subject::Process(Pid(7));
+        shared.lock().stuck.extend((0..MAX_STUCK as u64).map(|thread| (1000 + thread, (at, None))));
+        workers.check();
+        assert!(shared.lock().running.is_empty(), "too many are held");
+        let late = Answer { request: RequestId(0), begun: MonoNs(0), done: MonoNs(0), body: AnswerBody::Stalled };
+        assert!(!shared.answer(1000, (at, late), Duration::ZERO, false), "it was given up");
+        workers.check();
+        assert_eq!(shared.lock().running.len(), THREADS);
+    }
+
+    #[test]
+    fn what_somebody_has_cost_is_evicted_in_time() {
+        let (mut usage, now) = (Usage::default(), Instant::now());
+        let of = |pid| Subject::Process(Pid(pid));
+        usage.add(of(1), Duration::from_secs(8), now);
+        let later = now + Duration::from_secs_f64(3.0 * HALF_LIFE_S);
+        assert!((usage.of(of(1), later) - 1.0).abs() < 1e-9);
+        for pid in 2..5000 {
+            usage.add(of(pid), Duration::from_millis(1), later);
+        }
+        assert!(usage.0.len() <= MAX_SUBJECTS && usage.of(of(1), later) > 0.9, "those with the largest cost stay");
+    }
+}

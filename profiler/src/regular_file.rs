@@ -1,0 +1,34 @@
+//! Files that a user names as input.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a file to read it; `None` if it is no regular file. A FIFO or a device is not opened, as that could block or
+/// act; and if one takes the file's place just then, opening it does not block, and nothing is read from it.
+///
+/// # Errors
+/// There is none, or it may not be read.
+pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let is_regular = file.metadata()?.is_file();
+    Ok(is_regular.then_some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_and_devices_are_told_from_files_that_are_not_there() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(open_regular(file.path()).unwrap().is_some());
+        assert!(open_regular(Path::new("/dev/null")).unwrap().is_none());
+        assert!(open_regular(Path::new("/tmp")).unwrap().is_none());
+        assert_eq!(open_regular(Path::new("/no/such")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

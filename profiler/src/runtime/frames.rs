@@ -1,0 +1,233 @@
+//! What is asked of a runtime about single frames, and what it answers.
+//!
+//! Some runtimes list their code, and an address says what it is, down to the functions that were inlined there. Of others,
+//! and of what is interpreted, a frame is known by words of it, which the sample takes along as a [`Capture`] says.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jitprof_common::sample::FramePc;
+use jitprof_common::taken::{FrameSpec, Read};
+use jitprof_common::units::Avma;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Bytes of names of one answer.
+const MAX_NAME_BYTES: usize = 1 << 20;
+
+/// Which words samples take along with frames of a runtime's code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// In this order. What those behind the first give goes to the last words that there can be.
+    pub reads: Vec<TakeRead>,
+    /// The word of the first read that a function's frames have in common, and no other's.
+    pub key: u8,
+    /// Of which frames, besides those of generated code: where the runtime's module has code that runs the program's
+    /// functions, and its length. Other mappings of the same bytes count as well.
+    pub code: Vec<(Avma, u64)>,
+    /// The generated code whose frames are meant: first byte, length; nothing if all of it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generated: Option<(Avma, u64)>,
+}
+
+/// One read: so many words from an address on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeRead {
+    /// Begins at the value of this word, or at the frame pointer.
+    pub base: Option<u8>,
+    /// Added to that.
+    pub offset: i32,
+    /// Words.
+    pub words: u8,
+    /// The index of the first.
+    pub to: u8,
+    /// What it begins at has to be a tagged pointer.
+    pub tagged: bool,
+}
+
+impl Capture {
+    /// As the BPF program has it. What is too much for it is left out.
+    pub fn spec(&self) -> FrameSpec {
+        let mut spec = FrameSpec { key: u64::from(self.key), ..FrameSpec::default() };
+        for (to, read) in spec.reads.iter_mut().zip(&self.reads) {
+            *to = Read {
+                offset: read.offset,
+                base: read.base.map_or(0, |word| word.saturating_add(1)),
+                words: read.words,
+                to: read.to,
+                tagged: u8::from(read.tagged),
+            };
+        }
+        spec
+    }
+
+    /// How many words there are.
+    pub fn word_count(&self) -> usize {
+        self.reads.iter().map(|read| usize::from(read.to) + usize::from(read.words)).max().unwrap_or(0)
+    }
+}
+
+/// A frame that is asked about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FrameAsk {
+    /// Its address, and what that is.
+    #[serde(serialize_with = "write_pc", deserialize_with = "read_pc")]
+    pub pc: FramePc,
+    /// If it is in the runtime's module: where the first mapping of it has the same code.
+    pub in_module: Option<Avma>,
+    /// Reads that succeeded.
+    pub reads: u8,
+    /// What was taken along.
+    pub words: Box<[u64]>,
+    /// rdi, r9 and r12, if it is the innermost frame.
+    pub registers: Option<[u64; 3]>,
+    /// The listed code that it is in, if what is asked is which functions were inlined there. It has no words then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<ListedCode>,
+}
+
+/// A piece of code that the runtime has in its lists under a number, which it gives to no other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ListedCode {
+    /// First byte.
+    pub start: Avma,
+    /// See [`FoundCode::number`](super::FoundCode::number).
+    pub number: u32,
+}
+
+impl FrameAsk {
+    /// Which functions are at an address of listed code.
+    pub fn of_listed(pc: FramePc, code: ListedCode) -> Self {
+        Self { pc, in_module: None, reads: 0, words: Box::default(), registers: None, code: Some(code) }
+    }
+}
+
+fn write_pc<S: Serializer>(pc: &FramePc, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(pc.0)
+}
+
+fn read_pc<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FramePc, D::Error> {
+    u64::deserialize(deserializer).map(FramePc)
+}
+
+/// What frames are, in the order in which they were asked about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescribedFrames {
+    /// Names of functions and files.
+    pub names: Vec<String>,
+    /// Each.
+    pub frames: Vec<DescribedFrame>,
+    /// The generated code that they are in: first byte, length.
+    pub code: Vec<(Avma, u32)>,
+    /// What it has cost, in nanoseconds of CPU time.
+    pub cpu_ns: u64,
+}
+
+/// What a frame is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DescribedFrame {
+    /// Functions of the program, innermost first: more than one where functions were inlined.
+    Functions(Vec<DescribedFunction>),
+    /// The runtime's own code, which its module's symbols name.
+    Own,
+    /// What it is cannot be known.
+    Unnamed(WhyUnnamed),
+}
+
+/// A function of the program in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescribedFunction {
+    /// Its name among the names, as the runtime's announcements have it.
+    pub name: u32,
+    /// Its file among the names, if a line is known.
+    pub file: Option<u32>,
+    /// The line that runs; 0 if it is not known.
+    pub line: u32,
+    /// Whether it was inlined into the next one.
+    pub inlined: bool,
+}
+
+/// Why it cannot be known what a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WhyUnnamed {
+    /// No words of it were taken.
+    NoWords,
+    /// Memory could not be read.
+    Unreadable,
+    /// Something is not what it should be.
+    Implausible,
+    /// It would have cost too much.
+    TooMuch,
+    /// The collector was moving it.
+    Moving,
+    /// There is no code around the address.
+    NoCode,
+    /// The function had not made its frame yet, or had taken it down.
+    NoFrame,
+    /// Other code or another function is there now.
+    Replaced,
+    /// WebAssembly's functions are not read.
+    WebAssembly,
+    /// Nobody has answered: the process has ended, or somebody is stuck at it.
+    NoAnswer,
+    /// There were too many frames to be asked about.
+    TooMany,
+}
+
+impl WhyUnnamed {
+    /// In words, for the account.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::NoWords => "no words of the frame were taken",
+            Self::Unreadable => "the runtime's memory could not be read",
+            Self::Implausible => "the runtime's memory makes no sense there",
+            Self::TooMuch => "more was to be read than a reading may cost",
+            Self::Moving => "the collector was moving it",
+            Self::NoCode => "no code of the runtime's around the address",
+            Self::NoFrame => "the function had no frame at this instruction",
+            Self::Replaced => "replaced before it was looked at",
+            Self::WebAssembly => "WebAssembly, whose names are not read",
+            Self::NoAnswer => "the process ended before it was looked at",
+            Self::TooMany => "too many frames to be looked at",
+        }
+    }
+}
+
+/// Answers in the making: each name is kept once.
+#[derive(Default)]
+pub(super) struct Answers {
+    names: Vec<String>,
+    known: HashMap<String, u32>,
+    bytes: usize,
+    /// Generated code that frames are in.
+    pub(super) code: BTreeMap<Avma, u32>,
+    /// The answers so far.
+    pub(super) frames: Vec<DescribedFrame>,
+}
+
+impl Answers {
+    /// Whether there are more names than one answer may have.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= MAX_NAME_BYTES
+    }
+
+    /// A function, with the file and line that run.
+    pub(super) fn function(&mut self, name: &str, (file, line): (&str, u32), inlined: bool) -> DescribedFunction {
+        let file = (!file.is_empty() && line > 0).then(|| self.name(file));
+        DescribedFunction { name: self.name(name), file, line, inlined }
+    }
+
+    fn name(&mut self, name: &str) -> u32 {
+        if let Some(known) = self.known.get(name) {
+            return *known;
+        }
+        let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        self.bytes += name.len();
+        self.names.push(name.to_owned());
+        self.known.insert(name.to_owned(), number);
+        number
+    }
+
+    /// All of them.
+    pub(super) fn finish(self, cpu_ns: u64) -> DescribedFrames {
+        DescribedFrames { names: self.names, frames: self.frames, code: self.code.into_iter().collect(), cpu_ns }
+    }
+}

@@ -1,0 +1,243 @@
+//! HotSpot's code, as its readers give it and as its announcements would name it.
+
+use std::sync::Arc;
+
+use jitprof_common::sample::FramePc;
+use jitprof_common::taken::{KEPT_WORDS, MAX_WORDS};
+use jitprof_common::units::Avma;
+use jitprof_runtimes::hotspot::{
+    Blob, BlobName, Change, CodeCache, Codelet, Frame, FrameShape, Interpreted, InterpreterFrame, Kind, Layout,
+    LayoutError, Pc, Tier, codelets,
+};
+use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
+
+use super::frames::{Answers, Capture, DescribedFrame, DescribedFunction, FrameAsk, TakeRead, WhyUnnamed};
+use super::modules::Modules;
+use super::{CodeChange, FoundCode, FoundFrame, RuntimeRead};
+
+/// The symbol by which the module is known.
+const TABLES: &str = "gHotSpotVMStructs";
+/// Stands behind the name of a method that is interpreted.
+const INTERPRETED: &str = " [interpreted]";
+/// Bytes of a word.
+const WORD: i32 = 8;
+/// The first of the words that are kept for the next frame at the same address: what never changes of a method.
+const CONST_METHOD: usize = MAX_WORDS - KEPT_WORDS;
+/// The other words of a frame in the interpreter: from the lowest slot up to the frame pointer.
+const METHOD: usize = slot(InterpreterFrame::METHOD);
+const BYTECODE: usize = slot(InterpreterFrame::BYTECODE);
+const SLOTS: u8 = slot(0) as u8;
+
+/// Which word a slot of the frame is.
+const fn slot(offset: i32) -> usize {
+    ((offset - InterpreterFrame::BYTECODE) / WORD) as usize
+}
+
+/// A JVM whose layout is known.
+pub(super) struct HotSpot {
+    layout: Layout,
+    cache: CodeCache,
+    /// Parts of the interpreter in which the frame of a method is whole, by address, once they have been read.
+    whole: Vec<Codelet>,
+}
+
+impl HotSpot {
+    /// Finds it among a process' modules. What is there and cannot be read is said instead.
+    pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
+        let module = modules.iter().find(|module| module.address_of(TABLES).is_some())?;
+        Some(match Layout::read(module, reader) {
+            Ok(layout) => Ok(Self { layout, cache: CodeCache::default(), whole: Vec::new() }),
+            // Its memory, not its version: it may be there the next time.
+            Err(LayoutError::Unreadable(_)) => {
+                Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
+            }
+            Err(error) => {
+                let version = match &error {
+                    LayoutError::Missing { version, .. } | LayoutError::TooOld(version) => format!("HotSpot {version}"),
+                    LayoutError::NoTables(_) | LayoutError::Unreadable(_) => "HotSpot".to_owned(),
+                };
+                let problem = Some(error.to_string());
+                Err(RuntimeRead { runtime: Some(version), problem, anew: true, ..RuntimeRead::default() })
+            }
+        })
+    }
+
+    /// Bytes that are kept, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
+        let update = self.cache.update(&self.layout, reader);
+        let changes = update.changes.iter().map(|change| match change {
+            Change::Loaded(blob) => CodeChange::Loaded(found(blob)),
+            Change::Unloaded(blob) => CodeChange::Unloaded(Avma(blob.code.0)),
+        });
+        RuntimeRead {
+            runtime: Some(format!("HotSpot {}", self.layout.version())),
+            changes: changes.collect(),
+            incomplete: update.incomplete.is_some(),
+            capture: self.interpreter().and_then(|interpreter| capture(&self.layout, interpreter)),
+            lists: true,
+            ..RuntimeRead::default()
+        }
+    }
+
+    fn interpreter(&self) -> Option<&Arc<Blob>> {
+        self.cache.blobs().find(|blob| blob.kind == Kind::Interpreter)
+    }
+
+    /// Says which methods are at addresses of compiled code, and which are interpreted in frames.
+    pub(super) fn describe<M: Memory>(&mut self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
+        if self.whole.is_empty() {
+            reader.refresh();
+            // They are asked for again if they could not be read.
+            self.whole = codelets(&self.layout, reader).unwrap_or_default();
+            self.whole.retain(Codelet::keeps_frame);
+        }
+        let mut described = vec![DescribedFrame::Unnamed(WhyUnnamed::Replaced); frames.len()];
+        let mut answers = Answers::default();
+        let compiled = frames.iter().enumerate().filter_map(|(at, ask)| {
+            let code = ask.code?;
+            let blob = self.cache.at(code.start)?;
+            let is_same = blob.code == code.start && blob.compile_id == code.number;
+            is_same.then_some((at, &**blob, Avma(ask.pc.pc())))
+        });
+        let compiled: Vec<_> = compiled.collect();
+        // What is called without the runtime's knowing returns to where the table has nothing, as if it was interrupted there.
+        // The address of a frame that is no longer valid is replaced: then it says nothing.
+        let come_by = |at: usize, blob: &Blob, pc: Avma| match frames[at].pc.is_interrupted() {
+            false if blob.is_deoptimized(pc) => Pc::Return,
+            _ => Pc::Interrupted,
+        };
+        let asked: Vec<_> = compiled.iter().map(|(at, blob, pc)| (*blob, *pc, come_by(*at, blob, *pc))).collect();
+        let positions = self.cache.positions(&self.layout, reader, &asked);
+        for ((at, blob, _), position) in compiled.iter().zip(positions) {
+            let methods = position.map(|position| position.map(|position| position.frames));
+            described[*at] = described_as(methods, tier(blob), &mut answers);
+        }
+        let interpreted = frames.iter().enumerate().filter(|(_, ask)| ask.code.is_none());
+        let mut asked = Vec::new();
+        for (at, ask) in interpreted {
+            match self.interpreted(ask) {
+                Ok(frame) => asked.push((at, frame)),
+                Err(why) => described[at] = DescribedFrame::Unnamed(why),
+            }
+        }
+        let words: Vec<Interpreted> = asked.iter().map(|(_, frame)| *frame).collect();
+        for ((at, _), frame) in asked.iter().zip(Interpreted::frames(&words, &self.layout, reader)) {
+            let methods = frame.map(|frame| frame.map(|frame| vec![frame]));
+            described[*at] = described_as(methods, INTERPRETED, &mut answers);
+        }
+        answers.frames = described;
+        answers
+    }
+
+    /// The words of a frame in the interpreter's code, if it is a method's.
+    fn interpreted(&self, ask: &FrameAsk) -> Result<Interpreted, WhyUnnamed> {
+        let all = ask.reads == 2;
+        let word = |at: usize| ask.words.get(at).copied().filter(|_| all).map(Avma).ok_or(WhyUnnamed::NoWords);
+        if !ask.pc.is_interrupted() {
+            return Ok(Interpreted {
+                method: word(METHOD)?,
+                const_method: word(CONST_METHOD)?,
+                saved: word(BYTECODE)?,
+                register: None,
+            });
+        }
+        // What it executes just now is in a register, and the frame has what it executed at its last call.
+        if self.keeps_frame(ask.pc) {
+            let (method, const_method) = (word(METHOD)?, word(CONST_METHOD)?);
+            return Ok(Interpreted { method, const_method, saved: Avma(0), register: None });
+        }
+        Err(WhyUnnamed::NoFrame)
+    }
+
+    fn keeps_frame(&self, pc: FramePc) -> bool {
+        let before = self.whole.partition_point(|codelet| codelet.start.0 <= pc.pc());
+        let codelet = before.checked_sub(1).and_then(|at| self.whole.get(at));
+        codelet.is_some_and(|codelet| pc.pc() < codelet.end.0)
+    }
+}
+
+/// What is taken along with frames in the interpreter: its slots, and at once what never changes of the method, which tells
+/// afterwards whether it is still the same one.
+fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
+    let spec = InterpreterFrame::capture(layout, interpreter);
+    let [_, const_method] = *spec.words.iter().find_map(|word| <&[i32; 2]>::try_from(&*word.steps).ok())?;
+    let slots = TakeRead { base: None, offset: InterpreterFrame::BYTECODE, words: SLOTS, to: 0, tagged: false };
+    let base = u8::try_from(METHOD).ok();
+    let kept = TakeRead { base, offset: const_method, words: 1, to: u8::try_from(CONST_METHOD).ok()?, tagged: false };
+    Some(Capture {
+        reads: vec![slots, kept],
+        key: base?,
+        code: Vec::new(),
+        generated: Some((spec.start, spec.end.0.saturating_sub(spec.start.0))),
+    })
+}
+
+fn described_as(methods: Result<Option<Vec<Frame>>, ReadError>, tier: &str, answers: &mut Answers) -> DescribedFrame {
+    if answers.is_full() {
+        return DescribedFrame::Unnamed(WhyUnnamed::TooMuch);
+    }
+    let methods = match methods {
+        Ok(Some(methods)) => methods,
+        Ok(None) => return DescribedFrame::Unnamed(WhyUnnamed::Replaced),
+        Err(ReadError::OverBudget) => return DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
+        Err(ReadError::Unreadable(_)) => return DescribedFrame::Unnamed(WhyUnnamed::Unreadable),
+        Err(ReadError::Malformed { .. }) => return DescribedFrame::Unnamed(WhyUnnamed::Implausible),
+    };
+    let last = methods.len().saturating_sub(1);
+    let functions = methods.iter().enumerate().map(|(depth, method)| function(method, tier, depth < last, answers));
+    DescribedFrame::Functions(functions.collect())
+}
+
+fn function(method: &Frame, tier: &str, inlined: bool, answers: &mut Answers) -> DescribedFunction {
+    let name = method.method.in_class_file() + tier;
+    // A class says its file without the directory, which is that of its package.
+    let package = method.method.class.rsplit_once('/').map_or("", |(package, _)| package);
+    let file = match &method.file {
+        Some(file) if package.is_empty() => file.to_string(),
+        Some(file) => format!("{package}/{file}"),
+        None => String::new(),
+    };
+    answers.function(&name, (&file, method.line.unwrap_or(0)), inlined)
+}
+
+fn found(blob: &Blob) -> FoundCode {
+    let number = if matches!(blob.kind, Kind::Method(_)) { blob.compile_id } else { 0 };
+    FoundCode { start: blob.code, size: blob.code_bytes, name: name(blob), frame: frame(blob), number }
+}
+
+/// Stands behind the name of a method that was compiled.
+fn tier(blob: &Blob) -> &'static str {
+    match blob.kind {
+        Kind::Method(Tier::C1) => " [C1]",
+        Kind::Method(Tier::C1Counting | Tier::C1Profiling) => " [C1, counting]",
+        Kind::Method(Tier::C2) => " [C2]",
+        _ => "",
+    }
+}
+
+/// As perf's agent for the JVM announces a method, and which compiler made it behind.
+fn name(blob: &Blob) -> String {
+    match &blob.name {
+        BlobName::Method(method) => method.in_class_file() + tier(blob),
+        BlobName::Blob(name) => name.to_string(),
+        // Empty, it is shown as code without a name.
+        BlobName::Unknown(_) => String::new(),
+    }
+}
+
+fn frame(blob: &Blob) -> FoundFrame {
+    match (blob.kind, blob.frame) {
+        (_, FrameShape::Sized { bytes, complete_from }) => {
+            // Stubs of the runtime are called, and seen by what they call, with their frame complete.
+            FoundFrame::Sized { bytes, complete_from: complete_from.unwrap_or(0) }
+        }
+        (_, FrameShape::Interpreter) => FoundFrame::Interpreter,
+        // They jump to the method they find; the stack is that of the call.
+        (Kind::Vtable, FrameShape::Unknown) => FoundFrame::None,
+        (_, FrameShape::Unknown) => FoundFrame::Unknown,
+    }
+}

@@ -1,0 +1,337 @@
+//! What a running process' own tables say of its generated code: names, tiers, frames.
+//!
+//! The tables are those that the runtime keeps for itself or for debuggers ([`jitprof_runtimes`]); nothing is asked of the
+//! process, written or stopped. What is read is the target's choice: each reading has a budget, and what it costs is
+//! paced by who asks. [`RuntimeReaders`] keeps what the last reading of each process has found, so that an answer says
+//! what is different.
+
+mod frames;
+mod gdb_list;
+mod hotspot;
+mod modules;
+mod v8;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jitprof_common::units::{Avma, MonoNs, Pid};
+use jitprof_runtimes::{Budget, Memory, Reader};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+pub use self::frames::{
+    Capture, DescribedFrame, DescribedFrames, DescribedFunction, FrameAsk, ListedCode, TakeRead, WhyUnnamed,
+};
+use self::gdb_list::Lists;
+use self::hotspot::HotSpot;
+use self::modules::{KnownFiles, Modules};
+use self::v8::V8;
+use crate::cost::thread_cpu_time;
+use crate::peek::read_memory;
+use crate::process::ProcessId;
+use crate::process::apart::Waits;
+
+/// What one reading may cost: half a gigabyte, and a tenth of a second or so. A JVM with 20,000 methods takes a quarter.
+const BUDGET: Budget = Budget { pages: 1 << 17, steps: 1 << 22 };
+/// The same of a look at some frames: 64 MB, some 50 ms.
+const DESCRIBE_BUDGET: Budget = Budget { pages: 1 << 14, steps: 1 << 21 };
+/// A symbol by which V8's module is known.
+const V8_TABLES: &str = "v8dbg_class_Map__instance_type__uint16_t";
+/// Processes of which a reading is kept; those that are kept stay.
+const MAX_READERS: usize = 256;
+/// Bytes of all that is kept: some MiB for each large JVM.
+const MAX_KEPT_BYTES: usize = 256 << 20;
+/// How long what registers code with a debugger is not looked for in further modules of a process.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Said of processes that there is no room for.
+const NO_ROOM: &str = "there is no room for the tables of so many or so large runtimes";
+
+/// What a reading has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeRead {
+    /// The runtime, as in `HotSpot 17.0.15+6`; none if the process has none whose tables can be read.
+    pub runtime: Option<String>,
+    /// Why its tables cannot be read although it is known.
+    pub problem: Option<String>,
+    /// Nothing is known from before: what was found earlier and is not among the changes is not there.
+    pub anew: bool,
+    /// What is different from the reading before, in order.
+    pub changes: Vec<CodeChange>,
+    /// Not everything was looked at.
+    pub incomplete: bool,
+    /// What it has cost, in nanoseconds of CPU time.
+    pub cpu_ns: u64,
+    /// Frames are asked about, with what samples take along of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Capture>,
+    /// There are lists to be read again although frames are asked about.
+    #[serde(default)]
+    pub lists: bool,
+}
+
+/// A difference between two readings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CodeChange {
+    /// Code that was not there.
+    Loaded(FoundCode),
+    /// Code that is there no more, by its first byte.
+    Unloaded(Avma),
+}
+
+/// A piece of code that a runtime's tables have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundCode {
+    /// First byte.
+    pub start: Avma,
+    /// Length in bytes.
+    pub size: u32,
+    /// As the runtime's announcements have it.
+    pub name: String,
+    /// How to come to its caller.
+    pub frame: FoundFrame,
+    /// Which compilation it is, if functions may have been inlined into it: what is at an address of it can be asked.
+    /// The runtime gives the number to no other one. 0: there is nothing to be asked.
+    #[serde(default)]
+    pub number: u32,
+}
+
+/// What is known of the frames of a piece of code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FoundFrame {
+    /// Nothing.
+    Unknown,
+    /// It has none: the return address is at the stack pointer.
+    None,
+    /// HotSpot's interpreter's: it keeps a frame pointer, and its caller's stack pointer below.
+    Interpreter,
+    /// From `complete_from` on, the caller's stack pointer is so many bytes above the own one; right below it is the
+    /// return address, and below that the caller's frame pointer. Before, there is only the return address.
+    Sized {
+        /// Bytes of the frame.
+        bytes: u32,
+        /// Distance from the first byte of code.
+        complete_from: u32,
+    },
+    /// What the code shows.
+    Code(ByteBuf),
+}
+
+/// Reads; keeps what was found last, of each process.
+#[derive(Default)]
+pub struct RuntimeReaders {
+    known: Mutex<HashMap<Program, Known>>,
+    files: KnownFiles,
+}
+
+/// A process since it runs its program.
+type Program = (ProcessId, MonoNs);
+
+#[derive(Default)]
+struct Known {
+    state: Arc<Mutex<State>>,
+    /// Bytes that are kept of it, nearly.
+    bytes: usize,
+}
+
+/// What is known of one program.
+#[derive(Default)]
+struct State {
+    runtime: Option<Runtime>,
+    /// When its modules were looked at last.
+    looked_at: Option<Instant>,
+}
+
+/// A runtime that was found, with what was read last.
+enum Runtime {
+    HotSpot(Box<HotSpot>),
+    V8(Box<V8>),
+    Lists(Lists),
+}
+
+impl Runtime {
+    /// The first one of which something can be read, or what is to be said.
+    fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Result<Self, Box<RuntimeRead>> {
+        if let Some(hotspot) = HotSpot::find(modules, reader) {
+            return Ok(Self::HotSpot(Box::new(hotspot.map_err(Box::new)?)));
+        }
+        if let Some(v8) = V8::find(modules, reader) {
+            return Ok(Self::V8(Box::new(v8.map_err(Box::new)?)));
+        }
+        let none = || Box::new(RuntimeRead { anew: true, ..RuntimeRead::default() });
+        Lists::find(modules).map(Self::Lists).ok_or_else(none)
+    }
+}
+
+impl Runtime {
+    fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
+        match self {
+            Self::HotSpot(hotspot) => hotspot.read(reader),
+            Self::V8(v8) => v8.read(),
+            Self::Lists(lists) => lists.read(reader),
+        }
+    }
+
+    /// Bytes that are kept, nearly.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::HotSpot(hotspot) => hotspot.bytes(),
+            Self::V8(v8) => v8.bytes(),
+            Self::Lists(lists) => lists.bytes(),
+        }
+    }
+}
+
+/// The memory of a process that runs.
+struct Live(Pid);
+
+impl Memory for Live {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        read_memory(self.0, address, into)
+    }
+}
+
+impl RuntimeReaders {
+    /// Reads the tables of a process that runs its program since a time. `None` if somebody is stuck at it.
+    pub fn read(&self, via: Pid, program: Program, waits: &Waits) -> Option<RuntimeRead> {
+        let begun = thread_cpu_time();
+        let state = self.state_of(program);
+        let mut state = state.try_lock().ok()?;
+        let reader = Reader::new(Live(via), BUDGET);
+        let anew = match state.look(|| Modules::of(via, &self.files, waits), &reader) {
+            Ok(anew) => anew,
+            Err(said) => {
+                self.keep(program, None);
+                return Some(*said);
+            }
+        };
+        let runtime = state.runtime.as_mut()?;
+        let read = runtime.read(&reader);
+        if !self.keep(program, Some(runtime.bytes())) {
+            state.runtime = None;
+            let problem = Some(NO_ROOM.to_owned());
+            return Some(RuntimeRead { runtime: read.runtime, problem, anew: true, ..RuntimeRead::default() });
+        }
+        let spent = thread_cpu_time().saturating_sub(begun);
+        Some(RuntimeRead { anew, cpu_ns: u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), ..read })
+    }
+
+    /// Says of frames of a process that runs its program since a time what they are. `None` if somebody is stuck at it.
+    pub fn describe(&self, via: Pid, program: Program, frames: &[FrameAsk], waits: &Waits) -> Option<DescribedFrames> {
+        let begun = thread_cpu_time();
+        let state = self.state_of(program);
+        let mut state = state.try_lock().ok()?;
+        let reader = Reader::new(Live(via), DESCRIBE_BUDGET);
+        if state.look(|| Modules::of(via, &self.files, waits), &reader).is_err() {
+            self.keep(program, None);
+        }
+        let answers = match state.runtime.as_mut()? {
+            Runtime::V8(v8) => {
+                let answers = v8.describe(&reader, frames);
+                if !self.keep(program, Some(v8.bytes())) {
+                    v8.clear();
+                    self.keep(program, Some(v8.bytes()));
+                }
+                answers
+            }
+            Runtime::HotSpot(hotspot) => hotspot.describe(&reader, frames),
+            Runtime::Lists(_) => return None,
+        };
+        let spent = thread_cpu_time().saturating_sub(begun);
+        Some(answers.finish(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// A process has ended, or runs another program.
+    pub fn evict(&self, process: ProcessId) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(id, _), _| *id != process);
+    }
+
+    fn state_of(&self, program: Program) -> Arc<Mutex<State>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&known.entry(program).or_default().state)
+    }
+
+    /// Notes how much is kept of a program, nothing if it has no tables; returns whether there is room for it. Who is
+    /// known already is not driven out by others.
+    fn keep(&self, program: Program, bytes: Option<usize>) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = known.iter().filter(|(other, _)| **other != program).map(|(_, known)| known.bytes);
+        let (count, all) = others.fold((0, 0_usize), |(count, all), bytes| (count + 1, all.saturating_add(bytes)));
+        let Some(bytes) = bytes.filter(|bytes| count < MAX_READERS && all.saturating_add(*bytes) <= MAX_KEPT_BYTES)
+        else {
+            known.remove(&program);
+            return false;
+        };
+        known.entry(program).or_default().bytes = bytes;
+        true
+    }
+}
+
+impl State {
+    /// Finds what there is among the modules, or has come to them; returns whether nothing is known from before.
+    fn look<M: Memory>(&mut self, modules: impl Fn() -> Modules, reader: &Reader<M>) -> Result<bool, Box<RuntimeRead>> {
+        let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
+        if self.runtime.is_some() && !(is_due && matches!(self.runtime, Some(Runtime::Lists(_)))) {
+            return Ok(false);
+        }
+        self.looked_at = Some(Instant::now());
+        let modules = modules();
+        match (Runtime::find(&modules, reader), &mut self.runtime) {
+            // What is loaded later is as a rule one more library with a list, not a runtime that says more.
+            (Ok(Runtime::Lists(_)) | Err(_), Some(Runtime::Lists(lists))) => {
+                lists.look_again(&modules);
+                Ok(false)
+            }
+            (found, runtime) => {
+                *runtime = Some(found?);
+                Ok(true)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::monotonic_now;
+
+    #[test]
+    fn a_process_without_such_tables_is_said_to_have_none_and_so_is_one_that_is_not_there() {
+        let readers = RuntimeReaders::default();
+        for pid in [Pid(std::process::id()), Pid(u32::MAX)] {
+            let program = (ProcessId { pid, start: MonoNs(1) }, monotonic_now());
+            let read = readers.read(pid, program, &Waits::default()).unwrap();
+            assert_eq!(read, RuntimeRead { anew: true, ..RuntimeRead::default() });
+        }
+    }
+
+    #[test]
+    fn who_is_known_stays_and_who_has_no_tables_takes_no_place() {
+        let readers = RuntimeReaders::default();
+        let program = |pid: usize| (ProcessId { pid: Pid(pid as u32), start: MonoNs(1) }, MonoNs(0));
+        let keep = |pid: usize, bytes: Option<usize>| {
+            drop(readers.state_of(program(pid)));
+            readers.keep(program(pid), bytes)
+        };
+        let known = || readers.known.lock().unwrap().len();
+        assert!((0..MAX_READERS).all(|pid| keep(pid, Some(100))));
+        assert!((0..MAX_READERS).all(|pid| !keep(MAX_READERS + pid, Some(100))));
+        assert!(keep(0, Some(200)), "it may grow");
+        assert_eq!(known(), MAX_READERS);
+        readers.evict(program(0).0);
+        assert!(!keep(0, None) && !keep(0, Some(MAX_KEPT_BYTES)) && keep(0, Some(100)));
+        assert_eq!(known(), MAX_READERS);
+    }
+
+    #[test]
+    fn a_reading_that_somebody_is_stuck_at_is_not_waited_for() {
+        let readers = RuntimeReaders::default();
+        let pid = Pid(std::process::id());
+        let program = (ProcessId { pid, start: MonoNs(1) }, MonoNs(0));
+        let state = readers.state_of(program);
+        let _held = state.lock().unwrap();
+        assert_eq!(readers.read(pid, program, &Waits::default()), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! Who is connected: nobody keeps the others out.
+//!
+//! A connection that has sent no whole request costs its maker nothing, so it is the first to go when there are too many,
+//! the oldest before all others; then those that wait for their next request. One that is being answered stays.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::body::{Bytes, Frame, SizeHint};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// Lines about closed connections come no more often than this.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// Whose a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Of an address; of one network of version 6, which a single host has as a rule.
+    Address(IpAddr),
+    /// Of a user of this machine.
+    User(u32),
+}
+
+impl Peer {
+    /// Of an address.
+    pub(super) fn at(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                Self::Address([a, b, c, d, 0, 0, 0, 0].into())
+            }
+            address @ IpAddr::V4(_) => Self::Address(address),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: Peer,
+    /// Whole requests that it has sent.
+    requests: u64,
+    /// Those of them that are being answered.
+    open: u64,
+    task: Option<AbortHandle>,
+}
+
+/// What is open.
+#[derive(Debug, Default)]
+struct State {
+    /// By number, the oldest first.
+    connections: BTreeMap<u64, Connection>,
+    last: u64,
+    /// Connections closed since the last line about it, and when that was.
+    closed: u64,
+    told_at: Option<Instant>,
+}
+
+/// All connections.
+#[derive(Clone, Debug)]
+pub(super) struct Connections {
+    state: Arc<Mutex<State>>,
+    most: usize,
+    most_of_peer: usize,
+}
+
+impl Connections {
+    /// So many at the most, and so many of one peer.
+    pub(super) fn new(most: usize, most_of_peer: usize) -> Self {
+        Self { state: Arc::default(), most, most_of_peer }
+    }
+
+    /// Nothing that runs under the lock can panic half-way through a change.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What runs a connection, to be ended when it has to go.
+    pub(super) fn run_by(&self, number: u64, task: AbortHandle) {
+        if let Some(one) = self.lock().connections.get_mut(&number) {
+            one.task = Some(task);
+        }
+    }
+
+    /// A place for a new connection, for which an older one may have to go; nothing if all are being answered.
+    pub(super) fn admit(&self, peer: Peer) -> Option<Place> {
+        let mut state = self.lock();
+        let of_peer = state.connections.values().filter(|one| one.peer == peer).count();
+        let has_room = if of_peer >= self.most_of_peer {
+            state.close_one(Some(peer))
+        } else {
+            state.connections.len() < self.most || state.close_one(None)
+        };
+        state.closed += u64::from(!has_room);
+        if let Some(closed) = state.take_untold() {
+            tracing::warn!(
+                "too many connections are open ({} at most, {} of one address or user): {closed} were closed that sent no \
+                 request, or refused",
+                self.most,
+                self.most_of_peer
+            );
+        }
+        if !has_room {
+            return None;
+        }
+        state.last += 1;
+        let number = state.last;
+        state.connections.insert(number, Connection { peer, requests: 0, open: 0, task: None });
+        Some(Place { all: self.clone(), number })
+    }
+}
+
+impl State {
+    /// Closes the connection that has earned its place least.
+    fn close_one(&mut self, of: Option<Peer>) -> bool {
+        let idle = self.connections.iter().filter(|(_, one)| one.open == 0 && of.is_none_or(|peer| peer == one.peer));
+        let Some(number) = idle.min_by_key(|(number, one)| (one.requests > 0, **number)).map(|(number, _)| *number)
+        else {
+            return false;
+        };
+        if let Some(task) = self.connections.remove(&number).and_then(|one| one.task) {
+            task.abort();
+        }
+        self.closed += 1;
+        true
+    }
+
+    /// How many were closed since that was said last, if it is time to say so.
+    fn take_untold(&mut self) -> Option<u64> {
+        let is_due = self.told_at.is_none_or(|at| at.elapsed() >= WARN_EVERY);
+        if self.closed == 0 || !is_due {
+            return None;
+        }
+        self.told_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.closed))
+    }
+}
+
+/// The place of one connection, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    all: Connections,
+    pub(super) number: u64,
+}
+
+impl Place {
+    /// It has sent a whole request, which is being answered until what is returned is dropped.
+    pub(super) fn answering(self: &Arc<Self>) -> Answering {
+        if let Some(one) = self.all.lock().connections.get_mut(&self.number) {
+            one.requests += 1;
+            one.open += 1;
+        }
+        Answering(Arc::clone(self))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.all.lock().connections.remove(&self.number);
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(super) struct Answering(Arc<Place>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if let Some(one) = self.0.all.lock().connections.get_mut(&self.0.number) {
+            one.open = one.open.saturating_sub(1);
+        }
+    }
+}
+
+/// An answer's body, which is being taken until it is dropped.
+pub(super) struct Taken {
+    pub(super) body: Body,
+    pub(super) _answering: Answering,
+}
+
+impl hyper::body::Body for Taken {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(last: u8) -> Peer {
+        Peer::at([10, 0, 0, last].into())
+    }
+
+    fn numbers(connections: &Connections) -> Vec<u64> {
+        connections.lock().connections.keys().copied().collect()
+    }
+
+    #[test]
+    fn the_oldest_that_has_sent_no_request_makes_room_and_who_is_answered_stays() {
+        let all = Connections::new(3, 3);
+        let [one, two, three] = [1, 2, 3].map(|of| Arc::new(all.admit(peer(of)).unwrap()));
+        let answering = one.answering();
+        drop(two.answering());
+        let four = Arc::new(all.admit(peer(4)).unwrap());
+        assert_eq!(numbers(&all), [1, 2, 4], "the third was the only one without a request");
+        let _of_four = four.answering();
+        let five = Arc::new(all.admit(peer(5)).unwrap());
+        assert_eq!(numbers(&all), [1, 4, 5], "the second waits for its next request");
+        let _of_five = five.answering();
+        assert!(all.admit(peer(6)).is_none(), "all are being answered");
+        drop(answering);
+        assert!(all.admit(peer(6)).is_some());
+        drop((one, two, three));
+    }
+
+    #[test]
+    fn one_peer_s_connections_take_the_places_of_his_own() {
+        let all = Connections::new(10, 4);
+        let other = all.admit(peer(1)).unwrap();
+        let many: Vec<_> = (0..50).map(|_| all.admit(peer(2)).unwrap()).collect();
+        assert_eq!(numbers(&all), [1, 48, 49, 50, 51]);
+        assert_eq!(Peer::at("fd00::1".parse().unwrap()), Peer::at("fd00::2:3:4:5".parse().unwrap()));
+        assert_eq!(Peer::at("::ffff:10.0.0.1".parse().unwrap()), peer(1));
+        drop((other, many));
+        assert!(numbers(&all).is_empty());
+    }
+
+    #[test]
+    fn closed_connections_are_told_of_once_a_minute_with_their_count() {
+        let mut state = State { closed: 3, ..State::default() };
+        assert_eq!(state.take_untold(), Some(3));
+        state.closed = 5_000;
+        assert_eq!(state.take_untold(), None, "told just now");
+        state.told_at = Instant::now().checked_sub(WARN_EVERY);
+        assert_eq!((state.take_untold(), state.take_untold()), (Some(5_000), None));
+    }
+}

@@ -1,0 +1,258 @@
+//! Runtimes that were started without any flag: what they know themselves names their code.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use jitprof_tests::{
+    Jitprof, Recording, Scratch, Share, Stack, Target, Truth, assert_at_least, assert_share, path_from, target_file,
+    wait_until,
+};
+
+use crate::node::without_maglev_inlining;
+
+/// Samples a second.
+const FREQUENCY: &str = "199";
+/// What is promised.
+const PROMISED: f64 = 0.995;
+/// Keeps each function of the target in a frame of its own. It says nothing to a profiler.
+const APART: &str = "-XX:CompileCommand=dontinline,Burn::*";
+
+fn java(flags: &[&str], program: &str, scratch: &Scratch) -> Result<Recording> {
+    java_with(flags, program, scratch, &[])
+}
+
+fn java_with(flags: &[&str], program: &str, scratch: &Scratch, how: &[&str]) -> Result<Recording> {
+    let mut command = Command::new(path_from("JITPROF_JAVA")?);
+    command.args(flags).arg(target_file(program)?).arg("600").current_dir(scratch.path());
+    let target = Target::start(command, scratch)?;
+    // HotSpot compiles what runs in earnest within its first second of CPU time.
+    wait_until("HotSpot to compile", || Ok((target.cpu_ms()? >= 3000).then_some(())))?;
+    let words = [&["--pid", target.said("pid")?], how].concat();
+    Jitprof::recording_at(scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)
+}
+
+#[track_caller]
+fn assert_bare(recording: &Recording) {
+    recording.assert_whole();
+    assert_at_least("complete stacks", recording.complete(), PROMISED);
+    assert_at_least("named frames", recording.named_frames(), PROMISED);
+    let jit = |name: &str| recording.number(&format!("/jit/named/{name}"));
+    assert_eq!((jit("jitdump"), jit("peeked"), jit("perf_map")), (0, 0, 0));
+    assert!(jit("runtime") > 100, "{} frames by the runtime's own tables", jit("runtime"));
+}
+
+#[test]
+fn a_bare_jvm_has_whole_stacks_with_names_and_tiers() -> Result<()> {
+    let scratch = Scratch::new()?;
+    for collector in ["-XX:+UseG1GC", "-XX:+UseZGC"] {
+        let recording = java(&[APART, collector], "java/Burn.java", &scratch)?;
+        assert_bare(&recording);
+        let (hot, cold) = ("Burn.leafHot(I)I", "Burn.leafCold(I)I");
+        assert_share(collector, recording.folded.share(hot, cold), 0.75);
+        let chains: [&[&str]; 2] =
+            [&["Burn.outer(I)I", "Burn.middle(I)I", hot], &["Burn.outer(I)I", "Burn.sideCold(I)I", cold]];
+        let whole = recording.folded.count(|stack| stack.has(hot) || stack.has(cold));
+        let part = recording.folded.count(|stack| {
+            let in_chain = chains.iter().any(|chain| stack.has_chain(chain));
+            in_chain && stack.has("JavaMain") && stack.has("start_thread") && !stack.is_cut()
+        });
+        assert_at_least("whole chains", Share { part, whole }, PROMISED);
+        let optimised = |stack: &Stack| stack.frames.iter().any(|frame| frame == "*Burn.leafHot(I)I");
+        let (part, whole) = (recording.folded.count(optimised), recording.folded.count(|stack| stack.has(hot)));
+        assert_at_least("compiled by C2", Share { part, whole }, PROMISED);
+    }
+    Ok(())
+}
+
+#[test]
+fn frame_pointers_take_nothing_from_a_young_jvm() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_JAVA")?);
+    let program = target_file("java/Burn.java")?;
+    command.arg("-XX:+PreserveFramePointer").arg(program).arg("600").current_dir(scratch.path());
+    let target = Target::start(command, &scratch)?;
+    // From its first methods on: each has the rows of its size first, and those of its code a moment later.
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, "997", words)?.record_cpu(target.pid()?, 3)?;
+    recording.assert_whole();
+    assert_at_least("complete stacks", recording.complete(), 0.99);
+    assert_at_least("named frames", recording.named_frames(), PROMISED);
+    Ok(())
+}
+
+#[test]
+fn a_bare_jvm_with_all_that_makes_stacks_hard_has_them_whole() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = java(&[], "java/Mixed.java", &scratch)?;
+    assert_bare(&recording);
+    let whole = recording.folded.count(|stack| stack.has_prefix("Mixed."));
+    let part = recording.folded.count(|stack| stack.has_prefix("Mixed.") && stack.has("JavaMain"));
+    assert_at_least("below the thread's beginning", Share { part, whole }, PROMISED);
+    Ok(())
+}
+
+/// Which of the methods of Inlined.java have frames of their own, and which have not.
+const INLINED: [&str; 7] = [
+    "-XX:CompileCommand=quiet",
+    "-XX:CompileCommand=dontinline,Inlined::both",
+    "-XX:CompileCommand=dontinline,Inlined::spin",
+    "-XX:CompileCommand=dontinline,Inlined::hot",
+    "-XX:CompileCommand=dontinline,Inlined::cold",
+    "-XX:CompileCommand=inline,Inlined::first",
+    "-XX:CompileCommand=inline,Inlined::second",
+];
+
+#[test]
+fn a_bare_jvm_has_what_was_inlined_and_what_is_interpreted_as_frames_with_their_lines() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let source = std::fs::read_to_string(target_file("java/Inlined.java")?)?;
+    let line =
+        |mark: &str| source.lines().position(|line| line.ends_with(&format!("// {mark}"))).map_or(0, |at| at + 1);
+    let frame = |method: &str, mark: &str| format!("*Inlined.{method}(I)I (Inlined.java:{})", line(mark));
+    let recording = java_with(&INLINED, "java/Inlined.java", &scratch, &["--lines"])?;
+    assert_bare(&recording);
+    let folded = &recording.folded;
+    let chains = [
+        ("hot", [frame("both", "both calls small"), frame("small", "small calls hot")]),
+        ("cold", [frame("both", "both calls other"), frame("other", "other calls cold")]),
+    ];
+    for (leaf, callers) in &chains {
+        let leaf = format!("Inlined.{leaf}(I)I");
+        let whole = folded.count(|stack| stack.has(&leaf));
+        let part = folded.count(|stack| {
+            let at = stack.frames.windows(3).find(|window| window[..2] == *callers);
+            at.is_some_and(|window| window[2].trim_start_matches('*').starts_with(&leaf))
+        });
+        assert_at_least(&format!("{leaf} in {callers:?}"), Share { part, whole }, PROMISED);
+    }
+    assert_share("calls", folded.share("Inlined.hot(I)I", "Inlined.cold(I)I"), 0.75);
+    // Loops that are inlined have the lines of the method that they are in.
+    let [first, second] = ["first", "second"].map(|name| frame(name, &format!("{name} loops")));
+    let spin = folded.count(|stack| stack.has("Inlined.spin(I)I"));
+    let [first, second] = [first, second].map(|name| folded.count(|stack| stack.frames.contains(&name)));
+    assert_at_least("loops", Share { part: first + second, whole: spin }, 0.99);
+    assert_share("loops", Share { part: first, whole: first + second }, 0.75);
+    // What runs all the time is interpreted at its outer end, or was replaced on the stack.
+    let main = format!("Inlined.main([Ljava/lang/String:)V (Inlined.java:{})", line("main calls"));
+    let mains = ["~", "^", "+", "*"].map(|mark| format!("{mark}{main}"));
+    let part = folded.count(|stack| stack.frames.iter().any(|frame| mains.contains(frame)));
+    let whole = folded.count(|stack| stack.has("Inlined.both(I)I") || stack.has("Inlined.spin(I)I"));
+    assert_at_least("callers", Share { part, whole }, PROMISED);
+    assert_eq!(recording.sum("/jit/not_looked_into"), 0, "{}", recording.account["jit"]);
+    Ok(())
+}
+
+#[test]
+fn a_bare_jvm_is_not_read_where_that_is_switched_off() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_JAVA")?);
+    command.arg(target_file("java/Burn.java")?).arg("600").current_dir(scratch.path());
+    let target = Target::start(command, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "--no-read-runtime"])?
+        .record_cpu(target.pid()?, 3)?;
+    assert_eq!(recording.number("/jit/named/runtime"), 0);
+    assert!(recording.sum("/jit/unnamed") > 10);
+    Ok(())
+}
+
+/// What is registered for GDB names LLVM's functions, whatever made it compile.
+#[track_caller]
+fn assert_burns(recording: &Recording, chain: &[&str], names: (&str, &str)) {
+    assert_bare(recording);
+    assert_share("shares", recording.folded.share(names.0, names.1), 0.75);
+    let whole = recording.folded.count(|stack| stack.has(names.0));
+    let part = recording.folded.count(|stack| stack.has_chain(chain) && !stack.is_cut());
+    assert_at_least("whole chains", Share { part, whole }, PROMISED);
+}
+
+#[test]
+fn llvm_is_named_by_what_it_has_registered_for_gdb() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let code = scratch.path().join("burn.ll");
+    let mut clang = Command::new(path_from("JITPROF_CLANG")?);
+    clang.args(["-O1", "-fomit-frame-pointer", "-S", "-emit-llvm", "-o"]).arg(&code).arg(target_file("llvm/burn.c")?);
+    ensure!(clang.status()?.success(), "clang does not compile the target");
+    let mut lli = Command::new(path_from("JITPROF_LLI")?);
+    lli.arg("-jit-kind=orc").arg(&code).arg("600").current_dir(scratch.path());
+    let target = Target::start(lli, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)?;
+    assert_burns(&recording, &["main", "outer", "middle", "leaf_hot"], ("leaf_hot", "leaf_cold"));
+    Ok(())
+}
+
+/// Keeps each function of the target in a frame of its own. It says nothing to a profiler.
+const NOT_INLINED: &str = "--no-turbo-inlining";
+
+fn node(flags: &[&str], script: &str) -> Result<Command> {
+    let mut command = Command::new(path_from("JITPROF_NODE")?);
+    command.args(flags).arg(NOT_INLINED).args(without_maglev_inlining()?);
+    command.arg(target_file(&format!("node/{script}"))?).arg("600");
+    Ok(command)
+}
+
+fn record_node(command: Command, scratch: &Scratch) -> Result<Recording> {
+    let target = Target::start(command, scratch)?;
+    // V8 optimises what runs in earnest within its first second.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    Jitprof::recording_at(scratch, FREQUENCY, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)
+}
+
+/// Asserts names, whole stacks, both chains of the known program, and what its leaves are marked with.
+#[track_caller]
+fn assert_burns_bare(recording: &Recording, mark: &str) {
+    assert_bare(recording);
+    assert_share("leafHot", recording.folded.share("leafHot", "leafCold"), 0.75);
+    let truth = Truth::new(&["outer > middle > leafHot", "outer > sideCold > leafCold"], &[]);
+    let agreement = truth.check(&recording.folded);
+    assert!(agreement.own * 2 > recording.folded.total(), "half of all samples are in the target's own functions");
+    assert_at_least(&format!("right stacks; misses:\n{}", agreement.explanation()), agreement.right(), PROMISED);
+    let (leaf, marked) = ("leafHot", format!("{mark}leafHot"));
+    let part = recording.folded.count(|stack| stack.frames.contains(&marked));
+    assert_at_least(&marked, Share { part, whole: recording.folded.count(|stack| stack.has(leaf)) }, PROMISED);
+    assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(0), "nobody is told to use a flag");
+}
+
+#[test]
+fn a_bare_node_has_the_names_tiers_and_stacks_that_its_flags_would_give() -> Result<()> {
+    let interpreted = ["--no-opt", "--no-sparkplug", "--interpreted-frames-native-stack"];
+    let ways: [(&[&str], &str); 4] =
+        [(&[], "*"), (&["--no-opt", "--always-sparkplug"], "^"), (&interpreted[..2], "~"), (&interpreted, "~")];
+    for (flags, mark) in ways {
+        let scratch = Scratch::new()?;
+        let recording = record_node(node(flags, "burn.js")?, &scratch)?;
+        assert_burns_bare(&recording, mark);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bare_node_whose_functions_are_moved_all_the_time_has_right_stacks() -> Result<()> {
+    let scratch = Scratch::new()?;
+    assert_burns_bare(&record_node(node(&[], "pressure.js")?, &scratch)?, "*");
+    Ok(())
+}
+
+#[test]
+fn a_bare_node_names_the_code_of_its_workers() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = record_node(node(&[], "worker.js")?, &scratch)?;
+    assert_bare(&recording);
+    let (main, workers) = ("hotMain", "hotWorker");
+    assert_share(workers, recording.folded.share(workers, main), 2.0 / 3.0);
+    let whole = recording.folded.count(|stack| stack.has(main) || stack.has(workers));
+    let part = recording.folded.count(|stack| stack.has_chain(&["burn", main]) || stack.has_chain(&["burn", workers]));
+    assert_at_least("whole chains", Share { part, whole }, PROMISED);
+    Ok(())
+}
+
+#[test]
+fn a_bare_node_is_not_read_where_that_is_switched_off() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(node(&[], "burn.js")?, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "--no-read-runtime"])?
+        .record_cpu(target.pid()?, 3)?;
+    assert_eq!(recording.number("/jit/named/runtime"), 0);
+    assert!(recording.sum("/jit/unnamed") > 10);
+    assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(1));
+    Ok(())
+}

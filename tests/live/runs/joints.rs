@@ -1,0 +1,169 @@
+//! Answers that were right a moment ago: libraries that change places, fresh memory, signals, children from before.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+use jitprof_tests::{
+    Folded, Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, compile, free_address,
+    get,
+};
+
+const UNNAMED: &str = "[JIT code without a name]";
+
+fn joints(scratch: &Scratch, arguments: &[&str]) -> Result<Target> {
+    let mut command = Command::new(compile(scratch, "cc", "native/joints.c", &["-O1", "-g", "-ldl"])?);
+    command.args(arguments).current_dir(scratch.path());
+    Target::start(command, scratch)
+}
+
+/// A library whose function has this name; all of them are equally large.
+fn plugin(scratch: &Scratch, function: &str) -> Result<PathBuf> {
+    let name = format!("-DWORK={function}");
+    let made = compile(scratch, "cc", "native/plugin.c", &["-O1", "-g", "-shared", "-fPIC", &name])?;
+    let path = scratch.file(&format!("{function}.so"));
+    std::fs::rename(made, &path)?;
+    Ok(path)
+}
+
+fn record(target: &Target, scratch: &Scratch, more: &[&str]) -> Result<Recording> {
+    let arguments = [&["--pid", target.said("pid")?], more].concat();
+    Jitprof::recording(scratch, arguments)?.record_cpu(target.pid()?, 3)
+}
+
+/// Samples in the two libraries that have the name of their time, the other's, and in all.
+struct Named {
+    own: u64,
+    lent: u64,
+    whole: u64,
+}
+
+/// Records libraries in turns at one address.
+fn record_turns(mode: &str) -> Result<(Recording, Named)> {
+    let scratch = Scratch::new()?;
+    plugin(&scratch, "work_a")?;
+    plugin(&scratch, "work_b")?;
+    let target = joints(&scratch, &[mode, "./work_a.so", "./work_b.so"])?;
+    let recording = record(&target, &scratch, &[])?;
+    let count = |user: &str, name: &str| recording.folded.count(|stack| stack.has(user) && stack.has(name));
+    let own = count("use_first", "work_a") + count("use_second", "work_b");
+    let lent = count("use_first", "work_b") + count("use_second", "work_a");
+    let other = recording.folded.count(|stack| stack.has("[replaced]") || stack.has_prefix("[both.so"));
+    println!("{own} samples with the name of their time, {lent} with another's, {other} without");
+    Ok((recording, Named { own, lent, whole: own + lent + other }))
+}
+
+#[test]
+fn libraries_in_turns_at_one_address_have_their_own_names() -> Result<()> {
+    let (recording, Named { own, lent, whole }) = record_turns("plugins")?;
+    assert_eq!(lent, 0, "{}", recording.folded.largest(10));
+    assert_at_least("samples with the name of their library", Share { part: own, whole }, 0.98);
+    let in_first = recording.folded.count(|stack| stack.has("work_a"));
+    assert_share("the library that works three times as long", Share { part: in_first, whole: own }, 0.75);
+    Ok(())
+}
+
+#[test]
+fn a_library_that_is_rewritten_in_place_has_the_names_of_its_time_or_none() -> Result<()> {
+    let (recording, Named { own, lent, whole }) = record_turns("rewritten")?;
+    assert_eq!(lent, 0, "{}", recording.folded.largest(10));
+    assert!(whole > recording.folded.total() / 2, "{own} of {whole} have the name of their time");
+    Ok(())
+}
+
+#[test]
+fn a_program_in_the_place_of_another_one_is_not_walked_by_the_others_rules_in_silence() -> Result<()> {
+    let scratch = Scratch::new()?;
+    for (name, words) in [("a", 4), ("b", 20)] {
+        let defines = [format!("-DWORDS={words}"), format!("-DOF(name)=name##_{name}")];
+        let flags = ["-O1", "-no-pie", "-fomit-frame-pointer", &defines[0], &defines[1]];
+        std::fs::rename(compile(&scratch, "cc", "native/swap.c", &flags)?, scratch.file(name))?;
+    }
+    let mut command = Command::new(scratch.file("a"));
+    command.args(["./a", "./b", "first"]).current_dir(scratch.path());
+    let target = Target::start(command, &scratch)?;
+    let recording = record(&target, &scratch, &[])?;
+    let folded = &recording.folded;
+    // What was executed a moment ago is walked by the rules of the program before. Such a stack is cut, and says so.
+    for (own, other) in [("a", "b"), ("b", "a")] {
+        let [outer, inner, leaf] = ["outer", "inner", "leaf"].map(|name| format!("{name}_{own}"));
+        let others = format!("leaf_{other}");
+        let ends = |stack: &Stack| stack.has(&leaf) && !stack.is_cut();
+        let is_whole = |stack: &Stack| stack.has_chain(&["main", &outer, &inner, &leaf]);
+        let whole = folded.count(|stack| ends(stack) && is_whole(stack));
+        let wrong = folded.count(|stack| (ends(stack) && !is_whole(stack)) || (stack.has(&leaf) && stack.has(&others)));
+        println!("{whole} whole stacks of {own}, {wrong} wrong ones");
+        assert!(wrong == 0 && whole > 0, "{}", folded.largest(10));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_caller_in_memory_that_was_mapped_a_moment_ago_is_not_skipped() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = joints(&scratch, &["fresh"])?;
+    let recording = record(&target, &scratch, &[])?;
+    let leaf = recording.folded.count(|stack| stack.has("nofp_leaf") && !stack.is_cut());
+    let without = recording
+        .folded
+        .count(|stack| stack.has("nofp_leaf") && !stack.is_cut() && !stack.has_chain(&[UNNAMED, "nofp_leaf"]));
+    println!("{leaf} complete stacks of nofp_leaf, {without} without its caller");
+    assert!(leaf > recording.folded.total() / 4, "{leaf} of {}", recording.folded.total());
+    assert_eq!(without, 0, "{}", recording.folded.largest(10));
+    Ok(())
+}
+
+#[test]
+fn the_service_does_not_skip_such_a_caller_at_any_pace() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let _target = joints(&scratch, &["fresh"])?;
+    for length in ["1s", "5s"] {
+        let address = free_address()?.to_string();
+        let config = format!("[window]\nlength = \"{length}\"\ngrace = \"1s\"\n[sampling]\nfrequency = 997\n");
+        std::fs::write(scratch.file("jitprof.toml"), config)?;
+        let arguments = ["serve", "--config", "jitprof.toml", "--token", "none", "--listen", &address];
+        let mut service = Jitprof::new(&scratch, arguments)?.spawn()?;
+        let at = address.parse()?;
+        let stacks = service.wait_for("stacks of fresh code", || {
+            let Ok((200, text)) = get(at, "/profile?format=folded&comm=joints&from=-5m") else { return Ok(None) };
+            let folded = Folded::parse(&text)?;
+            Ok((folded.count(|stack| stack.has("nofp_leaf") && !stack.is_cut()) > 500).then_some(folded))
+        })?;
+        let without =
+            |stack: &Stack| stack.has("nofp_leaf") && !stack.is_cut() && !stack.has_chain(&[UNNAMED, "nofp_leaf"]);
+        assert_eq!(stacks.count(without), 0, "windows of {length}: {}", stacks.largest(10));
+        service.signal(libc::SIGTERM)?;
+        service.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_function_that_a_signal_interrupts_is_looked_up_where_it_was() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = joints(&scratch, &["signal"])?;
+    let recording = record(&target, &scratch, &[])?;
+    let handled = recording.folded.count(|stack| stack.has("handler_burn"));
+    let over =
+        recording.folded.count(|stack| stack.has("handler_burn") && stack.has_chain(&["main", "signals", "spin"]));
+    assert!(handled > recording.folded.total() / 5, "{handled} samples in the handler");
+    assert_at_least("handlers over the function they interrupted", Share { part: over, whole: handled }, 0.995);
+    assert_eq!(recording.folded.count(|stack| stack.has("before")), 0);
+    Ok(())
+}
+
+#[test]
+fn a_process_means_the_children_that_it_has_already() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = joints(&scratch, &["children", "2"])?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
+    let burnt =
+        Share { part: recording.folded.count(|stack| stack.has("child_burn")), whole: recording.folded.total() };
+    assert!(burnt.whole > 500, "{} samples", burnt.whole);
+    assert_at_least("samples of the children", burnt, 0.99);
+    let alone = ["--pid", target.said("pid")?, "-d", "1s", "--no-inherit", "-o", "none.svg"];
+    let finished = Jitprof::new(&scratch, alone)?.run()?;
+    assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
+    assert!(finished.stderr.contains("no samples"), "{}", finished.stderr);
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! `jitprof dump`: the stacks of threads that wait, and of those that run.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use jitprof_tests::{Jitprof, Scratch, Target, path_from, target_file, wait_until};
+
+/// The frames of a thread, innermost first, and what it does.
+fn thread_of(dump: &str, tid: u32) -> Result<(String, Vec<String>)> {
+    let is_it = |block: &&str| {
+        let head = block.lines().next().unwrap_or_default();
+        head.trim_start_matches("thread ").split(", ").any(|one| one.split(' ').next() == Some(&tid.to_string()))
+    };
+    let block = dump.split("\n\n").find(is_it).with_context(|| format!("no thread {tid}: {dump}"))?;
+    let mut lines = block.lines().skip(1);
+    let what = lines.next().unwrap_or_default().trim().to_owned();
+    // The name stands behind the kind, before the place.
+    let name = |line: &str| line.get(20..).unwrap_or_default().split("  ").next().unwrap_or_default().to_owned();
+    Ok((what, lines.map(name).collect()))
+}
+
+fn dump(scratch: &Scratch, pid: u32) -> Result<String> {
+    let finished = Jitprof::new(scratch, ["dump", &pid.to_string()])?.run()?;
+    ensure!(finished.status.success(), "{}", finished.stderr);
+    Ok(finished.stdout)
+}
+
+fn switches(pid: u32) -> Result<Vec<String>> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/status"))?;
+    Ok(status.lines().filter(|line| line.contains("ctxt_switches")).map(str::to_owned).collect())
+}
+
+#[test]
+fn a_thread_that_waits_below_javascript_is_shown_and_does_not_notice() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut node = Command::new(path_from("JITPROF_NODE")?);
+    node.args(["--perf-prof", "--interpreted-frames-native-stack"]).arg(target_file("node/waits.js")?);
+    let target = Target::start(node, &scratch)?;
+    let pid = target.pid()?;
+    let waits = || -> Result<Option<()>> {
+        let call = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/syscall"))?;
+        let before = switches(pid)?;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        Ok((!call.starts_with("running") && switches(pid)? == before).then_some(()))
+    };
+    wait_until("the program to wait", waits)?;
+    let before = switches(pid)?;
+    let shown = dump(&scratch, pid)?;
+    ensure!(switches(pid)? == before, "it has run");
+    let (what, frames) = thread_of(&shown, pid)?;
+    ensure!(what == "waits", "{what}");
+    let place = |name: &str| {
+        let found = frames.iter().position(|frame| frame.trim_start_matches(['~', '^', '*', '+']) == name);
+        found.with_context(|| format!("no {name}: {shown}"))
+    };
+    let calls = [place("waits")?, place("holds")?, place("begins")?, place("_start")?];
+    ensure!(calls.is_sorted() && calls[3] == frames.len() - 1, "{shown}");
+    ensure!(frames[0].contains("futex") || frames[0].contains("schedule"), "no frame of the kernel: {shown}");
+    // Its other threads wait, too, and none is without a stack.
+    ensure!(!shown.contains("has no user code") && shown.matches("\nthread ").count() >= 2, "{shown}");
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_runs_is_sampled() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut demo = Command::new(path_from("JITPROF_DEMO")?);
+    demo.args(["--secs", "600", "--generations", "1"]);
+    let target = Target::start(demo, &scratch)?;
+    let pid = target.pid()?;
+    // On a busy machine it may get no CPU in the time that it is sampled; then it says so.
+    let (shown, frames) = wait_until("a sample", || {
+        let shown = dump(&scratch, pid)?;
+        let (what, frames) = thread_of(&shown, pid)?;
+        ensure!(what == "runs" || what == "waits", "{shown}");
+        let has_one = frames.iter().any(|frame| frame.starts_with("outer"));
+        ensure!(
+            has_one || what == "waits" || frames == ["[it was on no CPU while it was sampled, or too shortly]"],
+            "{shown}"
+        );
+        Ok(has_one.then_some((shown, frames)))
+    })?;
+    ensure!(frames[0].starts_with("leaf_") || frames.iter().any(|frame| frame.starts_with("leaf_")), "{shown}");
+    Ok(())
+}
+
+#[test]
+fn a_dump_as_json_has_the_threads_of_a_name_each_with_its_frames() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut demo = Command::new(path_from("JITPROF_DEMO")?);
+    demo.args(["--secs", "600", "--generations", "1"]);
+    let target = Target::start(demo, &scratch)?;
+    let pid = u64::from(target.pid()?);
+    wait_until("a sample", || {
+        let finished = Jitprof::new(&scratch, ["dump", "--comm", "jitdemo", "--json"])?.run()?;
+        ensure!(finished.status.success(), "{}", finished.stderr);
+        let threads: serde_json::Value = serde_json::from_str(&finished.stdout)?;
+        let threads = threads.as_array().context("no list")?;
+        let its: Vec<_> = threads.iter().filter(|thread| thread["tid"].as_u64() == Some(pid)).collect();
+        ensure!(its.len() == 1 && its[0]["comm"] == "jitdemo" && its[0]["pid"].as_u64() == Some(pid), "{threads:?}");
+        let frames = its[0]["frames"].as_array().context("no frames")?;
+        let is =
+            |name: &str| frames.iter().any(|frame| frame["name"].as_str().is_some_and(|known| known.starts_with(name)));
+        Ok((is("leaf_") && is("outer")).then_some(()))
+    })?;
+    let nobody = Jitprof::new(&scratch, ["dump", "--comm", "no-such-program"])?.run()?;
+    ensure!(nobody.status.code() == Some(1) && nobody.stderr.contains("no process is called"), "{}", nobody.stderr);
+    Ok(())
+}
+
+/// How many times longer a dump would take is a matter of what else runs; that it goes before that is not.
+#[test]
+fn a_dump_is_taken_before_what_keeps_the_machine_busy() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut demo = Command::new(path_from("JITPROF_DEMO")?);
+    demo.args(["--secs", "600", "--generations", "1"]);
+    let target = Target::start(demo, &scratch)?;
+    let mut running = Jitprof::new(&scratch, ["dump", &target.pid()?.to_string()])?.spawn()?;
+    // While it samples it has all its threads.
+    let stat = format!("/proc/{}/stat", running.pid());
+    running.wait_for("its priority to be raised", || {
+        let stat = std::fs::read_to_string(&stat)?;
+        let behind_name = stat.rsplit_once(')').context("no name")?.1;
+        let nice: i32 = behind_name.split_whitespace().nth(16).context("no niceness")?.parse()?;
+        Ok((nice < 0).then_some(()))
+    })?;
+    let finished = running.finish()?;
+    ensure!(finished.status.success(), "{}", finished.stderr);
+    Ok(())
+}

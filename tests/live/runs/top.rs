@@ -1,0 +1,135 @@
+//! `jitprof top` in a terminal: tmux is one whose screen can be read.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use jitprof_tests::{Scratch, Target, path_from, wait_until};
+
+/// A terminal of 80 columns and 24 lines in which a shell runs.
+struct Terminal {
+    tmux: PathBuf,
+    socket: PathBuf,
+    folder: PathBuf,
+}
+
+impl Terminal {
+    fn start(scratch: &Scratch) -> Result<Self> {
+        let folder = scratch.path().to_owned();
+        let terminal = Self { tmux: path_from("JITPROF_TMUX")?, socket: scratch.file("tmux"), folder };
+        terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "env PS1='ready> ' sh"])?;
+        wait_until("the shell", || Ok(terminal.screen()?.contains("ready>").then_some(())))?;
+        Ok(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.tmux);
+        command.arg("-S").arg(&self.socket).args(arguments).current_dir(&self.folder).env("TERM", "xterm-256color");
+        let output = command.output().context("cannot start tmux")?;
+        ensure!(output.status.success(), "tmux {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn screen(&self) -> Result<String> {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    fn press(&self, keys: &[&str]) -> Result<()> {
+        self.tmux(&[&["send-keys"], keys].concat()).map(drop)
+    }
+
+    /// Types a command and waits until its screen has what is looked for.
+    fn wait_for(&self, words: &[&str]) -> Result<String> {
+        let found = wait_until(&format!("{words:?}"), || {
+            let screen = self.screen()?;
+            Ok(words.iter().all(|word| screen.contains(word)).then_some(screen))
+        });
+        found.with_context(|| format!("on the screen: {}", self.screen().unwrap_or_default()))
+    }
+
+    /// What the shell runs.
+    fn child(&self) -> Result<String> {
+        let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"])?;
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.trim()))?;
+        children.split_whitespace().next().map(str::to_owned).context("the shell has no child")
+    }
+
+    /// What was typed before is shown again and what is typed is a line: nothing of `top` is left.
+    fn assert_is_given_back(&self) -> Result<()> {
+        let screen = self.wait_for(&["status 0"])?;
+        ensure!(!screen.contains("jitprof top  last"), "{screen}");
+        self.press(&["stty -a | tr ' ' '\\n' | grep -c '^icanon\\|^echo$'", "Enter"])?;
+        self.wait_for(&["\n2\n"])?;
+        self.press(&["clear", "Enter"])?;
+        wait_until("an empty screen", || Ok((!self.screen()?.contains("status")).then_some(())))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if let Err(error) = self.tmux(&["kill-server"]) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn written(folder: &Path) -> Result<Option<String>> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("jitprof-top-")) {
+            return Ok(Some(std::fs::read_to_string(path)?));
+        }
+    }
+    Ok(None)
+}
+
+/// The part of the time in the line that has a word, in percent.
+fn percent(screen: &str, word: &str) -> Result<f64> {
+    let line = screen.lines().find(|line| line.contains(word)).context("no such line")?;
+    let number = line.split_whitespace().next().and_then(|first| first.strip_suffix('%'));
+    Ok(number.context("no percentage")?.parse()?)
+}
+
+#[test]
+fn top_shows_a_jit_program_and_gives_the_terminal_back() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut demo = Command::new(path_from("JITPROF_DEMO")?);
+    demo.args(["--secs", "600", "--generations", "1"]);
+    let target = Target::start(demo, &scratch)?;
+    let terminal = Terminal::start(&scratch)?;
+    let line = format!("{} top {}; echo status $?", path_from("JITPROF_BIN")?.display(), target.pid()?);
+
+    terminal.press(&[&line, "Enter"])?;
+    let functions = terminal.wait_for(&["jitprof top", "leaf_hot", "leaf_cold", "JIT"])?;
+    let hot = percent(&functions, "leaf_hot")?;
+    // Of at least a second: 75 % ± 4.4 for each standard deviation, as its lowest count is 99 samples.
+    ensure!((50.0..=97.0).contains(&hot), "{functions}");
+    ensure!(functions.lines().next().is_some_and(|title| title.contains("jitdemo")), "{functions}");
+    terminal.press(&["t"])?;
+    terminal.wait_for(&["outer", "middle", "leaf_hot"])?;
+    terminal.press(&["/", "cold", "Enter"])?;
+    terminal.wait_for(&["/ cold", "leaf_cold"])?;
+    terminal.press(&["o"])?;
+    terminal.wait_for(&["written jitprof-top-"])?;
+    let svg = written(scratch.path())?.context("no file")?;
+    ensure!(svg.contains("leaf_cold") && !svg.contains("leaf_hot"), "the picture is not of what is shown");
+    terminal.press(&["q"])?;
+    terminal.assert_is_given_back()?;
+
+    // A signal from elsewhere, and Ctrl-C.
+    terminal.press(&[&line, "Enter"])?;
+    terminal.wait_for(&["jitprof top", "leaf_hot"])?;
+    ensure!(Command::new("kill").args(["-TERM", &terminal.child()?]).status()?.success(), "no signal");
+    terminal.assert_is_given_back()?;
+    terminal.press(&[&line, "Enter"])?;
+    terminal.wait_for(&["jitprof top", "leaf_hot"])?;
+    terminal.press(&["C-c"])?;
+    terminal.assert_is_given_back()?;
+
+    // The terminal goes, as it does with a connection: nothing stays.
+    terminal.press(&[&line, "Enter"])?;
+    terminal.wait_for(&["jitprof top", "leaf_hot"])?;
+    let top = PathBuf::from("/proc").join(terminal.child()?);
+    drop(terminal);
+    wait_until("the end of top", || Ok((!top.exists()).then_some(())))
+}

@@ -1,0 +1,226 @@
+/* What makes a profiler give yesterday's answer: libraries that change places, fresh memory, signals, children.
+ *
+ *   cc -O1 -g -o joints joints.c -ldl && ./joints MODE [ARGUMENT...]
+ *
+ *   plugins A.so B.so     loads A, burns 15 ms in it, unloads it, loads B, burns 5 ms in it, unloads it, and again
+ *   rewritten A.so B.so   the same with one file that holds A and B in turns
+ *   fresh                 calls nofp_leaf through code in a page that is mapped anew every 2 ms
+ *   signal                a timer interrupts the first instruction of spin, whose handler burns
+ *   children N            makes N children that burn, and sleeps
+ *
+ * None ends by itself. It says how often it was at the address where it was first, and where not.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KEEP __attribute__((noinline, noipa))
+
+static volatile uint64_t sink;
+
+static uint64_t cpu_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void fail(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+static void ready(void)
+{
+    printf("ready pid=%d\n", getpid());
+    fflush(stdout);
+}
+
+static void same_place(const void *at)
+{
+    static const void *first;
+    if (!first)
+        first = at;
+    static int said;
+    if (at != first && !said++)
+        fprintf(stderr, "not at one place: %p and %p\n", first, at);
+}
+
+static inline __attribute__((always_inline)) void use(const char *path, uint64_t us)
+{
+    void *library = dlopen(path, RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    void (*work)(void) = (void (*)(void))dlsym(library, "work");
+    same_place((void *)work);
+    for (uint64_t until = cpu_us() + us; cpu_us() < until;) {
+        work();
+        sink++;
+    }
+    dlclose(library);
+}
+
+KEEP static void use_first(const char *path)
+{
+    use(path, 15000);
+}
+
+KEEP static void use_second(const char *path)
+{
+    use(path, 5000);
+}
+
+static void plugins(char **paths)
+{
+    ready();
+    for (;;) {
+        use_first(paths[0]);
+        use_second(paths[1]);
+    }
+}
+
+static size_t load(const char *path, char **bytes)
+{
+    struct stat stat;
+    int file = open(path, O_RDONLY);
+    if (file < 0 || fstat(file, &stat))
+        fail(path);
+    *bytes = malloc((size_t)stat.st_size);
+    if (read(file, *bytes, (size_t)stat.st_size) != stat.st_size)
+        fail(path);
+    close(file);
+    return (size_t)stat.st_size;
+}
+
+static void write_over(const char *path, const char *bytes, size_t size)
+{
+    int file = open(path, O_WRONLY | O_CREAT, 0755);
+    if (file < 0 || write(file, bytes, size) != (ssize_t)size)
+        fail(path);
+    close(file);
+}
+
+static void rewritten(char **paths)
+{
+    char *a, *b;
+    size_t size_a = load(paths[0], &a), size_b = load(paths[1], &b);
+    ready();
+    for (;;) {
+        write_over("./both.so", a, size_a);
+        use_first("./both.so");
+        write_over("./both.so", b, size_b);
+        use_second("./both.so");
+    }
+}
+
+KEEP __attribute__((optimize("omit-frame-pointer"))) void nofp_leaf(void)
+{
+    for (int i = 0; i < 20000; i++)
+        sink += (uint64_t)i * (uint64_t)i;
+}
+
+/* Keeps a frame pointer, so that a walk by frame pointer from below lands behind it. */
+KEEP __attribute__((optimize("no-omit-frame-pointer"))) void enter(void (*code)(void (*)(void)))
+{
+    code(nofp_leaf);
+    sink++;
+}
+
+static void fresh(void)
+{
+    /* sub $8,%rsp; call *%rdi; add $8,%rsp; ret */
+    static const unsigned char text[] = {0x48, 0x83, 0xec, 8, 0xff, 0xd7, 0x48, 0x83, 0xc4, 8, 0xc3};
+    ready();
+    for (;;) {
+        void *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED)
+            fail("mmap");
+        memcpy(page, text, sizeof text);
+        if (mprotect(page, 4096, PROT_READ | PROT_EXEC))
+            fail("mprotect");
+        for (uint64_t until = cpu_us() + 2000; cpu_us() < until;)
+            enter((void (*)(void (*)(void)))page);
+        /* What lies around stays, so that the next one lies elsewhere. */
+        munmap(page, 4096);
+        mmap(page, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    }
+}
+
+/* `spin` begins with the instruction that it stays at; the byte before belongs to `before`. */
+__asm__(".text\n"
+        ".globl before\n.type before,@function\nbefore:\n.cfi_startproc\nnop\nret\n.cfi_endproc\n.size before,.-before\n"
+        ".globl spin\n.type spin,@function\nspin:\n.cfi_startproc\njmp spin\n.cfi_endproc\n.size spin,.-spin\n");
+void spin(void);
+
+KEEP void handler_burn(void)
+{
+    for (uint64_t until = cpu_us() + 5000; cpu_us() < until;)
+        sink++;
+}
+
+static void handler(int signal)
+{
+    (void)signal;
+    handler_burn();
+    sink++;
+}
+
+static void signals(void)
+{
+    struct itimerval timer = {{0, 10000}, {0, 10000}};
+    signal(SIGALRM, handler);
+    if (setitimer(ITIMER_REAL, &timer, 0))
+        fail("setitimer");
+    ready();
+    spin();
+}
+
+KEEP void child_burn(void)
+{
+    for (;;)
+        sink++;
+}
+
+static void children(int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            child_burn();
+        }
+    }
+    ready();
+    for (;;)
+        pause();
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    if (!strcmp(mode, "plugins") && argc == 4)
+        plugins(argv + 2);
+    else if (!strcmp(mode, "rewritten") && argc == 4)
+        rewritten(argv + 2);
+    else if (!strcmp(mode, "fresh"))
+        fresh();
+    else if (!strcmp(mode, "signal"))
+        signals();
+    else if (!strcmp(mode, "children") && argc == 3)
+        children(atoi(argv[2]));
+    fprintf(stderr, "see the first lines of joints.c\n");
+    return 2;
+}

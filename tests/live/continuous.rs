@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::chance;
 use crate::path_from;
 use crate::scratch::Scratch;
 use crate::wait::WAIT_LIMIT;
@@ -85,7 +86,9 @@ impl Continuous {
                 return Ok(window.clone());
             }
         }
-        bail!("not within {limit} windows: {what}; the last one is {:?}", self.windows.last())
+        let words = format!("not within {limit} windows: {what}");
+        chance::note(&words);
+        bail!("{words}; the last one is {:?}", self.windows.last())
     }
 
     /// Tells it something.
@@ -131,7 +134,11 @@ impl Continuous {
     fn line(&mut self) -> Result<Value> {
         match self.lines.recv_timeout(WAIT_LIMIT) {
             Ok(line) => serde_json::from_str(&line).with_context(|| format!("no JSON: {line}")),
-            Err(RecvTimeoutError::Timeout) => bail!("no window in {} s", WAIT_LIMIT.as_secs()),
+            Err(RecvTimeoutError::Timeout) => {
+                let words = format!("no window in {} s", WAIT_LIMIT.as_secs());
+                chance::note(&words);
+                bail!(words)
+            }
             Err(RecvTimeoutError::Disconnected) => bail!("it ended early"),
         }
     }

@@ -5,6 +5,7 @@
 //! which the test fails. A test that fails prints jitprof's own words, its account and its largest stacks, because
 //! [`Recording`] says them when it is dropped by a panic.
 
+mod chance;
 mod clock;
 mod compiled;
 mod container;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+pub use chance::{assert_enough, assert_in_time};
 pub use clock::unix_minus_monotonic_ns;
 pub use compiled::compile;
 pub use container::container;

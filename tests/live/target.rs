@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use anyhow::{Context, Result, bail};
 
+use crate::chance;
 use crate::profiler::cpu_ms_of;
 use crate::scratch::Scratch;
 use crate::wait::{WAIT_LIMIT, wait_until};
@@ -69,7 +70,11 @@ impl Target {
                         return Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => bail!("not ready after {} s", WAIT_LIMIT.as_secs()),
+                Err(RecvTimeoutError::Timeout) => {
+                    let words = format!("not ready after {} s", WAIT_LIMIT.as_secs());
+                    chance::note(&words);
+                    bail!(words)
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let said = std::fs::read_to_string(&self.stderr).unwrap_or_default();
                     bail!("it ended before it was ready: {said}");

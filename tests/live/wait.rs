@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::chance;
+
 /// How long anything may take before a test fails. Much more than needed: the machine may be busy, and a target gets a
 /// fifth of a CPU for its 12 seconds of it.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
@@ -21,7 +23,9 @@ pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) ->
             return Ok(found);
         }
         if Instant::now() >= deadline {
-            bail!("waited {} s for {what}", WAIT_LIMIT.as_secs());
+            let words = format!("waited {} s for {what}", WAIT_LIMIT.as_secs());
+            chance::note(&words);
+            bail!(words);
         }
         std::thread::sleep(POLL);
     }

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use jitprof_tests::{Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, path_from};
+use jitprof_tests::{
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_enough, assert_in_time, path_from,
+};
 
 /// Pairs of functions a second.
 const PAIRS: u64 = 1000;
@@ -80,9 +82,9 @@ fn assert_never_wrong(Churned { recording, slots, behind }: &Churned) -> Callers
     recording.assert_named();
     let callers = Callers::of(recording);
     assert!(callers.wrong.is_empty(), "wrong callers: {callers:#?}");
-    assert!(callers.right + callers.missing > 200, "{callers:?} are few");
+    assert_enough("frames of replaced code", callers.right + callers.missing, 200);
     let published = recording.number("/unwinding/jit_delays");
-    assert!(published > 2 * slots, "{published} functions were announced meanwhile: each place was used again");
+    assert_enough("functions announced meanwhile, so that each place was used again", published, 2 * slots);
     let (median, longest) =
         (recording.number("/unwinding/jit_delay_median_ms"), recording.number("/unwinding/jit_delay_longest_ms"));
     println!(
@@ -111,7 +113,7 @@ fn code_replaced_twice_a_second_never_has_a_wrong_caller() -> Result<()> {
     let median = Duration::from_millis(churned.recording.number("/unwinding/jit_delay_median_ms"));
     // Half a tick, and what reading takes; the goal is a tick. What jitprof waits for a CPU is not its doing.
     let allowed = 2 * TICK + 2 * churned.behind;
-    assert!(median < allowed, "rows were usable {median:?} after their record, not within {allowed:?}");
+    assert_in_time("rows usable after their record", median, allowed);
     assert_nearly_all_right(&churned, &callers);
     Ok(())
 }

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_count, assert_share, path_from,
-    timed_samples, unix_minus_monotonic_ns,
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_count, assert_enough, assert_share,
+    path_from, timed_samples, unix_minus_monotonic_ns,
 };
 use serde_json::Value;
 
@@ -131,7 +131,8 @@ fn a_child_runs_its_parents_code_under_its_names() -> Result<()> {
     let child = format!("jitdemo-{child}");
     let of_child = recording.folded.count(|stack| stack.has(&child) && stack.has("outer"));
     let parents = recording.folded.count(|stack| !stack.has(&child) && stack.has("outer"));
-    assert!(of_child > 50 && parents > 50, "{of_child} samples of the child and {parents} of its parent");
+    assert_enough("samples of the child", of_child, 50);
+    assert_enough("samples of its parent", parents, 50);
     // It runs the first generation to the end, whatever its parent announces afterwards.
     let first = |stack: &Stack| stack.has_chain(&["outer", "middle", "leaf_hot_g0"]);
     let any = |stack: &Stack| in_leaf(stack, "hot");
@@ -299,7 +300,8 @@ fn exec_ends_all_names_and_the_new_program_brings_its_own() -> Result<()> {
     let folded = &recording.folded;
     let before = folded.count(|stack| stack.has_chain(&["outer", "middle"]) && stack.has_prefix("leaf_hot_g"));
     let after = folded.count(|stack| stack.has_chain(&["again_outer", "again_middle"]) && again(stack));
-    assert!(before > 20 && after > 20, "{before} samples before exec and {after} after");
+    assert_enough("samples before exec", before, 20);
+    assert_enough("samples after exec", after, 20);
     assert_eq!(folded.count(|stack| stack.has("outer") && stack.has_prefix("again_")), 0, "no stack has both");
     Ok(())
 }

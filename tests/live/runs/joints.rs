@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::Result;
 use jitprof_tests::{
-    Folded, Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, compile, free_address,
-    get,
+    Folded, Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_enough, assert_share, compile,
+    free_address, get,
 };
 
 const UNNAMED: &str = "[JIT code without a name]";
@@ -159,7 +159,7 @@ fn a_process_means_the_children_that_it_has_already() -> Result<()> {
     let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
     let burnt =
         Share { part: recording.folded.count(|stack| stack.has("child_burn")), whole: recording.folded.total() };
-    assert!(burnt.whole > 500, "{} samples", burnt.whole);
+    assert_enough("samples", burnt.whole, 500);
     assert_at_least("samples of the children", burnt, 0.99);
     let alone = ["--pid", target.said("pid")?, "-d", "1s", "--no-inherit", "-o", "none.svg"];
     let finished = Jitprof::new(&scratch, alone)?.run()?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use jitprof_tests::{Jitprof, Recording, Running, Scratch, Share, Target, assert_at_least, compile};
+use jitprof_tests::{Jitprof, Recording, Running, Scratch, Share, Target, assert_at_least, assert_in_time, compile};
 
 /// Programs on the file system: more than any kind of work has threads.
 const PROGRAMS: &str = "6";
@@ -55,7 +55,7 @@ fn record_beside(what: &str) -> Result<Recording> {
     running.wait_for_samples(pid, 4000)?;
     let (recording, took) = end(running)?;
     println!("{what}: ended after {took:?}");
-    assert!(took < END_LIMIT, "it ended after {took:?}");
+    assert_in_time("its end", took, END_LIMIT);
     println!("{what}:");
     assert_named(&recording, pid);
     Ok(recording)

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use jitprof_tests::{
-    Folded, Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, path_from,
+    Folded, Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_enough, assert_share, path_from,
 };
 
 fn demo(scratch: &Scratch, arguments: &[&str]) -> Result<(Command, PathBuf)> {
@@ -41,8 +41,8 @@ fn assert_true(folded: &Folded, within: f64) {
     let known = |stack: &Stack| generation(stack).is_some() && logged(stack).is_some();
     let right = |stack: &Stack| generation(stack).zip(logged(stack)).is_some_and(|(leaf, span)| leaf % 2 == span);
     assert_at_least("right generation", Share { part: folded.count(right), whole: folded.count(known) }, within);
-    assert!(folded.count(|stack| right(stack) && stack.has("GENERATION_ODD")) > 50, "some are odd");
-    assert!(folded.count(|stack| right(stack) && stack.has("GENERATION_EVEN")) > 50, "some are even");
+    assert_enough("odd ones", folded.count(|stack| right(stack) && stack.has("GENERATION_ODD")), 50);
+    assert_enough("even ones", folded.count(|stack| right(stack) && stack.has("GENERATION_EVEN")), 50);
     // Three calls of four are RENDER, and all calls are as long on average.
     let render = folded.count(|stack| first(stack) && stack.has("RENDER"));
     let interpret = folded.count(|stack| first(stack) && stack.has("INTERPRET"));
@@ -61,7 +61,7 @@ fn assert_workers(folded: &Folded) {
     let worker = |stack: &Stack| stack.has("worker_outer");
     let in_span = |stack: &Stack| worker(stack) && stack.has("WORKER");
     let in_any_other = |stack: &Stack| worker(stack) && (logged(stack).is_some() || stack.has("RENDER"));
-    assert!(folded.count(worker) > 100, "{} samples of workers", folded.count(worker));
+    assert_enough("samples of workers", folded.count(worker), 100);
     assert_at_least("workers in spans", Share { part: folded.count(in_span), whole: folded.count(worker) }, 0.95);
     assert_eq!(folded.count(in_any_other), 0, "no thread is in another one's span");
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jitprof_tests::{Jitprof, Scratch, Target, path_from, target_file};
+use jitprof_tests::{Jitprof, Scratch, Target, assert_enough, path_from, target_file};
 
 /// With methods that are compiled again and again, code that is given up, and a collector that moves what it uses.
 #[test]
@@ -34,7 +34,7 @@ fn what_the_tables_of_a_jvm_name_its_own_perf_map_names_so_too() -> Result<()> {
     recording.assert_whole();
     let of = |name: &str| recording.number(&format!("/verified/{name}"));
     println!("{}", recording.account["verified"]);
-    assert!(of("agreed") > 1000, "{} names of two sources", of("agreed"));
+    assert_enough("names of two sources", of("agreed"), 1000);
     assert_eq!((of("disagreed"), of("only_perf_map")), (0, 0), "{}", recording.account["verified"]);
     Ok(())
 }
@@ -54,7 +54,7 @@ fn what_is_read_of_a_node_its_own_dump_names_so_too() -> Result<()> {
         recording.assert_whole();
         let of = |name: &str| recording.number(&format!("/verified/{name}"));
         println!("{script}: {}", recording.account["verified"]);
-        assert!(of("agreed") > 100, "{} names of two sources", of("agreed"));
+        assert_enough("names of two sources", of("agreed"), 100);
         assert_eq!(of("disagreed"), 0, "{}", recording.account["verified"]);
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! A continuous recording as the service makes it, whose inside can be looked at: the live tests of endurance run it.
 //!
 //! ```text
-//! continuous [--hz N] [--window-ms N] [--grace-ms N] [--pid PID] [--max-cpu PERCENT] [--max-memory MIB] [--capture FILE]
-//!            [--folded FILE]
+//! continuous [--hz N] [--window-ms N] [--grace-ms N] [--pid PID] [--cgroup PATH] [--max-cpu PERCENT] [--max-memory MIB]
+//!            [--capture FILE] [--folded FILE]
 //! ```
 //!
 //! Prints a line of JSON for each window, and one of the account at the end. Reads commands from stdin, a line each:
@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::Parser;
 use jitprof::output::{Destination, Format, OutputOptions, write_file};
 use jitprof::profile::Profile;
-use jitprof::record::{CallGraph, RecordOptions, Targets, Window, WindowOptions};
+use jitprof::record::{CallGraph, RecordOptions, Selector, Targets, Window, WindowOptions};
 use jitprof::serve::{Governor, GovernorOptions, Handle, Recording};
 use jitprof_common::units::Pid;
 use serde_json::{Value, json};
@@ -40,6 +40,9 @@ struct Arguments {
     /// Only this process and its children; without it the whole machine
     #[arg(long)]
     pid: Option<u32>,
+    /// Only what is in this control group
+    #[arg(long, conflicts_with = "pid")]
+    cgroup: Option<String>,
     #[arg(long)]
     max_cpu: Option<f64>,
     #[arg(long)]
@@ -82,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn options(arguments: &Arguments) -> RecordOptions {
     RecordOptions {
-        targets: arguments.pid.map_or(Targets::All, |pid| Targets::Processes(vec![Pid(pid)])),
+        targets: targets(arguments),
         inherit: true,
         frequency_hz: arguments.hz,
         event: None,
@@ -100,6 +103,15 @@ fn options(arguments: &Arguments) -> RecordOptions {
         log_kernel: false,
         capture: arguments.capture.clone(),
     }
+}
+
+fn targets(arguments: &Arguments) -> Targets {
+    if let Some(path) = &arguments.cgroup {
+        let mut selector = Selector { may_come_later: true, ..Selector::default() };
+        selector.groups.paths.push(path.clone());
+        return Targets::Matching(selector);
+    }
+    arguments.pid.map_or(Targets::All, |pid| Targets::Processes(vec![Pid(pid)]))
 }
 
 fn obey(handle: &Handle) -> Result<(), Box<dyn Error>> {

@@ -69,6 +69,11 @@ impl Churn {
         }
     }
 
+    /// How many functions it has emitted so far.
+    pub(crate) fn functions(&self) -> u64 {
+        2 * self.emitted
+    }
+
     /// Replaces the pair of the next slot.
     fn emit(&mut self, announcer: &mut Announcer) -> Result<()> {
         let number = self.emitted;

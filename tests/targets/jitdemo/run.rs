@@ -56,6 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let mut churn = Churn::new(arguments.slots, demo.frames, &mut demo.announcer)?;
         demo.announce_ready(child)?;
         let calls = churn.run(pairs, deadline, &mut demo.announcer)?;
+        println!("functions emitted: {}", churn.functions());
         return demo.finish(0, &Totals { calls, wall_ns: now_ns() - start.wall_ns, cpu_ns: cpu_ns() - start.cpu_ns });
     }
     demo.announce_ready(child)?;

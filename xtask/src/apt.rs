@@ -54,7 +54,7 @@ impl Apt {
             std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         let apt = Self { folder };
-        command::run(apt.command("apt-get").args(["update", "-qq"]))?;
+        command::fetch(apt.command("apt-get").args(["update", "-qq"]))?;
         Ok(apt)
     }
 
@@ -69,7 +69,7 @@ impl Apt {
     pub(crate) fn unpack(&self, packages: &[String], into: &Path) -> Result<()> {
         std::fs::create_dir_all(into).with_context(|| format!("cannot create {}", into.display()))?;
         let deb = self.folder.join("deb");
-        command::run(self.command("apt-get").args(["download", "-qq"]).args(packages).current_dir(&deb))?;
+        command::fetch(self.command("apt-get").args(["download", "-qq"]).args(packages).current_dir(&deb))?;
         for entry in std::fs::read_dir(&deb).with_context(|| format!("cannot list {}", deb.display()))? {
             command::output(Command::new("dpkg-deb").arg("--extract").arg(entry?.path()).arg(into))?;
         }

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -20,6 +21,25 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         bail!("`{line}` failed ({status})");
     }
     Ok(())
+}
+
+/// How often something is fetched before that is given up, and how long before the second time.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Like [`run`], for what fetches something from a registry: tried three times, and its failure is called what it is.
+pub(crate) fn fetch(command: &mut Command) -> Result<()> {
+    fetch_with(command, PAUSE)
+}
+
+fn fetch_with(command: &mut Command, pause: Duration) -> Result<()> {
+    for attempt in 1..ATTEMPTS {
+        let Err(error) = run(command) else { return Ok(()) };
+        let pause = pause * attempt;
+        progress(&format!("{error:#}; again in {} s", pause.as_secs()));
+        std::thread::sleep(pause);
+    }
+    run(command).with_context(|| format!("environment: what it needs could not be fetched, {ATTEMPTS} times"))
 }
 
 /// The most that is kept of what a test program says about its failures.
@@ -87,6 +107,18 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 /// For compilers of C and C++: what they build says `to` in place of the folder `from`, which is this machine's business.
 pub(crate) fn prefix_map(from: &Path, to: &str) -> String {
     format!("-ffile-prefix-map={}={to}", from.display())
+}
+
+/// Like [`output`], for what talks on stderr meanwhile, such as cargo.
+pub(crate) fn output_beside_talk(command: &mut Command) -> Result<String> {
+    let line = shown(command);
+    eprintln!("    $ {line}");
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().with_context(|| cannot_start(command))?;
+    if !output.status.success() {
+        bail!("`{line}` failed ({})", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed bytes that are no text"))
 }
 
 /// Whether the command can be started and succeeds; its output is dropped.
@@ -193,6 +225,21 @@ mod tests {
         assert!(command.ends_with("failed (exit status: 101)"), "{error}");
         assert_eq!(reasons, "\n---- a stdout ----\nreason of a");
         run_tests_into(Command::new("sh").args(["-c", "printf 'failures:\n'"]), &mut io::sink()).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_fetched_is_tried_three_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let tries = folder.path().join("tries");
+        let at = |wanted: u32| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo >>\"$0\"; [ $(wc -l <\"$0\") = $1 ]"]).arg(&tries).arg(wanted.to_string());
+            command
+        };
+        fetch_with(&mut at(3), Duration::ZERO).unwrap();
+        let error = format!("{:#}", fetch_with(&mut at(7), Duration::ZERO).unwrap_err());
+        assert!(error.starts_with("environment: "), "{error}");
+        assert_eq!(std::fs::read_to_string(&tries).unwrap().len(), 6);
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn python_with(workspace: &Workspace, variable: &'static str, module: &str, whee
         command::progress(&format!("installing the {module} wheel"));
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]);
-        command::run(&mut pip).with_context(advice)?;
+        command::fetch(&mut pip).with_context(advice)?;
     }
     Ok(vec![(variable, python.into())])
 }
@@ -298,7 +298,7 @@ fn ittapi_sources(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
             .and_then(|()| std::fs::write(folder.join("Cargo.toml"), manifest))
             .with_context(|| format!("cannot write to {}", folder.display()))?;
         let mut cargo = workspace.cargo();
-        command::run(cargo.current_dir(folder).args(["vendor", "--quiet", "vendor"]))?;
+        command::fetch(cargo.current_dir(folder).args(["vendor", "--quiet", "vendor"]))?;
     }
     Ok(library)
 }
@@ -339,7 +339,7 @@ fn browser(workspace: &Workspace) -> Result<Variables> {
         command::progress("installing the modules that drive the browser");
         let mut install = Command::new(npm);
         install.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefix"]).arg(&folder);
-        command::run(install.args(BROWSER_MODULES))
+        command::fetch(install.args(BROWSER_MODULES))
             .with_context(|| format!("npm cannot fetch them; set {VARIABLE} to a node_modules that has them"))?;
     }
     Ok(vec![chromium, (VARIABLE, modules.into())])
@@ -387,6 +387,6 @@ fn apt_install(packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     // A fresh image has no package lists, or old ones.
-    command::run(&mut apt_get(&["update", "-qq"])?)?;
-    command::run(&mut apt_get(&install)?)
+    command::fetch(&mut apt_get(&["update", "-qq"])?)?;
+    command::fetch(&mut apt_get(&install)?)
 }

@@ -1,5 +1,6 @@
 //! `test`: everything that can be checked here, and a table of what was and what was not.
 
+mod live;
 mod summary;
 
 use std::path::Path;
@@ -8,11 +9,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Profile};
-use crate::command::{self, Root};
+use crate::command;
 use crate::matrix;
 use crate::prepare::{GSYMUTIL, RUNTIMES, Variables};
 use crate::tools;
 use crate::workspace::Workspace;
+use live::{Live, Verdict, Wanted};
 use summary::Summary;
 
 #[derive(clap::Args)]
@@ -27,6 +29,43 @@ pub(crate) struct Arguments {
     /// groups short (which is part of every run), all, arm64
     #[arg(long, value_name = "KERNEL", value_delimiter = ',')]
     kernel: Vec<String>,
+    /// Build, then run the live tests with NAME in their path and nothing else
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["kernel", "no_live"])]
+    only: Vec<String>,
+    /// Build, then run the live tests that did not pass last time
+    #[arg(long, conflicts_with_all = ["kernel", "no_live", "only"])]
+    rerun_failed: bool,
+    /// Build, run each live test N times (only those with NAME in their path), and print how often each has passed
+    #[arg(long, num_args = 1..=2, value_names = ["N", "NAME"], conflicts_with_all = ["kernel", "no_live", "only", "rerun_failed"])]
+    repeat: Vec<String>,
+}
+
+/// What a command line asks of the live tests alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LiveOnly {
+    /// Run these.
+    Once(Vec<String>),
+    /// Run these so often.
+    Repeatedly(u32, Vec<String>),
+}
+
+impl Arguments {
+    /// If only live tests are wanted: which, and how often.
+    fn live_only(&self, workspace: &Workspace) -> Result<Option<LiveOnly>> {
+        if let Some((times, names)) = self.repeat.split_first() {
+            let times = times.parse().ok().filter(|times| *times > 0);
+            let times = times.context("--repeat wants a number of times, such as `--repeat 20 node::`")?;
+            return Ok(Some(LiveOnly::Repeatedly(times, names.to_vec())));
+        }
+        if self.rerun_failed {
+            let failed = live::failed_last_time(workspace);
+            if failed.is_empty() {
+                bail!("no live test is known to have failed here; run `cargo xtask test` first");
+            }
+            return Ok(Some(LiveOnly::Once(failed)));
+        }
+        Ok((!self.only.is_empty()).then(|| LiveOnly::Once(self.only.clone())))
+    }
 }
 
 /// Something that is left out on purpose.
@@ -77,20 +116,20 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         return verdict(workspace, &summary);
     }
     let mut skips = arguments.skip.clone();
+    if let Some(wanted) = arguments.live_only(workspace)? {
+        summary.run("build", || build_all(workspace));
+        if summary.passed("build") {
+            live(workspace, &mut skips, Some(&wanted), &mut summary);
+        }
+        return verdict(workspace, &summary);
+    }
     for (name, step) in STATIC_STEPS {
         match take(&mut skips, name) {
             Some(skip) => summary.skip(name, &skip.reason),
             None => summary.run(name, || step(workspace)),
         }
     }
-    match take(&mut skips, KERNELS) {
-        Some(skip) => summary.skip(KERNELS, &skip.reason),
-        None if arguments.no_live => summary.skip(KERNELS, "--no-live"),
-        None if !summary.passed("build") => {
-            summary.run(KERNELS, || bail!("there is no binary to try, because `build` did not pass"));
-        }
-        None => try_kernels(workspace, &matrix::select(&["short".to_owned()])?, &mut summary),
-    }
+    let kernels = take(&mut skips, KERNELS);
     if arguments.no_live {
         summary.skip(LIVE, "--no-live");
     } else if let Some(skip) = take(&mut skips, LIVE) {
@@ -98,8 +137,16 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     } else if !summary.passed("build") {
         summary.run(LIVE, || bail!("there is no binary to test, because `build` did not pass"));
     } else {
-        live(workspace, &skips, &mut summary);
-        skips.clear();
+        live(workspace, &mut skips, None, &mut summary);
+    }
+    // Last: a machine that emulates two others is none for live tests.
+    match kernels {
+        Some(skip) => summary.skip(KERNELS, &skip.reason),
+        None if arguments.no_live => summary.skip(KERNELS, "--no-live"),
+        None if !summary.passed("build") => {
+            summary.run(KERNELS, || bail!("there is no binary to try, because `build` did not pass"));
+        }
+        None => try_kernels(workspace, &matrix::select(&["short".to_owned()])?, &mut summary),
     }
     for skip in &skips {
         summary.run(&skip.name, || bail!("--skip names no step of this run"));
@@ -120,6 +167,9 @@ fn try_kernels(workspace: &Workspace, kernels: &[&'static matrix::Kernel], summa
 /// Shows the table; an error if a step failed.
 fn verdict(workspace: &Workspace, summary: &Summary) -> Result<()> {
     eprint!("\n{summary}");
+    if let Some(line) = summary.closing_line() {
+        println!("{line}");
+    }
     match summary.failures() {
         0 => Ok(()),
         count => {
@@ -194,8 +244,8 @@ fn build_all(workspace: &Workspace) -> Result<String> {
     Ok(String::new())
 }
 
-/// Prepares the runtimes, then runs the live tests that are not skipped.
-fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
+/// Prepares the runtimes, then runs the live tests that are not skipped, or those that are asked for.
+fn live(workspace: &Workspace, skips: &mut Vec<Skip>, only: Option<&LiveOnly>, summary: &mut Summary) {
     let mut variables = vec![
         ("JITPROF_BIN", workspace.target.join("release/jitprof").into()),
         ("JITPROF_AGENT", workspace.target.join("release/libjitprof_agent.so").into()),
@@ -203,9 +253,12 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
         ("JITPROF_DEMO", workspace.target.join("release/jitdemo").into()),
         ("JITPROF_TARGETS", workspace.targets().into()),
     ];
+    // A runtime's tests are left out with it, by the skip of the same name.
+    let mut left_out: Vec<Skip> = Vec::new();
     for runtime in &RUNTIMES {
-        if let Some(skip) = skips.iter().find(|skip| skip.name == runtime.name) {
+        if let Some(skip) = take(skips, runtime.name) {
             summary.skip(runtime.name, &skip.reason);
+            left_out.push(skip);
         } else {
             summary.run(runtime.name, || {
                 let found = runtime.prepare(workspace)?;
@@ -215,24 +268,53 @@ fn live(workspace: &Workspace, skips: &[Skip], summary: &mut Summary) {
             });
         }
     }
-    if summary.passed(GSYMUTIL) {
-        summary.run("gsymutil-unit", || unit_with_gsymutil(workspace, &variables));
+    if only.is_none() {
+        if summary.passed(GSYMUTIL) {
+            summary.run("gsymutil-unit", || unit_with_gsymutil(workspace, &variables));
+        }
+        summary.run("archive-faults", || archive_faults(workspace));
     }
-    summary.run("archive-faults", || archive_faults(workspace));
-    let tests = match list(workspace) {
+    let tests = match Live::build(workspace) {
         Ok(tests) => tests,
         Err(error) => return summary.run(LIVE, || Err(error)),
     };
-    for skip in skips {
-        let count = tests.iter().filter(|test| test.contains(&skip.name)).count();
+    let named = skips.iter().filter(|skip| tests.names.iter().any(|test| test.contains(&skip.name))).cloned();
+    left_out.extend(named);
+    skips.retain(|skip| !left_out.iter().any(|one| one.name == skip.name));
+    for skip in &left_out {
+        let count = tests.names.iter().filter(|test| test.contains(&skip.name)).count();
         if count > 0 {
             summary.skip(&format!("{LIVE}: {}", skip.name), &format!("{} ({count} tests)", skip.reason));
-        } else if RUNTIMES.iter().all(|runtime| runtime.name != skip.name) {
-            summary.run(&skip.name, || bail!("--skip names no step, no runtime and no live test"));
         }
     }
-    let wanted = tests.iter().filter(|test| !skips.iter().any(|skip| test.contains(&skip.name))).count();
-    summary.run(LIVE, || run_live(workspace, skips, variables, wanted));
+    let mut wanted = Wanted { left_out: left_out.into_iter().map(|skip| skip.name).collect(), only: Vec::new() };
+    match only {
+        Some(LiveOnly::Repeatedly(times, names)) => {
+            wanted.only.clone_from(names);
+            summary.run(LIVE, || {
+                let table = tests.repeat(&variables, &wanted, *times)?;
+                print!("{table}");
+                Ok(format!("{times} times"))
+            });
+        }
+        Some(LiveOnly::Once(names)) => {
+            wanted.only.clone_from(names);
+            run_live(&tests, &variables, &wanted, summary);
+        }
+        None => run_live(&tests, &variables, &wanted, summary),
+    }
+}
+
+fn run_live(tests: &Live<'_>, variables: &Variables, wanted: &Wanted, summary: &mut Summary) {
+    let mut verdict = Verdict::default();
+    summary.run(LIVE, || {
+        verdict = tests.run(variables, wanted)?;
+        verdict.conclude()
+    });
+    for line in &verdict.unsteady {
+        summary.remark("unsteady", line);
+    }
+    summary.count_tests(verdict.passed, verdict.failed.len());
 }
 
 /// The unit tests that need LLVM's own GSYM tool. Of no package by its name, so that they are what `unit` has built:
@@ -250,54 +332,6 @@ fn archive_faults(workspace: &Workspace) -> Result<String> {
     cargo.args(["test", "--test", "archive_faults", "--", "--ignored"]);
     command::run_tests(&mut cargo)?;
     Ok(String::new())
-}
-
-/// The paths of all live tests.
-fn list(workspace: &Workspace) -> Result<Vec<String>> {
-    command::progress("building the live tests");
-    let listed = command::output(live_cargo(workspace).args(["--", "--list", "--format", "terse"]))?;
-    Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
-}
-
-fn run_live(workspace: &Workspace, skips: &[Skip], variables: Variables, wanted: usize) -> Result<String> {
-    if wanted == 0 {
-        bail!("no live test is left to run; say `--skip live=REASON` if that is meant");
-    }
-    let mut cargo = live_cargo(workspace);
-    match Root::detect() {
-        Root::Already => {}
-        Root::Sudo => {
-            // Cargo stays this user's, only the tests become root's.
-            cargo.env(runner_variable(), "sudo -n -E");
-        }
-        Root::Unavailable => bail!(
-            "the live tests need root, and sudo asks for a password here; run `sudo -v` and try again, or leave them \
-             out with --no-live"
-        ),
-    }
-    cargo.envs(variables);
-    // One after the other: they share the machine's CPUs, and shares are what they assert.
-    cargo.args(["--", "--test-threads=1"]);
-    for skip in skips {
-        cargo.args(["--skip", &skip.name]);
-    }
-    command::run_tests(&mut cargo)?;
-    Ok(format!("{wanted} tests"))
-}
-
-/// `cargo test` of the live tests, and not of the unit tests in the programs that they profile.
-fn live_cargo(workspace: &Workspace) -> Command {
-    let mut cargo = workspace.cargo();
-    cargo.args(["test", "--package", "jitprof-tests", "--lib"]);
-    for target in &workspace.live_targets {
-        cargo.args(["--test", target]);
-    }
-    cargo
-}
-
-/// Cargo's variable for the program that starts test binaries on this machine.
-fn runner_variable() -> String {
-    format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase())
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub(crate) fn ensure_bpf_linker(workspace: &Workspace) -> Result<PathBuf> {
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     let line = command::shown(&install);
-    command::run(&mut install).with_context(|| {
+    command::fetch(&mut install).with_context(|| {
         format!("bpf-linker could not be installed; it needs a C compiler and the crate registry. Run `{line}` and try again")
     })?;
     std::fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))?;

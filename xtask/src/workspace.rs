@@ -16,8 +16,6 @@ pub(crate) struct Workspace {
     pub(crate) target: PathBuf,
     /// The version that all packages share.
     pub(crate) version: String,
-    /// The integration tests of `jitprof-tests`, besides the tests in its library.
-    pub(crate) live_targets: Vec<String>,
 }
 
 impl Workspace {
@@ -35,13 +33,10 @@ impl Workspace {
                 .and_then(|packages| packages.iter().find(|package| package["name"] == name))
                 .with_context(|| format!("`cargo metadata` lists no package `{name}`"))
         };
-        let live_targets = package("jitprof-tests")?["targets"].as_array().into_iter().flatten();
-        let live_targets = live_targets.filter(|target| target["kind"][0] == "test");
         Ok(Self {
             root: text(&metadata["workspace_root"]).context("`cargo metadata` names no workspace")?.into(),
             target: text(&metadata["target_directory"]).context("`cargo metadata` names no target folder")?.into(),
             version: text(&package("jitprof")?["version"]).context("`cargo metadata` names no version")?,
-            live_targets: live_targets.filter_map(|target| text(&target["name"])).collect(),
         })
     }
 

@@ -15,6 +15,8 @@ const COLUMNS: usize = 400;
 #[derive(Default)]
 pub(crate) struct Summary {
     rows: Vec<Row>,
+    /// How many live tests have passed, and how many have not.
+    tests: Option<(usize, usize)>,
 }
 
 struct Row {
@@ -28,6 +30,8 @@ enum Outcome {
     Passed(Duration),
     Failed(Duration),
     Skipped,
+    /// Something to know that is no step.
+    Remark,
 }
 
 impl Summary {
@@ -54,6 +58,21 @@ impl Summary {
     /// Records that a step was left out on purpose.
     pub(crate) fn skip(&mut self, name: &str, reason: &str) {
         self.rows.push(Row { name: name.to_owned(), outcome: Outcome::Skipped, note: reason.to_owned() });
+    }
+
+    /// Says something about what was run.
+    pub(crate) fn remark(&mut self, name: &str, text: &str) {
+        self.rows.push(Row { name: name.to_owned(), outcome: Outcome::Remark, note: text.to_owned() });
+    }
+
+    /// Notes what came of the live tests.
+    pub(crate) fn count_tests(&mut self, passed: usize, failed: usize) {
+        self.tests = Some((passed, failed));
+    }
+
+    /// `live: 12 passed, 0 failed`, in the words that readers of logs look for; none if there was no live test.
+    pub(crate) fn closing_line(&self) -> Option<String> {
+        self.tests.map(|(passed, failed)| format!("live: {passed} passed, {failed} failed"))
     }
 
     /// Whether the step was run and did not fail.
@@ -92,6 +111,7 @@ impl fmt::Display for Summary {
                 Outcome::Passed(took) => ("ok", format!("{:.1}", took.as_secs_f64())),
                 Outcome::Failed(took) => ("FAILED", format!("{:.1}", took.as_secs_f64())),
                 Outcome::Skipped => ("skipped", "-".to_owned()),
+                Outcome::Remark => ("noted", "-".to_owned()),
             };
             let line = format!("{name:width$}  {result:7}  {seconds:>7}  {}", note.lines().next().unwrap_or_default());
             writeln!(f, "{}", line.trim_end())?;
@@ -117,6 +137,12 @@ mod tests {
         assert!(lines[1].starts_with("fmt   ok"), "{table}");
         assert!(lines[2].starts_with("unit  FAILED") && lines[2].ends_with("two"), "{table}");
         assert!(lines[3].starts_with("php   skipped        -  no package here"), "{table}");
+        assert_eq!(summary.failures(), 1);
+        assert_eq!(summary.closing_line(), None);
+        summary.remark("unsteady", "a::b (statistical)\nmore");
+        summary.count_tests(3, 1);
+        assert!(summary.to_string().contains("noted          -  a::b (statistical)"), "{summary}");
+        assert_eq!(summary.closing_line().unwrap(), "live: 3 passed, 1 failed");
         assert_eq!(summary.failures(), 1);
         assert_eq!(summary.reasons(), "unit: two\nlines");
     }

@@ -4,6 +4,7 @@
 //! "jitprof capture 1\n", zstd of: { length u32 LE, record } …
 //!   first record    Header
 //!   the others      Entry: an input; what an answer answers; what was found in the rows of files meanwhile
+//!   last record     Trailer: what had not been answered when the run ended
 //! ```
 //!
 //! Records are MessagePack with field names, so that a later version reads what an earlier one has written. The stream is
@@ -64,6 +65,13 @@ pub struct Entry<'a> {
     pub answers: Option<(RequestName, Option<FileId>)>,
     /// Rows of files that were looked up for the first time while it was taken up.
     pub found: Vec<FoundRow>,
+}
+
+/// What is known at the end alone. A capture that was cut has none.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Trailer {
+    /// Requests that were given up: nobody had answered them when the run ended.
+    unanswered: Vec<RequestName>,
 }
 
 /// A row of a file.

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use serde::Deserialize;
 
-use super::{CaptureError, Entry, FORMAT, Header, MAGIC, MAX_RECORD_BYTES, machine_name};
+use super::{CaptureError, Entry, FORMAT, Header, MAGIC, MAX_RECORD_BYTES, RequestName, Trailer, machine_name};
 
 /// Bits of the window that a stream may ask for: 128 MiB.
 const MAX_WINDOW_LOG: u32 = 27;
@@ -17,8 +17,12 @@ pub struct CaptureReader<'a> {
     record: Vec<u8>,
     index: u64,
     is_truncated: bool,
+    unanswered: Vec<RequestName>,
     version: String,
 }
+
+/// What MessagePack calls a map of one field, as only the trailer is one.
+const MAP_OF_ONE: u8 = 0x81;
 
 /// The part of a header that every version has.
 #[derive(Deserialize)]
@@ -40,7 +44,8 @@ impl<'a> CaptureReader<'a> {
         stream.window_log_max(MAX_WINDOW_LOG)?;
         let stream = Box::new(BufReader::new(stream));
         let version = "an unknown version".to_owned();
-        let mut reader = Self { stream, record: Vec::new(), index: 0, is_truncated: false, version };
+        let mut reader =
+            Self { stream, record: Vec::new(), index: 0, is_truncated: false, unanswered: Vec::new(), version };
         let Some(record) = reader.next_record()? else { return Err(CaptureError::Empty) };
         let version = rmp_serde::from_slice(record).map(|AnyHeader { version }| version);
         let header = rmp_serde::from_slice(record).map_err(|error| error.to_string());
@@ -57,10 +62,18 @@ impl<'a> CaptureReader<'a> {
     /// # Errors
     /// A record is damaged.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, CaptureError> {
-        let index = self.index;
-        if self.next_record()?.is_none() {
-            return Ok(None);
-        }
+        let index = loop {
+            let index = self.index;
+            match self.next_record()? {
+                None => return Ok(None),
+                Some([MAP_OF_ONE, ..]) => {
+                    let trailer = rmp_serde::from_slice(&self.record);
+                    let Trailer { unanswered } = trailer.map_err(|error| self.damaged(index, error.to_string()))?;
+                    self.unanswered = unanswered;
+                }
+                Some(_) => break index,
+            }
+        };
         let entry = rmp_serde::from_slice(&self.record);
         entry.map(Some).map_err(|error| self.damaged(index, error.to_string()))
     }
@@ -68,6 +81,11 @@ impl<'a> CaptureReader<'a> {
     /// Whether it ended in the middle of a record: it was not written to its end.
     pub fn is_truncated(&self) -> bool {
         self.is_truncated
+    }
+
+    /// What nobody had answered when the run ended; known at the end.
+    pub(super) fn unanswered(&self) -> &[RequestName] {
+        &self.unanswered
     }
 
     fn next_record(&mut self) -> Result<Option<&[u8]>, CaptureError> {

@@ -111,6 +111,12 @@ pub fn replay(
         Who::All | Who::Comm(_) | Who::Matching(_) => true,
         Who::Chosen => replayer.followed > 1,
     };
+    // What was given up then has no answer now.
+    for name in reader.unanswered() {
+        if let Some(requests) = replayer.asked.get_mut(name) {
+            requests.pop_front();
+        }
+    }
     let rows = replayer.facts.lock().unwrap_or_else(PoisonError::into_inner).missing;
     Ok(Replayed {
         header,

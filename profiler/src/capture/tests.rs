@@ -57,12 +57,14 @@ struct Run {
     engine: Engine,
     capture: CaptureWriter,
     finished: Option<u64>,
+    /// Whether anybody answers.
+    is_answered: bool,
 }
 
 impl Run {
     fn new(mut capture: CaptureWriter) -> Self {
         capture.begin(&options(), START);
-        Self { engine: Engine::new(options(), None, START), capture, finished: None }
+        Self { engine: Engine::new(options(), None, START), capture, finished: None, is_answered: true }
     }
 
     fn feed(&mut self, input: Input<'_>) {
@@ -74,7 +76,7 @@ impl Run {
         while let Some(output) = self.engine.poll_output() {
             self.capture.look_at(&output);
             match output {
-                Output::Request(request, _) => {
+                Output::Request(request, _) if self.is_answered => {
                     self.feed(Input::Answer(Answer { request, begun: now, done: now, body: AnswerBody::Stalled }));
                 }
                 Output::WantCounters => {
@@ -144,6 +146,21 @@ fn a_whole_capture_gives_what_the_run_gave_and_is_whole() {
     assert!(!replayed.is_truncated);
     assert_eq!(replayed.strayed, Strayed { requests: 0, rows: 0 });
     assert_eq!(replayed.header.version, env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn what_nobody_had_answered_at_the_end_is_no_request_that_was_not_captured() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("a.capture");
+    let mut run = Run::new(CaptureWriter::create(&path).unwrap());
+    run.is_answered = false;
+    run.sample(SAMPLES);
+    run.finish().finish().unwrap();
+    let capture = fs::read(&path).unwrap();
+    let (_, mut reader) = CaptureReader::new(&capture[..]).unwrap();
+    while reader.next_entry().unwrap().is_some() {}
+    assert!(!reader.unanswered().is_empty(), "the process was asked for, and the run has ended without");
+    assert_eq!(replayed(&capture).unwrap().strayed, Strayed { requests: 0, rows: 0 });
 }
 
 #[test]

@@ -13,7 +13,7 @@ use jitprof_common::units::MonoNs;
 use serde::Serialize;
 
 use super::matching::Names;
-use super::{FORMAT, FoundRow, Header, MAGIC, MAX_FILE_BYTES, MAX_RECORD_BYTES, RequestName, machine_name};
+use super::{FORMAT, FoundRow, Header, MAGIC, MAX_FILE_BYTES, MAX_RECORD_BYTES, RequestName, Trailer, machine_name};
 use crate::engine::border::RequestId;
 use crate::engine::tables::TableMemory;
 use crate::engine::{Engine, EngineOptions, Input, Output};
@@ -204,6 +204,8 @@ impl CaptureWriter {
     /// # Errors
     /// It could not be written to its end.
     pub fn finish(mut self) -> io::Result<()> {
+        let unanswered = std::mem::take(&mut self.asked).into_values().map(|(name, _)| name).collect();
+        self.write_record(&Trailer { unanswered });
         match (self.stream.take(), self.error.take()) {
             (_, Some(error)) => Err(error),
             (Some(stream), None) => stream.finish()?.flush(),

@@ -97,6 +97,11 @@ fn a_bare_jvm_with_all_that_makes_stacks_hard_has_them_whole() -> Result<()> {
     Ok(())
 }
 
+/// A frame without the mark of its tier: which of its compilers HotSpot has come to depends on the machine.
+fn in_any_tier(frame: &str) -> &str {
+    frame.trim_start_matches(['~', '^', '+', '*'])
+}
+
 /// Which of the methods of Inlined.java have frames of their own, and which have not.
 const INLINED: [&str; 7] = [
     "-XX:CompileCommand=quiet",
@@ -114,7 +119,7 @@ fn a_bare_jvm_has_what_was_inlined_and_what_is_interpreted_as_frames_with_their_
     let source = std::fs::read_to_string(target_file("java/Inlined.java")?)?;
     let line =
         |mark: &str| source.lines().position(|line| line.ends_with(&format!("// {mark}"))).map_or(0, |at| at + 1);
-    let frame = |method: &str, mark: &str| format!("*Inlined.{method}(I)I (Inlined.java:{})", line(mark));
+    let frame = |method: &str, mark: &str| format!("Inlined.{method}(I)I (Inlined.java:{})", line(mark));
     let recording = java_with(&INLINED, "java/Inlined.java", &scratch, &["--lines"])?;
     assert_bare(&recording);
     let folded = &recording.folded;
@@ -126,8 +131,8 @@ fn a_bare_jvm_has_what_was_inlined_and_what_is_interpreted_as_frames_with_their_
         let leaf = format!("Inlined.{leaf}(I)I");
         let whole = folded.count(|stack| stack.has(&leaf));
         let part = folded.count(|stack| {
-            let at = stack.frames.windows(3).find(|window| window[..2] == *callers);
-            at.is_some_and(|window| window[2].trim_start_matches('*').starts_with(&leaf))
+            let frames: Vec<_> = stack.frames.iter().map(|frame| in_any_tier(frame)).collect();
+            frames.windows(3).any(|window| window[..2] == *callers && window[2].starts_with(&leaf))
         });
         assert_at_least(&format!("{leaf} in {callers:?}"), Share { part, whole }, PROMISED);
     }
@@ -135,15 +140,20 @@ fn a_bare_jvm_has_what_was_inlined_and_what_is_interpreted_as_frames_with_their_
     // Loops that are inlined have the lines of the method that they are in.
     let [first, second] = ["first", "second"].map(|name| frame(name, &format!("{name} loops")));
     let spin = folded.count(|stack| stack.has("Inlined.spin(I)I"));
-    let [first, second] = [first, second].map(|name| folded.count(|stack| stack.frames.contains(&name)));
+    let [first, second] =
+        [first, second].map(|name| folded.count(|stack| stack.frames.iter().any(|frame| in_any_tier(frame) == name)));
     assert_at_least("loops", Share { part: first + second, whole: spin }, 0.99);
     assert_share("loops", Share { part: first, whole: first + second }, 0.75);
     // What runs all the time is interpreted at its outer end, or was replaced on the stack.
     let main = format!("Inlined.main([Ljava/lang/String:)V (Inlined.java:{})", line("main calls"));
-    let mains = ["~", "^", "+", "*"].map(|mark| format!("{mark}{main}"));
-    let part = folded.count(|stack| stack.frames.iter().any(|frame| mains.contains(frame)));
-    let whole = folded.count(|stack| stack.has("Inlined.both(I)I") || stack.has("Inlined.spin(I)I"));
-    assert_at_least("callers", Share { part, whole }, PROMISED);
+    let callees = ["Inlined.both(I)I", "Inlined.spin(I)I"];
+    let whole = folded.count(|stack| callees.iter().any(|callee| stack.has(callee)));
+    let part = folded.count(|stack| stack.frames.iter().any(|frame| in_any_tier(frame) == main));
+    // What the interpreter is in is asked for with its rows. Samples from before that are finished from copies, without it.
+    let copied = folded.count(|stack| callees.iter().any(|callee| stack.has_chain(&["Interpreter", callee])));
+    assert!(copied <= recording.number("/deferred/snapshots"), "{copied} in an interpreted method without a name");
+    assert_at_least("callers", Share { part, whole: whole - copied }, PROMISED);
+    assert_at_least("callers that were asked for", Share { part: whole - copied, whole }, 0.5);
     assert_eq!(recording.sum("/jit/not_looked_into"), 0, "{}", recording.account["jit"]);
     Ok(())
 }

@@ -31,10 +31,15 @@ fn record(target: &Target, scratch: &Scratch, more: &[&str]) -> Result<Recording
     Jitprof::recording(scratch, arguments)?.record_cpu(target.pid()?, 3)
 }
 
-/// Samples in the two libraries that have the name of their time, the other's, and in all.
+/// Samples in the two libraries.
 struct Named {
+    /// With the name of their time.
     own: u64,
+    /// With the other's.
     lent: u64,
+    /// Of which jitprof says that the file was another one when it was looked at.
+    replaced: u64,
+    /// All.
     whole: u64,
 }
 
@@ -48,24 +53,31 @@ fn record_turns(mode: &str) -> Result<(Recording, Named)> {
     let count = |user: &str, name: &str| recording.folded.count(|stack| stack.has(user) && stack.has(name));
     let own = count("use_first", "work_a") + count("use_second", "work_b");
     let lent = count("use_first", "work_b") + count("use_second", "work_a");
-    let other = recording.folded.count(|stack| stack.has("[replaced]") || stack.has_prefix("[both.so"));
-    println!("{own} samples with the name of their time, {lent} with another's, {other} without");
-    Ok((recording, Named { own, lent, whole: own + lent + other }))
+    let replaced = recording.folded.count(|stack| stack.has("[replaced]"));
+    let unnamed = recording.folded.count(|stack| stack.has_prefix("[both.so"));
+    println!(
+        "{own} samples with the name of their time, {lent} with another's, {replaced} replaced, {unnamed} without"
+    );
+    Ok((recording, Named { own, lent, replaced, whole: own + lent + replaced + unnamed }))
 }
 
 #[test]
 fn libraries_in_turns_at_one_address_have_their_own_names() -> Result<()> {
-    let (recording, Named { own, lent, whole }) = record_turns("plugins")?;
+    let (recording, Named { own, lent, replaced, whole }) = record_turns("plugins")?;
     assert_eq!(lent, 0, "{}", recording.folded.largest(10));
-    assert_at_least("samples with the name of their library", Share { part: own, whole }, 0.98);
-    let in_first = recording.folded.count(|stack| stack.has("work_a"));
-    assert_share("the library that works three times as long", Share { part: in_first, whole: own }, 0.75);
+    assert_at_least("samples with the name of their library", Share { part: own, whole: whole - replaced }, 0.98);
+    // A library that was gone before it was looked at has no names. That takes a few milliseconds, or a turn of this machine.
+    assert_at_least("samples of libraries that were there", Share { part: whole - replaced, whole }, 0.75);
+    let in_first =
+        recording.folded.count(|stack| stack.has("use_first") && (stack.has("work_a") || stack.has("[replaced]")));
+    let in_both = Share { part: in_first, whole: own + replaced };
+    assert_share("the library that works three times as long", in_both, 0.75);
     Ok(())
 }
 
 #[test]
 fn a_library_that_is_rewritten_in_place_has_the_names_of_its_time_or_none() -> Result<()> {
-    let (recording, Named { own, lent, whole }) = record_turns("rewritten")?;
+    let (recording, Named { own, lent, whole, .. }) = record_turns("rewritten")?;
     assert_eq!(lent, 0, "{}", recording.folded.largest(10));
     assert!(whole > recording.folded.total() / 2, "{own} of {whole} have the name of their time");
     Ok(())

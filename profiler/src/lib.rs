@@ -33,6 +33,7 @@ pub mod advice;
 #[cfg(feature = "serve")]
 pub mod archive;
 pub mod capture;
+mod causes;
 pub mod cli;
 #[cfg(feature = "serve")]
 pub mod client;

@@ -117,7 +117,19 @@ fn is_asked(runtime: Runtime, cmdline: &[String]) -> bool {
         let mut pairs = cmdline.windows(2);
         return joined || pairs.any(|pair| pair[0] == "-X" && matches!(&*pair[1], "perf" | "perf_jit"));
     }
-    cmdline.iter().any(|argument| marks(runtime).iter().any(|mark| argument.contains(mark)))
+    let is_mark = |argument: &str| marks(runtime).iter().any(|mark| argument.contains(mark));
+    if matches!(runtime, Runtime::Node | Runtime::Deno | Runtime::V8) {
+        // What stands behind the script is the script's.
+        let options = cmdline.iter().take_while(|argument| !is_script(argument));
+        return options.filter(|argument| argument.starts_with('-')).any(|argument| is_mark(argument));
+    }
+    cmdline.iter().any(|argument| is_mark(argument))
+}
+
+/// Whether V8's embedder takes an argument for what it is to run, or for the end of its options.
+fn is_script(argument: &str) -> bool {
+    const ENDINGS: [&str; 6] = [".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"];
+    argument == "--" || (!argument.starts_with('-') && ENDINGS.iter().any(|ending| argument.ends_with(ending)))
 }
 
 /// Parts of options that make it announce its code.

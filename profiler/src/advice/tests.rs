@@ -156,6 +156,11 @@ fn a_flag_already_given_is_not_asked_for_again() {
         let advice = advice_for(exe, &[], cmdline);
         assert!(advice.contains("was started with a flag"), "{advice}");
     }
+    // An argument of the script is none of the runtime's.
+    for cmdline in [["node", "app.js", "--perf-prof"], ["node", "server-perf-prof", "app.js"]] {
+        let advice = advice_for("/usr/bin/node", &[], &cmdline);
+        assert!(advice.contains("start it with `node --perf-prof"), "{advice}");
+    }
     let advice = advice_for("/usr/bin/python3.13", &[], &["python3.13", "perform.py", "/srv/perf/app.py"]);
     assert!(advice.contains("-X perf_jit"), "{advice}");
 }

@@ -23,6 +23,7 @@ use tokio::runtime::Runtime;
 use super::DatasetError;
 use super::read::Source;
 use super::store::{Entry, MAX_FILES, is_data};
+use crate::causes::chain;
 use crate::client::{ClientError, HttpClient as TlsClient, http_client};
 
 /// How long one request may take.
@@ -67,7 +68,7 @@ impl Remote {
                     builder = builder.with_config(key, value);
                 }
                 let builder = builder.with_url(url).with_http_connector(connector).with_retry(retry);
-                Arc::new(builder.build().map_err(|error| wrong(chain(&error)))?) as Arc<dyn ObjectStore>
+                Arc::new(builder.build().map_err(|error| wrong(shown(&error)))?) as Arc<dyn ObjectStore>
             }};
         }
         let store = match scheme {
@@ -150,23 +151,14 @@ impl Remote {
     }
 
     fn failed(&self, error: &object_store::Error) -> DatasetError {
-        DatasetError::Remote(format!("{}: {}", self.url, chain(error)))
+        DatasetError::Remote(format!("{}: {}", self.url, shown(error)))
     }
 }
 
 /// An error with its causes, shown on one line.
-fn chain(error: &dyn Error) -> String {
+fn shown(error: &dyn Error) -> String {
     const MAX_CHARS: usize = 400;
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    crate::profile::printable(&text).chars().take(MAX_CHARS).collect()
+    crate::profile::printable(&chain(error)).chars().take(MAX_CHARS).collect()
 }
 
 impl Source for RemoteFile<'_> {

@@ -14,7 +14,7 @@ use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Request};
 use crate::engine::requests::{Purpose, Requests};
 use crate::process::ProcessId;
-use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, RuntimeRead};
+use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, NO_ROOM, RuntimeRead};
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
 const PAUSE_NS: u64 = 100_000_000;
@@ -88,6 +88,8 @@ pub(super) struct RuntimeTables {
     wanted: bool,
     /// Of which program a reading is on its way.
     reading: Option<MonoNs>,
+    /// The reader has been asked, and remembers the process from then on, whatever it has said.
+    is_remembered: bool,
     /// The last reading that came to its end, between these times.
     last: Option<(MonoNs, MonoNs)>,
     incomplete: u32,
@@ -169,6 +171,7 @@ impl RuntimeTables {
                 requests.output(Output::DropRuntime(id));
             }
             self.reading = Some(since);
+            self.is_remembered = true;
             self.wanted = false;
             requests.ask(Purpose::Runtime(id, since), Request::ReadRuntime { via, process: id, since });
         }
@@ -200,7 +203,7 @@ impl RuntimeTables {
 
     /// The process has ended, or runs another program.
     pub(super) fn close(&mut self, id: ProcessId, requests: &mut Requests) {
-        if self.state == State::Found {
+        if self.is_remembered {
             requests.output(Output::DropRuntime(id));
         }
         self.state = State::Over;
@@ -233,7 +236,14 @@ impl RuntimeTables {
         if let Some(problem) = &read.problem {
             requests.remark(format!("{problem}: the code of such processes is not named by what they know themselves"));
             self.disbelieve(&mut brought.changes);
-            self.state = State::Over;
+            if problem == NO_ROOM {
+                // Others will end.
+                self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
+                self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
+                self.state = State::None;
+            } else {
+                self.state = State::Over;
+            }
             return brought;
         }
         if read.runtime.is_none() && read.incomplete {

@@ -6,6 +6,8 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 
+use crate::causes::chain;
+
 /// The BPF programs cannot run. Each message is one sentence with a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
@@ -55,7 +57,7 @@ pub enum KernelError {
         limit: u64,
     },
     /// bpf(2) refused the object.
-    #[error("the kernel refused the BPF object: {0}")]
+    #[error("the kernel refused the BPF object: {}", chain(.0))]
     Load(#[from] EbpfError),
     /// The verifier refused a program.
     #[error(
@@ -71,10 +73,10 @@ pub enum KernelError {
         reason: String,
     },
     /// A program cannot be used or attached.
-    #[error("the kernel refused the BPF program: {0}")]
+    #[error("the kernel refused the BPF program: {}", chain(.0))]
     Program(#[from] ProgramError),
     /// A map operation failed.
-    #[error("a BPF map operation failed: {0}")]
+    #[error("a BPF map operation failed: {}", chain(.0))]
     Map(#[from] MapError),
     /// The object does not have what the loader expects: they are of different builds.
     #[error("the embedded BPF object has no {name}; rebuild with `cargo xtask build`")]

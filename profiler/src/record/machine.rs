@@ -41,8 +41,14 @@ pub(super) fn is_called(pid: Pid, name: &str) -> bool {
     if procfs::comm(pid).is_ok_and(|comm| same_comm(&comm, name)) {
         return true;
     }
-    let exe = procfs::exe(pid).ok().flatten();
-    exe.as_deref().and_then(Path::file_name).is_some_and(|file| file.as_encoded_bytes() == name.as_bytes())
+    procfs::exe(pid).ok().flatten().is_some_and(|exe| is_program(&exe, name))
+}
+
+/// Whether what `/proc/PID/exe` leads to is a program of this name, also one that was replaced by an upgrade since it was
+/// started: the kernel appends a word then.
+fn is_program(exe: &Path, name: &str) -> bool {
+    let file = exe.file_name().map(|file| file.as_encoded_bytes()).unwrap_or_default();
+    file.strip_suffix(b" (deleted)").unwrap_or(file) == name.as_bytes()
 }
 
 /// The processes that have a name now, or run a program of that name; without this one.
@@ -120,6 +126,13 @@ pub(super) fn own_cost() -> (f64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_keeps_its_name_when_its_file_is_replaced() {
+        assert!(is_program(Path::new("/usr/bin/node"), "node"));
+        assert!(is_program(Path::new("/usr/bin/node (deleted)"), "node"));
+        assert!(!is_program(Path::new("/usr/bin/nodejs"), "node") && !is_program(Path::new("/"), "node"));
+    }
 
     #[test]
     fn descendants_are_all_generations_once() {

@@ -87,6 +87,12 @@ pub enum RecordError {
         /// What was asked.
         what: String,
     },
+    /// Nobody is called like that, no thread either.
+    #[error("no process or thread is called {name}; `ps -eLo pid,comm` lists the names")]
+    NobodyCalled {
+        /// What was asked.
+        name: String,
+    },
     /// A GSYM file that was named.
     #[error("--gsym: {0}")]
     Gsym(#[from] StoreError),
@@ -204,7 +210,7 @@ impl Recorder {
                 pids.extend(children.into_iter().filter(|pid| *pid != own));
             }
             if pids.is_empty() && !is_a_thread_called(name) {
-                tracing::warn!("no process or thread is called {name} now; one that starts is sampled from then on");
+                return Err(RecordError::NobodyCalled { name: name.clone() });
             }
             self.follow_all(pids);
         }

@@ -75,7 +75,12 @@ impl Recorder {
     pub fn stacks(mut self, pids: &[Pid]) -> Result<Stacks, RecordError> {
         let mut found = Vec::new();
         for &pid in pids {
-            let mut tids = procfs::threads(pid)?;
+            let mut tids = match procfs::threads(pid) {
+                Ok(tids) => tids,
+                // It has ended since it was chosen; the others have not.
+                Err(ProcError::NoSuchProcess(_)) if pids.len() > 1 => continue,
+                Err(error) => return Err(error.into()),
+            };
             tids.sort_unstable();
             found.extend(tids.into_iter().map(|tid| (pid, tid)));
         }

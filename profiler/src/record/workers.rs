@@ -10,7 +10,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +23,7 @@ use crate::process::Device;
 use crate::process::ProcessId;
 use crate::process::monotonic_now;
 use crate::process::open::FileId;
+use crate::process::procfs;
 use crate::record::reader::Reader;
 use crate::symbol::OpenFiles;
 
@@ -139,7 +139,7 @@ struct Party {
 impl Party {
     /// Nobody's is what only the host can hold up. Asks nobody but procfs, which never waits for this.
     fn of(request: &Request, files: &OpenFiles) -> Option<Self> {
-        let user = |pid: &Pid| std::fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |meta| meta.uid());
+        let user = |pid: &Pid| procfs::status(*pid).map_or(u32::MAX, |status| Self::user(&status));
         let device = match request {
             Request::Identify { place, .. } | Request::Open { place, .. } => Some(place.device),
             _ => None,
@@ -153,6 +153,12 @@ impl Party {
             }
             (Subject::Host, _) => None,
         }
+    }
+
+    /// Whose a process is. Not the owner of its directory in `/proc`, who is root as soon as it must not be dumped, and not its
+    /// effective user, who is root while anybody runs `su`.
+    fn user(status: &procfs::Status) -> u32 {
+        status.real_uid
     }
 
     /// How many threads it may hold.
@@ -534,6 +540,15 @@ mod tests {
         ledger.set_limit(Some(0.01));
         ledger.add(activity, Duration::from_secs(1000));
         ledger
+    }
+
+    #[test]
+    fn a_process_is_his_who_has_started_it_whatever_program_it_is() {
+        let status = procfs::Status::parse(b"Tgid:\t900\nUid:\t1000\t0\t0\t0\n").unwrap();
+        assert_eq!(Party::user(&status), 1000);
+        let own = Request::Process { pid: Pid(std::process::id()), maps: true, cgroup: false, command_line: false };
+        let party = Party::of(&own, &OpenFiles::default()).unwrap();
+        assert_eq!(party.user, rustix::process::getuid().as_raw());
     }
 
     #[test]

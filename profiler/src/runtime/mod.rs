@@ -46,7 +46,7 @@ const MAX_KEPT_BYTES: usize = 256 << 20;
 /// How long what registers code with a debugger is not looked for in further modules of a process.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Said of processes that there is no room for.
-const NO_ROOM: &str = "there is no room for the tables of so many or so large runtimes";
+pub(crate) const NO_ROOM: &str = "there is no room for the tables of so many or so large runtimes";
 
 /// What a reading has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,7 +264,10 @@ impl RuntimeReaders {
             known.remove(&program);
             return false;
         };
-        known.entry(program).or_default().bytes = bytes;
+        // Who was evicted while somebody read his tables has ended, and is not to be remembered by it.
+        if let Some(known) = known.get_mut(&program) {
+            known.bytes = bytes;
+        }
         true
     }
 }
@@ -323,6 +326,17 @@ mod tests {
         readers.evict(program(0).0);
         assert!(!keep(0, None) && !keep(0, Some(MAX_KEPT_BYTES)) && keep(0, Some(100)));
         assert_eq!(known(), MAX_READERS);
+    }
+
+    #[test]
+    fn who_was_evicted_while_he_was_read_is_not_remembered_by_that() {
+        let readers = RuntimeReaders::default();
+        let program = (ProcessId { pid: Pid(7), start: MonoNs(1) }, MonoNs(0));
+        let reading = readers.state_of(program);
+        readers.evict(program.0);
+        assert!(readers.keep(program, Some(100)));
+        drop(reading);
+        assert!(readers.known.lock().unwrap().is_empty());
     }
 
     #[test]

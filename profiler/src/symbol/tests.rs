@@ -388,18 +388,24 @@ fn a_file_that_holds_the_worker_is_given_up_and_the_others_are_named() {
     .unwrap();
     let own = std::env::current_exe().unwrap();
     let slow = add(&mut naming, &own);
-    let quick = add(&mut naming, &BUILT.1);
     let start = image::layout_of(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
-    naming.request(SymbolKey::File(slow, FileOffset(start)));
+    let slow = SymbolKey::File(slow, FileOffset(start));
+    naming.request(slow);
     let began = Instant::now();
-    while naming.stats().stalls == 0 && began.elapsed() < WAIT {
+    while !naming.stats().unresolved.contains_key(&Unresolved::TooSlow) && began.elapsed() < WAIT {
         naming.wait(Duration::ZERO);
         std::thread::yield_now();
     }
-    let frames = resolved(&mut naming, SymbolKey::File(quick, FileOffset(offset_of(&BUILT.1, "outer").0)));
-    assert!(frames.last().unwrap().name.ends_with("outer"), "{frames:?} {:?}", naming.stats());
-    let stats = naming.stats();
-    assert_eq!(stats.unresolved.get(&Unresolved::TooSlow), Some(&1), "{stats:?}");
+    assert_eq!(naming.stats().unresolved.get(&Unresolved::TooSlow), Some(&1), "{:?}", naming.stats());
+    // On a busy machine the small file may take as long; then it is another file's turn.
+    loop {
+        let quick = add(&mut naming, &BUILT.1);
+        let frames = resolved(&mut naming, SymbolKey::File(quick, FileOffset(offset_of(&BUILT.1, "outer").0)));
+        if frames.last().unwrap().name.ends_with("outer") {
+            break;
+        }
+        assert!(began.elapsed() < WAIT, "{frames:?} {:?}", naming.stats());
+    }
 }
 
 #[test]

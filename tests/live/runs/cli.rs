@@ -51,6 +51,12 @@ fn a_tid_of_nobody_is_one_sentence() -> Result<()> {
 }
 
 #[test]
+fn a_name_of_nobody_is_one_sentence() -> Result<()> {
+    assert_fails(&run(&["--comm", "no-such-program"])?, FAILED, &["no process or thread is called no-such-program"]);
+    Ok(())
+}
+
+#[test]
 fn a_kernel_thread_is_refused_with_what_to_do() -> Result<()> {
     // kthreadd
     assert_fails(&run(&["--pid", "2"])?, FAILED, &["kernel thread", "--all"]);

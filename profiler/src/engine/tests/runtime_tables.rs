@@ -264,6 +264,43 @@ fn the_last_samples_of_a_process_that_has_ended_are_counted_apart() {
 }
 
 #[test]
+fn what_is_remembered_of_a_process_goes_with_it_even_if_its_tables_were_never_seen() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;short()V")]);
+    world.decide =
+        Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Stall } else { Fate::Answer });
+    world.follow(&[PID]);
+    world.run_for(100);
+    sample(&mut world);
+    exit(&mut world, PID);
+    world.run_for(300);
+    world.finish();
+    assert!(world.noted.contains_key("drop runtime"));
+}
+
+#[test]
+fn there_is_room_again_when_others_have_ended() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;late()V")]);
+    let runtime = |world: &mut World, problem: Option<&str>| {
+        world.machine.processes.get_mut(&PID).unwrap().runtime.problem = problem.map(str::to_owned);
+    };
+    runtime(&mut world, Some(crate::runtime::NO_ROOM));
+    world.follow(&[PID]);
+    world.run_for(100);
+    sample(&mut world);
+    world.run_for(300);
+    runtime(&mut world, None);
+    world.run_for(5000);
+    sample(&mut world);
+    world.run_for(1000);
+    let at = sample(&mut world);
+    world.run_for(1000);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;A.late()V");
+}
+
+#[test]
 fn a_process_that_holds_up_whoever_reads_it_is_resolved_without() {
     let mut world = World::new(options());
     jvm(&mut world, PID, &[found(JIT, "LA;held()V")]);

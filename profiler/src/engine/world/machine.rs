@@ -116,6 +116,10 @@ impl MadeRuntime {
 
     /// What is different from the last time.
     fn read(&mut self) -> RuntimeRead {
+        if let Some(problem) = self.problem.clone() {
+            self.read = None;
+            return RuntimeRead { runtime: self.name.clone(), problem: Some(problem), ..RuntimeRead::default() };
+        }
         let before = self.read.replace(self.code.clone());
         let anew = before.is_none();
         let before = before.unwrap_or_default();
@@ -123,11 +127,11 @@ impl MadeRuntime {
         let gone = gone.map(|found| CodeChange::Unloaded(found.start));
         let new = self.code.iter().filter(|found| !before.contains(found));
         let changes = gone.chain(new.cloned().map(CodeChange::Loaded)).collect();
-        let (runtime, problem) = (self.name.clone(), self.problem.clone());
+        let runtime = self.name.clone();
         let capture = self.capture.clone();
         let cpu_ns = self.reading_ns.max(1_000_000);
         let (incomplete, lists) = (self.incomplete, !self.code.is_empty());
-        RuntimeRead { runtime, problem, anew, changes, incomplete, cpu_ns, capture, lists }
+        RuntimeRead { runtime, problem: None, anew, changes, incomplete, cpu_ns, capture, lists }
     }
 
     /// A frame is of the function that its fourth word says; 0 is the runtime's own.

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 
+use crate::causes::chain;
 use crate::client::{ClientError, HttpClient, http_client};
 
 /// Bytes of an answer that are read: enough for a reason in a log line.
@@ -89,17 +90,6 @@ fn judge(status: StatusCode, after: Option<Duration>, body: &[u8]) -> Outcome {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(MAX_PAUSE))
-}
-
-/// An error with its causes, which say more than it does.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

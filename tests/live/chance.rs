@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// The file that the words of such failures are written to, a line each; `cargo xtask test` sets and reads it.
 const VARIABLE: &str = "JITPROF_CHANCE";
+/// The file that what was counted of promises is written to.
+const PROMISES: &str = "JITPROF_PROMISES";
 
 /// Fails with words that say what chance may have done.
 ///
@@ -24,11 +26,20 @@ pub(crate) fn fail(words: &str) -> ! {
 /// Says that a failure with these words is one that chance can cause. The words have to be part of what the test says when
 /// it fails, or they excuse nothing.
 pub(crate) fn note(words: &str) {
-    let Some(path) = std::env::var_os(VARIABLE) else { return };
-    let line = words.lines().next().unwrap_or_default();
+    append(VARIABLE, words.lines().next().unwrap_or_default());
+}
+
+/// Says how often a promise was kept, for the sum over all tests. What stands behind a semicolon explains this one run.
+pub(crate) fn promise(what: &str, part: u64, whole: u64) {
+    let what = what.split([';', '\n']).next().unwrap_or_default();
+    append(PROMISES, &format!("{part}\t{whole}\t{what}"));
+}
+
+fn append(variable: &str, line: &str) {
+    let Some(path) = std::env::var_os(variable) else { return };
     let written = OpenOptions::new().create(true).append(true).open(path).and_then(|mut file| writeln!(file, "{line}"));
     if let Err(error) = written {
-        eprintln!("{VARIABLE} cannot be written: {error}");
+        eprintln!("{variable} cannot be written: {error}");
     }
 }
 

@@ -15,37 +15,38 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Makes one in a hierarchy of version 2; `None` if the machine has none.
+    /// Makes one in a hierarchy of version 2.
     ///
     /// # Errors
-    /// It cannot be made.
-    pub fn version_2(path: &str) -> Result<Option<Self>> {
+    /// It cannot be made, or the machine has no such hierarchy.
+    pub fn version_2(path: &str) -> Result<Self> {
         Self::of("cgroup2", "", path)
     }
 
-    /// Makes one in a hierarchy of version 1, that of the freezer, which does nothing to what is in it; `None` if the
-    /// machine has none.
+    /// Makes one in a hierarchy of version 1, that of the freezer, which does nothing to what is in it.
     ///
     /// # Errors
-    /// It cannot be made.
-    pub fn version_1(path: &str) -> Result<Option<Self>> {
+    /// Like [`Self::version_2`].
+    pub fn version_1(path: &str) -> Result<Self> {
         Self::of("cgroup", "freezer", path)
     }
 
-    fn of(kind: &str, option: &str, path: &str) -> Result<Option<Self>> {
+    fn of(kind: &str, option: &str, path: &str) -> Result<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts")?;
         let mount = mounts.lines().find_map(|line| {
             let mut words = line.split(' ').skip(1);
             let (mount, found, options) = (words.next()?, words.next()?, words.next()?);
             (found == kind && (option.is_empty() || options.split(',').any(|one| one == option))).then_some(mount)
         });
-        let Some(mount) = mount else { return Ok(None) };
+        let mount = mount.with_context(|| {
+            format!("no {kind} {option} is mounted here; `--skip NAME=REASON` leaves out the tests that need it")
+        })?;
         // Tests run side by side.
         let path = format!("/jitprof-test-{}{path}", std::process::id());
         let directory = Path::new(mount).join(&path[1..]);
         std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
         let depth = path.matches('/').count();
-        Ok(Some(Self { directory, path, depth }))
+        Ok(Self { directory, path, depth })
     }
 
     /// Its path in its hierarchy.

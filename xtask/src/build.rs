@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::platform::Platform;
 use crate::rustc;
+use crate::shared_build;
 use crate::workspace::Workspace;
 use crate::{command, tools};
 
@@ -234,6 +235,8 @@ fn bpf_cargo(build: &BpfBuild, workspace: &Workspace, linker: &Path) -> Result<C
         .env(rustc::MARK, "1")
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         .env("CARGO_TARGET_DIR", &build.folder)
+        // Compiled here: little is, and one build of it is compared with another.
+        .env(shared_build::VARIABLE, &build.folder)
         .env_remove("RUSTFLAGS")
         // Encoded: a path with spaces stays one flag.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));

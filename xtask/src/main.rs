@@ -13,6 +13,7 @@ mod package;
 mod platform;
 mod prepare;
 mod rustc;
+mod shared_build;
 mod test;
 mod tools;
 mod workspace;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::shared_build::SharedBuild;
 use crate::workspace::Workspace;
 
 /// Builds, tests, measures and packages jitprof.
@@ -40,6 +42,8 @@ enum Verb {
     Demo(demo::Arguments),
     /// Formatting, lints, unit tests and live tests, with a table at the end
     Test(test::Arguments),
+    /// The endurance tests in their large form, ten times as long as in `test`, and every kernel of the matrix: an hour
+    Soak,
     /// Measures jitprof beside linux-perf-data, perf and samply, and prints a table
     Bench(bench::Arguments),
     /// Finds or installs the runtimes that the live tests profile
@@ -61,7 +65,7 @@ fn main() -> ExitCode {
         return rustc::run();
     }
     let arguments = Arguments::parse();
-    match Workspace::find().and_then(|workspace| run(&workspace, arguments.verb)) {
+    match Workspace::find().and_then(|workspace| run(workspace, arguments.verb)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -70,17 +74,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(workspace: &Workspace, verb: Verb) -> anyhow::Result<()> {
+fn run(workspace: Workspace, verb: Verb) -> anyhow::Result<()> {
     match verb {
-        Verb::Build(arguments) => build::run(workspace, &arguments),
-        Verb::Demo(arguments) => demo::run(workspace, &arguments),
-        Verb::Test(arguments) => test::run(workspace, &arguments),
-        Verb::Bench(arguments) => bench::run(workspace, &arguments),
-        Verb::Prepare(arguments) => prepare::run(workspace, &arguments),
-        Verb::Zoo(arguments) => zoo::run(workspace, &arguments),
-        Verb::Fleet(arguments) => fleet::run(workspace, &arguments),
-        Verb::Fuzz(arguments) => fuzz::run(workspace, &arguments),
-        Verb::Package(arguments) => package::run(workspace, &arguments),
-        Verb::Dist(arguments) => dist::run(workspace, &arguments),
+        Verb::Build(arguments) => build::run(&workspace, &arguments),
+        Verb::Demo(arguments) => demo::run(&workspace, &arguments),
+        Verb::Test(arguments) => {
+            let shared = SharedBuild::take(&workspace)?;
+            let workspace = shared.iter().fold(workspace, |workspace, shared| workspace.building_in(&shared.folder));
+            test::run(&workspace, &arguments)
+        }
+        Verb::Soak => test::soak(&workspace),
+        Verb::Bench(arguments) => bench::run(&workspace, &arguments),
+        Verb::Prepare(arguments) => prepare::run(&workspace, &arguments),
+        Verb::Zoo(arguments) => zoo::run(&workspace, &arguments),
+        Verb::Fleet(arguments) => fleet::run(&workspace, &arguments),
+        Verb::Fuzz(arguments) => fuzz::run(&workspace, &arguments),
+        Verb::Package(arguments) => package::run(&workspace, &arguments),
+        Verb::Dist(arguments) => dist::run(&workspace, &arguments),
     }
 }

@@ -47,6 +47,8 @@ enum LiveOnly {
     Once(Vec<String>),
     /// Run these so often.
     Repeatedly(u32, Vec<String>),
+    /// Run the endurance tests in their large form.
+    Soak,
 }
 
 impl Arguments {
@@ -100,6 +102,9 @@ const STATIC_STEPS: [(&str, Step); 6] = [
 ];
 /// The packages that others can use by themselves.
 const LIBRARIES: [&str; 3] = ["jitprof-common", "jitprof-jitdump", "jitprof-unwind"];
+/// Tests whose storms `soak` makes larger, and the variable that says so to them (tests/live/runs/endurance.rs).
+const ENDURANCE: &str = "endurance::";
+const SOAK_VARIABLE: &str = "JITPROF_SOAK";
 /// The step that runs the live tests.
 const LIVE: &str = "live";
 /// The step that tries other kernels in virtual machines.
@@ -150,6 +155,17 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     }
     for skip in &skips {
         summary.run(&skip.name, || bail!("--skip names no step of this run"));
+    }
+    verdict(workspace, &summary)
+}
+
+/// `soak`: what takes too long for each run of all tests: the endurance tests in their large form, and all kernels.
+pub(crate) fn soak(workspace: &Workspace) -> Result<()> {
+    let mut summary = Summary::default();
+    summary.run("build", || build_all(workspace));
+    if summary.passed("build") {
+        live(workspace, &mut Vec::new(), Some(&LiveOnly::Soak), &mut summary);
+        try_kernels(workspace, &matrix::select(&["all".to_owned()])?, &mut summary);
     }
     verdict(workspace, &summary)
 }
@@ -287,7 +303,7 @@ fn live(workspace: &Workspace, skips: &mut Vec<Skip>, only: Option<&LiveOnly>, s
             summary.skip(&format!("{LIVE}: {}", skip.name), &format!("{} ({count} tests)", skip.reason));
         }
     }
-    let mut wanted = Wanted { left_out: left_out.into_iter().map(|skip| skip.name).collect(), only: Vec::new() };
+    let mut wanted = Wanted { left_out: left_out.into_iter().map(|skip| skip.name).collect(), ..Wanted::default() };
     match only {
         Some(LiveOnly::Repeatedly(times, names)) => {
             wanted.only.clone_from(names);
@@ -296,6 +312,12 @@ fn live(workspace: &Workspace, skips: &mut Vec<Skip>, only: Option<&LiveOnly>, s
                 print!("{table}");
                 Ok(format!("{times} times"))
             });
+        }
+        Some(LiveOnly::Soak) => {
+            wanted.only.push(ENDURANCE.to_owned());
+            wanted.is_soak = true;
+            variables.push((SOAK_VARIABLE, "1".into()));
+            run_live(&tests, &variables, &wanted, summary);
         }
         Some(LiveOnly::Once(names)) => {
             wanted.only.clone_from(names);

@@ -1,12 +1,13 @@
 //! Where the sources are and where the results go.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::command;
+use crate::shared_build;
 
 /// The checkout that this xtask belongs to.
 pub(crate) struct Workspace {
@@ -14,6 +15,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// Cargo's target folder; honours `CARGO_TARGET_DIR` and cargo's configuration files.
     pub(crate) target: PathBuf,
+    /// Where cargo keeps what it compiles on the way, if that is not the target folder.
+    build: Option<PathBuf>,
     /// The version that all packages share.
     pub(crate) version: String,
 }
@@ -35,6 +38,7 @@ impl Workspace {
         };
         Ok(Self {
             root: text(&metadata["workspace_root"]).context("`cargo metadata` names no workspace")?.into(),
+            build: None,
             target: text(&metadata["target_directory"]).context("`cargo metadata` names no target folder")?.into(),
             version: text(&package("jitprof")?["version"]).context("`cargo metadata` names no version")?,
         })
@@ -50,10 +54,18 @@ impl Workspace {
         self.root.join("tests/targets")
     }
 
+    /// The same, with what cargo compiles on the way in another folder.
+    pub(crate) fn building_in(self, folder: &Path) -> Self {
+        Self { build: Some(folder.to_owned()), ..self }
+    }
+
     /// A cargo command that runs in the workspace's root.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = cargo();
         command.current_dir(&self.root);
+        if let Some(folder) = &self.build {
+            command.env(shared_build::VARIABLE, folder);
+        }
         command
     }
 }

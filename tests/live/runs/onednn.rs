@@ -8,7 +8,9 @@ use jitprof_tests::{Jitprof, Recording, Scratch, Share, Target, assert_at_least,
 /// One thread, so that every kernel is called from the program's functions.
 fn burn(scratch: &Scratch, variables: &[(&str, &str)]) -> Result<Recording> {
     let mut command = Command::new(path_from("JITPROF_ONEDNN")?);
-    command.arg("600").env("OMP_NUM_THREADS", "1").envs(variables.iter().copied()).current_dir(scratch.path());
+    // The same kernels on every machine, whatever its CPU has.
+    let same = [("ONEDNN_MAX_CPU_ISA", "AVX2"), ("DNNL_MAX_CPU_ISA", "AVX2"), ("OMP_NUM_THREADS", "1")];
+    command.arg("600").envs(same).envs(variables.iter().copied()).current_dir(scratch.path());
     let target = Target::start(command, scratch)?;
     Jitprof::recording(scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)
 }

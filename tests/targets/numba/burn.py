@@ -8,6 +8,7 @@ INTEL_JIT_BACKWARD_COMPATIBILITY=1, through the JIT profiling API (INTEL_JIT_PRO
 """
 
 import os
+import random
 import sys
 import time
 
@@ -52,8 +53,9 @@ def outer(n):
 print(f"ready pid={os.getpid()}", flush=True)
 end = time.monotonic() + (float(sys.argv[1]) if len(sys.argv) > 1 else 4)
 calls = 0
+random.seed(1)
 while time.monotonic() < end:
-    # Calls of the same length could fall into step with a profiler's clock.
-    outer(1500 + calls * 37 % 1001)
+    # A tenth to nineteen tenths, at random: calls of similar length fall into step with a profiler's clock.
+    outer(random.randint(200, 3800))
     calls += 1
 print("calls", calls)

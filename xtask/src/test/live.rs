@@ -12,6 +12,7 @@
 
 mod machine;
 mod one;
+mod promises;
 mod results;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use crate::command::{self, Root};
 use crate::prepare::Variables;
 use crate::workspace::Workspace;
 use one::{Place, Ran};
+use promises::Ceilings;
 pub(super) use results::failed_last_time;
 use results::{Results, Tested};
 
@@ -50,6 +52,8 @@ const LONG_LIMIT: Duration = Duration::from_secs(240);
 const LONG: [&str; 3] = ["endurance::", "page::", "frames::golang"];
 /// How often a test that chance may have failed has to pass afterwards.
 const FURTHER_RUNS: usize = 2;
+/// Tests that are named for the time they took.
+const SHOWN_SLOWEST: usize = 8;
 /// With more unsteady tests than this, something is wrong with the suite or with the machine.
 const MAX_UNSTEADY: usize = 3;
 /// With more failures by chance than this, the run has failed whatever further runs show.
@@ -62,6 +66,8 @@ pub(super) struct Wanted {
     pub(super) left_out: Vec<String>,
     /// If any: only names with one of these parts.
     pub(super) only: Vec<String>,
+    /// They are made larger, and may take ten times as long.
+    pub(super) is_soak: bool,
 }
 
 impl Wanted {
@@ -141,7 +147,7 @@ impl<'a> Live<'a> {
         let mut results = Results::begin(self.workspace)?;
         let mut by_chance = Vec::new();
         for (index, name) in names.iter().enumerate() {
-            let ran = self.run_one(variables, name, &format!("{}/{}", index + 1, names.len()))?;
+            let ran = self.run_one(variables, name, &format!("{}/{}", index + 1, names.len()), wanted.is_soak)?;
             if ran.failure.as_ref().is_some_and(|failure| failure.class == Class::Statistical) {
                 by_chance.push((results.tests.len(), *name));
             }
@@ -152,18 +158,23 @@ impl<'a> Live<'a> {
             by_chance.clear();
         }
         for (index, name) in by_chance {
-            let again = self.run_again(variables, name)?;
+            let again = self.run_again(variables, name, wanted.is_soak)?;
             results.decide(index, again)?;
         }
-        Ok(Verdict::of(&results))
+        let slowest = results.slowest(SHOWN_SLOWEST);
+        let slowest: Vec<String> = slowest.iter().map(|(name, seconds)| format!("{seconds:.0} s {name}")).collect();
+        eprintln!("    the longest: {}", slowest.join(", "));
+        let ceilings = Ceilings::read(&self.workspace.root.join("tests/live/promises.txt"))?;
+        let promises = ceilings.hold(results.promises()).map_err(|error| format!("{error:#}"));
+        Ok(Verdict { promises, ..Verdict::of(&results) })
     }
 
     /// Two further runs, alone on a calm machine.
-    fn run_again(&self, variables: &Variables, name: &str) -> Result<Vec<Ran>> {
+    fn run_again(&self, variables: &Variables, name: &str, is_soak: bool) -> Result<Vec<Ran>> {
         let mut again = Vec::new();
         for number in 1..=FURTHER_RUNS {
             machine::wait_for_calm();
-            let ran = self.run_one(variables, name, &format!("again {number}/{FURTHER_RUNS}"))?;
+            let ran = self.run_one(variables, name, &format!("again {number}/{FURTHER_RUNS}"), is_soak)?;
             let passed = ran.failure.is_none();
             again.push(ran);
             if !passed {
@@ -179,7 +190,7 @@ impl<'a> Live<'a> {
         let mut passed = vec![(0u32, Vec::new()); names.len()];
         for round in 1..=times {
             for (name, (count, reasons)) in names.iter().zip(&mut passed) {
-                match self.run_one(variables, name, &format!("{round}/{times}"))?.failure {
+                match self.run_one(variables, name, &format!("{round}/{times}"), false)?.failure {
                     None => *count += 1,
                     Some(failure) => reasons.push(failure),
                 }
@@ -195,9 +206,10 @@ impl<'a> Live<'a> {
         Ok(table)
     }
 
-    fn run_one(&self, variables: &Variables, name: &str, count: &str) -> Result<Ran> {
+    fn run_one(&self, variables: &Variables, name: &str, count: &str, is_soak: bool) -> Result<Ran> {
         eprint!("live {count:>7}  {name} … ");
         let limit = if LONG.iter().any(|long| name.starts_with(long)) { LONG_LIMIT } else { LIMIT };
+        let limit = if is_soak { 10 * limit } else { limit };
         let ran = self.place.run(&self.binary, name, variables, limit)?;
         let seconds = ran.took.as_secs_f64();
         match &ran.failure {
@@ -248,7 +260,7 @@ fn indented(text: &str) -> String {
 }
 
 /// What a run came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// How many tests passed, the unsteady ones among them.
     pub(super) passed: usize,
@@ -256,6 +268,14 @@ pub(super) struct Verdict {
     pub(super) failed: Vec<String>,
     /// A line for each that failed once as chance may do it, and passed twice afterwards.
     pub(super) unsteady: Vec<String>,
+    /// What all promises together came to, or how far beyond their ceilings they are.
+    promises: Result<String, String>,
+}
+
+impl Default for Verdict {
+    fn default() -> Self {
+        Self { passed: 0, failed: Vec::new(), unsteady: Vec::new(), promises: Ok(String::new()) }
+    }
 }
 
 impl Verdict {
@@ -282,9 +302,10 @@ impl Verdict {
         if self.unsteady.len() > MAX_UNSTEADY {
             bail!("{} tests are unsteady, more than {MAX_UNSTEADY}\n{}", self.unsteady.len(), self.unsteady.join("\n"));
         }
+        let promises = self.promises.as_ref().map_err(|broken| anyhow::anyhow!("{broken}"))?;
         let unsteady =
             if self.unsteady.is_empty() { String::new() } else { format!(", {} unsteady", self.unsteady.len()) };
-        Ok(format!("{} tests{unsteady}", self.passed))
+        Ok(format!("{} tests{unsteady}; {promises}", self.passed))
     }
 }
 
@@ -305,6 +326,7 @@ mod tests {
         let wanted = |only: &[&str], left_out: &[&str]| Wanted {
             only: only.iter().map(|&part| part.to_owned()).collect(),
             left_out: left_out.iter().map(|&part| part.to_owned()).collect(),
+            is_soak: false,
         };
         assert!(wanted(&[], &[]).has("a::b"));
         assert!(wanted(&["a::"], &[]).has("a::b") && !wanted(&["a::"], &[]).has("c::b"));
@@ -326,9 +348,12 @@ mod tests {
             passed: 10,
             failed: vec!["f".to_owned(); failed],
             unsteady: vec!["u".to_owned(); unsteady],
+            promises: Ok("3 missing".to_owned()),
         };
-        assert_eq!(of(0, 0).conclude().unwrap(), "10 tests");
-        assert_eq!(of(0, MAX_UNSTEADY).conclude().unwrap(), "10 tests, 3 unsteady");
+        assert_eq!(of(0, 0).conclude().unwrap(), "10 tests; 3 missing");
+        assert_eq!(of(0, MAX_UNSTEADY).conclude().unwrap(), "10 tests, 3 unsteady; 3 missing");
+        let broken = Verdict { promises: Err("too many".to_owned()), ..of(0, 0) };
+        assert_eq!(broken.conclude().unwrap_err().to_string(), "too many");
         assert!(of(0, MAX_UNSTEADY + 1).conclude().is_err());
         assert!(of(1, 0).conclude().unwrap_err().to_string().starts_with("1 failed, 10 passed\nf"));
     }

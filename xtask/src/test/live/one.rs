@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::machine::{Machine, Reading};
+use super::promises::{self, Promise};
 use super::{Class, Failure};
 use crate::command::Root;
 use crate::prepare::Variables;
@@ -19,6 +20,8 @@ use crate::workspace::Workspace;
 
 /// The variable by which the harness learns where to say that chance can cause a failure (`tests/live/chance.rs`).
 const CHANCE: &str = "JITPROF_CHANCE";
+/// The same of the file that it notes promises in.
+const PROMISES: &str = "JITPROF_PROMISES";
 /// How long what a test has killed may take to be gone.
 const GRACE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
@@ -34,6 +37,8 @@ pub(super) struct Ran {
     pub(super) failure: Option<Failure>,
     /// How the machine was meanwhile.
     pub(super) machine: Machine,
+    /// What was counted of promises.
+    pub(super) promises: Vec<Promise>,
 }
 
 /// Where tests run.
@@ -70,9 +75,9 @@ impl Place {
             .mode(0o755)
             .create(&self.scratch)
             .with_context(|| format!("cannot create {}", self.scratch.display()))?;
-        let chance = self.scratch.join("chance");
+        let notes = [self.scratch.join("chance"), self.scratch.join("promises")];
         let (before, start) = (Reading::now(), Instant::now());
-        let mut child = self.start(binary, name, variables, &log, &chance)?;
+        let mut child = self.start(binary, name, variables, &log, &notes)?;
         let end = wait(&mut child, limit)?;
         let took = start.elapsed();
         let machine = before.since();
@@ -85,13 +90,20 @@ impl Place {
             }
         };
         let said = std::fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
-        let noted = std::fs::read_to_string(&chance).unwrap_or_default();
-        let failure = verdict(status, limit, &String::from_utf8_lossy(&said), &noted, &left?);
+        let [by_chance, promises] = notes.map(|note| std::fs::read_to_string(note).unwrap_or_default());
+        let failure = verdict(status, limit, &String::from_utf8_lossy(&said), &by_chance, &left?);
         self.clean()?;
-        Ok(Ran { took, failure, machine })
+        Ok(Ran { took, failure, machine, promises: promises::noted(&promises) })
     }
 
-    fn start(&self, binary: &Path, name: &str, variables: &Variables, log: &Path, chance: &Path) -> Result<Child> {
+    fn start(
+        &self,
+        binary: &Path,
+        name: &str,
+        variables: &Variables,
+        log: &Path,
+        notes: &[PathBuf; 2],
+    ) -> Result<Child> {
         let out = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
         let mut shell = self.shell(
             "if [ -n \"$1\" ]; then mkdir \"$1\" && echo $$ >\"$1/cgroup.procs\" || exit 125; fi\nshift; exec \"$@\"",
@@ -100,7 +112,7 @@ impl Place {
         // Its words go to the log as they come: a test that is ended by its limit has said where it was.
         shell.args(["--exact", name, "--nocapture", "--test-threads=1"]);
         shell.envs(variables.iter().map(|(variable, value)| (variable, value)));
-        shell.env("TMPDIR", &self.scratch).env(CHANCE, chance).current_dir(&self.folder);
+        shell.env("TMPDIR", &self.scratch).env(CHANCE, &notes[0]).env(PROMISES, &notes[1]).current_dir(&self.folder);
         shell.stdin(Stdio::null()).stderr(out.try_clone()?).stdout(out);
         shell.spawn().context("cannot start a shell")
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::one::Ran;
+use super::promises::Promise;
 use crate::workspace::Workspace;
 
 /// A test, and what came of it.
@@ -51,6 +52,9 @@ impl Tested {
                 "steal_percent": ran.machine.steal_percent,
                 "cpu_pressure_percent": ran.machine.pressure_percent,
                 "load": ran.machine.load,
+                "promises": ran.promises.iter().map(|promise| {
+                    json!({ "what": promise.what, "missing": promise.misses(), "of": promise.whole })
+                }).collect::<Vec<Value>>(),
             })
         };
         let runs: Vec<Value> = std::iter::once(&self.ran).chain(&self.again).map(run).collect();
@@ -101,6 +105,21 @@ impl Results {
     pub(super) fn add(&mut self, tested: Tested) -> Result<()> {
         self.tests.push(tested);
         self.write()
+    }
+
+    /// What the tests that passed at once have counted of promises.
+    pub(super) fn promises(&self) -> impl Iterator<Item = (&str, &Promise)> {
+        let passed = self.tests.iter().filter(|test| test.ran.failure.is_none());
+        passed.flat_map(|test| test.ran.promises.iter().map(|promise| (test.name.as_str(), promise)))
+    }
+
+    /// The tests that took longest, with their seconds.
+    pub(super) fn slowest(&self, count: usize) -> Vec<(&str, f64)> {
+        let mut tests: Vec<(&str, f64)> =
+            self.tests.iter().map(|test| (test.name.as_str(), test.ran.took.as_secs_f64())).collect();
+        tests.sort_by(|one, other| other.1.total_cmp(&one.1));
+        tests.truncate(count);
+        tests
     }
 
     /// Notes the further runs of one.
@@ -161,6 +180,7 @@ mod tests {
             took: Duration::from_millis(1500),
             failure: failure.map(|what| Failure { class: Class::Statistical, what: what.to_owned() }),
             machine: Machine { steal_percent: 0.0, pressure_percent: 5.0, load: 1.0 },
+            promises: Vec::new(),
         }
     }
 

@@ -32,6 +32,7 @@ use crate::cost::thread_cpu_time;
 use crate::peek::read_memory;
 use crate::process::ProcessId;
 use crate::process::apart::Waits;
+use crate::process::procfs;
 
 /// What one reading may cost: half a gigabyte, and a tenth of a second or so. A JVM with 20,000 methods takes a quarter.
 const BUDGET: Budget = Budget { pages: 1 << 17, steps: 1 << 22 };
@@ -45,6 +46,8 @@ const MAX_READERS: usize = 256;
 const MAX_KEPT_BYTES: usize = 256 << 20;
 /// How long what registers code with a debugger is not looked for in further modules of a process.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// One part of so many of both is left to others by a user's processes; root's may take all.
+const LEFT_TO_OTHERS: usize = 4;
 /// Said of processes that there is no room for.
 pub(crate) const NO_ROOM: &str = "there is no room for the tables of so many or so large runtimes";
 
@@ -130,6 +133,8 @@ type Program = (ProcessId, MonoNs);
 
 #[derive(Default)]
 struct Known {
+    /// Who has started it.
+    user: u32,
     state: Arc<Mutex<State>>,
     /// Bytes that are kept of it, nearly.
     bytes: usize,
@@ -196,7 +201,7 @@ impl RuntimeReaders {
     /// Reads the tables of a process that runs its program since a time. `None` if somebody is stuck at it.
     pub fn read(&self, via: Pid, program: Program, waits: &Waits) -> Option<RuntimeRead> {
         let begun = thread_cpu_time();
-        let state = self.state_of(program);
+        let state = self.state_of(program, user_of(via));
         let mut state = state.try_lock().ok()?;
         let reader = Reader::new(Live(via), BUDGET);
         let anew = match state.look(|| Modules::of(via, &self.files, waits), &reader) {
@@ -220,7 +225,7 @@ impl RuntimeReaders {
     /// Says of frames of a process that runs its program since a time what they are. `None` if somebody is stuck at it.
     pub fn describe(&self, via: Pid, program: Program, frames: &[FrameAsk], waits: &Waits) -> Option<DescribedFrames> {
         let begun = thread_cpu_time();
-        let state = self.state_of(program);
+        let state = self.state_of(program, user_of(via));
         let mut state = state.try_lock().ok()?;
         let reader = Reader::new(Live(via), DESCRIBE_BUDGET);
         if state.look(|| Modules::of(via, &self.files, waits), &reader).is_err() {
@@ -248,19 +253,33 @@ impl RuntimeReaders {
         known.retain(|(id, _), _| *id != process);
     }
 
-    fn state_of(&self, program: Program) -> Arc<Mutex<State>> {
+    fn state_of(&self, program: Program, user: u32) -> Arc<Mutex<State>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&known.entry(program).or_default().state)
+        let new = || Known { user, ..Known::default() };
+        Arc::clone(&known.entry(program).or_insert_with(new).state)
     }
 
     /// Notes how much is kept of a program, nothing if it has no tables; returns whether there is room for it. Who is
-    /// known already is not driven out by others.
+    /// known already is not driven out by others, and no user but root takes all that there is.
     fn keep(&self, program: Program, bytes: Option<usize>) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = known.iter().filter(|(other, _)| **other != program).map(|(_, known)| known.bytes);
-        let (count, all) = others.fold((0, 0_usize), |(count, all), bytes| (count + 1, all.saturating_add(bytes)));
-        let Some(bytes) = bytes.filter(|bytes| count < MAX_READERS && all.saturating_add(*bytes) <= MAX_KEPT_BYTES)
-        else {
+        let user = known.get(&program).map_or(0, |known| known.user);
+        let others = |is_meant: &dyn Fn(u32) -> bool| {
+            let meant = known.iter().filter(|(other, known)| **other != program && is_meant(known.user));
+            meant.fold((0, 0_usize), |(count, all), (_, known)| (count + 1, all.saturating_add(known.bytes)))
+        };
+        let (all, his) = (others(&|_| true), others(&|other| other == user));
+        let (readers, kept) = match user {
+            0 => (MAX_READERS, MAX_KEPT_BYTES),
+            _ => (MAX_READERS - MAX_READERS / LEFT_TO_OTHERS, MAX_KEPT_BYTES - MAX_KEPT_BYTES / LEFT_TO_OTHERS),
+        };
+        let has_room = |bytes: &usize| {
+            let fits = |(count, taken): (usize, usize), most: (usize, usize)| {
+                count < most.0 && taken.saturating_add(*bytes) <= most.1
+            };
+            fits(all, (MAX_READERS, MAX_KEPT_BYTES)) && fits(his, (readers, kept))
+        };
+        let Some(bytes) = bytes.filter(has_room) else {
             known.remove(&program);
             return false;
         };
@@ -270,6 +289,11 @@ impl RuntimeReaders {
         }
         true
     }
+}
+
+/// Who has started a process; those of which that is not known are one user's.
+fn user_of(pid: Pid) -> u32 {
+    procfs::status(pid).map_or(u32::MAX, |status| status.real_uid)
 }
 
 impl State {
@@ -315,7 +339,7 @@ mod tests {
         let readers = RuntimeReaders::default();
         let program = |pid: usize| (ProcessId { pid: Pid(pid as u32), start: MonoNs(1) }, MonoNs(0));
         let keep = |pid: usize, bytes: Option<usize>| {
-            drop(readers.state_of(program(pid)));
+            drop(readers.state_of(program(pid), 0));
             readers.keep(program(pid), bytes)
         };
         let known = || readers.known.lock().unwrap().len();
@@ -329,10 +353,25 @@ mod tests {
     }
 
     #[test]
+    fn one_user_does_not_take_the_room_of_all() {
+        let readers = RuntimeReaders::default();
+        let keep = |pid: usize, user: u32, bytes: usize| {
+            let program = (ProcessId { pid: Pid(pid as u32), start: MonoNs(1) }, MonoNs(0));
+            drop(readers.state_of(program, user));
+            readers.keep(program, Some(bytes))
+        };
+        let most = MAX_READERS - MAX_READERS / LEFT_TO_OTHERS;
+        assert!((0..most).all(|pid| keep(pid, 1000, 100)));
+        assert!(!keep(most, 1000, 100), "one more of his");
+        assert!(keep(most, 1001, 100) && keep(most + 1, 0, 100), "another one's, and root's");
+        assert!(!keep(0, 1000, MAX_KEPT_BYTES - (1 << 20)) && keep(most + 1, 0, MAX_KEPT_BYTES - (1 << 20)));
+    }
+
+    #[test]
     fn who_was_evicted_while_he_was_read_is_not_remembered_by_that() {
         let readers = RuntimeReaders::default();
         let program = (ProcessId { pid: Pid(7), start: MonoNs(1) }, MonoNs(0));
-        let reading = readers.state_of(program);
+        let reading = readers.state_of(program, 0);
         readers.evict(program.0);
         assert!(readers.keep(program, Some(100)));
         drop(reading);
@@ -344,7 +383,7 @@ mod tests {
         let readers = RuntimeReaders::default();
         let pid = Pid(std::process::id());
         let program = (ProcessId { pid, start: MonoNs(1) }, MonoNs(0));
-        let state = readers.state_of(program);
+        let state = readers.state_of(program, 0);
         let _held = state.lock().unwrap();
         assert_eq!(readers.read(pid, program, &Waits::default()), None);
     }

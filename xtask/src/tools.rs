@@ -37,9 +37,10 @@ fn has_component(workspace: &Workspace, component: &str) -> Result<bool> {
     })
 }
 
-/// The path of a bpf-linker of the pinned version in the target folder; installs it if need be (about 90 s).
+/// The path of a bpf-linker of the pinned version, which is kept where cargo keeps what it compiles; installs it if need be
+/// (about 90 s).
 pub(crate) fn ensure_bpf_linker(workspace: &Workspace) -> Result<PathBuf> {
-    let tools = workspace.target.join("tools");
+    let tools = workspace.build_folder().join("tools");
     let linker = tools.join("bin/bpf-linker");
     let wanted = format!("bpf-linker {BPF_LINKER_VERSION}");
     if linker.is_file() && command::output(Command::new(&linker).arg("--version")).is_ok_and(|v| v.trim() == wanted) {

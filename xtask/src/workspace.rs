@@ -59,6 +59,11 @@ impl Workspace {
         Self { build: Some(folder.to_owned()), ..self }
     }
 
+    /// Where cargo keeps what it compiles on the way.
+    pub(crate) fn build_folder(&self) -> &Path {
+        self.build.as_deref().unwrap_or(&self.target)
+    }
+
     /// A cargo command that runs in the workspace's root.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = cargo();

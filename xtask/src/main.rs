@@ -44,6 +44,8 @@ enum Verb {
     Test(test::Arguments),
     /// The endurance tests in their large form, ten times as long as in `test`, and every kernel of the matrix: an hour
     Soak,
+    /// Writes how often each live test has passed on this machine into docs/measurements/steadiness.md
+    Steadiness,
     /// Measures jitprof beside linux-perf-data, perf and samply, and prints a table
     Bench(bench::Arguments),
     /// Finds or installs the runtimes that the live tests profile
@@ -84,6 +86,7 @@ fn run(workspace: Workspace, verb: Verb) -> anyhow::Result<()> {
             test::run(&workspace, &arguments)
         }
         Verb::Soak => test::soak(&workspace),
+        Verb::Steadiness => test::steadiness(&workspace),
         Verb::Bench(arguments) => bench::run(&workspace, &arguments),
         Verb::Prepare(arguments) => prepare::run(&workspace, &arguments),
         Verb::Zoo(arguments) => zoo::run(&workspace, &arguments),

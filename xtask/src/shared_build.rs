@@ -84,7 +84,8 @@ fn key(workspace: &Workspace) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-fn user_cache() -> Option<PathBuf> {
+/// Where the user keeps what can be made again.
+pub(crate) fn user_cache() -> Option<PathBuf> {
     let absolute = |path: &PathBuf| path.is_absolute();
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(absolute);
     cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")).filter(absolute))

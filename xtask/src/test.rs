@@ -14,6 +14,7 @@ use crate::matrix;
 use crate::prepare::{GSYMUTIL, RUNTIMES, Variables};
 use crate::tools;
 use crate::workspace::Workspace;
+pub(crate) use live::steadiness;
 use live::{Live, Verdict, Wanted};
 use summary::Summary;
 
@@ -38,6 +39,9 @@ pub(crate) struct Arguments {
     /// Build, run each live test N times (only those with NAME in their path), and print how often each has passed
     #[arg(long, num_args = 1..=2, value_names = ["N", "NAME"], conflicts_with_all = ["kernel", "no_live", "only", "rerun_failed"])]
     repeat: Vec<String>,
+    /// Keep N CPUs busy beside the live tests: what passes only on a quiet machine is found
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["kernel", "no_live"])]
+    beside: u32,
 }
 
 /// What a command line asks of the live tests alone.
@@ -124,7 +128,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     if let Some(wanted) = arguments.live_only(workspace)? {
         summary.run("build", || build_all(workspace));
         if summary.passed("build") {
-            live(workspace, &mut skips, Some(&wanted), &mut summary);
+            live(workspace, arguments.beside, &mut skips, Some(&wanted), &mut summary);
         }
         return verdict(workspace, &summary);
     }
@@ -142,7 +146,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     } else if !summary.passed("build") {
         summary.run(LIVE, || bail!("there is no binary to test, because `build` did not pass"));
     } else {
-        live(workspace, &mut skips, None, &mut summary);
+        live(workspace, arguments.beside, &mut skips, None, &mut summary);
     }
     // Last: a machine that emulates two others is none for live tests.
     match kernels {
@@ -164,7 +168,7 @@ pub(crate) fn soak(workspace: &Workspace) -> Result<()> {
     let mut summary = Summary::default();
     summary.run("build", || build_all(workspace));
     if summary.passed("build") {
-        live(workspace, &mut Vec::new(), Some(&LiveOnly::Soak), &mut summary);
+        live(workspace, 0, &mut Vec::new(), Some(&LiveOnly::Soak), &mut summary);
         try_kernels(workspace, &matrix::select(&["all".to_owned()])?, &mut summary);
     }
     verdict(workspace, &summary)
@@ -261,7 +265,7 @@ fn build_all(workspace: &Workspace) -> Result<String> {
 }
 
 /// Prepares the runtimes, then runs the live tests that are not skipped, or those that are asked for.
-fn live(workspace: &Workspace, skips: &mut Vec<Skip>, only: Option<&LiveOnly>, summary: &mut Summary) {
+fn live(workspace: &Workspace, beside: u32, skips: &mut Vec<Skip>, only: Option<&LiveOnly>, summary: &mut Summary) {
     let mut variables = vec![
         ("JITPROF_BIN", workspace.target.join("release/jitprof").into()),
         ("JITPROF_AGENT", workspace.target.join("release/libjitprof_agent.so").into()),
@@ -290,7 +294,7 @@ fn live(workspace: &Workspace, skips: &mut Vec<Skip>, only: Option<&LiveOnly>, s
         }
         summary.run("archive-faults", || archive_faults(workspace));
     }
-    let tests = match Live::build(workspace) {
+    let tests = match Live::build(workspace, beside) {
         Ok(tests) => tests,
         Err(error) => return summary.run(LIVE, || Err(error)),
     };

@@ -5,11 +5,14 @@
 //!   each: control group, TMPDIR, log, limit ─▶ passed, or why not and of which class  one.rs
 //!   what chance may have done: again, twice, alone, once the machine is calm         this file, machine.rs
 //! every result at once ─▶ <target>/live/{results.json,junit.xml,log/}                results.rs
+//!                      ─▶ the user's cache, over all checkouts                       history.rs
 //! ```
 //!
 //! A failure is [hard](Class::Hard) unless the harness says that chance can cause it: then both of two further runs have
 //! to pass, and the test is called unsteady by name. A real defect fails three times.
 
+mod beside;
+mod history;
 mod machine;
 mod one;
 mod promises;
@@ -25,6 +28,9 @@ use serde_json::Value;
 use crate::command::{self, Root};
 use crate::prepare::Variables;
 use crate::workspace::Workspace;
+use beside::BusyLoops;
+use history::History;
+pub(crate) use history::steadiness;
 use one::{Place, Ran};
 use promises::Ceilings;
 pub(super) use results::failed_last_time;
@@ -110,11 +116,14 @@ pub(super) struct Live<'a> {
     /// The names of all tests in it.
     pub(super) names: Vec<String>,
     place: Place,
+    history: History,
+    /// What runs beside them, until they have ended.
+    _beside: BusyLoops,
 }
 
 impl<'a> Live<'a> {
-    /// Builds them, runs the harness's own tests, and lists what there is.
-    pub(super) fn build(workspace: &'a Workspace) -> Result<Self> {
+    /// Builds them, runs the harness's own tests, lists what there is, and starts busy loops beside what will run.
+    pub(super) fn build(workspace: &'a Workspace, beside: u32) -> Result<Self> {
         command::progress("building the live tests");
         command::run_tests(workspace.cargo().args(["test", "--package", "jitprof-tests", "--lib"]))?;
         let mut cargo = workspace.cargo();
@@ -127,7 +136,14 @@ impl<'a> Live<'a> {
         if let Some(gone) = SMOKE.iter().find(|smoke| !names.iter().any(|name| name == *smoke)) {
             bail!("the first tests of a run are listed in xtask/src/test/live.rs, and there is no {gone}");
         }
-        Ok(Self { workspace, binary, names, place: Place::new(workspace, root()?)? })
+        Ok(Self {
+            workspace,
+            binary,
+            names,
+            place: Place::new(workspace, root()?)?,
+            history: History::of(workspace, beside),
+            _beside: BusyLoops::start(beside)?,
+        })
     }
 
     /// The tests that are meant, in the order in which they are run.
@@ -211,6 +227,9 @@ impl<'a> Live<'a> {
         let limit = if LONG.iter().any(|long| name.starts_with(long)) { LONG_LIMIT } else { LIMIT };
         let limit = if is_soak { 10 * limit } else { limit };
         let ran = self.place.run(&self.binary, name, variables, limit)?;
+        if !is_soak {
+            self.history.note(name, &ran);
+        }
         let seconds = ran.took.as_secs_f64();
         match &ran.failure {
             None => eprintln!("ok, {seconds:.1} s"),

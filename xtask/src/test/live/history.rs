@@ -1,0 +1,284 @@
+//! What came of every run of every live test on this machine, and the table of how steady they are.
+//!
+//! ```text
+//! cargo xtask test ─▶ <cache>/jitprof/live-runs.jsonl, a line for each run of a test ─▶ cargo xtask steadiness
+//!                                                                     ─▶ docs/measurements/steadiness.md
+//! ```
+//!
+//! A clean checkout is thrown away after its run, so that the file is the user's and not the checkout's. Runs of a
+//! checkout with changes that are not committed are noted and not counted: they may be of a fault that was put in to see
+//! that a test fails.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::one::Ran;
+use crate::command;
+use crate::shared_build;
+use crate::workspace::Workspace;
+
+const FILE: &str = "live-runs.jsonl";
+/// Above this size the older half of the file goes: some 100 runs of all tests.
+const MAX_BYTES: u64 = 8 << 20;
+/// Where the table is written to, from the root.
+const DOCUMENT: &str = "docs/measurements/steadiness.md";
+
+/// Where runs are noted.
+pub(super) struct History {
+    /// None where the user has no folder for caches.
+    file: Option<PathBuf>,
+    commit: String,
+    /// Whether the checkout has changes that are not committed.
+    is_changed: bool,
+    /// Busy loops that run beside the tests.
+    beside: u32,
+}
+
+impl History {
+    pub(super) fn of(workspace: &Workspace, beside: u32) -> Self {
+        let git =
+            |arguments: &[&str]| command::output(Command::new("git").args(arguments).current_dir(&workspace.root)).ok();
+        let commit = git(&["rev-parse", "--short=10", "HEAD"]).map(|commit| commit.trim().to_owned());
+        let status = git(&["status", "--porcelain", "--untracked-files=no"]);
+        Self {
+            file: shared_build::user_cache().map(|cache| cache.join("jitprof").join(FILE)),
+            commit: commit.unwrap_or_default(),
+            is_changed: status.is_none_or(|status| !status.trim().is_empty()),
+            beside,
+        }
+    }
+
+    /// Notes a run. A file that cannot be written fails no test.
+    pub(super) fn note(&self, name: &str, ran: &Ran) {
+        let Some(file) = &self.file else { return };
+        let seconds_of = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let line = json!({
+            "at": seconds_of(SystemTime::now()),
+            "commit": self.commit,
+            "changed": self.is_changed,
+            "beside": self.beside,
+            "name": name,
+            "outcome": ran.failure.as_ref().map_or("passed".to_owned(), |failure| failure.class.to_string()),
+            "what": ran.failure.as_ref().map(|failure| &failure.what),
+            "seconds": ran.took.as_secs_f64(),
+            "cpu_pressure_percent": ran.machine.pressure_percent,
+            "steal_percent": ran.machine.steal_percent,
+        });
+        if let Err(error) = append(file, &line.to_string()) {
+            eprintln!("    this run is not noted in {}: {error}", file.display());
+        }
+    }
+}
+
+fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    if file.metadata().is_ok_and(|meta| meta.len() > MAX_BYTES) {
+        let text = std::fs::read_to_string(file)?;
+        let middle = text.floor_char_boundary(text.len() / 2);
+        let newer = text[middle..].split_once('\n').map_or("", |(_, newer)| newer);
+        std::fs::write(file, newer)?;
+    }
+    writeln!(OpenOptions::new().create(true).append(true).open(file)?, "{line}")
+}
+
+/// `steadiness`: writes the table into the documents.
+pub(crate) fn steadiness(workspace: &Workspace) -> Result<()> {
+    let cache = shared_build::user_cache().context("there is no folder for caches: HOME is not set")?;
+    let file = cache.join("jitprof").join(FILE);
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("{}: run `cargo xtask test` first", file.display()))?;
+    let table = Table::of(&text);
+    ensure!(!table.tests.is_empty(), "{} has no run of a committed state", file.display());
+    let document = workspace.root.join(DOCUMENT);
+    std::fs::write(&document, table.document()).with_context(|| format!("cannot write {}", document.display()))?;
+    println!("{}\nwritten    {}", table.sums(), document.display());
+    Ok(())
+}
+
+/// Runs of one test, beside nothing or beside busy loops.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Runs {
+    passed: u64,
+    statistical: u64,
+    hard: u64,
+}
+
+impl Runs {
+    fn all(&self) -> u64 {
+        self.passed + self.statistical + self.hard
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.statistical += other.statistical;
+        self.hard += other.hard;
+    }
+
+    fn columns(&self) -> String {
+        match self.all() {
+            0 => "- | -".to_owned(),
+            all => format!("{} of {all} | {}", self.passed, self.failures()),
+        }
+    }
+
+    fn failures(&self) -> String {
+        let kinds = [(self.statistical, "by chance"), (self.hard, "hard")];
+        let kinds: Vec<String> =
+            kinds.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind}")).collect();
+        kinds.join(", ")
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Test {
+    quiet: Runs,
+    busy: Runs,
+    seconds: Vec<f64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Table {
+    tests: BTreeMap<String, Test>,
+    /// In the order of the file.
+    commits: Vec<String>,
+    /// Seconds since 1970 of the first and the last run.
+    times: Option<(u64, u64)>,
+}
+
+impl Table {
+    fn of(lines: &str) -> Self {
+        let mut table = Self::default();
+        let mut seen = BTreeSet::new();
+        for run in lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let Some(name) = run["name"].as_str() else { continue };
+            if run["changed"] != false {
+                continue;
+            }
+            let test = table.tests.entry(name.to_owned()).or_default();
+            let runs = if run["beside"].as_u64() == Some(0) { &mut test.quiet } else { &mut test.busy };
+            match run["outcome"].as_str() {
+                Some("passed") => runs.passed += 1,
+                Some("statistical") => runs.statistical += 1,
+                _ => runs.hard += 1,
+            }
+            test.seconds.extend(run["seconds"].as_f64());
+            let commit = run["commit"].as_str().unwrap_or_default();
+            if seen.insert(commit.to_owned()) {
+                table.commits.push(commit.to_owned());
+            }
+            let at = run["at"].as_u64().unwrap_or_default();
+            let (first, last) = table.times.unwrap_or((at, at));
+            table.times = Some((first.min(at), last.max(at)));
+        }
+        table
+    }
+
+    fn sums(&self) -> String {
+        let sum = |of: fn(&Test) -> &Runs| {
+            let mut all = Runs::default();
+            self.tests.values().for_each(|test| all.add(of(test)));
+            all
+        };
+        let said = |place: &str, runs: &Runs| {
+            let failures = if runs.passed == runs.all() { String::new() } else { format!(" ({})", runs.failures()) };
+            format!("{place}: {} of {} runs passed{failures}", runs.passed, runs.all())
+        };
+        format!(
+            "{} tests; {}; {}",
+            self.tests.len(),
+            said("nothing beside them", &sum(|test| &test.quiet)),
+            said("beside busy loops", &sum(|test| &test.busy))
+        )
+    }
+
+    fn document(&self) -> String {
+        let days = self.times.map(|(first, last)| format!("{} to {}", date(first), date(last))).unwrap_or_default();
+        let rows: String = self
+            .tests
+            .iter()
+            .map(|(name, test)| {
+                let (median, longest) = median_and_longest(&test.seconds);
+                let (quiet, busy) = (test.quiet.columns(), test.busy.columns());
+                format!("| `{name}` | {quiet} | {busy} | {median:.1} | {longest:.1} |\n")
+            })
+            .collect();
+        format!(
+            "# Measurements: how steady the live tests are\n\n\
+             Every run of every live test on one machine, the further runs after a failure among them. \"By chance\" is what a \
+             share, a promise or a limit of waiting can do, and is tried again; \"hard\" is everything else\n\
+             ([testing](../design/testing.md)).\n\n\
+             {days}, commits {}: {}.\n\n\
+             ```text\ncargo xtask test                          # or --only NAME, --repeat N NAME\n\
+             cargo xtask test --only :: --beside 2     # beside two busy loops\n\
+             cargo xtask steadiness                    # writes this page\n```\n\n\
+             | test | passed | failed | beside busy loops | failed | median s | longest s |\n|---|---|---|---|---|---|---|\n{rows}",
+            self.commits.join(", "),
+            self.sums(),
+        )
+    }
+}
+
+fn median_and_longest(seconds: &[f64]) -> (f64, f64) {
+    let mut seconds = seconds.to_vec();
+    seconds.sort_by(f64::total_cmp);
+    let at = |index: usize| seconds.get(index).copied().unwrap_or_default();
+    (at(seconds.len() / 2), at(seconds.len().saturating_sub(1)))
+}
+
+/// A day as people write it, of seconds since 1970; the seconds where there is no `date`.
+fn date(seconds: u64) -> String {
+    let at = format!("@{seconds}");
+    command::output(Command::new("date").args(["-u", "-d", &at, "+%F"])).map_or(at, |day| day.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, outcome: &str, beside: u32, changed: bool) -> String {
+        json!({ "at": 86_400 * 365, "commit": "abc", "changed": changed, "beside": beside, "name": name,
+                "outcome": outcome, "seconds": 2.0 })
+        .to_string()
+    }
+
+    #[test]
+    fn runs_are_counted_by_test_and_place_and_those_of_changed_checkouts_are_not() {
+        let lines = [
+            line("a::b", "passed", 0, false),
+            line("a::b", "statistical", 0, false),
+            line("a::b", "hard", 2, false),
+            line("a::b", "hard", 0, true),
+            "torn {".to_owned(),
+        ];
+        let table = Table::of(&lines.join("\n"));
+        let test = &table.tests["a::b"];
+        assert_eq!(test.quiet, Runs { passed: 1, statistical: 1, hard: 0 });
+        assert_eq!(test.busy, Runs { passed: 0, statistical: 0, hard: 1 });
+        let document = table.document();
+        assert!(document.contains("| `a::b` | 1 of 2 | 1 by chance | 0 of 1 | 1 hard | 2.0 | 2.0 |"), "{document}");
+        assert!(document.contains("1971-01-01 to 1971-01-01, commits abc: 1 tests;"), "{document}");
+    }
+
+    #[test]
+    fn a_long_history_loses_its_older_half() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deeper/runs");
+        append(&file, "first").unwrap();
+        let long = "x".repeat(usize::try_from(MAX_BYTES).unwrap() / 2);
+        append(&file, &long).unwrap();
+        append(&file, &long).unwrap();
+        append(&file, "last").unwrap();
+        assert!(std::fs::read_to_string(&file).unwrap().ends_with("\nlast\n"));
+        assert!(!std::fs::read_to_string(&file).unwrap().starts_with("first"));
+        assert!(file.metadata().unwrap().len() < MAX_BYTES);
+    }
+}

@@ -44,7 +44,7 @@ enum Verb {
     Test(test::Arguments),
     /// The endurance tests in their large form, ten times as long as in `test`, and every kernel of the matrix: an hour
     Soak,
-    /// Writes how often each live test has passed on this machine into docs/measurements/steadiness.md
+    /// Writes how often each live test has passed on this machine into docs/measurements/steadiness.csv
     Steadiness,
     /// Measures jitprof beside linux-perf-data, perf and samply, and prints a table
     Bench(bench::Arguments),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo xtask test ─▶ <cache>/jitprof/live-runs.jsonl, a line for each run of a test ─▶ cargo xtask steadiness
-//!                                                                     ─▶ docs/measurements/steadiness.md
+//!                                                                     ─▶ docs/measurements/steadiness.csv
 //! ```
 //!
 //! A clean checkout is thrown away after its run, so that the file is the user's and not the checkout's. Runs of a
@@ -27,8 +27,10 @@ use crate::workspace::Workspace;
 const FILE: &str = "live-runs.jsonl";
 /// Above this size the older half of the file goes: some 100 runs of all tests.
 const MAX_BYTES: u64 = 8 << 20;
+const HEADER: &str = "test,passed,runs,failed by chance,failed hard,passed beside busy loops,runs beside busy loops,\
+                      failed by chance beside busy loops,failed hard beside busy loops,median s,longest s";
 /// Where the table is written to, from the root.
-const DOCUMENT: &str = "docs/measurements/steadiness.md";
+const DOCUMENT: &str = "docs/measurements/steadiness.csv";
 
 /// Where runs are noted.
 pub(super) struct History {
@@ -123,11 +125,9 @@ impl Runs {
         self.hard += other.hard;
     }
 
+    /// How many passed, of how many, and how the others failed.
     fn columns(&self) -> String {
-        match self.all() {
-            0 => "- | -".to_owned(),
-            all => format!("{} of {all} | {}", self.passed, self.failures()),
-        }
+        format!("{},{},{},{}", self.passed, self.all(), self.statistical, self.hard)
     }
 
     fn failures(&self) -> String {
@@ -192,38 +192,24 @@ impl Table {
             let failures = if runs.passed == runs.all() { String::new() } else { format!(" ({})", runs.failures()) };
             format!("{place}: {} of {} runs passed{failures}", runs.passed, runs.all())
         };
+        let days = self.times.map(|(first, last)| format!("{} to {}", date(first), date(last))).unwrap_or_default();
         format!(
-            "{} tests; {}; {}",
+            "{} tests; {}; {}; {days}, commits {}",
             self.tests.len(),
             said("nothing beside them", &sum(|test| &test.quiet)),
-            said("beside busy loops", &sum(|test| &test.busy))
+            said("beside busy loops", &sum(|test| &test.busy)),
+            self.commits.join(" ")
         )
     }
 
+    /// A row for each test.
     fn document(&self) -> String {
-        let days = self.times.map(|(first, last)| format!("{} to {}", date(first), date(last))).unwrap_or_default();
-        let rows: String = self
-            .tests
-            .iter()
-            .map(|(name, test)| {
-                let (median, longest) = median_and_longest(&test.seconds);
-                let (quiet, busy) = (test.quiet.columns(), test.busy.columns());
-                format!("| `{name}` | {quiet} | {busy} | {median:.1} | {longest:.1} |\n")
-            })
-            .collect();
-        format!(
-            "# Measurements: how steady the live tests are\n\n\
-             Every run of every live test on one machine, the further runs after a failure among them. \"By chance\" is what a \
-             share, a promise or a limit of waiting can do, and is tried again; \"hard\" is everything else\n\
-             ([testing](../design/testing.md)).\n\n\
-             {days}, commits {}: {}.\n\n\
-             ```text\ncargo xtask test                          # or --only NAME, --repeat N NAME\n\
-             cargo xtask test --only :: --beside 2     # beside two busy loops\n\
-             cargo xtask steadiness                    # writes this page\n```\n\n\
-             | test | passed | failed | beside busy loops | failed | median s | longest s |\n|---|---|---|---|---|---|---|\n{rows}",
-            self.commits.join(", "),
-            self.sums(),
-        )
+        let row = |(name, test): (&String, &Test)| {
+            let (median, longest) = median_and_longest(&test.seconds);
+            format!("{name},{},{},{median:.1},{longest:.1}\n", test.quiet.columns(), test.busy.columns())
+        };
+        let rows: String = self.tests.iter().map(row).collect();
+        format!("{HEADER}\n{rows}")
     }
 }
 
@@ -264,8 +250,13 @@ mod tests {
         assert_eq!(test.quiet, Runs { passed: 1, statistical: 1, hard: 0 });
         assert_eq!(test.busy, Runs { passed: 0, statistical: 0, hard: 1 });
         let document = table.document();
-        assert!(document.contains("| `a::b` | 1 of 2 | 1 by chance | 0 of 1 | 1 hard | 2.0 | 2.0 |"), "{document}");
-        assert!(document.contains("1971-01-01 to 1971-01-01, commits abc: 1 tests;"), "{document}");
+        assert_eq!(document.lines().nth(1), Some("a::b,1,2,1,0,0,1,0,1,2.0,2.0"));
+        assert_eq!(HEADER.split(',').count(), document.lines().nth(1).unwrap().split(',').count());
+        assert_eq!(
+            table.sums(),
+            "1 tests; nothing beside them: 1 of 2 runs passed (1 by chance); beside busy loops: 0 of 1 runs passed (1 hard); \
+             1971-01-01 to 1971-01-01, commits abc"
+        );
     }
 
     #[test]

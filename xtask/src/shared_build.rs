@@ -77,11 +77,17 @@ impl SharedBuild {
 /// Of what decides what dependencies are compiled to, besides what cargo itself tells apart.
 fn key(workspace: &Workspace) -> Result<u64> {
     let lock_file = workspace.root.join("Cargo.lock");
-    let locked = std::fs::read(&lock_file).with_context(|| format!("cannot read {}", lock_file.display()))?;
+    let locked = std::fs::read_to_string(&lock_file).with_context(|| format!("cannot read {}", lock_file.display()))?;
     let toolchain = command::output(Command::new("rustc").arg("-vV").current_dir(&workspace.root))?;
     let mut hasher = DefaultHasher::new();
-    (locked, toolchain).hash(&mut hasher);
+    (from_elsewhere(&locked), toolchain).hash(&mut hasher);
     Ok(hasher.finish())
+}
+
+/// What a lock file has of packages that are not the workspace's own, which alone have no source: which of the others
+/// those use changes nothing of what these are compiled to.
+fn from_elsewhere(locked: &str) -> Vec<&str> {
+    locked.split("[[package]]").filter(|package| package.contains("\nsource = ")).collect()
 }
 
 /// Where the user keeps what can be made again.
@@ -122,6 +128,20 @@ fn superseded(all: &Path, own: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_workspaces_own_packages_are_no_part_of_what_is_locked() {
+        let lock = |of_own: &str, version: &str| {
+            format!(
+                "version = 4\n\n[[package]]\nname = \"own\"\ndependencies = [{of_own}]\n\n[[package]]\nname = \"a\"\n\
+                 version = \"{version}\"\nsource = \"registry\"\n"
+            )
+        };
+        let (one, more, newer) = (lock("", "1"), lock("\"a\"", "1"), lock("", "2"));
+        assert_eq!(from_elsewhere(&one), from_elsewhere(&more));
+        assert_eq!(from_elsewhere(&one).len(), 1);
+        assert_ne!(from_elsewhere(&one), from_elsewhere(&newer));
+    }
 
     #[test]
     fn a_folder_is_one_runs_at_a_time() {

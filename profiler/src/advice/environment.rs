@@ -1,6 +1,6 @@
 //! Flags that runtimes take from their environment.
 
-use super::flags::marks;
+use super::asked;
 use super::runtime::Runtime;
 
 /// What a variable is for.
@@ -48,9 +48,8 @@ fn flags_in(name: &str, value: &str) -> Option<String> {
     match kind {
         Use::Switch => (!matches!(value, "" | "0" | "false")).then(|| name.to_owned()),
         Use::Options => {
-            let asks = |mark: &&&str| value.contains(**mark);
-            let mut found = runtimes.iter().flat_map(|runtime| marks(*runtime)).filter(asks);
-            found.next().map(|mark| format!("{name}={mark}"))
+            let option = runtimes.iter().find_map(|runtime| asked::in_variable(*runtime, value));
+            option.map(|option| format!("{name}={option}"))
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::environment;
 use super::runtime::{Clues, Detected, Runtime, Version};
+use super::{asked, environment};
 
 /// How to start a runtime so that its code has names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,8 @@ pub fn advise(detected: &Detected, clues: &Clues<'_>) -> Advice {
         _ => sentence(detected),
     };
     let asks = |found: &String| environment::asks(detected.runtime, found);
-    let already_asked = is_asked(detected.runtime, clues.cmdline) || clues.environment.iter().any(asks);
+    let already_asked =
+        asked::on_command_line(detected.runtime, clues.cmdline).is_some() || clues.environment.iter().any(asks);
     Advice { runtime: detected.runtime, action, effect, already_asked }
 }
 
@@ -107,49 +108,6 @@ pub(super) fn advise_interpreter(found: &Detected, clues: &Clues<'_>) -> String 
 /// of its subprocess.py).
 fn is_spawned(clues: &Clues<'_>) -> bool {
     clues.cmdline.iter().any(|argument| argument.contains("multiprocessing."))
-}
-
-/// Whether the command line shows that the runtime was asked already.
-fn is_asked(runtime: Runtime, cmdline: &[String]) -> bool {
-    if runtime == Runtime::CPython {
-        // `perf` alone may be anything; as a value of -X it is the flag.
-        let joined = cmdline.iter().any(|argument| matches!(&**argument, "-Xperf" | "-Xperf_jit"));
-        let mut pairs = cmdline.windows(2);
-        return joined || pairs.any(|pair| pair[0] == "-X" && matches!(&*pair[1], "perf" | "perf_jit"));
-    }
-    let is_mark = |argument: &str| marks(runtime).iter().any(|mark| argument.contains(mark));
-    if matches!(runtime, Runtime::Node | Runtime::Deno | Runtime::V8) {
-        // What stands behind the script is the script's.
-        let options = cmdline.iter().take_while(|argument| !is_script(argument));
-        return options.filter(|argument| argument.starts_with('-')).any(|argument| is_mark(argument));
-    }
-    cmdline.iter().any(|argument| is_mark(argument))
-}
-
-/// Whether V8's embedder takes an argument for what it is to run, or for the end of its options.
-fn is_script(argument: &str) -> bool {
-    const ENDINGS: [&str; 6] = [".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"];
-    argument == "--" || (!argument.starts_with('-') && ENDINGS.iter().any(|ending| argument.ends_with(ending)))
-}
-
-/// Parts of options that make it announce its code.
-pub(super) fn marks(runtime: Runtime) -> &'static [&'static str] {
-    match runtime {
-        // V8 takes - and _ alike.
-        Runtime::Node | Runtime::Deno | Runtime::V8 => {
-            &["--perf-prof", "--perf_prof", "--perf-basic-prof", "--perf_basic_prof"]
-        }
-        Runtime::Jvm => &["libperf-jvmti", "DumpPerfMapAtExit"],
-        Runtime::OpenJ9 => &["+PerfTool"],
-        Runtime::Php => &["opcache.jit_debug"],
-        Runtime::Erlang => &["JPperf"],
-        Runtime::Wasmtime => &["jitdump", "perfmap"],
-        Runtime::Ruby => &["--yjit-perf", "--zjit-perf"],
-        Runtime::Postgres => &["jit_profiling_support"],
-        Runtime::Mono => &["--jitmap", "--jitdump"],
-        Runtime::Qemu => &["-perfmap", "-jitdump"],
-        Runtime::CPython | Runtime::Bun | Runtime::DotNet | Runtime::LuaJit | Runtime::Numba | Runtime::PyPy => &[],
-    }
 }
 
 fn sentence(detected: &Detected) -> (&'static str, &'static str) {

@@ -2,6 +2,7 @@
 //!
 //! Pure: the caller reads `/proc/PID/exe`, `maps`, `cmdline` and `environ` and passes their text.
 
+mod asked;
 mod environment;
 mod flags;
 mod runtime;

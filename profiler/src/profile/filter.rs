@@ -43,10 +43,15 @@ impl Filter {
 
     /// Whether a task passes.
     pub fn passes(&self, task: &Task) -> bool {
-        self.wanted
-            .iter()
-            .all(|(name, values)| label_of(task, name).is_some_and(|has| values.iter().any(|value| *value == *has)))
+        self.wanted.iter().all(|(name, values)| values.iter().any(|value| has(task, name, value)))
     }
+}
+
+/// Whether a task has a value under a name. A process is called as its main thread is, and as its program: from Node 24 on
+/// the main thread is `MainThread`, and who looks for `node` means it.
+fn has(task: &Task, name: &str, value: &str) -> bool {
+    let is_program = || task.labels.get("exe").is_some_and(|exe| exe.rsplit('/').next() == Some(value));
+    label_of(task, name).is_some_and(|has| *has == *value) || (name == "comm" && is_program())
 }
 
 #[cfg(test)]
@@ -73,6 +78,14 @@ mod tests {
         assert!(filter(&[]));
         assert!(filter(&[("pid", "7"), ("comm", "x"), ("comm", "node"), ("thread", "worker")]));
         assert!(!filter(&[("comm", "worker")]));
+        let labels = Arc::new([("comm", "MainThread"), ("exe", "/opt/node-24/bin/node")].into_iter().collect());
+        let task = Task { labels, ..task.clone() };
+        let called = |name: &str| {
+            let mut filter = Filter::default();
+            filter.want("comm", name);
+            filter.passes(&task)
+        };
+        assert!(called("node") && called("MainThread") && !called("/opt/node-24/bin/node") && !called("bin"));
         assert!(!filter(&[("container", "c1"), ("unit", "a.service")]));
     }
 }

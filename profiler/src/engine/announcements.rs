@@ -546,6 +546,8 @@ impl Announcements {
                     map.look_at_buffer(id, via, requests);
                 }
             }
+            // There was no time for it, or its file system holds it up: it is read with the next turn.
+            Err(unread) if unread.why == WhyUnread::Stalled && exit_time.is_none() => {}
             Err(unread) => {
                 requests.remark(format!("perf map of {} cannot be read any more: {}", id.pid, unread.text));
                 requests.output(Output::Close(map.file));

@@ -222,12 +222,14 @@ impl Reader {
         // A process that has changed its user since it was read writes as the user that it is now.
         let now = procfs::status(via).ok().map(|status| [status.effective_uid, status.fs_uid]);
         let users: Vec<u32> = [uid].into_iter().chain(now.into_iter().flatten()).collect();
+        // Before the file: of a process that ends meanwhile it would not be known whose the file is.
+        let started_s = started_s(&procfs::stat(via).map_err(|error| unread_process(&error))?);
         let opened = open_perf_map(via, own_pid, &users).map_err(|error| unread_file(&error))?;
         let TargetFile { file: open, identity, .. } = opened;
         if unless == Some((identity.st_dev, identity.inode)) {
             return Err(Unread { why: WhyUnread::Same, text: String::new() });
         }
-        if is_from_before(identity.changed.0, via) {
+        if is_from_before(identity.changed.0, started_s) {
             let text = format!("/tmp/perf-{own_pid}.map is older than the process {via}");
             let trail = ByteBuf::from(trail_of(&open, identity.len));
             let older = OlderMap { identity: (identity.st_dev, identity.inode), len: identity.len, trail, text };
@@ -235,7 +237,7 @@ impl Reader {
         }
         let made = open.metadata().and_then(|metadata| metadata.created()).ok();
         let made_s = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok()).map(|since| since.as_secs());
-        let is_inherited = made_s.is_some_and(|made| is_from_before(made.cast_signed(), via));
+        let is_inherited = made_s.is_some_and(|made| is_from_before(made.cast_signed(), started_s));
         let opened = Opened { identity, build: None, head: head_of(&open), is_inherited };
         let may_hold = self.waits.may_hold(via, identity.device);
         self.files.insert(file, OpenFile::with_build_id(HeldFile::new(open, may_hold), "", None, None));
@@ -301,11 +303,14 @@ fn is_settled(identity: &FileIdentity) -> bool {
     wall.saturating_sub(identity.changed.0) >= SETTLED_S
 }
 
-/// Whether a file was made, or last changed, before the process started: then by somebody else who had its pid. The time
-/// is in seconds since 1970.
-fn is_from_before(at_s: i64, via: Pid) -> bool {
-    let (Ok(stat), Ok(now)) = (procfs::stat(via), SystemTime::now().duration_since(UNIX_EPOCH)) else { return false };
-    let started_s = now.saturating_sub(stat.age()).as_secs().cast_signed();
+/// When a process started, in seconds since 1970, by the clock as it is set now.
+fn started_s(stat: &procfs::Stat) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(stat.age()).as_secs().cast_signed()
+}
+
+/// Whether a file was made, or last changed, before the process started: then by somebody else who had its pid.
+fn is_from_before(at_s: i64, started_s: i64) -> bool {
     at_s.saturating_add(CLOCK_SLACK_S) < started_s
 }
 
@@ -359,9 +364,9 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let own = FileIdentity::of(&file.metadata().unwrap());
         let pid = Pid(std::process::id());
-        assert!(!is_from_before(own.changed.0, pid));
-        let age = procfs::stat(pid).unwrap().age();
-        assert!(age.as_secs() < 3600, "{age:?}");
-        assert!(is_from_before(own.changed.0 - 3610, pid));
+        let stat = procfs::stat(pid).unwrap();
+        assert!(!is_from_before(own.changed.0, started_s(&stat)));
+        assert!(stat.age().as_secs() < 3600, "{:?}", stat.age());
+        assert!(is_from_before(own.changed.0 - 3610, started_s(&stat)));
     }
 }

@@ -457,6 +457,30 @@ fn a_perf_map_that_cannot_be_read_any_more_is_given_up() {
 }
 
 #[test]
+fn a_perf_map_that_could_not_be_read_in_time_is_read_later() {
+    let mut world = World::new(options());
+    app(&mut world, PID);
+    let path = format!("/tmp/perf-{PID}.map");
+    world.machine.add_file(&path, format!("{JIT:x} 40 listed\n").into_bytes());
+    world.decide = Box::new(|request| match request {
+        Request::Read { .. } => Fate::Stall,
+        _ => Fate::Answer,
+    });
+    world.follow(&[PID]);
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    world.run_for(1500);
+    assert_eq!(world.engine.progress().functions, 0);
+    world.decide = Box::new(|_| Fate::Answer);
+    world.run_for(1500);
+    let at = (world.now.0 - ms(0).0) / MS;
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert!(!account.remarks.iter().any(|remark| remark.contains("cannot be read")), "{:?}", account.remarks);
+    assert_eq!(stack(&world, PID, at), "_start;main;listed");
+}
+
+#[test]
 fn a_process_execs_while_its_dump_is_opened() {
     let mut world = World::new(options());
     app(&mut world, PID);

@@ -1,6 +1,6 @@
 //! Machine code: which function's it is, how far it was optimised, and which functions were inlined where.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jitprof_common::units::Avma;
 use rustc_hash::FxHashMap;
@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use super::functions::{Function, Functions, Identity};
 use super::heap::{Heap, Object};
 use super::layout::small_integer;
+use super::loops::{InLoop, call_of_loop, loops};
 use super::positions::RawPosition;
 use super::{Tier, Unknown};
 use crate::Memory;
@@ -18,6 +19,9 @@ const ALIGNMENT: u64 = 64;
 const MAX_CODE: u64 = 2 << 20;
 /// Bytes of a table of positions.
 pub(super) const MAX_POSITIONS: u32 = 1 << 20;
+/// Bytes of code whose loops are looked for, and what that costs beside reading it.
+const MAX_ANALYSED: u32 = 128 << 10;
+const WORK_OF_ANALYSIS: usize = 16;
 /// Bytes of a function's bytecodes.
 const MAX_BYTECODES: u32 = 1 << 20;
 /// Functions inlined into one, and places at which they are. V8's own limits are some hundred.
@@ -50,6 +54,8 @@ pub(super) struct Optimized {
     pub(super) positions: Box<[u8]>,
     /// Where a function was inlined, and which: `None` for the function itself.
     pub(super) inlining: Inlining,
+    /// Found out when the first sample is taken between two calls.
+    loops: OnceLock<Box<[InLoop]>>,
 }
 
 /// What tells code from other code that was put in its place.
@@ -147,10 +153,38 @@ impl Codes {
             function,
             positions: heap.bytes(positions, MAX_POSITIONS, "table of positions")?.into(),
             inlining: inlining(heap, deopt)?,
+            loops: OnceLock::new(),
         });
         self.make_room(read.positions.len() + INLINING_POSITION * read.inlining.len());
         self.optimized.insert(code.start, Arc::clone(&read));
         Ok(read)
+    }
+
+    /// Where the call returns to that has the position of the smallest loop around an offset within code.
+    pub(super) fn call_of_loop<M: Memory>(
+        &mut self,
+        heap: &Heap<'_, M>,
+        code: CodeObject,
+        compiled: &Optimized,
+        offset: u64,
+    ) -> Result<Option<u32>, Unknown> {
+        if compiled.inlining.is_empty() || code.size > MAX_ANALYSED {
+            return Ok(None);
+        }
+        if let Some(known) = compiled.loops.get() {
+            return Ok(call_of_loop(known, offset));
+        }
+        let mut bytes = vec![0; code.size as usize];
+        heap.work(bytes.len() * WORK_OF_ANALYSIS)?;
+        heap.reader.bytes(Avma(code.start), &mut bytes)?;
+        // Other code may have come meanwhile.
+        let deopt = heap.object(code.object, heap.layout.code.deopt, "deoptimisation data")?;
+        if heap.element(deopt, heap.layout.deopt.optimization_id)? != compiled.depends_on.optimization {
+            return Err(Unknown::Replaced);
+        }
+        let found = compiled.loops.get_or_init(|| loops(&bytes));
+        self.remembered += size_of_val::<[InLoop]>(found);
+        Ok(call_of_loop(found, offset))
     }
 
     /// Bytes that are remembered, nearly.

@@ -15,6 +15,7 @@ mod code;
 mod functions;
 mod heap;
 mod layout;
+mod loops;
 mod positions;
 
 #[cfg(test)]
@@ -30,7 +31,7 @@ pub use functions::Function;
 pub use layout::{Layout, LayoutError, Version};
 
 use crate::{Memory, ReadError, Reader};
-use code::{CodeObject, Codes, bytecodes_of, tier};
+use code::{CodeObject, Codes, Optimized, bytecodes_of, tier};
 use functions::{Functions, Identity, identity};
 use heap::{Heap, Object};
 use layout::small_integer;
@@ -361,18 +362,39 @@ impl<M: Memory> Describer<'_, M> {
                 return Err(Unknown::NoFrame);
             }
         }
-        let outermost = |at| Frame { function: Arc::clone(&compiled.function), at, tier, inlined: false };
-        if !frame.is_call {
-            // The table has the positions of calls. Those before an address within are about something else.
-            return Ok(Described::Functions(vec![outermost(None)]));
+        // The table has the positions of calls. Those before an address within are about something else, but the loop that it
+        // lies in has one.
+        let returns_to = if frame.is_call {
+            Some(offset)
+        } else {
+            self.codes.call_of_loop(&self.heap, code, &compiled, offset)?.map(u64::from)
+        };
+        let mut frames = self.inlined(&compiled, code, tier, returns_to)?;
+        if !frame.is_call
+            && let Some(innermost) = frames.first_mut()
+        {
+            innermost.at = None;
         }
+        Ok(Described::Functions(frames))
+    }
+
+    /// The functions that were inlined at a call, from the inside out, and the code's own; only that if there is no call.
+    fn inlined(
+        &mut self,
+        compiled: &Optimized,
+        code: CodeObject,
+        tier: Tier,
+        returns_to: Option<u64>,
+    ) -> Result<Vec<Frame>, Unknown> {
+        let outermost = |at| Frame { function: Arc::clone(&compiled.function), at, tier, inlined: false };
+        let Some(returns_to) = returns_to else { return Ok(vec![outermost(None)]) };
         self.heap.work(compiled.positions.len())?;
         // A call returns behind itself, and the table has where it begins.
-        let before = i64::try_from(offset).ok().and_then(|offset| offset.checked_sub(1));
+        let before = i64::try_from(returns_to).ok().and_then(|offset| offset.checked_sub(1));
         let Some(mut position) =
             before.and_then(|before| position_at(&compiled.positions, self.heap.layout.steps, before))
         else {
-            return Ok(Described::Functions(vec![outermost(None)]));
+            return Ok(vec![outermost(None)]);
         };
         let mut frames = Vec::new();
         let mut within = usize::MAX;
@@ -391,7 +413,7 @@ impl<M: Memory> Describer<'_, M> {
             position = outer;
         }
         frames.push(outermost(place(&compiled.function, position)));
-        Ok(Described::Functions(frames))
+        Ok(frames)
     }
 
     /// Whether the next instruction returns.

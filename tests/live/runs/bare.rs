@@ -11,7 +11,7 @@ use jitprof_tests::{
 use crate::node::without_maglev_inlining;
 
 /// Samples a second.
-const FREQUENCY: &str = "199";
+const FREQUENCY: &str = "399";
 /// What is promised.
 const PROMISED: f64 = 0.995;
 /// Keeps each function of the target in a frame of its own. It says nothing to a profiler.
@@ -208,8 +208,8 @@ fn node(flags: &[&str], script: &str) -> Result<Command> {
 
 fn record_node(command: Command, scratch: &Scratch) -> Result<Recording> {
     let target = Target::start(command, scratch)?;
-    // V8 optimises what runs in earnest within its first second.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // V8 optimises what runs in earnest within its first second of CPU time.
+    wait_until("V8 to compile", || Ok((target.cpu_ms()? >= 2000).then_some(())))?;
     Jitprof::recording_at(scratch, FREQUENCY, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)
 }
 
@@ -238,6 +238,26 @@ fn a_bare_node_has_the_names_tiers_and_stacks_that_its_flags_would_give() -> Res
         let recording = record_node(node(flags, "burn.js")?, &scratch)?;
         assert_burns_bare(&recording, mark);
     }
+    Ok(())
+}
+
+/// As anybody starts it. TurboFan makes one piece of code of the whole program: nothing but its loops says whose they are.
+#[test]
+fn a_node_that_inlines_has_the_functions_whose_loops_run() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_NODE")?);
+    command.arg(target_file("node/burn.js")?).arg("600");
+    let recording = record_node(command, &scratch)?;
+    assert_bare(&recording);
+    assert_share("leafHot", recording.folded.share("leafHot", "leafCold"), 0.75);
+    let truth = Truth::new(&["outer > middle > leafHot", "outer > sideCold > leafCold"], &[]);
+    let agreement = truth.check(&recording.folded);
+    println!("right {:?} of {}", agreement.right(), recording.folded.total());
+    // Where a loop begins and ends is its caller's.
+    let in_leaves = recording.folded.count(|stack| stack.has("leafHot") || stack.has("leafCold"));
+    let what = "samples in the loops' functions";
+    assert_at_least(what, Share { part: in_leaves, whole: recording.folded.total() }, 0.97);
+    assert_at_least(&format!("right stacks; misses:\n{}", agreement.explanation()), agreement.right(), PROMISED);
     Ok(())
 }
 

@@ -73,6 +73,12 @@ impl Folded {
         Ok(Self { stacks })
     }
 
+    /// The stacks that are meant, and the others.
+    pub fn part(&self, meant: impl FnMut(&Stack) -> bool) -> (Self, Self) {
+        let (meant, others) = self.stacks.iter().cloned().partition(meant);
+        (Self { stacks: meant }, Self { stacks: others })
+    }
+
     /// Samples in all.
     pub fn total(&self) -> u64 {
         self.stacks.iter().map(|stack| stack.count).sum()

@@ -112,8 +112,16 @@ impl<'a> Jitprof<'a> {
     /// # Errors
     /// Like [`Self::record`], or the process does not get that far.
     pub fn record_cpu(self, pid: u32, cpu_s: u64) -> Result<Recording> {
+        self.record_cpu_of(&[pid], cpu_s)
+    }
+
+    /// Like [`Self::record_cpu`] with the CPU time of several processes together.
+    ///
+    /// # Errors
+    /// Like there.
+    pub fn record_cpu_of(self, pids: &[u32], cpu_s: u64) -> Result<Recording> {
         let mut running = self.spawn()?;
-        running.wait_for_samples(pid, cpu_s * 1000)?;
+        running.wait_for_samples_of(pids, cpu_s * 1000)?;
         running.signal(libc::SIGINT)?;
         running.record()
     }
@@ -135,14 +143,23 @@ impl Running<'_> {
     /// # Errors
     /// It ends before, or never gets there.
     pub fn wait_for_samples(&mut self, pid: u32, cpu_ms: u64) -> Result<()> {
+        self.wait_for_samples_of(&[pid], cpu_ms)
+    }
+
+    /// Like [`Self::wait_for_samples`] with the CPU time of several processes together.
+    ///
+    /// # Errors
+    /// Like there.
+    pub fn wait_for_samples_of(&mut self, pids: &[u32], cpu_ms: u64) -> Result<()> {
         wait_until("jitprof to sample", || {
             if let Some(status) = self.child.try_wait()? {
                 bail!("jitprof ended early ({status}): {}", std::fs::read_to_string(&self.stderr).unwrap_or_default());
             }
             Ok(self.samples()?.then_some(()))
         })?;
-        let start = cpu_ms_of(pid)?;
-        wait_until("the target to use CPU time", || Ok((cpu_ms_of(pid)? >= start + cpu_ms).then_some(())))
+        let used = || pids.iter().map(|pid| cpu_ms_of(*pid)).sum::<Result<u64>>();
+        let start = used()?;
+        wait_until("the target to use CPU time", || Ok((used()? >= start + cpu_ms).then_some(())))
     }
 
     /// Its pid.

@@ -109,13 +109,20 @@ impl Target {
     /// # Errors
     /// It has none, or several.
     pub fn only_child(&self) -> Result<u32> {
+        match self.children()?[..] {
+            [child] => Ok(child),
+            ref children => bail!("process {} has not one child but: {children:?}", self.started_pid()),
+        }
+    }
+
+    /// The pids, as we see them, of the children of what was started.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn children(&self) -> Result<Vec<u32>> {
         let pid = self.started_pid();
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-        let mut children = text.split_whitespace();
-        match (children.next(), children.next()) {
-            (Some(child), None) => Ok(child.parse()?),
-            _ => bail!("process {pid} has not one child but: {text:?}"),
-        }
+        text.split_whitespace().map(|child| Ok(child.parse()?)).collect()
     }
 
     /// CPU time that it has used so far, in milliseconds.

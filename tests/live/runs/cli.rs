@@ -251,10 +251,11 @@ fn a_run_that_is_interrupted_at_any_time_ends_with_what_it_says() -> Result<()> 
 #[test]
 fn a_target_that_exits_ends_the_run() -> Result<()> {
     let scratch = Scratch::new()?;
-    let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", "2"]);
-    let target = Target::start(command, &scratch)?;
-    Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record()?.assert_whole();
+    let target = start(&scratch)?;
+    let mut running = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.spawn()?;
+    running.wait_for_samples(target.pid()?, 2000)?;
+    target.signal(libc::SIGTERM)?;
+    running.record()?.assert_whole();
     Ok(())
 }
 
@@ -317,7 +318,7 @@ fn several_processes_are_kept_apart() -> Result<()> {
     let scratch = Scratch::new()?;
     let (first, second) = (start(&scratch)?, start(&scratch)?);
     let pids = format!("{},{}", first.pid()?, second.pid()?);
-    let recording = Jitprof::recording(&scratch, ["--pid", &pids, "-d", "2s"])?.record()?;
+    let recording = Jitprof::recording(&scratch, ["--pid", &pids])?.record_cpu_of(&[first.pid()?, second.pid()?], 3)?;
     recording.assert_whole();
     for target in [&first, &second] {
         let pid = format!("pid-{}", target.pid()?);
@@ -330,7 +331,7 @@ fn several_processes_are_kept_apart() -> Result<()> {
 fn the_whole_machine_includes_the_target() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = start(&scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--all", "-d", "2s"])?.record()?;
+    let recording = Jitprof::recording(&scratch, ["--all"])?.record_cpu(target.pid()?, 2)?;
     let pid = format!("pid-{}", target.pid()?);
     assert!(recording.folded.count(|stack| stack.has(&pid) && stack.has("leaf_hot_g0")) > 0, "with its names");
     assert!(recording.folded.count(|stack| !stack.has(&pid)) > 0, "and others");

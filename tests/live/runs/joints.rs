@@ -168,7 +168,8 @@ fn the_function_that_a_signal_interrupts_is_looked_up_where_it_was() -> Result<(
 fn a_process_means_the_children_that_it_has_already() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = joints(&scratch, &["children", "2"])?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "3s"])?.record()?;
+    let recording =
+        Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu_of(&target.children()?, 3)?;
     let burnt =
         Share { part: recording.folded.count(|stack| stack.has("child_burn")), whole: recording.folded.total() };
     assert_enough("samples", burnt.whole, 500);

@@ -113,9 +113,10 @@ fn functions_that_come_and_go_at_the_same_addresses_keep_their_names() -> Result
     let of_code = |stack: &Stack| stack.has_prefix("(anonymous");
     let part = folded.count(|stack| of_code(stack) && !stack.is_cut());
     let whole = folded.count(of_code);
-    let refused = recording.number("/deferred/refused_by_rate");
+    let refused = recording.number("/deferred/refused_by_rate").min(whole - part);
     println!("{part} of {whole} complete, {counted} too new, {refused} snapshots refused");
-    assert_at_least("complete stacks", Share { part: part + refused.min(whole - part), whole }, 0.995);
+    assert_at_least("complete stacks", Share { part: part + refused, whole }, 0.995);
+    assert_at_least("stacks whose copies had room", Share { part: whole - refused, whole }, 0.9);
     assert!(recording.number("/deferred/snapshots") * 2 > whole, "samples bring what they can be finished from");
     Ok(())
 }

@@ -32,7 +32,7 @@ fn record_script(script: &str, jit: &str, debug: Option<&str>) -> Result<Recordi
     let target = Target::start(command, &scratch)?;
     let recording = match script {
         // The master sleeps.
-        PREFORK => Jitprof::recording(&scratch, ["--pid", target.said("pid")?, "-d", "4s"])?.record(),
+        PREFORK => Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu_of(&target.children()?, 6),
         _ => Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3),
     };
     // PHP writes to /tmp, whatever is asked for.

@@ -198,7 +198,7 @@ impl Account {
             write!(f, "; {} by the runtime's own tables", self.jit.named.runtime)?;
         }
         if self.jit.unconfirmed > 0 {
-            write!(f, " ({} not looked at again after the sample)", self.jit.unconfirmed)?;
+            write!(f, "; {} by what was not read again after the sample", self.jit.unconfirmed)?;
         }
         for (reason, count) in &self.jit.unnamed {
             write!(f, "; {count} unnamed: {reason}")?;

@@ -110,7 +110,8 @@ pub struct JitFrames {
     pub named: NamedBy,
     /// Of the named: announced only after the sample, by at most a tick.
     pub named_late: u64,
-    /// Of those named by the runtime's own tables: not looked at again after the sample.
+    /// Of the named: what names them, the runtime's own tables or a dump that it writes in blocks, was not read again after
+    /// the sample. Other code may have taken the place by then.
     pub unconfirmed: u64,
     /// Of those named by the runtime's own tables: without the functions that were inlined there, and without a line, by
     /// reason.

@@ -190,6 +190,11 @@ impl Announcements {
         read.map(Dump::known_until).min()
     }
 
+    /// Whether what runs now may have announced something before `time` that cannot be read yet.
+    pub(super) fn may_lack_before(&self, time: MonoNs) -> bool {
+        self.dumps.iter().filter_map(Dump::may_lack_from).any(|from| from <= time)
+    }
+
     /// Where a dump is mapped that is being opened.
     pub(super) fn place_of(&self, file: FileId) -> Option<Avma> {
         self.opening.iter().find(|opening| opening.file == file).map(|opening| opening.place.start)

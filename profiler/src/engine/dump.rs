@@ -11,7 +11,7 @@ use crate::account::DumpAccount;
 use crate::engine::announcements::{DumpId, ReadContext};
 use crate::engine::border::{Opened, Output, Request, Unread, WhyUnread};
 use crate::engine::requests::{Purpose, Requests};
-use crate::peek::{DumpEnd, Peek, Sight};
+use crate::peek::{DumpEnd, Peek, Sight, is_block_buffered};
 use crate::process::open::{FileId, FileIdentity};
 use crate::process::{Device, ProcessId};
 
@@ -145,6 +145,12 @@ impl Dump {
     /// Every record up to this time has been read.
     pub(super) fn known_until(&self) -> MonoNs {
         self.known_until
+    }
+
+    /// From when on there may be records that its writer has not written yet and that could not be read from its buffer.
+    pub(super) fn may_lack_from(&self) -> Option<MonoNs> {
+        let may_come = !self.is_done() && !self.stream.is_complete() && is_block_buffered(self.stream.file_len());
+        may_come.then_some(self.known_until)
     }
 
     /// When it last brought something.

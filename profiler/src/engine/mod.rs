@@ -118,6 +118,8 @@ const QUIET_TICK: Duration = Duration::from_millis(400);
 const MAX_FREQUENCIES: usize = 256;
 /// How long a tick waits for what it has asked to be read before it resolves what it can.
 const READ_PATIENCE: Duration = Duration::from_millis(50);
+/// How long the end of a run waits for records that a runtime keeps in a buffer which cannot be read.
+const UNWRITTEN_LIMIT: Duration = Duration::from_secs(1);
 /// Between looks for perf maps, stalled files and old code.
 const SLOW_NS: u64 = 1_000_000_000;
 
@@ -152,8 +154,8 @@ pub struct Announced {
 enum Stage {
     /// It goes on.
     Running,
-    /// What is announced is read to its end, until then at most.
-    LastReads { until: MonoNs, names_limit: Duration },
+    /// What is announced is read to its end, until then at most; what is announced but not written yet is waited for.
+    LastReads { until: MonoNs, unwritten_until: MonoNs, names_limit: Duration },
     /// Names are waited for, until then at most.
     LastNames { until: MonoNs },
     /// Everything is resolved, and the last counts are waited for.
@@ -876,7 +878,9 @@ impl Engine {
 
     fn finish(&mut self, read_limit: Duration, names_limit: Duration, duration: Duration) {
         self.duration = duration;
-        self.stage = Stage::LastReads { until: self.requests.now.after(read_limit), names_limit };
+        let now = self.requests.now;
+        let (until, unwritten_until) = (now.after(read_limit), now.after(read_limit.min(UNWRITTEN_LIMIT)));
+        self.stage = Stage::LastReads { until, unwritten_until, names_limit };
         self.tracking.poll_announcements_to_the_end(&mut self.requests);
         self.tracking.poll_tables(true, &mut self.requests);
         self.tracking.poll_frames(true, &mut self.requests);
@@ -888,9 +892,13 @@ impl Engine {
         let now = self.requests.now;
         match self.stage {
             Stage::Running | Stage::LastCounts | Stage::Over => {}
-            Stage::LastReads { until, names_limit } => {
+            Stage::LastReads { until, unwritten_until, names_limit } => {
                 let waiting = self.requests.is_reading() || self.tracking.processes.arriving() > 0;
                 if waiting && now < until {
+                    return;
+                }
+                // They are looked for with each tick.
+                if now < unwritten_until && self.tracking.processes.iter().any(Process::may_lack_names) {
                     return;
                 }
                 if now < until {

@@ -146,6 +146,11 @@ impl Queue {
         self.iter().map(|sample| sample.time).min()
     }
 
+    /// When the newest one was taken.
+    pub(super) fn newest(&self) -> Option<MonoNs> {
+        self.iter().map(|sample| sample.time).max()
+    }
+
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pending> {
         self.samples.iter().chain(&self.unnamed)

@@ -196,6 +196,11 @@ impl Process {
         leader.or_else(|| self.known_program().map(|program| program.comm.clone())).unwrap_or_default()
     }
 
+    /// Whether a sample waits for records that may be there, but cannot be read yet.
+    pub(super) fn may_lack_names(&self) -> bool {
+        self.queue.newest().is_some_and(|newest| self.announcements.may_lack_before(newest))
+    }
+
     /// Counts what named the frames of a sample.
     pub(super) fn note_naming(&mut self, sample: &Anonymous) {
         let Naming { named, unnamed, in_files } = &mut self.naming;

@@ -319,6 +319,9 @@ impl Resolver {
         let described = process.frames.get(&sample.asked, index, time);
         let place = Place::of(process, pc, time);
         let is_dumped = matches!(&place, Place::Announced { hit, .. } if is_of_dump(hit));
+        // The code may be another's by then: what the runtime says itself comes before an older record.
+        let may_be_older = is_dumped && process.announcements.may_lack_before(time);
+        let is_dumped = is_dumped && !may_be_older;
         let is_listed = matches!(&place, Place::Announced { hit, .. } if hit.number() > 0);
         if let Some(Known::Functions(functions)) = described.as_ref().filter(|_| !is_listed && !is_dumped) {
             if let Some(verified) = &mut of.account.verified {
@@ -345,10 +348,12 @@ impl Resolver {
                 if let Some(verified) = &mut of.account.verified {
                     match &described {
                         Some(known) if is_dumped => verify_asked(process, &hit, (addr, known), verified),
+                        _ if may_be_older => verified.only_announced += 1,
                         _ => verify(process, &hit, (addr, time), verified),
                     }
                 }
-                of.account.jit.unconfirmed += u64::from(by_tables && process.tables.is_unconfirmed(time));
+                let is_unconfirmed = may_be_older || (by_tables && process.tables.is_unconfirmed(time));
+                of.account.jit.unconfirmed += u64::from(is_unconfirmed);
                 let address = self.address(&hit, is_innermost.then_some(addr), of.account);
                 if let Some(Known::Functions(functions)) = described.as_ref().filter(|_| is_listed) {
                     self.anonymous.described += 1;

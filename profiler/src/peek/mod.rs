@@ -318,6 +318,6 @@ impl Peek {
 
 /// Producers that write without a buffer leave lengths that are no multiple of any block; searching their memory
 /// would be in vain.
-fn is_block_buffered(file_len: u64) -> bool {
+pub(crate) fn is_block_buffered(file_len: u64) -> bool {
     file_len.is_multiple_of(512)
 }

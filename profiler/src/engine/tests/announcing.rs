@@ -1,8 +1,10 @@
 //! How generated code gets its names: over dumps, perf maps, the runtime's buffer, fork, exec and reuse of addresses.
 
+use std::time::Duration;
+
 use super::stories::*;
 use crate::engine::Input;
-use crate::engine::border::{Request, Ticks, WhyUnread};
+use crate::engine::border::{Order, Request, Ticks, WhyUnread};
 use crate::engine::world::machine::{Age, file_mapping, memory_mapping};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
 use jitprof_common::row::CfaKind;
@@ -33,6 +35,70 @@ fn a_function_is_announced_after_its_sample() {
     assert_eq!((account.jit.named.jitdump, account.stacks.complete), (1, 1));
     let source = &account.sources[0];
     assert_eq!((source.pid, source.functions, source.dumps.len()), (PID, 2, 1));
+}
+
+/// Announces a function in a dump that is written in blocks: the file ends with one.
+fn announce_in_blocks(world: &mut World, (start, name): (u64, &str)) {
+    let len = world.machine.file_mut(&dump_path(PID)).unwrap().bytes.len();
+    let record = (64..).map(|size| record(PID, world.now, (start, size, name)));
+    let whole = record.into_iter().find(|record| (len + record.len()).is_multiple_of(512));
+    world.machine.append(&dump_path(PID), &whole.unwrap());
+}
+
+/// A sample in code that has been replaced, which the runtime has not written when the run is told to end. When the new
+/// code was announced, and when it was sampled.
+fn run_that_ends_before_a_block(world: &mut World) -> (MonoNs, u64) {
+    runtime(world, PID);
+    world.run_for(100);
+    announce_in_blocks(world, (JIT, "old"));
+    world.run_for(300);
+    let announced = world.now;
+    world.now = MonoNs(announced.0 + MS);
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    let at = (world.now.0 - ms(0).0) / MS;
+    let limit = Duration::from_secs(10);
+    world.order(Order::Finish { read_limit: limit, names_limit: limit, duration: limit });
+    world.run_for(300);
+    (announced, at)
+}
+
+#[test]
+fn what_is_announced_but_not_written_when_a_run_ends_is_waited_for() {
+    let mut world = World::new(options());
+    let (announced, at) = run_that_ends_before_a_block(&mut world);
+    assert!(world.recorded.is_none(), "the block is waited for");
+    world.machine.append(&dump_path(PID), &record(PID, announced, (JIT, 64, "new")));
+    world.run_for(300);
+    let account = world.recorded.as_ref().expect("the run has ended").account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;new");
+    assert_eq!((account.jit.named.jitdump, account.jit.unconfirmed), (1, 0));
+}
+
+#[test]
+fn what_is_never_written_is_waited_for_a_second_and_what_is_named_otherwise_is_counted() {
+    let mut world = World::new(options());
+    let (_, at) = run_that_ends_before_a_block(&mut world);
+    world.run_for(600);
+    assert!(world.recorded.is_none(), "the block is waited for");
+    world.run_for(300);
+    let account = world.recorded.as_ref().expect("the run has ended").account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;old");
+    assert_eq!((account.jit.named.jitdump, account.jit.unconfirmed), (1, 1));
+}
+
+#[test]
+fn a_dump_that_is_written_record_by_record_is_not_waited_for() {
+    let mut world = World::new(options());
+    runtime(&mut world, PID);
+    world.run_for(100);
+    announce(&mut world, PID, (JIT, 64, "old"));
+    world.run_for(300);
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    let limit = Duration::from_secs(10);
+    world.order(Order::Finish { read_limit: limit, names_limit: limit, duration: limit });
+    world.run_for(200);
+    let account = world.recorded.as_ref().expect("the run has ended").account.clone();
+    assert_eq!((account.jit.named.jitdump, account.jit.unconfirmed), (1, 0));
 }
 
 #[test]

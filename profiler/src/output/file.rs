@@ -8,7 +8,8 @@
 //!
 //! An output path that is a FIFO or a character device (`/dev/null`, `/dev/tty`) is written directly; renaming over it
 //! would, as root, replace the device. A FIFO that somebody else has put there is refused. Names of jitprof's own
-//! descriptors (`/dev/stdout`, a shell's `>(…)`) are links that nobody can have planted.
+//! descriptors (`/dev/stdout`, a shell's `>(…)`) are links that nobody can have planted, and a link of one's own that leads to
+//! a FIFO of one's own is followed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -41,6 +42,8 @@ enum Existing {
     Replaceable,
     /// A FIFO or a character device.
     Direct,
+    /// An own link to an own FIFO.
+    LinkToFifo,
     /// A descriptor that jitprof was started with.
     Own,
 }
@@ -96,7 +99,7 @@ pub fn check_writable(destination: &Destination) -> Result<(), OutputError> {
     };
     match existing(path)? {
         Existing::Replaceable => TemporaryFile::create(path).map(drop),
-        Existing::Direct | Existing::Own => Ok(()),
+        Existing::Direct | Existing::LinkToFifo | Existing::Own => Ok(()),
     }
 }
 
@@ -125,6 +128,15 @@ fn write_path(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<(), Outp
             let device = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
             buffered(device, write)
         }
+        Existing::LinkToFifo => {
+            // Where the link leads may have changed since it was looked at; opening alone changes nothing there.
+            let fifo = OpenOptions::new().write(true).open(path)?;
+            let metadata = fifo.metadata()?;
+            if !metadata.file_type().is_fifo() || !is_own(&metadata) {
+                return Err(linked(path));
+            }
+            buffered(fifo, write)
+        }
         Existing::Own => buffered(OpenOptions::new().append(true).open(path)?, write),
         Existing::Replaceable => {
             let temporary = TemporaryFile::create(path)?;
@@ -144,6 +156,16 @@ fn buffered<W: Write>(
     Ok(())
 }
 
+/// Whether a file is root's or the user's own.
+fn is_own(metadata: &fs::Metadata) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
+}
+
+fn linked(path: &Path) -> OutputError {
+    let advice = "name the file itself, or - for stdout";
+    OutputError::WrongKind { path: path.to_owned(), what: "a symbolic link, which is not followed", advice }
+}
+
 fn existing(path: &Path) -> Result<Existing, OutputError> {
     if own_descriptor(path).is_some() {
         return match fs::metadata(path) {
@@ -160,17 +182,17 @@ fn existing(path: &Path) -> Result<Existing, OutputError> {
     };
     let wrong = |what, advice| Err(OutputError::WrongKind { path: path.to_owned(), what, advice });
     let kind = metadata.file_type();
-    let is_own = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
     if kind.is_file() {
         Ok(Existing::Replaceable)
-    } else if kind.is_fifo() && !is_own {
+    } else if kind.is_fifo() && !is_own(&metadata) {
         wrong("a FIFO of another user, who would read the profile", "remove it, or name another file")
     } else if kind.is_fifo() || kind.is_char_device() {
         Ok(Existing::Direct)
     } else if kind.is_dir() {
         wrong("a directory", "name a file in it")
     } else if kind.is_symlink() {
-        wrong("a symbolic link, which is not followed", "name the file itself, or - for stdout")
+        let leads_to = fs::metadata(path).ok().filter(|fifo| fifo.file_type().is_fifo() && is_own(fifo));
+        leads_to.filter(|_| is_own(&metadata)).map_or_else(|| Err(linked(path)), |_| Ok(Existing::LinkToFifo))
     } else {
         wrong("a socket or a block device", "name a file")
     }

@@ -98,6 +98,20 @@ fn a_symbolic_link_is_not_followed() {
 }
 
 #[test]
+fn an_own_link_to_an_own_fifo_is_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (fifo, link) = (directory.path().join("fifo"), directory.path().join("out.svg"));
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600), 0)
+        .unwrap();
+    symlink(&fifo, &link).unwrap();
+    check_writable(&Destination::File(link.clone())).unwrap();
+    let reader = std::thread::spawn(move || fs::read_to_string(fifo).unwrap());
+    write_text(&link, "ours").unwrap();
+    assert_eq!(reader.join().unwrap(), "ours");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}
+
+#[test]
 fn own_descriptors_are_written_under_any_of_their_names() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&writer);

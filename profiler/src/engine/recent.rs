@@ -4,6 +4,9 @@
 //! The kernel's event tells device, inode and generation. What it does not tell is whether the file was written over in
 //! its place since. So a look holds for two seconds, and only if the file had not changed for a minute before: what is
 //! replaced in the usual way has another inode, or the same with another generation.
+//!
+//! On btrfs and overlayfs the event's device is not that of stat(2): subvolumes and snapshots share device, inodes and
+//! generations there, so that such a file is looked at each time.
 
 use std::collections::HashMap;
 
@@ -29,7 +32,7 @@ impl Recent {
 
     /// A mapping's file was looked at, and had not been changed for long.
     pub(super) fn add(&mut self, mapping: &Mapping, identity: FileIdentity, now: MonoNs) {
-        let Some(key) = key(mapping) else { return };
+        let Some(key) = key(mapping).filter(|_| mapping.device == identity.device) else { return };
         if self.0.len() >= MAX_RECENT {
             self.0.clear();
         }
@@ -75,6 +78,14 @@ mod tests {
         assert_eq!(recent.get(&mapping(7, Some(2)), MonoNs(10)), None, "the inode was used again");
         assert_eq!(recent.get(&mapping(8, Some(1)), MonoNs(10)), None);
         assert_eq!(recent.get(&mapping(7, None), MonoNs(10)), None);
+    }
+
+    #[test]
+    fn a_look_at_a_file_that_other_subvolumes_have_under_its_numbers_does_not_hold() {
+        let mut recent = Recent::default();
+        let of_subvolume = Device { major: 0, minor: 42 };
+        recent.add(&mapping(7, Some(1)), FileIdentity { device: of_subvolume, ..identity() }, MonoNs(10));
+        assert_eq!(recent.get(&mapping(7, Some(1)), MonoNs(10)), None);
     }
 
     #[test]

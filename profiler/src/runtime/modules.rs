@@ -16,6 +16,9 @@ use crate::process::{Mapping, MappingKind, procfs};
 const MAX_MODULES: usize = 256;
 /// Bytes of a table of symbols, or of its names; those of a large LLVM have 20 MB.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
+/// Bytes of tables after which no further file is read in one look at a process: the next look goes on, as what was read is
+/// remembered. Programs with their debug information have some 100 MB.
+const MAX_READ_BYTES: u64 = 256 << 20;
 /// Bytes of an entry of a table of symbols.
 const SYMBOL_BYTES: usize = 24;
 /// Symbols of one file that are kept; HotSpot has about 40 of them, V8 some 700.
@@ -44,6 +47,8 @@ const OF_V8: &str = "v8dbg_";
 struct FileSymbols {
     code: Vec<jitprof_unwind::elf::Segment>,
     symbols: HashMap<String, u64>,
+    /// Bytes that were read for them.
+    read: u64,
 }
 
 /// The symbols of files that were looked at before.
@@ -58,7 +63,11 @@ pub(super) struct Module {
 }
 
 /// All of them.
-pub(super) struct Modules(Vec<Module>);
+pub(super) struct Modules {
+    found: Vec<Module>,
+    /// Whether files were left for the next look.
+    is_partial: bool,
+}
 
 impl Symbols for Module {
     fn address_of(&self, name: &str) -> Option<Avma> {
@@ -69,7 +78,8 @@ impl Symbols for Module {
 impl Modules {
     /// Of a process as it is now. Files on file systems that may not answer are left out.
     pub(super) fn of(via: Pid, known: &KnownFiles, waits: &Waits) -> Self {
-        let Ok(maps) = procfs::maps(via) else { return Self(Vec::new()) };
+        let Ok(maps) = procfs::maps(via) else { return Self { found: Vec::new(), is_partial: false } };
+        let mut read = 0;
         let mut seen = HashSet::new();
         let is_code = |mapping: &&Mapping| mapping.prot.execute && mapping.kind == MappingKind::File;
         let files = maps.mappings.iter().filter(is_code);
@@ -80,34 +90,45 @@ impl Modules {
                 return None;
             }
             let opened = open_mapping(via, &place).ok()?;
-            let file = known.symbols_of(opened.identity, &opened.file);
+            let file = known.symbols_of(opened.identity, &opened.file, &mut read)?;
             if file.symbols.is_empty() {
                 return None;
             }
             let svma = svma_of_mapping(&file.code, mapping.file_offset.0)?;
             Some(Module { file, bias: mapping.start.0.wrapping_sub(svma) })
         });
-        Self(modules.collect())
+        let found = modules.collect();
+        Self { found, is_partial: read >= MAX_READ_BYTES }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Module> {
-        self.0.iter()
+        self.found.iter()
+    }
+
+    /// Whether there may be files that no look has come to yet.
+    pub(super) fn is_partial(&self) -> bool {
+        self.is_partial
     }
 }
 
 impl KnownFiles {
-    fn symbols_of(&self, identity: FileIdentity, file: &File) -> Arc<FileSymbols> {
+    /// `None` if it has to be read, and too much has been: `read` is how much.
+    fn symbols_of(&self, identity: FileIdentity, file: &File, read: &mut u64) -> Option<Arc<FileSymbols>> {
         let known = |files: &HashMap<FileIdentity, Arc<FileSymbols>>| files.get(&identity).cloned();
         if let Some(found) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return found;
+            return Some(found);
         }
-        let read = Arc::new(FileSymbols::read(&Source::File(file)));
+        if *read >= MAX_READ_BYTES {
+            return None;
+        }
+        let symbols = Arc::new(FileSymbols::read(&Source::File(file)));
+        *read += symbols.read;
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if files.len() >= MAX_FILES {
             files.clear();
         }
-        files.insert(identity, Arc::clone(&read));
-        read
+        files.insert(identity, Arc::clone(&symbols));
+        Some(symbols)
     }
 }
 
@@ -115,7 +136,7 @@ impl FileSymbols {
     /// Of what is no ELF file there are none.
     fn read(source: &Source<'_>) -> Self {
         let Ok(layout) = Layout::read(source) else { return Self::default() };
-        let mut found = Self { code: layout.code(), symbols: HashMap::new() };
+        let mut found = Self { code: layout.code(), ..Self::default() };
         for kind in [SHT_DYNSYM, SHT_SYMTAB] {
             // V8's own code has names in the second only.
             let is_enough = !found.symbols.is_empty() && !found.symbols.keys().any(|name| name.starts_with(OF_V8));
@@ -123,6 +144,7 @@ impl FileSymbols {
             let Some((table, names)) = table.and_then(|table| Some((table, layout.linked(table)?))) else { continue };
             let contents = |section| source.contents(section, MAX_TABLE_BYTES).unwrap_or_default();
             let (table, names) = (contents(table), contents(names));
+            found.read += (table.len() + names.len()) as u64;
             // Most files have none, and need not be searched symbol by symbol.
             if WANTED.iter().any(|wanted| memchr::memmem::find(&names, wanted).is_some()) {
                 found.symbols.extend(wanted(&table, &names));
@@ -176,6 +198,23 @@ mod tests {
         let found = wanted(&symbols.concat(), names);
         let expected = [("gHotSpotVMStructs", 0x1000), ("__jit_debug_descriptor", 0x3000)];
         assert_eq!(found, expected.map(|(name, address)| (name.to_owned(), address)).into());
+    }
+
+    #[test]
+    fn a_look_reads_so_much_and_the_next_one_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("libruntime.so");
+        let mut command = std::process::Command::new("cc");
+        command.args(["-shared", "-nostdlib", "-x", "c", "-o"]).arg(&path).arg("/dev/null");
+        assert!(command.status().expect("rustc links this test with cc, so it can be run").success());
+        let (file, known) = (File::open(&path).unwrap(), KnownFiles::default());
+        let identity = FileIdentity::of(&file.metadata().unwrap());
+        let mut read = MAX_READ_BYTES;
+        assert!(known.symbols_of(identity, &file, &mut read).is_none());
+        read = MAX_READ_BYTES - 1;
+        assert!(known.symbols_of(identity, &file, &mut read).is_some());
+        assert!(read > MAX_READ_BYTES, "its tables count");
+        assert!(known.symbols_of(identity, &file, &mut read).is_some(), "it is known by now");
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub(crate) struct Arguments {
     /// Keep N CPUs busy beside the live tests: what passes only on a quiet machine is found
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["kernel", "no_live"])]
     beside: u32,
+    /// Run N live tests at a time where they bear it: those that record processes of their own only
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["kernel", "no_live", "repeat"])]
+    jobs: usize,
 }
 
 /// What a command line asks of the live tests alone.
@@ -128,7 +131,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     if let Some(wanted) = arguments.live_only(workspace)? {
         summary.run("build", || build_all(workspace));
         if summary.passed("build") {
-            live(workspace, arguments.beside, &mut skips, Some(&wanted), &mut summary);
+            live(workspace, (arguments.beside, arguments.jobs), &mut skips, Some(&wanted), &mut summary);
         }
         return verdict(workspace, &summary);
     }
@@ -146,7 +149,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     } else if !summary.passed("build") {
         summary.run(LIVE, || bail!("there is no binary to test, because `build` did not pass"));
     } else {
-        live(workspace, arguments.beside, &mut skips, None, &mut summary);
+        live(workspace, (arguments.beside, arguments.jobs), &mut skips, None, &mut summary);
     }
     // Last: a machine that emulates two others is none for live tests.
     match kernels {
@@ -168,7 +171,7 @@ pub(crate) fn soak(workspace: &Workspace) -> Result<()> {
     let mut summary = Summary::default();
     summary.run("build", || build_all(workspace));
     if summary.passed("build") {
-        live(workspace, 0, &mut Vec::new(), Some(&LiveOnly::Soak), &mut summary);
+        live(workspace, (0, 1), &mut Vec::new(), Some(&LiveOnly::Soak), &mut summary);
         try_kernels(workspace, &matrix::select(&["all".to_owned()])?, &mut summary);
     }
     verdict(workspace, &summary)
@@ -265,7 +268,13 @@ fn build_all(workspace: &Workspace) -> Result<String> {
 }
 
 /// Prepares the runtimes, then runs the live tests that are not skipped, or those that are asked for.
-fn live(workspace: &Workspace, beside: u32, skips: &mut Vec<Skip>, only: Option<&LiveOnly>, summary: &mut Summary) {
+fn live(
+    workspace: &Workspace,
+    (beside, jobs): (u32, usize),
+    skips: &mut Vec<Skip>,
+    only: Option<&LiveOnly>,
+    summary: &mut Summary,
+) {
     let mut variables = vec![
         ("JITPROF_BIN", workspace.target.join("release/jitprof").into()),
         ("JITPROF_AGENT", workspace.target.join("release/libjitprof_agent.so").into()),
@@ -294,7 +303,7 @@ fn live(workspace: &Workspace, beside: u32, skips: &mut Vec<Skip>, only: Option<
         }
         summary.run("archive-faults", || archive_faults(workspace));
     }
-    let tests = match Live::build(workspace, beside) {
+    let tests = match Live::build(workspace, beside, jobs) {
         Ok(tests) => tests,
         Err(error) => return summary.run(LIVE, || Err(error)),
     };

@@ -8,6 +8,8 @@
 //!                      ─▶ the user's cache, over all checkouts                       history.rs
 //! ```
 //!
+//! Some may run beside each other (`--jobs`): those that record processes of their own and look at nothing else.
+//!
 //! A failure is [hard](Class::Hard) unless the harness says that chance can cause it: then both of two further runs have
 //! to pass, and the test is called unsteady by name. A real defect fails three times.
 
@@ -20,6 +22,7 @@ mod results;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -64,6 +67,28 @@ const SHOWN_SLOWEST: usize = 8;
 const MAX_UNSTEADY: usize = 3;
 /// With more failures by chance than this, the run has failed whatever further runs show.
 const MAX_TRIED_AGAIN: usize = 8;
+
+/// Beginnings of the names of tests that may run beside each other: they choose their processes, and neither what they
+/// cost nor what the whole machine does is looked at.
+const TOGETHER: [&str; 17] = [
+    "bare::",
+    "captures::",
+    "erlang::",
+    "frames::",
+    "gsym::",
+    "jit_api::",
+    "jitdemo::",
+    "jitdump::",
+    "joints::",
+    "node::",
+    "onednn::",
+    "php::",
+    "python::",
+    "trace::",
+    "unwind_info::",
+    "verifying::",
+    "wasmtime::",
+];
 
 /// Which tests are run, and how.
 #[derive(Clone, Debug, Default)]
@@ -115,15 +140,17 @@ pub(super) struct Live<'a> {
     binary: PathBuf,
     /// The names of all tests in it.
     pub(super) names: Vec<String>,
-    place: Place,
+    /// One for each test that runs at a time.
+    places: Vec<Place>,
     history: History,
     /// What runs beside them, until they have ended.
     _beside: BusyLoops,
 }
 
 impl<'a> Live<'a> {
-    /// Builds them, runs the harness's own tests, lists what there is, and starts busy loops beside what will run.
-    pub(super) fn build(workspace: &'a Workspace, beside: u32) -> Result<Self> {
+    /// Builds them, runs the harness's own tests, lists what there is, and starts busy loops beside what will run: `jobs` at
+    /// a time, where that is possible.
+    pub(super) fn build(workspace: &'a Workspace, beside: u32, jobs: usize) -> Result<Self> {
         command::progress("building the live tests");
         command::run_tests(workspace.cargo().args(["test", "--package", "jitprof-tests", "--lib"]))?;
         let mut cargo = workspace.cargo();
@@ -136,11 +163,13 @@ impl<'a> Live<'a> {
         if let Some(gone) = SMOKE.iter().find(|smoke| !names.iter().any(|name| name == *smoke)) {
             bail!("the first tests of a run are listed in xtask/src/test/live.rs, and there is no {gone}");
         }
+        let root = root()?;
+        let places = (0..jobs.max(1)).map(|job| Place::new(workspace, root, job)).collect::<Result<_>>()?;
         Ok(Self {
             workspace,
             binary,
             names,
-            place: Place::new(workspace, root()?)?,
+            places,
             history: History::of(workspace, beside),
             _beside: BusyLoops::start(beside)?,
         })
@@ -161,20 +190,30 @@ impl<'a> Live<'a> {
             bail!("no live test is left to run; say `--skip live=REASON` if that is meant");
         }
         let mut results = Results::begin(self.workspace)?;
-        let mut by_chance = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            let ran = self.run_one(variables, name, &format!("{}/{}", index + 1, names.len()), wanted.is_soak)?;
-            if ran.failure.as_ref().is_some_and(|failure| failure.class == Class::Statistical) {
-                by_chance.push((results.tests.len(), *name));
-            }
-            results.add(Tested::of(name, ran))?;
+        let count = names.len();
+        let bears_others = |name: &&str| TOGETHER.iter().any(|together| name.starts_with(together));
+        let (together, alone): (Vec<&str>, Vec<&str>) =
+            names.into_iter().partition(|name| self.places.len() > 1 && bears_others(name));
+        self.run_together(variables, &together, wanted.is_soak, |index, name, ran| {
+            eprint!("live {:>7}  {name} … ", format!("{}/{count}", index + 1));
+            self.tell(name, &ran, wanted.is_soak);
+            results.add(Tested::of(name, ran))
+        })?;
+        for (index, name) in alone.iter().enumerate() {
+            let number = format!("{}/{count}", together.len() + index + 1);
+            results.add(Tested::of(name, self.run_one(variables, name, &number, wanted.is_soak)?))?;
+        }
+        let is_chance = |test: &Tested| test.ran.failure.as_ref().is_some_and(|one| one.class == Class::Statistical);
+        let mut by_chance: Vec<(usize, String)> = Vec::new();
+        for (index, test) in results.tests.iter().enumerate().filter(|(_, test)| is_chance(test)) {
+            by_chance.push((index, test.name.clone()));
         }
         if by_chance.len() > MAX_TRIED_AGAIN {
             eprintln!("    {} tests failed as chance may do it: too many to be chance", by_chance.len());
             by_chance.clear();
         }
         for (index, name) in by_chance {
-            let again = self.run_again(variables, name, wanted.is_soak)?;
+            let again = self.run_again(variables, &name, wanted.is_soak)?;
             results.decide(index, again)?;
         }
         let slowest = results.slowest(SHOWN_SLOWEST);
@@ -222,13 +261,48 @@ impl<'a> Live<'a> {
         Ok(table)
     }
 
+    /// Runs tests in each place until none is left, and hands each result to `take`, with how many there were before.
+    fn run_together(
+        &self,
+        variables: &Variables,
+        names: &[&str],
+        is_soak: bool,
+        mut take: impl FnMut(usize, &str, Ran) -> Result<()>,
+    ) -> Result<()> {
+        let left = Mutex::new(names.iter());
+        let (sender, results) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for place in &self.places {
+                let (sender, left) = (sender.clone(), &left);
+                scope.spawn(move || {
+                    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next().copied();
+                    while let Some(name) = next() {
+                        let ran = place.run(&self.binary, name, variables, limit(name, is_soak));
+                        // Nobody listens any more if something went wrong.
+                        if sender.send((name, ran)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            // What is not received is dropped with the receiver, which ends the others.
+            results.into_iter().enumerate().try_for_each(|(index, (name, ran))| take(index, name, ran?))
+        })
+    }
+
+    /// Runs a test with none beside it.
     fn run_one(&self, variables: &Variables, name: &str, count: &str, is_soak: bool) -> Result<Ran> {
         eprint!("live {count:>7}  {name} … ");
-        let limit = if LONG.iter().any(|long| name.starts_with(long)) { LONG_LIMIT } else { LIMIT };
-        let limit = if is_soak { 10 * limit } else { limit };
-        let ran = self.place.run(&self.binary, name, variables, limit)?;
+        let ran = self.places[0].run(&self.binary, name, variables, limit(name, is_soak))?;
+        self.tell(name, &ran, is_soak);
+        Ok(ran)
+    }
+
+    /// Notes what came of a test, and says it.
+    fn tell(&self, name: &str, ran: &Ran, is_soak: bool) {
         if !is_soak {
-            self.history.note(name, &ran);
+            self.history.note(name, ran);
         }
         let seconds = ran.took.as_secs_f64();
         match &ran.failure {
@@ -238,8 +312,13 @@ impl<'a> Live<'a> {
                 eprintln!("{}", indented(what));
             }
         }
-        Ok(ran)
     }
+}
+
+/// How long a test may take.
+fn limit(name: &str, is_soak: bool) -> Duration {
+    let limit = if LONG.iter().any(|long| name.starts_with(long)) { LONG_LIMIT } else { LIMIT };
+    if is_soak { 10 * limit } else { limit }
 }
 
 fn root() -> Result<Root> {

@@ -55,9 +55,10 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn new(workspace: &Workspace, root: Root) -> Result<Self> {
+    /// The `job`-th place in which a test can run while there are others.
+    pub(super) fn new(workspace: &Workspace, root: Root, job: usize) -> Result<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").context("what is mounted?")?;
-        let own = format!("jitprof-live-{}", std::process::id());
+        let own = format!("jitprof-live-{}-{job}", std::process::id());
         Ok(Self {
             root,
             folder: workspace.root.join("tests"),

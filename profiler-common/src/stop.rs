@@ -33,11 +33,13 @@ pub enum StopReason {
     /// The frame pointer is zero: the end of a chain, or a register that is used for something else. Where the chain has
     /// reached an entry point, userspace knows that it is the end.
     ZeroFramePointer = 13,
+    /// Found by userspace: code in a mapping was unwound by the rules of what had been mapped there before.
+    StaleMapping = 14,
 }
 
 impl StopReason {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::EndOfStack,
         Self::NoUserRegisters,
         Self::NotAsked,
@@ -52,6 +54,7 @@ impl StopReason {
         Self::StaleRules,
         Self::SnapshotEnd,
         Self::ZeroFramePointer,
+        Self::StaleMapping,
     ];
 
     /// The reason with this code, if there is one.
@@ -76,6 +79,7 @@ impl StopReason {
             Self::SnapshotEnd => "deeper than the stack snapshot",
             Self::ZeroFramePointer => "frame pointer is zero, behind no known entry point",
             Self::StaleRules => "generated code too new for its unwind rules",
+            Self::StaleMapping => "mapped too lately for its unwind rules",
         }
     }
 }

@@ -91,6 +91,10 @@ pub(super) struct Publisher {
     met: FxHashMap<ProcessId, u64>,
     /// Functions that wait for a publication to be in force: whose, and since when it was asked for.
     unconfirmed: Vec<(u64, ProcessId)>,
+    /// Publications on their way that have a list of a process' mappings.
+    unknown_lists: Vec<(u64, ProcessId)>,
+    /// The latest publication that is in force.
+    confirmed: u64,
     started: Option<MonoNs>,
     delays: Delays,
     regions_refused: u64,
@@ -216,6 +220,12 @@ impl Publisher {
         }
         let (regions, left_out) = regions::fit(regions, MAX_REGIONS as usize);
         if process.published.regions.as_ref().is_some_and(|published| *published == regions) {
+            // What ended meanwhile has the same rules as what is there now, or has never been listed.
+            let latest = tables.next_publication() - 1;
+            process.space.withdraw_with(latest);
+            if self.confirmed >= latest {
+                process.space.confirm(latest, now);
+            }
             return;
         }
         if left_out > 0 {
@@ -227,6 +237,8 @@ impl Publisher {
             ));
         }
         let complete = tables.set_regions(process.id.pid, &regions, requests);
+        process.space.withdraw_with(tables.next_publication());
+        self.unknown_lists.push((tables.next_publication(), process.id));
         if !complete {
             self.refused.insert(process.id);
             used.clear();
@@ -340,6 +352,12 @@ impl Publisher {
     /// Everything up to a publication is in force since `at`.
     pub(super) fn confirm(&mut self, publication: u64, at: MonoNs, processes: &mut Processes) {
         let started = self.started.unwrap_or(MonoNs(u64::MAX));
+        self.confirmed = publication;
+        for (_, id) in self.unknown_lists.extract_if(.., |(number, _)| *number <= publication) {
+            if let Some(process) = processes.get_mut(id) {
+                process.space.confirm(publication, at);
+            }
+        }
         let delays = &mut self.delays;
         for (_, id) in self.unconfirmed.extract_if(.., |(number, _)| *number <= publication) {
             let Some(space) = processes.get_mut(id).and_then(|process| process.code.rows_mut()) else { continue };

@@ -300,6 +300,11 @@ impl Resolver {
                     break;
                 }
             }
+            let by_kernel = !sample.by_rows.contains(&index);
+            if by_kernel && of.process.space.was_walked_as_another(Avma(pc.lookup()), sample.time) {
+                (stop, entry) = (StopReason::StaleMapping, Entry::No);
+                break;
+            }
         }
         if entry.completes(stop) {
             of.account.stacks.complete += 1;

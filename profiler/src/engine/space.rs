@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use jitprof_common::units::{Avma, MonoNs};
 
+use crate::engine::border::may_hold_generated_code;
 use crate::engine::link::{Link, Linked};
 use crate::process::{Mapping, MappingKind};
 
-/// Ended mappings that are remembered for late samples. A look-up that finds no live mapping walks them (about 4 µs
-/// when full); a target that remaps faster loses the oldest, counted.
+/// Ended mappings that are remembered for late samples. A look-up that finds no mapping walks those that ended later (4 µs
+/// at most); a target that remaps faster loses the oldest, counted.
 const MAX_ENDED: usize = 4096;
 /// Live executable mappings that are kept of one process. The kernel allows 65,530 mappings of all kinds by default;
 /// the largest seen (a .NET server) has 3,000 executable ones. They take 2.5 MB.
@@ -57,8 +58,10 @@ pub(super) struct AddressSpace {
     /// Keyed by start address; never overlapping. A child has its parent's until one of them changes it: most children
     /// call exec at once.
     live: Arc<BTreeMap<Avma, Mapped>>,
-    /// In the order in which they ended.
+    /// In the order in which they ended: what a process had mapped at a time is what ended next, if it ended.
     ended: VecDeque<Ended>,
+    /// Since when the BPF program goes by what is mapped at all.
+    known_since: Option<MonoNs>,
     /// The sideband's reports from before this time are part of the snapshot.
     snapshot_time: MonoNs,
     /// What a child has inherited was there before its first sample.
@@ -96,6 +99,24 @@ impl Mapped {
 struct Ended {
     mapped: Mapped,
     until: MonoNs,
+    withdrawn: Withdrawn,
+}
+
+/// Until when the BPF program goes by an ended mapping: it learns of the end some milliseconds later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Withdrawn {
+    /// Nothing has been published since.
+    NotYet,
+    /// With this publication, which is on its way.
+    With(u64),
+    /// Since then.
+    At(MonoNs),
+}
+
+impl Withdrawn {
+    fn by(self, time: MonoNs) -> bool {
+        matches!(self, Self::At(at) if at <= time)
+    }
 }
 
 /// Whether what was found at a place in some time is what was mapped there.
@@ -217,7 +238,7 @@ impl AddressSpace {
                 self.insert(part(mapping));
             }
             if let Some(mapping) = old.mapping.clipped(start, end) {
-                self.remember(Ended { mapped: part(mapping), until: time });
+                self.remember(part(mapping), time);
             }
         }
     }
@@ -228,7 +249,7 @@ impl AddressSpace {
             return;
         }
         for old in std::mem::take(&mut self.live).values() {
-            self.remember(Ended { mapped: old.clone(), until: time });
+            self.remember(old.clone(), time);
         }
         (self.pace, self.is_incomplete) = (Pace::default(), false);
     }
@@ -240,18 +261,48 @@ impl AddressSpace {
         Self { live: Arc::clone(&self.live), snapshot_time: time, inherited_until, is_incomplete, ..Self::default() }
     }
 
-    /// What covered `addr` at `time`. Live mappings cost a tree look-up; the past is walked from its end.
+    /// What covered `addr` at `time`. Live mappings cost a tree look-up; the past is walked from `time` on.
     pub(super) fn lookup(&self, addr: Avma, time: MonoNs) -> Option<&Mapped> {
         let live = self.live.range(..=addr).next_back().map(|(_, live)| live);
         let known = time.max(self.inherited_until);
         if let Some(live) = live.filter(|live| live.mapping.contains(addr) && live.from <= known) {
             return Some(live);
         }
-        self.ended
-            .iter()
-            .rev()
-            .find(|old| old.mapped.from <= known && time < old.until && old.mapped.mapping.contains(addr))
-            .map(|old| &old.mapped)
+        let mut later = self.ended.range(self.ended.partition_point(|old| old.until <= time)..);
+        later.find(|old| old.mapped.from <= known && old.mapped.mapping.contains(addr)).map(|old| &old.mapped)
+    }
+
+    /// Whether the BPF program went by another mapping when it unwound the code at `addr` at `time`: what is mapped there has
+    /// taken the place of something else, and that was not known to it yet.
+    ///
+    /// Cost: a look-up, and a few more of those that ended some milliseconds before `time`.
+    pub(super) fn was_walked_as_another(&self, addr: Avma, time: MonoNs) -> bool {
+        if self.known_since.is_none_or(|since| since > time) {
+            return false;
+        }
+        let Some(mapped) = self.lookup(addr, time).filter(|mapped| mapped.since().is_some()) else { return false };
+        let ended_by_then = self.ended.partition_point(|old| old.until <= time);
+        // What ended first is withdrawn first.
+        let mut known = self.ended.iter().take(ended_by_then).rev().take_while(|old| !old.withdrawn.by(time));
+        let before = known.find(|old| old.mapped.mapping.contains(addr));
+        before.is_some_and(|old| !has_same_rows(&old.mapped.mapping, &mapped.mapping))
+    }
+
+    /// What has ended is not in the list that becomes known with a publication.
+    pub(super) fn withdraw_with(&mut self, publication: u64) {
+        for old in self.ended.iter_mut().rev().take_while(|old| old.withdrawn == Withdrawn::NotYet) {
+            old.withdrawn = Withdrawn::With(publication);
+        }
+    }
+
+    /// Everything up to a publication is known since `at`.
+    pub(super) fn confirm(&mut self, publication: u64, at: MonoNs) {
+        self.known_since.get_or_insert(at);
+        for old in self.ended.iter_mut().rev().take_while(|old| !matches!(old.withdrawn, Withdrawn::At(_))) {
+            if matches!(old.withdrawn, Withdrawn::With(with) if with <= publication) {
+                old.withdrawn = Withdrawn::At(at);
+            }
+        }
     }
 
     /// The mapping at `start` that a link belongs to, now or before.
@@ -312,7 +363,7 @@ impl AddressSpace {
 
     fn end_at(&mut self, start: Avma, time: MonoNs) {
         if let Some(mapped) = Arc::make_mut(&mut self.live).remove(&start) {
-            self.remember(Ended { mapped, until: time });
+            self.remember(mapped, time);
         }
     }
 
@@ -331,13 +382,29 @@ impl AddressSpace {
         }
     }
 
-    fn remember(&mut self, old: Ended) {
+    fn remember(&mut self, mapped: Mapped, until: MonoNs) {
         if self.ended.len() == MAX_ENDED {
             self.ended.pop_front();
             self.evicted += 1;
         }
-        self.ended.push_back(old);
+        // Only the time of a snapshot may lie before that of the last event.
+        let at = self.ended.iter().rposition(|old| old.until <= until).map_or(0, |last| last + 1);
+        let withdrawn = self.ended.get(at).map_or(Withdrawn::NotYet, |next| next.withdrawn);
+        self.ended.insert(at, Ended { mapped, until, withdrawn });
     }
+}
+
+/// Whether two mappings are walked by the same rules: those of generated code go by addresses, those of files by the file and
+/// where it lies.
+fn has_same_rows(a: &Mapping, b: &Mapping) -> bool {
+    if may_hold_generated_code(a.kind) && may_hold_generated_code(b.kind) {
+        return true;
+    }
+    let bias = |mapping: &Mapping| mapping.start.0.wrapping_sub(mapping.file_offset.0);
+    // Only events know the generation; those with build ids do not know the inode.
+    let is_same_file = if a.inode == 0 || b.inode == 0 { a.path == b.path } else { a.inode == b.inode };
+    let is_same_generation = a.generation.zip(b.generation).is_none_or(|(a, b)| a == b);
+    a.kind == b.kind && is_same_file && is_same_generation && bias(a) == bias(b)
 }
 
 /// Whether two descriptions mean the same mapping, although only one of them may know the generation, or the deletion.

@@ -154,3 +154,30 @@ fn a_runtime_that_flips_its_pages_between_writable_and_executable_changes_nothin
     }
     assert_eq!(space.size(), 1);
 }
+
+#[test]
+fn code_is_walked_as_another_until_the_kernel_knows_that_it_has_taken_its_place() {
+    let mut space = AddressSpace::default();
+    let walked_as_another = |space: &AddressSpace, time| space.was_walked_as_another(Avma(0x1000), MonoNs(time));
+    space.mmap(mapping(0x1000, 0x3000, 1), MonoNs(100));
+    assert!(!walked_as_another(&space, 100), "there was nothing");
+    // Reading takes some time, in which the list of another publication is made.
+    space.withdraw_with(1);
+    space.mmap(mapping(0x1000, 0x3000, 2), MonoNs(200));
+    space.confirm(1, MonoNs(210));
+    assert!(!walked_as_another(&space, 199) && walked_as_another(&space, 900));
+    assert!(!walked_as_another(&space, 209), "the kernel knew nothing of this process");
+    space.withdraw_with(2);
+    space.mmap(mapping(0x1000, 0x3000, 2), MonoNs(300));
+    assert!(walked_as_another(&space, 299), "nothing is in force yet");
+    space.confirm(2, MonoNs(310));
+    assert!(walked_as_another(&space, 250) && !walked_as_another(&space, 310));
+    assert!(!walked_as_another(&space, 300), "what was mapped again is the same");
+    space.withdraw_with(3);
+    space.confirm(3, MonoNs(320));
+    assert!(walked_as_another(&space, 250) && !walked_as_another(&space, 400));
+    // Its other half goes on.
+    space.mmap(mapping(0x2000, 0x3000, 3), MonoNs(500));
+    assert!(!walked_as_another(&space, 510));
+    assert!(space.was_walked_as_another(Avma(0x2000), MonoNs(510)));
+}

@@ -2,7 +2,7 @@
 
 use jitprof_common::row::{CfaKind, Row};
 use jitprof_common::table::Region;
-use jitprof_common::units::Pid;
+use jitprof_common::units::{MonoNs, Pid};
 
 use super::stories::*;
 use crate::engine::border::{Output, Refused, Request};
@@ -133,6 +133,39 @@ fn a_walk_by_the_rows_of_code_that_was_replaced_is_made_anew_from_its_snapshot()
     assert_eq!(without, "[cut: generated code too new for its unwind rules];second");
     assert_eq!(with, "_start;main;second");
     assert_eq!(with_half, "[cut: deeper than the stack snapshot];main;second");
+}
+
+#[test]
+fn a_walk_by_the_rows_of_what_was_mapped_there_before_ends_where_it_begins() {
+    const LIBRARY: u64 = 0x5000_0000;
+    let mut world = World::new(options());
+    for (path, name) in [("/lib/first", "first"), ("/lib/second", "second")] {
+        world.machine.add_program(path, path.as_bytes(), &[(0x1000, name)]);
+    }
+    app(&mut world, PID);
+    world.follow(&[PID]);
+    let mut times = Vec::new();
+    let sampled = |world: &mut World| {
+        world.run_for(2);
+        world.sample(PID, &[LIBRARY + 0x1010, MAIN, START]);
+        (world.now.0 - BEGIN.0) / MS
+    };
+    for path in ["/lib/first", "/lib/second", "/lib/second"] {
+        let library = mapped(&world, LIBRARY, path);
+        // The event is there with the sample, as it is where both come out of the kernel's rings.
+        world.now = MonoNs(world.now.0 + MS);
+        map(&mut world, PID, library);
+        world.sample(PID, &[LIBRARY + 0x1010, MAIN, START]);
+        times.push((world.now.0 - BEGIN.0) / MS);
+        world.run_for(300);
+        times.push(sampled(&mut world));
+    }
+    world.finish();
+    let told: Vec<String> = times.into_iter().map(|time| stack(&world, PID, time)).collect();
+    let (first, second) = ("_start;main;first", "_start;main;second");
+    assert_eq!(told[..2], [first, first], "nothing was known of the place, so that nothing led astray");
+    assert_eq!(told[2..4], ["[cut: mapped too lately for its unwind rules];second", second]);
+    assert_eq!(told[4..], [second, second], "the same file has the same rows");
 }
 
 #[test]

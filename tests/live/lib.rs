@@ -43,7 +43,7 @@ pub use profiler::{Finished, Jitprof, Running};
 pub use receiver::{Kept, Manner, Receiver, Request, free_address, get};
 pub use recording::Recording;
 pub use scratch::Scratch;
-pub use share::{Share, WeightedShare, assert_at_least, assert_count, assert_share};
+pub use share::{Share, WeightedShare, assert_at_least, assert_at_least_of_few, assert_count, assert_share};
 pub use target::Target;
 pub use truth::{Agreement, Truth};
 pub use verified::{VerifiedProgram, verified_programs};

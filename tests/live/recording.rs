@@ -9,7 +9,7 @@ use crate::folded::Folded;
 use crate::pprof::Pprof;
 use crate::profiler::Finished;
 use crate::scratch::Scratch;
-use crate::share::{Share, assert_at_least};
+use crate::share::{Share, assert_at_least, assert_at_least_of_few};
 
 /// Stacks shown when a test fails.
 const SHOWN_STACKS: usize = 12;
@@ -55,6 +55,7 @@ impl Recording {
         let (taken, delivered) = (self.number("/samples/taken"), self.number("/samples/delivered"));
         let lost = self.number("/samples/lost_ring_full") + self.number("/samples/lost_malformed");
         assert_eq!(taken, delivered + lost, "taken = delivered + lost");
+        assert_eq!(self.number("/samples/lost_malformed"), 0, "both sides of the ring agree about a sample's form");
         assert_eq!(self.folded.total(), delivered, "folded total = delivered");
         assert_eq!(u64::try_from(self.pprof.total), Ok(delivered), "pprof total = delivered");
         let stacks =
@@ -134,7 +135,8 @@ impl Recording {
     /// If it is not so.
     #[track_caller]
     pub fn assert_named(&self) {
-        assert_at_least("named leaves", self.named_leaves(), 0.995);
+        // Where the time goes to native code, or to an interpreter, there are few.
+        assert_at_least_of_few("named leaves", self.named_leaves(), 0.995);
         assert_at_least("named frames", self.named_frames(), 0.995);
     }
 }

@@ -48,7 +48,7 @@ fn assert_has(recording: &Recording, pid: u32, wanted: &str) {
 /// Records both, the one that is started first and the other one, and then again what runs: rows and names are shared, or
 /// not, whoever comes first.
 fn check(first: (&Target, &str), second: (&Target, &str), scratch: &Scratch) -> Result<()> {
-    let recording = Jitprof::recording_at(scratch, "199", ["--all"])?.record_cpu(second.0.pid()?, 3)?;
+    let recording = Jitprof::recording(scratch, ["--all"])?.record_cpu(second.0.pid()?, 3)?;
     assert_has(&recording, first.0.pid()?, first.1);
     assert_has(&recording, second.0.pid()?, second.1);
     Ok(())

@@ -88,6 +88,12 @@ fn assert_back(continuous: &mut Continuous, before: &Value) -> Result<()> {
     bail!("memory and descriptors are not back where they were, see above")
 }
 
+/// Samples of the storm itself: what is not recorded leaves nothing behind, either.
+fn assert_sampled(ended: &Ended) {
+    let samples = ended.windows.iter().filter_map(|window| window["comms"]["storm"].as_u64()).sum();
+    assert_enough("samples of the storm", samples, 50);
+}
+
 fn most(ended: &Ended, name: &str) -> u64 {
     ended.windows.iter().map(|window| number(window, name)).max().unwrap_or(0)
 }
@@ -110,6 +116,7 @@ fn processes_that_come_and_go_leave_nothing_behind() -> Result<()> {
     assert!(number(now, "processes") < forked / 5, "ended processes are not known as running: {now}");
     let ended = continuous.stop()?;
     println!("{} events lost", ended.number("/processes/events_lost")?);
+    assert_sampled(&ended);
     Ok(())
 }
 
@@ -243,6 +250,7 @@ fn dumps_and_mappings_that_never_end_are_borne() -> Result<()> {
     println!("{} dumps, {} rounds of 2000 mappings", done(&mut dumps)?, done(&mut maps)?);
     assert_back(&mut continuous, &before)?;
     let ended = continuous.stop()?;
+    assert_sampled(&ended);
     // 16 dumps of a process are followed at a time, each with three descriptors.
     let most_fds = most(&ended, "descriptors");
     assert!(most_fds < number(&before, "descriptors") + 200, "{most_fds} descriptors");

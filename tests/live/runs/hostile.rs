@@ -86,7 +86,10 @@ fn hostile_names_of_processes_stay_names() -> Result<()> {
     assert!(!recording.stderr.contains('\u{1b}'), "no escape sequence reaches the terminal: {:?}", recording.stderr);
 
     // The name becomes part of the default output's.
-    let finished = Jitprof::new(&scratch, ["--pid", target.said("pid")?, "-d", "1s", "-F", "997"])?.run()?;
+    let mut running = Jitprof::new(&scratch, ["--pid", target.said("pid")?, "-F", "997"])?.spawn()?;
+    running.wait_for_samples(target.pid()?, 500)?;
+    running.signal(libc::SIGINT)?;
+    let finished = running.finish()?;
     assert!(finished.status.success(), "{}", finished.stderr);
     let written = finished.stderr.lines().find_map(|line| line.strip_prefix("written")).context("nothing written")?;
     let name = written.trim();

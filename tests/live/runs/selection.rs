@@ -116,16 +116,16 @@ fn a_process_that_begins_later_in_a_group_of_version_1_is_seen_and_named_after_i
 
 #[test]
 fn several_questions_must_all_be_answered() -> Result<()> {
-    let group = ControlGroup::version_2("/several/web.service")?;
+    let group = ControlGroup::version_2("/several/shop.service")?;
     let scratch = Scratch::new()?;
     let target = grouped(&group, &scratch, "600")?;
     let pid = target.pid()?.to_string();
-    let recorded = Jitprof::recording(&scratch, ["--user", "root", "--unit", "web"])?.record_cpu(target.pid()?, 2)?;
-    assert_all_have(&recorded, &[("pid", &pid), ("unit", "web.service"), ("user", "root")]);
-    let recorded = Jitprof::recording(&scratch, ["--comm", "node", "--unit", "web"])?.record_cpu(target.pid()?, 2)?;
+    let recorded = Jitprof::recording(&scratch, ["--user", "root", "--unit", "shop"])?.record_cpu(target.pid()?, 2)?;
+    assert_all_have(&recorded, &[("pid", &pid), ("unit", "shop.service"), ("user", "root")]);
+    let recorded = Jitprof::recording(&scratch, ["--comm", "node", "--unit", "shop"])?.record_cpu(target.pid()?, 2)?;
     assert_all_have(&recorded, &[("pid", &pid), ("comm", "node")]);
     for nobody in [["--comm", "other"], ["--user", "65533"], ["--container", "ffff"]] {
-        let finished = Jitprof::new(&scratch, [&["--unit", "web"][..], &nobody, &["-d", "1s"]].concat())?.run()?;
+        let finished = Jitprof::new(&scratch, [&["--unit", "shop"][..], &nobody, &["-d", "1s"]].concat())?.run()?;
         assert_eq!(finished.status.code(), Some(1), "{nobody:?}: {}", finished.stderr);
         assert!(finished.stderr.contains("no running process matches"), "{}", finished.stderr);
     }

@@ -48,11 +48,11 @@ fn end(running: Running<'_>) -> Result<(Recording, Duration)> {
 fn record_beside(what: &str) -> Result<Recording> {
     let (scratch, other) = (Scratch::new()?, Scratch::new()?);
     let tenant = tenant(&scratch, what)?;
-    let mut running = Jitprof::recording_at(&other, "199", ["--all"])?.spawn()?;
+    let mut running = Jitprof::recording(&other, ["--all"])?.spawn()?;
     running.wait_for_samples(tenant.pid()?, 0)?;
     let neighbour = neighbour(&other)?;
     let pid = neighbour.pid()?;
-    running.wait_for_samples(pid, 4000)?;
+    running.wait_for_samples(pid, 2500)?;
     let (recording, took) = end(running)?;
     println!("{what}: ended after {took:?}");
     assert_in_time("its end", took, END_LIMIT);
@@ -123,12 +123,12 @@ fn a_file_system_can_be_unmounted_soon_after_its_last_program_has_ended() -> Res
     let mounted = Mounted::new(scratch.file("mount"))?;
     let program = mounted.0.join("program");
     std::fs::copy(compile(&scratch, "cc", "native/silent.c", &["-O1", "-g", "-fno-omit-frame-pointer"])?, &program)?;
-    let mut running = Jitprof::recording_at(&other, "199", ["--all"])?.spawn()?;
+    let mut running = Jitprof::recording(&other, ["--all"])?.spawn()?;
     let mut command = Command::new(&program);
     command.args(["burn", "1"]);
     let target = Target::start(command, &scratch)?;
     let pid = target.pid()?;
-    running.wait_for_samples(pid, 1000)?;
+    running.wait_for_samples(pid, 2500)?;
     drop(target);
     let began = Instant::now();
     while !mounted.is_let_go()? {

@@ -70,7 +70,7 @@ fn record_live(scratch: &Scratch, arguments: &[&str]) -> Result<Recording> {
     let (command, log) = demo(scratch, &[&["--secs", "600", "--generation-ms", "200"], arguments].concat())?;
     let target = Target::start(command, scratch)?;
     let log = log.to_str().context("the scratch folder's name is no text")?;
-    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "--trace", log])?.record_cpu(target.pid()?, 4)
+    Jitprof::recording(scratch, ["--pid", target.said("pid")?, "--trace", log])?.record_cpu(target.pid()?, 9)
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn spans_stand_around_the_code_that_ran_in_them() -> Result<()> {
 #[test]
 fn the_log_of_a_program_that_has_ended_is_read_whole() -> Result<()> {
     let scratch = Scratch::new()?;
-    let (command, log) = demo(&scratch, &["--secs", "4", "--generation-ms", "200", "--threads", "1"])?;
+    let (command, log) = demo(&scratch, &["--secs", "9", "--generation-ms", "200", "--threads", "1"])?;
     let mut jitprof = Jitprof::recording(&scratch, ["--trace"])?;
     jitprof.command().arg(&log).arg("--").arg(command.get_program()).args(command.get_args());
     let recording = jitprof.record()?;

@@ -156,10 +156,10 @@ impl Ended {
     fn check_sums(&self) -> Result<()> {
         let taken = self.number("/samples/taken")?;
         let delivered = self.number("/samples/delivered")?;
-        let lost = self.number("/samples/lost_ring_full")? + self.number("/samples/lost_malformed")?;
+        let (lost, malformed) = (self.number("/samples/lost_ring_full")?, self.number("/samples/lost_malformed")?);
         let in_windows: u64 = self.windows.iter().filter_map(|window| window["samples"].as_u64()).sum();
-        if taken != delivered + lost || delivered != in_windows {
-            bail!("{taken} taken, {delivered} delivered, {lost} lost, {in_windows} in windows");
+        if taken != delivered + lost || malformed != 0 || delivered != in_windows {
+            bail!("{taken} taken, {delivered} delivered, {lost} lost, {malformed} malformed, {in_windows} in windows");
         }
         Ok(())
     }

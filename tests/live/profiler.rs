@@ -239,11 +239,13 @@ impl Running<'_> {
     /// It does not end in time.
     pub fn finish(mut self) -> Result<Finished> {
         let status = self.wait()?;
-        Ok(Finished {
-            status,
-            stdout: std::fs::read_to_string(&self.stdout).context("jitprof's stdout")?,
-            stderr: std::fs::read_to_string(&self.stderr).context("jitprof's stderr")?,
-        })
+        let read = |file: &Path| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()));
+        let finished = Finished { status, stdout: read(&self.stdout)?, stderr: read(&self.stderr)? };
+        // Its threads survive what they are given; that is no reason for them to panic.
+        if finished.stderr.contains("panicked at") {
+            bail!("a thread of jitprof panicked: {}", finished.stderr);
+        }
+        Ok(finished)
     }
 
     /// Waits for its end and reads what it recorded.

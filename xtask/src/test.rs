@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
     /// Keep N CPUs busy beside the live tests: what passes only on a quiet machine is found
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["kernel", "no_live"])]
     beside: u32,
-    /// Run N live tests at a time where they bear it: those that record processes of their own only
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["kernel", "no_live", "repeat"])]
+    /// Run N live tests at a time where they bear it: those that look at processes of their own only
+    #[arg(long, value_name = "N", default_value_t = jobs(), conflicts_with_all = ["kernel", "no_live", "repeat"])]
     jobs: usize,
 }
 
@@ -75,6 +75,12 @@ impl Arguments {
         }
         Ok((!self.only.is_empty()).then(|| LiveOnly::Once(self.only.clone())))
     }
+}
+
+/// How many live tests run at a time: each keeps a CPU busy, and with more than these the recordings themselves are what is
+/// waited for.
+fn jobs() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(2)
 }
 
 /// Something that is left out on purpose.

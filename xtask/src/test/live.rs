@@ -68,14 +68,18 @@ const MAX_UNSTEADY: usize = 3;
 /// With more failures by chance than this, the run has failed whatever further runs show.
 const MAX_TRIED_AGAIN: usize = 8;
 
-/// Beginnings of the names of tests that may run beside each other: they choose their processes, and neither what they
-/// cost nor what the whole machine does is looked at.
-const TOGETHER: [&str; 17] = [
+/// Beginnings of the names of tests that may run beside each other: what they look at is of processes of their own, and
+/// neither what they cost nor how long they take.
+const TOGETHER: [&str; 22] = [
     "bare::",
     "captures::",
+    "containers::",
+    "endurance::the_governor",
+    "endurance::weights",
     "erlang::",
     "frames::",
     "gsym::",
+    "hostile::",
     "jit_api::",
     "jitdemo::",
     "jitdump::",
@@ -84,11 +88,21 @@ const TOGETHER: [&str; 17] = [
     "onednn::",
     "php::",
     "python::",
+    "selection::",
     "trace::",
     "unwind_info::",
     "verifying::",
     "wasmtime::",
 ];
+
+/// Those among them that record the whole machine.
+const ALONE: [&str; 1] = ["joints::the_service"];
+
+/// Whether a test may run beside others.
+fn bears_others(name: &str) -> bool {
+    let is = |beginnings: &[&str]| beginnings.iter().any(|beginning| name.starts_with(beginning));
+    is(&TOGETHER) && !is(&ALONE)
+}
 
 /// Which tests are run, and how.
 #[derive(Clone, Debug, Default)]
@@ -143,6 +157,7 @@ pub(super) struct Live<'a> {
     /// One for each test that runs at a time.
     places: Vec<Place>,
     history: History,
+    ceilings: Ceilings,
     /// What runs beside them, until they have ended.
     _beside: BusyLoops,
 }
@@ -163,6 +178,11 @@ impl<'a> Live<'a> {
         if let Some(gone) = SMOKE.iter().find(|smoke| !names.iter().any(|name| name == *smoke)) {
             bail!("the first tests of a run are listed in xtask/src/test/live.rs, and there is no {gone}");
         }
+        let beginnings = LAST.iter().chain(&LONG).chain(&TOGETHER).chain(&ALONE);
+        if let Some(gone) = { beginnings }.find(|beginning| !names.iter().any(|name| name.starts_with(**beginning))) {
+            bail!("xtask/src/test/live.rs says how tests called {gone}… are run, and there is none");
+        }
+        let ceilings = Ceilings::read(&workspace.root.join("tests/live/promises.txt"))?;
         let root = root()?;
         let places = (0..jobs.max(1)).map(|job| Place::new(workspace, root, job)).collect::<Result<_>>()?;
         Ok(Self {
@@ -171,6 +191,7 @@ impl<'a> Live<'a> {
             names,
             places,
             history: History::of(workspace, beside),
+            ceilings,
             _beside: BusyLoops::start(beside)?,
         })
     }
@@ -191,7 +212,6 @@ impl<'a> Live<'a> {
         }
         let mut results = Results::begin(self.workspace)?;
         let count = names.len();
-        let bears_others = |name: &&str| TOGETHER.iter().any(|together| name.starts_with(together));
         let (together, alone): (Vec<&str>, Vec<&str>) =
             names.into_iter().partition(|name| self.places.len() > 1 && bears_others(name));
         self.run_together(variables, &together, wanted.is_soak, |index, name, ran| {
@@ -219,8 +239,7 @@ impl<'a> Live<'a> {
         let slowest = results.slowest(SHOWN_SLOWEST);
         let slowest: Vec<String> = slowest.iter().map(|(name, seconds)| format!("{seconds:.0} s {name}")).collect();
         eprintln!("    the longest: {}", slowest.join(", "));
-        let ceilings = Ceilings::read(&self.workspace.root.join("tests/live/promises.txt"))?;
-        let promises = ceilings.hold(results.promises()).map_err(|error| format!("{error:#}"));
+        let promises = self.ceilings.hold(&results.promises(), &self.names).map_err(|error| format!("{error:#}"));
         Ok(Verdict { promises, ..Verdict::of(&results) })
     }
 

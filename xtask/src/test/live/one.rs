@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use super::machine::{Machine, Reading};
 use super::promises::{self, Promise};
 use super::{Class, Failure};
-use crate::command::Root;
+use crate::command::{self, Root};
 use crate::prepare::Variables;
 use crate::workspace::Workspace;
 
@@ -24,6 +24,8 @@ const CHANCE: &str = "JITPROF_CHANCE";
 const PROMISES: &str = "JITPROF_PROMISES";
 /// How long what a test has killed may take to be gone.
 const GRACE: Duration = Duration::from_secs(2);
+/// Tenths of a second that what is killed here may take: a JVM gives back gigabytes, a task may wait for a disk.
+const ENDING: &str = "150";
 const POLL: Duration = Duration::from_millis(10);
 /// The most that is kept of what a test says about its failure.
 const LINES: usize = 12;
@@ -82,18 +84,22 @@ impl Place {
         let end = wait(&mut child, limit)?;
         let took = start.elapsed();
         let machine = before.since();
-        let left = self.left_behind(end.is_none());
+        let mut left = self.left_behind(end.is_none())?;
         let status = match end {
             Some(status) => Some(status),
             None => {
-                child.kill().and_then(|()| child.wait()).context("cannot end a test")?;
+                // A test that sudo has started is root's, and has ended with its control group.
+                if let Err(error) = child.kill() {
+                    command::progress(&format!("the test cannot be killed ({error}): waiting for its end"));
+                }
+                child.wait().context("cannot wait for a test")?;
                 None
             }
         };
         let said = std::fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
         let [by_chance, promises] = notes.map(|note| std::fs::read_to_string(note).unwrap_or_default());
-        let failure = verdict(status, limit, &String::from_utf8_lossy(&said), &by_chance, &left?);
-        self.clean()?;
+        left.extend(self.clean(status.is_none())?);
+        let failure = verdict(status, limit, &String::from_utf8_lossy(&said), &by_chance, &left);
         Ok(Ran { took, failure, machine, promises: promises::noted(&promises) })
     }
 
@@ -133,23 +139,33 @@ impl Place {
         while !stopped && populated(group) && Instant::now() < deadline {
             std::thread::sleep(POLL);
         }
-        let left = if stopped || !populated(group) { Vec::new() } else { processes(group) };
+        let mut left = if stopped || !populated(group) { Vec::new() } else { processes(group) };
         // Groups that the test has made in it go with it.
-        let script = "[ -d \"$1\" ] || exit 0; echo 1 >\"$1/cgroup.kill\"; for round in 1 2 3 4 5 6 7 8 9 10; do \
-                      find \"$1\" -depth -type d -exec rmdir {} + 2>/dev/null; [ -d \"$1\" ] || exit 0; sleep 0.1; done; exit 1";
-        let status = self.shell(script).arg(group).status().context("cannot start a shell")?;
-        anyhow::ensure!(status.success(), "the control group {} cannot be emptied and removed", group.display());
+        let script = "[ -d \"$1\" ] || exit 0; echo 1 >\"$1/cgroup.kill\"; round=0; while [ $round -lt \"$2\" ]; do \
+                      find \"$1\" -depth -type d -exec rmdir {} + 2>/dev/null; [ -d \"$1\" ] || exit 0; \
+                      sleep 0.1; round=$((round + 1)); done; exit 1";
+        let status = self.shell(script).arg(group).arg(ENDING).status().context("cannot start a shell")?;
+        if !status.success() {
+            left.push(format!("a control group that cannot be emptied, {}", group.display()));
+        }
         Ok(left)
     }
 
-    /// Removes its temporary files. What is mounted there stays, and is an error: it would be in the next test's way.
-    fn clean(&self) -> Result<()> {
+    /// Removes its temporary files, and says what was still mounted there, or nothing if the test was `stopped`.
+    fn clean(&self, stopped: bool) -> Result<Vec<String>> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").context("what is mounted?")?;
+        let mut left = Vec::new();
+        // The newest first: they may lie in each other.
+        for mount in mounts_below(&mounts, &self.scratch).into_iter().rev() {
+            left.push(format!("a mount at {mount}"));
+            self.shell("umount -l -- \"$1\"").arg(&mount).status().context("cannot start a shell")?;
+        }
         let status = self
             .shell("for round in 1 2 3; do rm -rf --one-file-system -- \"$1\" && exit 0; sleep 0.3; done; exit 1")
             .arg(&self.scratch)
             .status()?;
         anyhow::ensure!(status.success(), "a test has left in {} what cannot be removed", self.scratch.display());
-        Ok(())
+        Ok(if stopped { Vec::new() } else { left })
     }
 }
 
@@ -173,17 +189,28 @@ fn verdict(status: Option<ExitStatus>, limit: Duration, said: &str, noted: &str,
         return Some(Failure { class: Class::Hard, what: format!("left behind: {}", left.join("; ")) });
     }
     let Some(status) = status else {
+        // What had failed before it hung is what it has failed by.
+        if said.lines().map(without_name).any(|line| is_panic(line) || line.starts_with("Error: ")) {
+            return Some(Failure { class: class_of(&reason(said), noted), what: reason(said) });
+        }
         let what = format!("not done after {} s; it said last: {}", limit.as_secs(), last_lines(said, 3));
         return Some(Failure { class: Class::Statistical, what });
     };
     // A program that runs no test says `ok` as well.
-    if status.success() && said.contains("test result: ok. 1 passed; 0 failed; 0 ignored") {
-        return None;
-    }
+    let has_passed = status.success() && said.contains("test result: ok. 1 passed; 0 failed; 0 ignored");
     let what = reason(said);
-    // The words must be those of the failure: what chance did to a test that went on and failed otherwise is no excuse.
+    if has_passed {
+        // A thread that panicked, of the test or of what it has started, and nobody noticed.
+        let panicked = said.lines().map(without_name).any(is_panic);
+        return panicked.then_some(Failure { class: Class::Hard, what });
+    }
+    Some(Failure { class: class_of(&what, noted), what })
+}
+
+/// The words must be those of the failure: what chance did to a test that went on and failed otherwise is no excuse.
+fn class_of(what: &str, noted: &str) -> Class {
     let by_chance = noted.lines().any(|words| !words.is_empty() && what.contains(words));
-    Some(Failure { class: if by_chance { Class::Statistical } else { Class::Hard }, what })
+    if by_chance { Class::Statistical } else { Class::Hard }
 }
 
 /// What the test said of its failure: the first panic's message, or the error that it returned.
@@ -227,6 +254,13 @@ fn control_groups(mounts: &str) -> Option<PathBuf> {
         (kind == "cgroup2").then(|| PathBuf::from(mount))
     });
     found.next()
+}
+
+/// Where something is mounted below a folder, in the order in which it was.
+fn mounts_below(mounts: &str, folder: &Path) -> Vec<String> {
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    // Blanks are written as octal numbers; folders of tests have none.
+    places.filter(|place| Path::new(place).starts_with(folder)).map(str::to_owned).collect()
 }
 
 /// Whether a living process is in it or in a group below.
@@ -273,6 +307,8 @@ mod tests {
         assert_eq!(class(0, OK, "", &[]), None);
         assert_eq!(class(0, "test result: ok. 0 passed; 0 failed; 0 ignored", "", &[]), Some(Class::Hard));
         assert_eq!(class(0, OK, "", &["12 (dd)".to_owned()]), Some(Class::Hard));
+        let beside = "thread 'worker' (12) panicked at profiler/src/a.rs:7:5:\nindex\n";
+        assert_eq!(class(0, &format!("{beside}{OK}"), "index\n", &[]), Some(Class::Hard));
         assert_eq!(class(101, PANIC, "", &[]), Some(Class::Hard));
         assert_eq!(class(101, "", "shares: 3 of 4\n", &[]), Some(Class::Hard));
     }
@@ -290,6 +326,8 @@ mod tests {
         let error = "test a ... Error: no window\n\nCaused by:\n    waited 120 s for it\nFAILED\n";
         assert_eq!(reason(error), "Error: no window\n\nCaused by:\n    waited 120 s for it");
         assert!(reason("a\nb\n").ends_with("a / b"));
+        let hung = verdict(None, LIMIT, PANIC, "", &[]).unwrap();
+        assert_eq!((hung.class, hung.what), (Class::Hard, reason(PANIC)), "it had failed before it hung");
         let late = verdict(None, LIMIT, "one\ntwo\n", "", &[]).unwrap();
         assert_eq!(
             (late.class, late.what.as_str()),
@@ -303,5 +341,11 @@ mod tests {
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         assert_eq!(control_groups(mounts), Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(control_groups("proc /proc proc rw 0 0"), None);
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_folder_is_found() {
+        let mounts = "tmpfs /t/live-1-0/a tmpfs rw 0 0\nproc /proc proc rw 0 0\ntmpfs /t/live-1-01 tmpfs rw 0 0\n";
+        assert_eq!(mounts_below(mounts, Path::new("/t/live-1-0")), ["/t/live-1-0/a"]);
     }
 }

@@ -107,10 +107,13 @@ impl Results {
         self.write()
     }
 
-    /// What the tests that passed at once have counted of promises.
-    pub(super) fn promises(&self) -> impl Iterator<Item = (&str, &Promise)> {
-        let passed = self.tests.iter().filter(|test| test.ran.failure.is_none());
-        passed.flat_map(|test| test.ran.promises.iter().map(|promise| (test.name.as_str(), promise)))
+    /// What each test has counted of promises, in all its runs: one that had to run again has not kept them at first.
+    pub(super) fn promises(&self) -> Vec<(&str, Vec<&Promise>)> {
+        let promises = self.tests.iter().map(|test| {
+            let kept = std::iter::once(&test.ran).chain(&test.again).flat_map(|ran| &ran.promises);
+            (test.name.as_str(), kept.collect())
+        });
+        promises.collect()
     }
 
     /// The tests that took longest, with their seconds.
@@ -196,6 +199,19 @@ mod tests {
         assert_eq!(outcome(&[None, Some("few")]), "failed");
         assert_eq!(outcome(&[None, None]), "unsteady");
         assert_eq!(tested("a::b", None, &[]).outcome(), "passed");
+    }
+
+    #[test]
+    fn the_promises_of_all_runs_count() {
+        let missing = |missing: u64| Promise { what: "names".to_owned(), part: 100 - missing, whole: 100 };
+        let mut shaky = tested("a::shaky", Some("few"), &[None, None]);
+        shaky.ran.promises = vec![missing(50)];
+        shaky.again[1].promises = vec![missing(2), missing(1)];
+        let results = Results { folder: PathBuf::new(), tests: vec![shaky, tested("a::none", None, &[])] };
+        let misses = |kept: &[&Promise]| kept.iter().map(|promise| promise.misses()).collect::<Vec<_>>();
+        let kept = results.promises();
+        assert_eq!((kept[0].0, misses(&kept[0].1)), ("a::shaky", vec![50, 2, 1]));
+        assert_eq!((kept[1].0, misses(&kept[1].1)), ("a::none", vec![]));
     }
 
     #[test]

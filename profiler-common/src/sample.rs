@@ -23,6 +23,8 @@ pub struct FramePc(pub u64);
 impl FramePc {
     /// Set where the frame was interrupted at its program counter: the innermost one, and one below a signal handler.
     const INTERRUPTED: u64 = 1 << 63;
+    /// Set where the walk went on past the frame, because nothing was known to be mapped there.
+    const DOUBTED: u64 = 1 << 62;
 
     /// From what a walk has found.
     #[inline(always)]
@@ -33,10 +35,24 @@ impl FramePc {
         }
     }
 
+    /// Where a rule has led, and nothing is known to be mapped: memory that is too new to be known, or a word that is no return
+    /// address. The walk has gone on by the frame pointer to the next frame; whether this one belongs before it is for whoever
+    /// knows what was mapped at the time.
+    #[inline(always)]
+    pub const fn doubted(return_address: u64) -> Self {
+        Self(return_address | Self::DOUBTED)
+    }
+
     /// The program counter.
     #[inline(always)]
     pub const fn pc(self) -> u64 {
-        self.0 & !Self::INTERRUPTED
+        self.0 & !(Self::INTERRUPTED | Self::DOUBTED)
+    }
+
+    /// Whether it counts only if memory was mapped there: see [`doubted`](Self::doubted).
+    #[inline(always)]
+    pub const fn is_doubted(self) -> bool {
+        self.0 & Self::DOUBTED != 0
     }
 
     /// Whether the CPU was at the program counter, or would have gone on there without a call's return.
@@ -49,13 +65,14 @@ impl FramePc {
     /// because the call may be the last instruction of its function.
     #[inline(always)]
     pub const fn lookup(self) -> u64 {
-        if self.is_interrupted() { self.pc() } else { self.0.wrapping_sub(1) }
+        if self.is_interrupted() { self.pc() } else { self.pc().wrapping_sub(1) }
     }
 }
 
 impl core::fmt::Debug for FramePc {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{:#x}{}", self.pc(), if self.is_interrupted() { "!" } else { "" })
+        let mark = if self.is_interrupted() { "!" } else { "" };
+        write!(f, "{:#x}{mark}{}", self.pc(), if self.is_doubted() { "?" } else { "" })
     }
 }
 
@@ -127,3 +144,19 @@ pub enum Counter {
 
 /// Entries of the COUNTERS map.
 pub const COUNTERS: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_counter_keeps_what_it_is() {
+        let (interrupted, called) =
+            (FramePc::new(0x7000, PcKind::Instruction), FramePc::new(0x7000, PcKind::ReturnAddress));
+        let doubted = FramePc::doubted(0x7000);
+        assert_eq!([interrupted, called, doubted].map(FramePc::pc), [0x7000; 3]);
+        assert_eq!([interrupted, called, doubted].map(FramePc::lookup), [0x7000, 0x6fff, 0x6fff]);
+        assert_eq!([interrupted, called, doubted].map(FramePc::is_interrupted), [true, false, false]);
+        assert_eq!([interrupted, called, doubted].map(FramePc::is_doubted), [false, false, true]);
+    }
+}

@@ -185,7 +185,9 @@ const ARM_SIGRETURN: u64 = 0xd400_0001_d280_1168;
 ///
 /// Where there is no row, the frame pointer is believed only if `sp <= fp`, `fp - sp < MAX_FRAME_BYTES` and it is
 /// 8-byte aligned. The same is tried where a row of generated code leads to no code: what has just been replaced still
-/// has its predecessor's rows for some milliseconds, and most of it keeps frame pointers.
+/// has its predecessor's rows for some milliseconds, and most of it keeps frame pointers. Where the row has led is for whoever
+/// answers [`UnwindRules::is_code`] to remember: it may be memory that is too new to be known
+/// ([`FramePc::doubted`](crate::sample::FramePc::doubted)).
 ///
 /// # Errors
 /// The reason to stop.

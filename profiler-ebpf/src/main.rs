@@ -27,7 +27,7 @@ use jitprof_common::{
     limits::{COMM_LEN, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, WAKE_UP_BYTES},
     sample::{Counter, FramePc, SampleBuffer, SampleHeader},
     stop::StopReason,
-    unwind::{Frame, step},
+    unwind::{Frame, lookup_pc, step},
 };
 
 use crate::maps::{KERNEL_STACK, LOG_RARE, SAMPLES, STATE, USER_STACK, Walk, count};
@@ -130,6 +130,10 @@ fn turn<const TAKES: bool>() -> bool {
     let Some(walk) = STATE.get_ptr_mut(0) else { return true };
     // SAFETY: as in `begin`.
     let walk = unsafe { &mut *walk };
+    // Frames that were doubted count, too.
+    if walk.user_frames as usize >= MAX_USER_FRAMES {
+        return true;
+    }
     let slot = usize::from(walk.sample.header.kernel_frames & 0x7f) + walk.user_frames as usize;
     let Some(frame) = walk.sample.frames.get_mut(slot) else { return true };
     *frame = FramePc::new(walk.frame.registers.pc, walk.frame.kind).0;
@@ -142,6 +146,7 @@ fn turn<const TAKES: bool>() -> bool {
     }
     match stepped {
         Ok(caller) => {
+            note_doubted(walk, &caller);
             walk.frame = caller;
             false
         }
@@ -149,6 +154,23 @@ fn turn<const TAKES: bool>() -> bool {
             walk.stop = reason as u8;
             true
         }
+    }
+}
+
+/// Notes where a row has led that was not followed, before the caller that the frame pointer has found instead: it may be
+/// memory that was mapped a moment ago.
+#[inline(always)]
+fn note_doubted(walk: &mut Walk, caller: &Frame) {
+    let doubted = tables::doubted();
+    let has_room = (walk.user_frames as usize) < MAX_USER_FRAMES;
+    if doubted == 0 || !has_room || doubted == lookup_pc(caller.registers.pc, caller.kind) {
+        return;
+    }
+    let slot = usize::from(walk.sample.header.kernel_frames & 0x7f) + walk.user_frames as usize;
+    if let Some(frame) = walk.sample.frames.get_mut(slot) {
+        // The address was looked up one byte before the one that is returned to.
+        *frame = FramePc::doubted(doubted.wrapping_add(1)).0;
+        walk.user_frames += 1;
     }
 }
 

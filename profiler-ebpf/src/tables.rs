@@ -45,6 +45,8 @@ pub struct Cache {
     /// The keys of cached rows that may be believed: of rows of files, and of generated code.
     file_key: u64,
     code_key: u64,
+    /// The first address since a row was looked up last that nothing is known to be mapped at, or 0.
+    doubted: u64,
 }
 
 impl Cache {
@@ -64,6 +66,7 @@ impl Cache {
         reserved: 0,
         file_key: 0,
         code_key: 0,
+        doubted: 0,
     };
 
     /// Whether a cached row is of this address, of the walk's process, and of what its tables are now.
@@ -119,7 +122,7 @@ impl UnwindRules for Tables {
 #[inline(never)]
 extern "C" fn find_row(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return Row::GAP.0 };
-    cache.unknown = 0;
+    (cache.unknown, cache.doubted) = (0, 0);
     let came_by_file = core::mem::replace(&mut cache.by_file, 0);
     let cached = cached(pid, address);
     if let Some(cached) = &cached
@@ -160,7 +163,17 @@ extern "C" fn find_region(pid: u32, address: u64) -> u64 {
     if cached(pid, address).is_some_and(|cached| cache.believes(cached, address)) {
         return 1;
     }
-    u64::from(region(pid, address, cache).is_some())
+    let is_known = region(pid, address, cache).is_some();
+    if !is_known && cache.doubted == 0 {
+        cache.doubted = address;
+    }
+    u64::from(is_known)
+}
+
+/// Where the row that was looked up last led and nothing is known to be mapped, or 0.
+#[inline(always)]
+pub fn doubted() -> u64 {
+    cache().map_or(0, |cache| cache.doubted)
 }
 
 /// Whether words are taken along with frames where a row was looked up last.

@@ -103,6 +103,8 @@ pub(super) fn readiness(
                     readiness = Readiness::Unnamed;
                 }
             }
+            // It was no return address.
+            Place::Unmapped if pc.is_doubted() => {}
             Place::Unmapped => break,
         }
     }
@@ -266,12 +268,17 @@ impl Resolver {
         let mut stop = sample.stop;
         let mut entry = Entry::No;
         for (index, pc) in stacks.frames(user).enumerate() {
+            if pc.is_doubted() && matches!(Place::of(of.process, pc, sample.time), Place::Unmapped) {
+                continue;
+            }
+            // Its caller was found without it.
+            let by_kernel = !pc.is_doubted() && !sample.by_rows.contains(&index);
             match self.user_frame(pc, (index, sample), of) {
                 Resolved::Jit(of_code) => {
                     of.account.jit.leaves_named += u64::from(index == 0);
                     entry = of_code;
                     frames.append(&mut self.chain);
-                    if !sample.by_rows.contains(&index) && !was_true(of.process, pc, sample.time) {
+                    if by_kernel && !was_true(of.process, pc, sample.time) {
                         // What the BPF program took for its caller may be anything.
                         (stop, entry) = (StopReason::StaleRules, Entry::No);
                         break;
@@ -300,7 +307,6 @@ impl Resolver {
                     break;
                 }
             }
-            let by_kernel = !sample.by_rows.contains(&index);
             if by_kernel && of.process.space.was_walked_as_another(Avma(pc.lookup()), sample.time) {
                 (stop, entry) = (StopReason::StaleMapping, Entry::No);
                 break;

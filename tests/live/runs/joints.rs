@@ -149,6 +149,21 @@ fn a_caller_in_memory_that_was_mapped_a_moment_ago_is_not_skipped() -> Result<()
     Ok(())
 }
 
+/// The rows of generated code do not hold whatever happens, so the frame pointer is tried where they lead to nothing known.
+#[test]
+fn generated_code_does_not_skip_such_a_caller_either() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = joints(&scratch, &["fresh_jit"])?;
+    let recording = record(&target, &scratch, &[])?;
+    let whole = |stack: &Stack| stack.has("generated_leaf") && !stack.is_cut();
+    let (leaf, total) = (recording.folded.count(whole), recording.folded.total());
+    let without = recording.folded.count(|stack| whole(stack) && !stack.has_chain(&[UNNAMED, "generated_leaf"]));
+    println!("{leaf} complete stacks of generated_leaf, {without} without its caller");
+    assert_at_least("complete stacks of generated_leaf", Share { part: leaf, whole: total }, 0.25);
+    assert_eq!(without, 0, "{}", recording.folded.largest(10));
+    Ok(())
+}
+
 #[test]
 fn the_service_does_not_skip_such_a_caller_at_any_pace() -> Result<()> {
     let scratch = Scratch::new()?;

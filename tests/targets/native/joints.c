@@ -5,6 +5,7 @@
  *   plugins A.so B.so     loads A, burns 15 ms in it, unloads it, loads B, burns 5 ms in it, unloads it, and again
  *   rewritten A.so B.so   the same with one file that holds A and B in turns
  *   fresh                 calls nofp_leaf through code in a page that is mapped anew every 2 ms
+ *   fresh_jit             the same with generated_leaf, which a jitdump announces (x86-64)
  *   signal                a timer interrupts the first instruction of spin, whose handler burns
  *   children N            makes N children that burn, and sleeps
  *
@@ -134,13 +135,50 @@ KEEP __attribute__((optimize("omit-frame-pointer"))) void nofp_leaf(void)
 }
 
 /* Keeps a frame pointer, so that a walk by frame pointer from below lands behind it. */
-KEEP __attribute__((optimize("no-omit-frame-pointer"))) void enter(void (*code)(void (*)(void)))
+KEEP __attribute__((optimize("no-omit-frame-pointer"))) void enter(void (*code)(void (*)(void)), void (*leaf)(void))
 {
-    code(nofp_leaf);
+    code(leaf);
     sink++;
 }
 
-static void fresh(void)
+/* Generates a function that keeps no frame pointer, and announces it. */
+static void (*generate(void))(void)
+{
+    /* mov $20000,%ecx; again: add %ecx,%eax; dec %ecx; jnz again; ret */
+    static const unsigned char text[] = {0xb9, 0x20, 0x4e, 0, 0, 0x01, 0xc8, 0xff, 0xc9, 0x75, 0xfa, 0xc3};
+    static const char name[] = "generated_leaf";
+    void *code = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (code == MAP_FAILED)
+        fail("mmap");
+    memcpy(code, text, sizeof text);
+    if (mprotect(code, 4096, PROT_READ | PROT_EXEC))
+        fail("mprotect");
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    struct {
+        uint32_t magic, version, size, machine, zero, pid;
+        uint64_t time, flags;
+    } header = {0x4a695444, 1, sizeof header, 62, 0, (uint32_t)getpid(), time, 0};
+    struct {
+        uint32_t id, size;
+        uint64_t time;
+        uint32_t pid, tid;
+        uint64_t vma, address, length, index;
+    } load = {0, sizeof load + sizeof name + sizeof text, time, (uint32_t)getpid(), (uint32_t)getpid(),
+              (uint64_t)code, (uint64_t)code, sizeof text, 1};
+    char path[64];
+    snprintf(path, sizeof path, "./jit-%d.dump", getpid());
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (file < 0 || write(file, &header, sizeof header) < 0 || write(file, &load, sizeof load) < 0 ||
+        write(file, name, sizeof name) < 0 || write(file, text, sizeof text) < 0)
+        fail(path);
+    if (mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED)
+        fail("mmap");
+    return (void (*)(void))code;
+}
+
+static void fresh(void (*leaf)(void))
 {
     /* sub $8,%rsp; call *%rdi; add $8,%rsp; ret */
     static const unsigned char text[] = {0x48, 0x83, 0xec, 8, 0xff, 0xd7, 0x48, 0x83, 0xc4, 8, 0xc3};
@@ -153,7 +191,7 @@ static void fresh(void)
         if (mprotect(page, 4096, PROT_READ | PROT_EXEC))
             fail("mprotect");
         for (uint64_t until = cpu_us() + 2000; cpu_us() < until;)
-            enter((void (*)(void (*)(void)))page);
+            enter((void (*)(void (*)(void)))page, leaf);
         /* What lies around stays, so that the next one lies elsewhere. */
         munmap(page, 4096);
         mmap(page, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -216,7 +254,9 @@ int main(int argc, char **argv)
     else if (!strcmp(mode, "rewritten") && argc == 4)
         rewritten(argv + 2);
     else if (!strcmp(mode, "fresh"))
-        fresh();
+        fresh(nofp_leaf);
+    else if (!strcmp(mode, "fresh_jit"))
+        fresh(generate());
     else if (!strcmp(mode, "signal"))
         signals();
     else if (!strcmp(mode, "children") && argc == 3)

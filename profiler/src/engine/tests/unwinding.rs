@@ -1,6 +1,7 @@
 //! What the BPF program unwinds by, and walks that are finished by rows that come later.
 
 use jitprof_common::row::{CfaKind, Row};
+use jitprof_common::sample::FramePc;
 use jitprof_common::table::Region;
 use jitprof_common::units::{MonoNs, Pid};
 
@@ -166,6 +167,29 @@ fn a_walk_by_the_rows_of_what_was_mapped_there_before_ends_where_it_begins() {
     assert_eq!(told[..2], [first, first], "nothing was known of the place, so that nothing led astray");
     assert_eq!(told[2..4], ["[cut: mapped too lately for its unwind rules];second", second]);
     assert_eq!(told[4..], [second, second], "the same file has the same rows");
+}
+
+#[test]
+fn a_frame_that_was_doubted_counts_where_memory_had_been_mapped_by_then() {
+    const FRESH: u64 = 0x5000_0000;
+    let mut world = World::new(options());
+    runtime(&mut world, PID);
+    announce(&mut world, PID, (JIT, 64, "function"));
+    world.run_for(300);
+    let doubted = FramePc::doubted(FRESH + 16).0;
+    let sampled = |world: &mut World| {
+        world.sample(PID, &[JIT + 8, doubted, MAIN, START]);
+        let at = (world.now.0 - BEGIN.0) / MS;
+        world.run_for(2);
+        at
+    };
+    let before = sampled(&mut world);
+    map(&mut world, PID, memory_mapping(FRESH, 0x1000));
+    let after = sampled(&mut world);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, before), "_start;main;function", "the word was no return address");
+    assert_eq!(stack(&world, PID, after), "_start;main;[JIT code without a name];function");
 }
 
 #[test]

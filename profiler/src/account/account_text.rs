@@ -275,9 +275,6 @@ fn fmt_source(source: &SourceAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result
         if let Some(peek) = dump.peek.filter(|peek| peek.verified_records > 0) {
             write!(f, ", {} read ahead from memory", peek.verified_records)?;
         }
-        if let Some(peek) = dump.peek.filter(|peek| peek.rejected_code > 0) {
-            write!(f, ", {} in memory not believed", peek.rejected_code)?;
-        }
         writeln!(f)?;
     }
     if let Some(map) = &source.perf_map {

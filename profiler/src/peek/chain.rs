@@ -15,8 +15,6 @@ const MAX_BYPASSED_BLOCKS: u64 = 16;
 const LOAD: u32 = 0;
 const PREFIX: usize = 16;
 const LOAD_FIXED: usize = 56;
-/// CPython since 3.14 overwrites the last 8 bytes of the recorded code with a salt, so that build ids differ.
-const SALT_BYTES: usize = 8;
 
 /// What a record must be like to be believed.
 #[derive(Clone, Copy, Debug)]
@@ -35,17 +33,6 @@ pub(super) struct Chain {
     pub(super) complete: usize,
     /// Whole records.
     pub(super) records: u64,
-    /// The LOADs among them.
-    pub(super) loads: Vec<LoadRecord>,
-}
-
-/// The parts of a LOAD that are compared with memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LoadRecord {
-    /// Where the code should lie.
-    pub(super) code_addr: u64,
-    /// The code, as recorded.
-    pub(super) code: Vec<u8>,
 }
 
 /// Why pending bytes are not believed.
@@ -86,7 +73,7 @@ pub(super) fn walk(end: &DumpEnd, pending: &[u8], expect: &Expect) -> Result<Cha
             break;
         };
         if u32_of(record, 0) == Some(LOAD) {
-            chain.loads.push(load_record(record, expect)?);
+            check_load(record, expect)?;
         }
         chain.records += 1;
         at += total;
@@ -106,21 +93,7 @@ pub(super) fn lines(end: &DumpEnd, pending: &[u8]) -> Result<Chain, Implausible>
     }
     let records = memchr::memchr_iter(b'\n', whole).count();
     let records = u64::try_from(records).unwrap_or(u64::MAX);
-    Ok(Chain { complete: whole.len().saturating_sub(end.torn.len()), records, loads: Vec::new() })
-}
-
-/// Whether the code of a LOAD is what memory holds: three quarters of its bytes, a salt in the last ones not counted.
-///
-/// Not all of them: V8's collector rewrites the pointers in code when it moves what they point to. What has been
-/// checked before leaves no doubt that the record is this process'; this tells code that has gone since, and other
-/// code at its address shares a prologue with it at the most.
-pub(super) fn same_code(recorded: &[u8], memory: &[u8]) -> bool {
-    let kept = recorded.len().saturating_sub(SALT_BYTES);
-    if recorded == memory {
-        return true;
-    }
-    let equal = recorded.iter().zip(memory).take(kept).filter(|(recorded, now)| recorded == now).count();
-    kept > 0 && recorded.len() == memory.len() && equal >= kept - kept / 4
+    Ok(Chain { complete: whole.len().saturating_sub(end.torn.len()), records })
 }
 
 /// Where in the file the buffer's previous content can end:
@@ -187,21 +160,19 @@ fn check_prefix(rest: &[u8], expect: &Expect) -> Result<usize, Implausible> {
     if in_life { Ok(total) } else { Err(Implausible::Time) }
 }
 
-fn load_record(record: &[u8], expect: &Expect) -> Result<LoadRecord, Implausible> {
+fn check_load(record: &[u8], expect: &Expect) -> Result<(), Implausible> {
     if u32_of(record, 16) != Some(expect.own_pid) {
         return Err(Implausible::Pid);
     }
-    let code_addr = u64_of(record, 32).ok_or(Implausible::Shape)?;
     let size = u64_of(record, 40).and_then(|size| usize::try_from(size).ok()).ok_or(Implausible::Shape)?;
     let name_and_code = record.get(LOAD_FIXED..).ok_or(Implausible::Shape)?;
     let name_len = memchr::memchr(0, name_and_code).ok_or(Implausible::Shape)?;
     // Producers without code bytes (perf's JVMTI agent for a NULL code) end after the name.
-    let code = match name_and_code.len().checked_sub(size) {
-        Some(begin) if begin > name_len => &name_and_code[begin..],
-        _ if name_and_code.len() == name_len + 1 => &[],
-        _ => return Err(Implausible::Shape),
-    };
-    Ok(LoadRecord { code_addr, code: code.to_vec() })
+    match name_and_code.len().checked_sub(size) {
+        Some(begin) if begin > name_len => Ok(()),
+        _ if name_and_code.len() == name_len + 1 => Ok(()),
+        _ => Err(Implausible::Shape),
+    }
 }
 
 fn u32_of(bytes: &[u8], at: usize) -> Option<u32> {

@@ -5,7 +5,7 @@ use std::fs::File;
 use jitprof_common::units::{Avma, MonoNs, Pid};
 use serde::{Deserialize, Serialize};
 
-use crate::peek::chain::{Expect, LoadRecord, same_code};
+use crate::peek::chain::Expect;
 use crate::peek::remote::Remote;
 use crate::peek::search::{Progress, Search};
 use crate::peek::snapshot::{self, DumpEnd, Refusal, Seen, Source};
@@ -13,8 +13,6 @@ use crate::peek::stdio::Memory;
 use crate::process::open::FileId;
 use crate::process::{monotonic_now, procfs};
 
-/// Code bytes that are compared for one record; producers' functions are smaller by far.
-const MAX_CODE_COMPARED: usize = 64 << 10;
 /// Refusals of one search that are told.
 const MAX_REFUSALS: usize = 64;
 
@@ -90,8 +88,6 @@ pub enum Sight {
         /// The bytes, up to the end of the last whole record.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
-        /// The LOADs in them: where their code should lie, and whether memory holds it there.
-        loads: Vec<(Avma, bool)>,
     },
 }
 
@@ -146,16 +142,7 @@ fn read(look: &Look, file: &File, memory: &impl Memory, address: Avma, before: O
         return Sight::Unchanged;
     }
     match take(look, file, memory, address) {
-        Ok(snapshot) => Sight::Pending {
-            seen: snapshot.seen,
-            bytes: snapshot.whole().to_vec(),
-            loads: snapshot
-                .chain
-                .loads
-                .iter()
-                .map(|record| (Avma(record.code_addr), is_in_memory(memory, record)))
-                .collect(),
-        },
+        Ok(snapshot) => Sight::Pending { seen: snapshot.seen, bytes: snapshot.whole().to_vec() },
         Err(refusal) => Sight::Refused { refusal, seen },
     }
 }
@@ -165,11 +152,4 @@ fn take(look: &Look, file: &File, memory: &impl Memory, address: Avma) -> Result
     let expect = Expect { own_pid: look.own_pid, times };
     let source = Source { pid: look.via, identity: look.identity, memory, file };
     snapshot::take(&source, address, &look.end, &expect)
-}
-
-/// Whether the code that the record announces is what the target's memory holds.
-fn is_in_memory(memory: &impl Memory, record: &LoadRecord) -> bool {
-    let recorded = &record.code[..record.code.len().min(MAX_CODE_COMPARED)];
-    let mut now = vec![0; recorded.len()];
-    memory.read_exact(Avma(record.code_addr), &mut now).is_ok() && same_code(recorded, &now)
 }

@@ -28,7 +28,7 @@ use std::io;
 
 use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::DumpStream;
-use jitprof_jitdump::code::{CodeEvent, CodeOrigin};
+use jitprof_jitdump::code::CodeEvent;
 use jitprof_jitdump::perfmap::PerfMapStream;
 use serde::Serialize;
 
@@ -95,8 +95,6 @@ pub struct PeekStats {
     pub reads: u64,
     /// Whole records reported before they were in the file.
     pub verified_records: u64,
-    /// LOADs not reported because memory holds other code at their address.
-    pub rejected_code: u64,
     /// Buffers refused because the bytes behind the pending ones are not what the file ends with.
     pub rejected_old_bytes: u64,
     /// Buffers refused because the descriptor is another file's by now, or does not stand at the end of the dump.
@@ -157,8 +155,8 @@ impl Peek {
     /// What to look at now, if anything: `end` is what the dump's reader knows of the file's end, all of which it has
     /// read. `file` is the dump, of this device and inode.
     ///
-    /// Cost of the look: one read of 116 bytes when nothing has changed; when something has, reads of the buffer, of the
-    /// file's last block and of each function's code in it; of a search up to 256 MiB of target memory (160 to 270 ms),
+    /// Cost of the look: one read of 116 bytes when nothing has changed; when something has, two reads of the buffer, and one
+    /// of the file's last block; of a search up to 256 MiB of target memory (160 to 270 ms),
     /// at most six times.
     pub fn look(
         &mut self,
@@ -220,7 +218,7 @@ impl Peek {
                 self.refuse(refusal, seen, stream.file_len(), now);
                 Vec::new()
             }
-            Sight::Pending { seen, bytes, loads } => self.report(seen, &bytes, &loads, stream),
+            Sight::Pending { seen, bytes } => self.report(seen, &bytes, stream),
         }
     }
 
@@ -266,8 +264,8 @@ impl Peek {
         }
     }
 
-    /// `loads` are the LOADs among the pending records in their order: where their code should lie, and whether it does.
-    fn report(&mut self, seen: Seen, bytes: &[u8], loads: &[(Avma, bool)], stream: &impl Ahead) -> Vec<CodeEvent> {
+    /// Code that is announced and in memory no more was there at its time: its record counts as it will in the file.
+    fn report(&mut self, seen: Seen, bytes: &[u8], stream: &impl Ahead) -> Vec<CodeEvent> {
         self.stats.reads += 1;
         let State::Found(found) = &mut self.state else { return Vec::new() };
         if found.seen.is_none_or(|before| before.file_len != seen.file_len) {
@@ -275,30 +273,12 @@ impl Peek {
         }
         (found.seen, found.refusals, self.fruitless) = (Some(seen), 0, 0);
         found.current = true;
-        let events = stream.tentative(bytes);
+        let mut events = stream.tentative(bytes);
         let known = found.reported.min(events.len());
         found.reported = events.len();
-        let mut loads = loads.iter();
-        let mut kept = Vec::with_capacity(events.len() - known);
-        for (index, event) in events.into_iter().enumerate() {
-            // Events and records stand in the same order, so that of two loads at one address each finds its own code.
-            let believed = match &event {
-                // A line has no code to compare.
-                CodeEvent::Load(load) if load.origin == CodeOrigin::PerfMap => true,
-                CodeEvent::Load(load) => {
-                    let matches = loads.find(|(start, _)| *start == load.start).is_some_and(|(_, matches)| *matches);
-                    index < known || matches
-                }
-                _ => true,
-            };
-            if !believed {
-                self.stats.rejected_code += 1;
-            } else if index >= known {
-                kept.push(event);
-            }
-        }
-        self.stats.verified_records += u64::try_from(kept.len()).unwrap_or(u64::MAX);
-        kept
+        let new = events.split_off(known);
+        self.stats.verified_records += u64::try_from(new.len()).unwrap_or(u64::MAX);
+        new
     }
 
     fn count(&mut self, refusal: Refusal) {

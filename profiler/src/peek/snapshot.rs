@@ -144,8 +144,7 @@ pub(super) fn seen(memory: &impl Memory, address: Avma, file_len: u64) -> io::Re
     Ok(Seen { stdio, file_len })
 }
 
-/// Reads pointers, buffer and pointers again; the file's length must be what its reader has read up to, before and
-/// after.
+/// Reads the FILE and its buffer; the file's length must be what its reader has read up to, before and after.
 pub(super) fn take<M: Memory>(
     source: &Source<'_, M>,
     address: Avma,
@@ -155,13 +154,10 @@ pub(super) fn take<M: Memory>(
     if len_of(source.file)? != end.file_len {
         return Err(Refusal::Overtaken);
     }
-    let before = seen(source.memory, address, end.file_len).map_err(|_| Refusal::Unreadable)?;
+    let (before, buffer) = consistent(source.memory, address, end.file_len)?;
     let stdio = before.stdio;
-    let mut buffer = vec![0; stdio.capacity];
-    source.memory.read_exact(stdio.buffer, &mut buffer).map_err(|_| Refusal::Unreadable)?;
     let position = procfs::fd_position(source.pid, stdio.fd).map_err(|_| Refusal::Unreadable)?;
-    let after = seen(source.memory, address, end.file_len).map_err(|_| Refusal::Unreadable)?;
-    if after != before || len_of(source.file)? != end.file_len {
+    if len_of(source.file)? != end.file_len {
         return Err(Refusal::Overtaken);
     }
     let target = procfs::fd_target(source.pid, stdio.fd).map_err(|_| Refusal::Unreadable)?;
@@ -170,6 +166,22 @@ pub(super) fn take<M: Memory>(
     }
     let blocks = old_blocks(source.file, stdio.capacity, end);
     judge(before, buffer, &blocks, end, expect)
+}
+
+/// Reads pointers, buffer, pointers and what is pending again. Where stores may be seen in another order (AArch64), bytes can come
+/// after the pointer that covers them: then they are not the same a moment later.
+pub(super) fn consistent(memory: &impl Memory, address: Avma, file_len: u64) -> Result<(Seen, Vec<u8>), Refusal> {
+    let pointers = || seen(memory, address, file_len).map_err(|_| Refusal::Unreadable);
+    let before = pointers()?;
+    let content = |bytes: usize| {
+        let mut buffer = vec![0; bytes];
+        memory.read_exact(before.stdio.buffer, &mut buffer).map(|()| buffer).map_err(|_| Refusal::Unreadable)
+    };
+    let buffer = content(before.stdio.capacity)?;
+    if pointers()? != before || !buffer.starts_with(&content(before.stdio.pending.min(buffer.len()))?) {
+        return Err(Refusal::Overtaken);
+    }
+    Ok((before, buffer))
 }
 
 /// The pure part: whether the buffer's content continues the file. `blocks` are the pieces of the file, of the buffer's

@@ -258,14 +258,14 @@ fn the_runtimes_buffer_tells_what_is_not_in_the_file_yet() {
     let inode = world.machine.add_file(&dump_path(PID), Vec::new());
     map(&mut world, PID, file_mapping(0x6000_0000, 0x1000, inode, &dump_path(PID)));
     let written = [header(PID), record(PID, world.now, (JIT, 64, "buffered"))].concat();
-    world.machine.processes.get_mut(&PID).unwrap().unwritten = Some((written.clone(), vec![avma(JIT)]));
+    world.machine.processes.get_mut(&PID).unwrap().unwritten = Some(written.clone());
     world.run_for(20);
     let at = (world.now.0 - ms(0).0) / MS;
     world.sample(PID, &[JIT + 8, MAIN, START]);
     world.run_for(3000);
     assert_eq!(world.engine.progress().waiting, 0, "file and buffer together are everything");
     world.machine.append(&dump_path(PID), &written);
-    world.machine.processes.get_mut(&PID).unwrap().unwritten = Some((Vec::new(), Vec::new()));
+    world.machine.processes.get_mut(&PID).unwrap().unwritten = Some(Vec::new());
     world.run_for(1000);
     let account = world.finish().account.clone();
     assert_eq!(stack(&world, PID, at), "_start;main;buffered");
@@ -874,7 +874,7 @@ fn lines_of_a_perf_map_that_are_not_written_are_read_from_the_buffer() {
     world.machine.add_file(&path, Vec::new());
     let line = |at: u64, name: &str| format!("{at:x} 40 {name}\n").into_bytes();
     let written = [line(JIT, "written"), line(JIT + 0x1000, "hot"), b"7000".to_vec()].concat();
-    world.machine.processes.get_mut(&PID).unwrap().unwritten_lines = Some((written, Vec::new()));
+    world.machine.processes.get_mut(&PID).unwrap().unwritten_lines = Some(written);
     world.follow(&[PID]);
     world.run_for(2000);
     let at = (world.now.0 - ms(0).0) / MS;

@@ -520,11 +520,9 @@ impl<'a> Teller<'a> {
         // What is in a buffer may never be written: that is so of a process that is killed.
         self.naive.is_orderly = false;
         let Some(life) = self.life(pid) else { return };
-        let (record, start) = self.record(pid, life);
+        let (record, _) = self.record(pid, life);
         if let Some(made) = self.world.machine.processes.get_mut(&pid) {
-            let (bytes, loads) = made.unwritten.get_or_insert_default();
-            bytes.extend(record);
-            loads.push(Avma(start));
+            made.unwritten.get_or_insert_default().extend(record);
         }
     }
 

@@ -72,10 +72,10 @@ pub struct MadeProcess {
     pub read: ProcessRead,
     /// What is in its memory, by address.
     pub memory: BTreeMap<u64, Vec<u8>>,
-    /// What its runtime has announced and not written yet, and where the code of it is; nothing: it has no FILE.
-    pub unwritten: Option<(Vec<u8>, Vec<Avma>)>,
+    /// What its runtime has announced and not written yet; nothing: it has no FILE.
+    pub unwritten: Option<Vec<u8>>,
     /// The same of its perf map.
-    pub unwritten_lines: Option<(Vec<u8>, Vec<Avma>)>,
+    pub unwritten_lines: Option<Vec<u8>>,
     /// The version that its environment says.
     pub version: Option<String>,
     /// What its runtime knows of its code.
@@ -453,12 +453,8 @@ impl Machine {
     fn peek(&self, look: &Look) -> Sight {
         let Some(process) = self.of_thread(look.via) else { return Sight::Unreadable };
         let unwritten = if look.end.lines { &process.unwritten_lines } else { &process.unwritten };
-        let Some((bytes, loads)) = unwritten else { return Sight::NoDescriptor };
-        let pending = Sight::Pending {
-            seen: Seen::made_up(look.end.file_len, bytes.len()),
-            bytes: bytes.clone(),
-            loads: loads.iter().map(|at| (*at, true)).collect(),
-        };
+        let Some(bytes) = unwritten else { return Sight::NoDescriptor };
+        let pending = Sight::Pending { seen: Seen::made_up(look.end.file_len, bytes.len()), bytes: bytes.clone() };
         match look.what {
             What::Search => Sight::Found { address: STDIO_FILE, scanned: 4096, then: Box::new(pending) },
             What::Read { seen, .. } if seen == Some(Seen::made_up(look.end.file_len, bytes.len())) => Sight::Unchanged,

@@ -162,7 +162,7 @@ fn node(program: &str, dir: &Path) -> Command {
 #[ignore = "needs CPython 3.13 (JITPROF_PYTHON, default python3.13) and permission to read its memory"]
 fn hot_functions_of_a_steady_cpython_are_known_while_it_runs() {
     let stats = watch(python(PYTHON), &["py::leaf_hot", "py::outer"]);
-    assert_eq!((stats.searches, stats.rejected_code, stats.rejected_old_bytes), (1, 0, 0));
+    assert_eq!((stats.searches, stats.rejected_old_bytes), (1, 0));
 }
 
 #[test]

@@ -4,21 +4,12 @@ use jitprof_common::stop::StopReason;
 
 use crate::symbol::Frame;
 
-/// What no program calls a function of its own: the C library's, in the library or linked into a program, and Go's,
-/// which starts threads without it, and whose scheduler has a stack of its own in each thread that begins with `mcall`.
-const CERTAIN: [&str; 11] = [
-    "_start",
-    "__libc_start_call_main",
-    "__clone",
-    "__clone3",
-    "__clone_internal",
-    "libc_start_main_stage2",
-    "runtime.goexit",
-    "runtime.mstart",
-    "runtime.clone",
-    "runtime.rt0_go",
-    "runtime.mcall",
-];
+/// The C library's functions that no program calls one of its own, in the library or linked into a program.
+const OF_LIBC: [&str; 6] =
+    ["_start", "__libc_start_call_main", "__clone", "__clone3", "__clone_internal", "libc_start_main_stage2"];
+/// Go starts threads without the C library, and its scheduler has a stack of its own in each thread that begins with
+/// `mcall`. It may be in a library.
+const OF_GO: [&str; 5] = ["runtime.goexit", "runtime.mstart", "runtime.clone", "runtime.rt0_go", "runtime.mcall"];
 /// The C library's functions whose names are anybody's: glibc's, and the last one musl's.
 const IN_LIBC: [&str; 4] = ["start_thread", "clone", "clone3", "start"];
 /// How the names of the C library's functions begin that nothing but a program's `_start` calls.
@@ -29,7 +20,7 @@ const ENTRY_POINT_OF_BEAM: &str = "erts_beamasm:normal_exit/0";
 /// sets the frame pointer to zero, so its caller is nowhere to be found.
 const SCHEDULER_OF_BEAM: &str = "global::process_main";
 /// How the names of the files begin in which those are.
-const LIBC_FILES: [&str; 6] = ["libc.so", "libc-", "libpthread", "ld-musl", "libc.musl", "ld-linux"];
+const LIBC_FILES: [&str; 7] = ["libc.so", "libc-", "libpthread", "ld-musl", "libc.musl", "ld-linux", "ld-2."];
 
 /// Whether threads begin in a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,22 +62,29 @@ impl Entry {
     pub(super) fn of(frame: &Frame) -> Self {
         // A symbol without its version: `__libc_start_main@@GLIBC_2.34`.
         let name = frame.name.split('@').next().unwrap_or(&frame.name);
-        if name.starts_with(CALLS_MAIN) {
-            return Self::Main;
-        }
-        if CERTAIN.contains(&name) {
+        if OF_GO.contains(&name) {
             return Self::Yes;
         }
-        if !IN_LIBC.contains(&name) {
+        let calls_main = name.starts_with(CALLS_MAIN);
+        let is_of_libc = calls_main || OF_LIBC.contains(&name);
+        if !is_of_libc && !IN_LIBC.contains(&name) {
             return Self::No;
         }
         let path = frame.module.as_ref().map_or("", |module| &*module.path);
         let file = path.rsplit('/').next().unwrap_or(path);
-        match LIBC_FILES.iter().any(|libc| file.starts_with(libc)) {
-            true => Self::Yes,
-            false => Self::Perhaps,
+        let is_libc = LIBC_FILES.iter().any(|libc| file.starts_with(libc));
+        // A program may have the C library linked into it; a library that defines such a function does so for itself.
+        let is_its = is_libc || (is_of_libc && !is_library(file));
+        match (is_its, calls_main) {
+            (false, _) => Self::Perhaps,
+            (true, true) => Self::Main,
+            (true, false) => Self::Yes,
         }
     }
+}
+
+fn is_library(file: &str) -> bool {
+    file.ends_with(".so") || file.ends_with(".node") || file.contains(".so.")
 }
 
 #[cfg(test)]
@@ -122,6 +120,20 @@ mod tests {
         assert_eq!(entry("main", "/usr/lib/x86_64-linux-gnu/libc.so.6"), Entry::No);
         assert_eq!(entry("__libc_start_main@@GLIBC_2.34", "/opt/static"), Entry::Main);
         assert_eq!(entry("runtime.goexit", "/opt/server"), Entry::Yes);
+        assert_eq!(entry("runtime.goexit", "/opt/libserver.so"), Entry::Yes);
+    }
+
+    #[test]
+    fn a_library_has_no_beginning_of_a_process_of_its_own() {
+        for name in ["_start", "__clone", "__libc_start_main", "__libc_start_call_main"] {
+            for library in ["/usr/lib/libplugin.so", "/usr/lib/libplugin.so.2", "/srv/addon.node"] {
+                assert_eq!(entry(name, library), Entry::Perhaps, "{name} in {library}");
+            }
+            assert_ne!(entry(name, "/opt/static"), Entry::Perhaps);
+        }
+        assert_eq!(entry("_start", "/lib64/ld-linux-x86-64.so.2"), Entry::Yes);
+        assert_eq!(entry("_start", "/lib/x86_64-linux-gnu/ld-2.31.so"), Entry::Yes);
+        assert_eq!(entry("__libc_start_main_impl", "/lib/libc-2.28.so"), Entry::Main);
     }
 
     #[test]

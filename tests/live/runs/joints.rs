@@ -11,8 +11,12 @@ use jitprof_tests::{
 
 const UNNAMED: &str = "[JIT code without a name]";
 
+fn compile_joints(scratch: &Scratch) -> Result<PathBuf> {
+    compile(scratch, "cc", "native/joints.c", &["-O1", "-g", "-ldl"])
+}
+
 fn joints(scratch: &Scratch, arguments: &[&str]) -> Result<Target> {
-    let mut command = Command::new(compile(scratch, "cc", "native/joints.c", &["-O1", "-g", "-ldl"])?);
+    let mut command = Command::new(compile_joints(scratch)?);
     command.args(arguments).current_dir(scratch.path());
     Target::start(command, scratch)
 }
@@ -161,6 +165,28 @@ fn generated_code_does_not_skip_such_a_caller_either() -> Result<()> {
     println!("{leaf} complete stacks of generated_leaf, {without} without its caller");
     assert_at_least("complete stacks of generated_leaf", Share { part: leaf, whole: total }, 0.25);
     assert_eq!(without, 0, "{}", recording.folded.largest(10));
+    Ok(())
+}
+
+/// What a launched program has mapped before it runs is not known to the BPF program at its first samples.
+#[test]
+fn neither_is_skipped_right_after_a_launch() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let program = compile_joints(&scratch)?;
+    for (mode, leaf) in [("fresh", "nofp_leaf"), ("fresh_jit", "generated_leaf")] {
+        let mut jitprof = Jitprof::recording(&scratch, ["-d", "500ms", "--"])?;
+        jitprof.command().arg(&program).arg(mode);
+        let recording = jitprof.record()?;
+        let (of_leaf, _) = recording.folded.part(|stack| stack.has(leaf) && !stack.is_cut());
+        let without = of_leaf.count(|stack| !stack.has_chain(&[UNNAMED, leaf]));
+        println!(
+            "{} complete stacks of {leaf} of {}, {without} without its caller",
+            of_leaf.total(),
+            recording.folded.total()
+        );
+        assert_enough("complete stacks", of_leaf.total(), 50);
+        assert_eq!(without, 0, "{}", recording.folded.largest(10));
+    }
     Ok(())
 }
 

@@ -92,7 +92,7 @@ pub(super) struct Publisher {
     /// Functions that wait for a publication to be in force: whose, and since when it was asked for.
     unconfirmed: Vec<(u64, ProcessId)>,
     /// Publications on their way that have a list of a process' mappings.
-    unknown_lists: Vec<(u64, ProcessId)>,
+    unconfirmed_lists: Vec<(u64, ProcessId)>,
     /// The latest publication that is in force.
     confirmed: u64,
     started: Option<MonoNs>,
@@ -238,7 +238,7 @@ impl Publisher {
         }
         let complete = tables.set_regions(process.id.pid, &regions, requests);
         process.space.withdraw_with(tables.next_publication());
-        self.unknown_lists.push((tables.next_publication(), process.id));
+        self.unconfirmed_lists.push((tables.next_publication(), process.id));
         if !complete {
             self.refused.insert(process.id);
             used.clear();
@@ -353,7 +353,7 @@ impl Publisher {
     pub(super) fn confirm(&mut self, publication: u64, at: MonoNs, processes: &mut Processes) {
         let started = self.started.unwrap_or(MonoNs(u64::MAX));
         self.confirmed = publication;
-        for (_, id) in self.unknown_lists.extract_if(.., |(number, _)| *number <= publication) {
+        for (_, id) in self.unconfirmed_lists.extract_if(.., |(number, _)| *number <= publication) {
             if let Some(process) = processes.get_mut(id) {
                 process.space.confirm(publication, at);
             }

@@ -295,7 +295,7 @@ impl AddressSpace {
         }
     }
 
-    /// Everything up to a publication is known since `at`.
+    /// Everything up to a publication is known since `at`; with the first one, so is what there was before.
     pub(super) fn confirm(&mut self, publication: u64, at: MonoNs) {
         self.known_since.get_or_insert(at);
         for old in self.ended.iter_mut().rev().take_while(|old| !matches!(old.withdrawn, Withdrawn::At(_))) {

@@ -190,7 +190,7 @@ impl<'a> Live<'a> {
             binary,
             names,
             places,
-            history: History::of(workspace, beside),
+            history: History::of(workspace, beside, jobs.max(1)),
             ceilings,
             _beside: BusyLoops::start(beside)?,
         })

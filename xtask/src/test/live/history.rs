@@ -41,10 +41,12 @@ pub(super) struct History {
     is_changed: bool,
     /// Busy loops that run beside the tests.
     beside: u32,
+    /// Tests that run at a time, of those that may.
+    jobs: usize,
 }
 
 impl History {
-    pub(super) fn of(workspace: &Workspace, beside: u32) -> Self {
+    pub(super) fn of(workspace: &Workspace, beside: u32, jobs: usize) -> Self {
         let git =
             |arguments: &[&str]| command::output(Command::new("git").args(arguments).current_dir(&workspace.root)).ok();
         let commit = git(&["rev-parse", "--short=10", "HEAD"]).map(|commit| commit.trim().to_owned());
@@ -54,6 +56,7 @@ impl History {
             commit: commit.unwrap_or_default(),
             is_changed: status.is_none_or(|status| !status.trim().is_empty()),
             beside,
+            jobs,
         }
     }
 
@@ -66,6 +69,7 @@ impl History {
             "commit": self.commit,
             "changed": self.is_changed,
             "beside": self.beside,
+            "jobs": self.jobs,
             "name": name,
             "outcome": ran.failure.as_ref().map_or("passed".to_owned(), |failure| failure.class.to_string()),
             "what": ran.failure.as_ref().map(|failure| &failure.what),

@@ -316,7 +316,7 @@ impl JitSpace {
         let Some((held, had)) = self.history.rules_at(address, time) else { return false };
         let now = current.map(|(start, function)| function.rule_at(*start, address));
         // Where nothing is known to have been, the frame pointer is as good as it ever is.
-        now.or(held).is_none_or(|rule| by_frame_pointer(rule) == by_frame_pointer(had))
+        by_frame_pointer(now.or(held).unwrap_or(Rule::GAP)) == by_frame_pointer(had)
     }
 
     /// Evicts functions that were gone, and whose rows were withdrawn, before `time`.
@@ -483,6 +483,22 @@ mod tests {
         space.flush(|_, _| {});
         space.mark_published(MonoNs(400), |_| {});
         assert!(space.was_true(0x1001, MonoNs(500)));
+    }
+
+    #[test]
+    fn code_whose_rows_are_refused_is_walked_by_its_predecessors_until_they_are_withdrawn() {
+        let frame = Rule::with_cfa(CfaKind::Sp, 32);
+        let mut space = JitSpace::default();
+        space.load(0x1000, 0x40, MonoNs(100), Some(rows_by(&[(0x1000, frame)], 0x1040)));
+        space.flush(|_, _| {});
+        space.mark_published(MonoNs(200), |_| {});
+        space.set_limit(0);
+        space.load(0x1000, 0x40, MonoNs(300), Some(rows_by(&[(0x1000, Rule::ENTRY)], 0x1040)));
+        assert_eq!((space.refused(), space.functions.len()), (1, 0));
+        assert!(!space.was_true(0x1010, MonoNs(310)));
+        space.flush(|_, _| {});
+        space.mark_published(MonoNs(400), |_| {});
+        assert!(space.was_true(0x1010, MonoNs(410)), "by its frame pointer, as where nothing is known");
     }
 
     #[test]

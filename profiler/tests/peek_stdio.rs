@@ -46,6 +46,21 @@ impl Drop for CFile {
     }
 }
 
+/// A child writes what it has inherited in the buffer, as one that ends does.
+fn flush_in_a_child(file: &CFile) {
+    // SAFETY: the child calls nothing but what flushes this stream, which no other thread uses, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::fflush(file.0);
+            libc::_exit(0)
+        }
+    }
+    // SAFETY: no status is asked for.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+}
+
 fn record(name: &str, code_addr: u64) -> Vec<u8> {
     let mut dump = DumpWriter::new(std::process::id());
     let header = dump.len();
@@ -93,6 +108,7 @@ fn unwritten_records_of_a_real_stdio_buffer_are_reported_once_and_in_order() {
             };
             tail.poll(monotonic_now, &mut |event| from_file.borrow_mut().push(name(event))).unwrap();
             let events = poll(&mut peek, &file, tail.stream());
+            assert!(events.is_empty() || peek.is_current(), "all of it was seen");
             if !wanted || !events.is_empty() {
                 return (names(&events), peek.stats());
             }
@@ -128,4 +144,19 @@ fn unwritten_records_of_a_real_stdio_buffer_are_reported_once_and_in_order() {
     assert_eq!((stats.searches, stats.rejected_old_bytes, stats.rejected_shape), (1, 0, 0), "{stats:?}");
     assert!(peeked >= 190, "{peeked} of 200");
     assert!(from_file.borrow().len() > 150, "the rest has reached the file meanwhile");
+
+    // From then on the file's length is no multiple of the buffer's. What was in the buffer comes twice, and what this
+    // process adds to it is known once it has been written.
+    flush_in_a_child(&out);
+    for index in 0..100 {
+        out.write(&record(&format!("after the fork {index}"), code));
+        look(false);
+    }
+    assert_ne!(file.metadata().unwrap().len() % 512, 0);
+    for index in 100..150 {
+        let name = format!("after the fork {index}");
+        out.write(&record(&name, code));
+        let (seen, stats) = look(false);
+        assert!(seen == [name.clone()] || from_file.borrow().contains(&name), "{name}: {seen:?} {stats:?}");
+    }
 }

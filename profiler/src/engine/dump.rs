@@ -149,7 +149,9 @@ impl Dump {
 
     /// From when on there may be records that its writer has not written yet and that could not be read from its buffer.
     pub(super) fn may_lack_from(&self) -> Option<MonoNs> {
-        let may_come = !self.is_done() && !self.stream.is_complete() && is_block_buffered(self.stream.file_len());
+        let has_buffer = self.peek.as_ref().is_some_and(Peek::has_found);
+        let is_buffered = has_buffer || is_block_buffered(self.stream.file_len());
+        let may_come = !self.is_done() && !self.stream.is_complete() && is_buffered;
         may_come.then_some(self.known_until)
     }
 

@@ -108,9 +108,11 @@ pub(super) fn lines(end: &DumpEnd, pending: &[u8]) -> Result<Chain, Implausible>
 pub(super) fn flush_ends(end: &DumpEnd, capacity: usize) -> Vec<u64> {
     let len = end.file_len;
     let block = u64::try_from(capacity).unwrap_or(0);
-    if block == 0 || len < block || !len.is_multiple_of(block) {
+    if block == 0 || len < block {
         return Vec::new();
     }
+    // Not zero once a forked child has written what it had inherited, through the same descriptor.
+    let phase = len % block;
     let mut ends = vec![len];
     if end.owed > 0 {
         let before = (1..=MAX_BYPASSED_BLOCKS).map_while(|blocks| len.checked_sub(block.checked_mul(blocks)?));
@@ -118,7 +120,8 @@ pub(super) fn flush_ends(end: &DumpEnd, capacity: usize) -> Vec<u64> {
     } else {
         let begin = u64::try_from(end.torn.len()).ok().and_then(|torn| len.checked_sub(torn));
         let code = begin.zip(payload_start(&end.torn)).and_then(|(begin, start)| begin.checked_add(start));
-        let bypass = code.and_then(|code| code.checked_next_multiple_of(block));
+        let whole = |code: u64| code.saturating_sub(phase).checked_next_multiple_of(block)?.checked_add(phase);
+        let bypass = code.and_then(whole);
         ends.extend(bypass.filter(|end| *end < len && *end >= block));
     }
     ends

@@ -58,8 +58,8 @@ pub fn read_memory(pid: Pid, addr: Avma, into: &mut [u8]) -> io::Result<usize> {
 pub trait Ahead {
     /// The file's length, all of which has been read.
     fn file_len(&self) -> u64;
-    /// What these bytes would bring if they came next.
-    fn tentative(&self, bytes: &[u8]) -> Vec<CodeEvent>;
+    /// What these bytes would bring if they came next, and how many of them were understood.
+    fn tentative(&self, bytes: &[u8]) -> (Vec<CodeEvent>, usize);
 }
 
 impl Ahead for DumpStream {
@@ -67,8 +67,10 @@ impl Ahead for DumpStream {
         DumpStream::file_len(self)
     }
 
-    fn tentative(&self, bytes: &[u8]) -> Vec<CodeEvent> {
-        DumpStream::tentative(self, bytes).0
+    fn tentative(&self, bytes: &[u8]) -> (Vec<CodeEvent>, usize) {
+        let (events, complete) = DumpStream::tentative(self, bytes);
+        // The file's torn end counts as well there.
+        (events, complete.saturating_sub(self.torn_tail().bytes.len()))
     }
 }
 
@@ -77,8 +79,8 @@ impl Ahead for PerfMapStream {
         self.read_to().map_or(0, |(offset, _)| offset)
     }
 
-    fn tentative(&self, bytes: &[u8]) -> Vec<CodeEvent> {
-        PerfMapStream::tentative(self, bytes)
+    fn tentative(&self, bytes: &[u8]) -> (Vec<CodeEvent>, usize) {
+        (PerfMapStream::tentative(self, bytes), bytes.len())
     }
 }
 
@@ -155,9 +157,9 @@ impl Peek {
     /// What to look at now, if anything: `end` is what the dump's reader knows of the file's end, all of which it has
     /// read. `file` is the dump, of this device and inode.
     ///
-    /// Cost of the look: one read of 116 bytes when nothing has changed; when something has, two reads of the buffer, and one
-    /// of the file's last block; of a search up to 256 MiB of target memory (160 to 270 ms),
-    /// at most six times.
+    /// Cost of the look: one read of 116 bytes when nothing has changed; when something has, reads of the buffer, of what
+    /// is pending in it, and of the file's last block; of a search up to 256 MiB of target memory (160 to 270 ms), at most
+    /// six times.
     pub fn look(
         &mut self,
         (via, file, identity): (Pid, FileId, (u64, u64)),
@@ -228,6 +230,11 @@ impl Peek {
         matches!(&self.state, State::Found(found) if found.current)
     }
 
+    /// Whether the dump's FILE is known.
+    pub fn has_found(&self) -> bool {
+        matches!(self.state, State::Found(_))
+    }
+
     /// What was searched, found and refused so far.
     pub fn stats(&self) -> PeekStats {
         self.stats
@@ -272,8 +279,8 @@ impl Peek {
             found.reported = 0;
         }
         (found.seen, found.refusals, self.fruitless) = (Some(seen), 0, 0);
-        found.current = true;
-        let mut events = stream.tentative(bytes);
+        let (mut events, understood) = stream.tentative(bytes);
+        found.current = understood == bytes.len();
         let known = found.reported.min(events.len());
         found.reported = events.len();
         let new = events.split_off(known);

@@ -48,6 +48,15 @@ impl JitFunction {
     }
 }
 
+/// From when until when a page's rows were missing.
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    since: MonoNs,
+    until: MonoNs,
+    /// They are on their way again.
+    is_returning: bool,
+}
+
 /// Rows of generated code. Functions never overlap: the newer one ends those that it covers in part or whole, in
 /// whatever order they are announced.
 #[derive(Clone, Debug)]
@@ -60,6 +69,8 @@ pub struct JitSpace {
     unpublished: Vec<u64>,
     /// Functions that have, and are not known to be in force.
     handed_over: Vec<u64>,
+    /// Pages of which the BPF program had no rows for a time, whatever was handed over.
+    missing: BTreeMap<u64, Missing>,
     history: History,
     /// Whether a function has taken another's place since that was asked last.
     replaced: bool,
@@ -81,6 +92,7 @@ impl Default for JitSpace {
             dirty: BTreeSet::new(),
             unpublished: Vec::new(),
             handed_over: Vec::new(),
+            missing: BTreeMap::new(),
             history: History::default(),
             replaced: false,
             refused: 0,
@@ -278,6 +290,7 @@ impl JitSpace {
         for page in std::mem::take(&mut self.dirty) {
             rows.clear();
             self.page_rows(page, &mut rows);
+            self.return_page(page);
             publish(page, &rows);
         }
         for start in std::mem::take(&mut self.unpublished) {
@@ -287,6 +300,21 @@ impl JitSpace {
             }
         }
         self.history.hand_over();
+    }
+
+    /// The BPF program has no rows of a page from `since` on: there was no room for them, or the kernel has not taken them.
+    /// Its code is walked by frame pointer until the page comes again.
+    pub fn miss_page(&mut self, page: u64, since: MonoNs) {
+        let missing = Missing { since, until: MonoNs(u64::MAX), is_returning: false };
+        // What is known of an earlier time stays: between the two it counts as missing, too.
+        let known = self.missing.entry(page).or_insert(missing);
+        (known.until, known.is_returning) = (missing.until, false);
+    }
+
+    /// The rows of a page are handed over again, as they are. Returns whether they were missing.
+    pub fn return_page(&mut self, page: u64) -> bool {
+        let missing = self.missing.get_mut(&page).filter(|missing| missing.until == MonoNs(u64::MAX));
+        missing.map(|missing| missing.is_returning = true).is_some()
     }
 
     /// The BPF program has, since `now`, what [`flush`](Self::flush) handed over. `published` is called with the time at
@@ -299,6 +327,9 @@ impl JitSpace {
                 published(function.loaded);
             }
         }
+        for missing in self.missing.values_mut().filter(|missing| missing.is_returning) {
+            (missing.until, missing.is_returning) = (now, false);
+        }
         self.history.mark_published(now);
     }
 
@@ -310,17 +341,22 @@ impl JitSpace {
     pub fn was_true(&self, address: u64, time: MonoNs) -> bool {
         let current = self.functions.range(..=address).next_back();
         let current = current.filter(|(_, function)| function.end > address && function.loaded <= time);
-        if current.is_some_and(|(_, function)| function.published <= time) {
+        let was_published = current.is_some_and(|(_, function)| function.published <= time);
+        let missing = self.missing.get(&(address >> PAGE_BITS));
+        let was_missing = missing.is_some_and(|missing| (missing.since..missing.until).contains(&time));
+        if was_published && !was_missing {
             return true;
         }
         let Some((held, had)) = self.history.rules_at(address, time) else { return false };
         let now = current.map(|(start, function)| function.rule_at(*start, address));
         // Where nothing is known to have been, the frame pointer is as good as it ever is.
-        by_frame_pointer(now.or(held).unwrap_or(Rule::GAP)) == by_frame_pointer(had)
+        let is_as = |had| by_frame_pointer(now.or(held).unwrap_or(Rule::GAP)) == by_frame_pointer(had);
+        (was_published || is_as(had)) && (!was_missing || is_as(Rule::GAP))
     }
 
     /// Evicts functions that were gone, and whose rows were withdrawn, before `time`.
     pub fn evict_before(&mut self, time: MonoNs) {
+        self.missing.retain(|_, missing| missing.until >= time);
         self.history.evict_before(time);
     }
 
@@ -483,6 +519,33 @@ mod tests {
         space.flush(|_, _| {});
         space.mark_published(MonoNs(400), |_| {});
         assert!(space.was_true(0x1001, MonoNs(500)));
+    }
+
+    #[test]
+    fn a_page_that_is_missing_is_walked_by_frame_pointer() {
+        let (by_fp, by_sp) = (Rule::FRAME_POINTER, Rule::with_cfa(CfaKind::Sp, 32));
+        let mut space = JitSpace::default();
+        space.load(0x1000, 0x40, MonoNs(100), Some(rows_by(&[(0x1000, by_sp), (0x1020, by_fp)], 0x1040)));
+        space.flush(|_, _| {});
+        space.mark_published(MonoNs(200), |_| {});
+        space.miss_page(0, MonoNs(300));
+        let was_true = |space: &JitSpace, time| [0x1010, 0x1030].map(|address| space.was_true(address, MonoNs(time)));
+        assert_eq!(was_true(&space, 299), [true, true]);
+        assert_eq!(was_true(&space, 300), [false, true]);
+        assert!(space.return_page(0) && !space.return_page(1));
+        assert_eq!(was_true(&space, 400), [false, true], "it is on its way");
+        space.mark_published(MonoNs(500), |_| {});
+        assert_eq!(was_true(&space, 499), [false, true]);
+        assert_eq!(was_true(&space, 500), [true, true]);
+        // It is missing again, and comes with other code.
+        space.miss_page(0, MonoNs(600));
+        space.touch_page(0);
+        space.flush(|_, _| {});
+        space.mark_published(MonoNs(700), |_| {});
+        assert_eq!(was_true(&space, 650), [false, true]);
+        assert_eq!(was_true(&space, 700), [true, true]);
+        space.evict_before(MonoNs(701));
+        assert!(space.missing.is_empty());
     }
 
     #[test]

@@ -702,7 +702,7 @@ impl Engine {
         self.tracking.poll_frames(false, &mut self.requests);
         self.at(Activity::Upkeep);
         if let Some(unwinding) = &mut self.unwinding {
-            unwinding.retry(&self.tracking.processes, &mut self.requests);
+            unwinding.retry(&mut self.tracking.processes, &mut self.requests);
             unwinding.make_room(&self.files, &mut self.requests);
         }
         self.resolve_by = Some(now.after(READ_PATIENCE));

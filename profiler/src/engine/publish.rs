@@ -10,7 +10,7 @@ use jitprof_unwind::JitSpace;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::UnwindingStats;
-use crate::engine::border::may_hold_generated_code;
+use crate::engine::border::{PageNumber, may_hold_generated_code};
 use crate::engine::delays::Delays;
 use crate::engine::files::Files;
 use crate::engine::frames::taken_in;
@@ -328,12 +328,31 @@ impl Publisher {
         });
         self.jit_pages += count;
         tables.change_code(id.pid, requests);
+        refused.iter().for_each(|page| space.miss_page(*page, requests.now));
         if !refused.is_empty() && (rows.evict(u64::from(MAX_PAGE_ROWS), tables, requests) || tables.is_returning()) {
             // There will be room when the grace is over.
             refused.into_iter().for_each(|page| space.touch_page(page));
         }
         self.unconfirmed.push((tables.next_publication(), id));
         Some(object)
+    }
+
+    /// The kernel has not taken a page of generated code.
+    pub(super) fn miss_page(processes: &mut Processes, page: PageNumber, now: MonoNs) {
+        for process in processes.iter_mut().filter(|process| process.published.object == page.object) {
+            if let Some(space) = process.code.rows_mut() {
+                space.miss_page(u64::from(page.page), now);
+            }
+        }
+    }
+
+    /// These pages are handed over again, as they are.
+    pub(super) fn return_pages(&mut self, process: &mut Process, pages: &[PageNumber], tables: &Tables) {
+        let Some(space) = process.code.rows_mut() else { return };
+        let own = pages.iter().filter(|page| page.object == process.published.object);
+        if own.filter(|page| space.return_page(u64::from(page.page))).count() > 0 {
+            self.unconfirmed.push((tables.next_publication(), process.id));
+        }
     }
 
     /// Processes that are walked by the code object of another one, which has changed.

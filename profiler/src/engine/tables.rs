@@ -6,7 +6,7 @@
 //! second, longer than any sample takes. Behind it a new epoch begins: rows that walks have kept from the tables before
 //! are not believed any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jitprof_common::row::Row;
 use jitprof_common::table::{
@@ -178,26 +178,24 @@ impl Tables {
         }
     }
 
-    /// Publishes again what the kernel has not taken, some of it, a while later. Returns the objects whose pages they are.
-    pub(super) fn retry(&mut self, requests: &mut Requests) -> BTreeSet<u32> {
+    /// Publishes again what the kernel has not taken, some of it, a while later. Returns the pages.
+    pub(super) fn retry(&mut self, requests: &mut Requests) -> Vec<PageNumber> {
         let now = requests.now;
         if self.refused.is_empty() || now.0.saturating_sub(self.retried_at.0) < RETRY_NS {
-            return BTreeSet::new();
+            return Vec::new();
         }
         self.retried_at = now;
         let (before, behind) = (self.refused.range(..self.retry_from), self.refused.range(self.retry_from..));
         let again: Vec<PageNumber> = behind.chain(before).map(|(page, _)| *page).take(RETRIED_AT_A_TIME).collect();
-        let mut objects = BTreeSet::new();
-        for page in again {
-            let Some(span) = self.refused.remove(&page) else { continue };
-            self.retry_from = PageNumber { page: page.page.saturating_add(1), ..page };
-            let key = PageKey::from(page);
+        for page in &again {
+            let Some(span) = self.refused.remove(page) else { continue };
+            self.retry_from = PageNumber { page: page.page.saturating_add(1), ..*page };
+            let key = PageKey::from(*page);
             self.pages.insert(key, span);
             self.changed = true;
             requests.output(Output::Table(TableUpdate::Page(key, Some(span))));
-            objects.insert(key.object);
         }
-        objects
+        again
     }
 
     /// Pages that are in the kernel's table, or shall be.

@@ -116,6 +116,9 @@ impl Unwinding {
     /// The kernel has not taken an update.
     pub(super) fn refused(&mut self, refused: Refused, processes: &mut Processes, now: MonoNs) {
         self.tables.refused(refused, now);
+        if let Refused::Page(page) = refused {
+            Publisher::miss_page(processes, page, now);
+        }
         let (Refused::Regions(pid) | Refused::Take(pid)) = refused else { return };
         let id = processes.live_of(pid).map(|process| process.id);
         let Some(process) = id.and_then(|id| processes.get_mut(id)) else { return };
@@ -126,13 +129,15 @@ impl Unwinding {
     }
 
     /// Publishes again what the kernel has not taken, and tells the processes that are walked by it. With every tick.
-    pub(super) fn retry(&mut self, processes: &Processes, requests: &mut Requests) {
-        let objects = self.tables.retry(requests);
-        if objects.is_empty() {
+    pub(super) fn retry(&mut self, processes: &mut Processes, requests: &mut Requests) {
+        let pages = self.tables.retry(requests);
+        if pages.is_empty() {
             return;
         }
-        for process in processes.iter().filter(|process| process.published.uses(&objects)) {
+        let objects = pages.iter().map(|page| page.object).collect();
+        for process in processes.iter_mut().filter(|process| process.published.uses(&objects)) {
             self.tables.change_code(process.id.pid, requests);
+            self.publisher.return_pages(process, &pages, &self.tables);
         }
     }
 

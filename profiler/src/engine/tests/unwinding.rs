@@ -408,6 +408,36 @@ fn a_refused_page_and_a_refused_list_are_walked_by_frame_pointer_and_tried_again
 }
 
 #[test]
+fn code_of_a_refused_page_that_keeps_no_frame_pointer_has_no_caller() {
+    let mut world = World::new(options());
+    runtime(&mut world, PID);
+    world.run_for(2000);
+    // sub rsp, 24; nop ...; add rsp, 24; ret
+    let mut code = vec![0x90; 64];
+    code[..4].copy_from_slice(&[0x48, 0x83, 0xec, 24]);
+    code[59..].copy_from_slice(&[0x48, 0x83, 0xc4, 24, 0xc3]);
+    world.kernel.refuses = 1;
+    let function = record_of_code(PID, world.now, (JIT, &code, "function"));
+    world.machine.append(&dump_path(PID), &function);
+    let sample = |world: &mut World| {
+        world.run_for(1);
+        world.sample(PID, &[JIT + 8, HELPER, START]);
+        (world.now.0 - BEGIN.0) / MS
+    };
+    while world.kernel.refuses > 0 {
+        world.run_for(1);
+    }
+    let missing = sample(&mut world);
+    assert_eq!(cfa(&world, PID, JIT + 8), None);
+    world.run_for(1500);
+    assert_eq!(cfa(&world, PID, JIT + 8), Some(CfaKind::Sp as u8));
+    let there = sample(&mut world);
+    world.finish();
+    assert_eq!(stack(&world, PID, missing), "[cut: generated code too new for its unwind rules];function");
+    assert_eq!(stack(&world, PID, there), "_start;helper;function");
+}
+
+#[test]
 fn a_page_of_a_file_that_was_refused_is_tried_again() {
     let mut world = World::new(options());
     world.holds_rows = true;

@@ -97,7 +97,7 @@ fn schedule(path: &Path) -> Result<HashMap<String, Period>> {
 #[test]
 fn every_sample_at_a_reused_address_has_the_name_that_was_right_then() -> Result<()> {
     let scratch = Scratch::new()?;
-    let arguments = ["--secs", "5", "--generation-ms", "20", "--schedule", "schedule"];
+    let arguments = ["--secs", "3", "--cpu", "--generation-ms", "20", "--schedule", "schedule"];
     let mut target = Target::start(demo(&arguments)?, &scratch)?;
     let recording = record_all(&target, &scratch, &["-o", "out.json"])?;
     target.finish()?;
@@ -179,7 +179,7 @@ fn assert_names_of_their_time(
 #[test]
 fn the_number_of_samples_is_the_cpu_time_times_the_rate() -> Result<()> {
     let scratch = Scratch::new()?;
-    let recording = launch(&scratch, &[], &["--secs", "4", "--schedule", "schedule"])?;
+    let recording = launch(&scratch, &[], &["--secs", "3", "--cpu", "--schedule", "schedule"])?;
     assert_burns(&recording);
     let text = std::fs::read_to_string(scratch.file("schedule"))?;
     let totals: Value = serde_json::from_str(text.lines().last().context("no totals")?)?;
@@ -194,7 +194,7 @@ fn the_number_of_samples_is_the_cpu_time_times_the_rate() -> Result<()> {
 #[test]
 fn a_child_runs_its_parents_code_under_its_names() -> Result<()> {
     let scratch = Scratch::new()?;
-    let recording = launch(&scratch, &["--per-thread"], &["--secs", "6", "--fork", "--schedule", "schedule"])?;
+    let recording = launch(&scratch, &["--per-thread"], &["--secs", "3", "--cpu", "--fork", "--schedule", "schedule"])?;
     recording.assert_whole();
     let child = recording.stdout.trim().rsplit_once("child=").context("no child")?.1;
     let child = format!("jitdemo-{child}");
@@ -279,12 +279,13 @@ fn a_dump_without_a_name_is_read() -> Result<()> {
 fn code_that_runs_before_its_record_has_its_callers_although_it_keeps_no_frame_pointer() -> Result<()> {
     let scratch = Scratch::new()?;
     let delayed = ["--delay-ms", "1500", "--generations", "1", "--no-frame-pointer"];
-    let recording = launch(&scratch, &[], &[&["--secs", "4", "--schedule", "schedule"], &delayed[..]].concat())?;
+    let recording =
+        launch(&scratch, &[], &[&["--secs", "3", "--cpu", "--schedule", "schedule"], &delayed[..]].concat())?;
     assert_burns(&recording);
     let chains = [["outer", "middle", "leaf_hot_g0"], ["outer", "side", "leaf_cold_g0"]];
     assert_at_least("chains", chains.iter().map(|chain| recording.folded.through(chain)).sum(), 0.995);
     // rbp holds a number: no frame pointer has led anywhere.
-    // 1.5 of 4 seconds; a busy machine reads the records later still, and only so many samples a second bring a stack.
+    // 1.5 of 3 seconds; a busy machine reads the records later still, and only so many samples a second bring a stack.
     let (changed, all) = (recording.number("/deferred/changed"), recording.number("/samples/delivered"));
     assert!(changed * 20 >= all, "{changed} walks of {all} finished by rows that came later");
     assert_deferred_adds_up(&recording);
@@ -347,7 +348,7 @@ fn names_in_a_stdio_buffer_are_known_while_it_runs() -> Result<()> {
 #[test]
 fn names_in_a_stdio_buffer_are_known_after_its_exit() -> Result<()> {
     let scratch = Scratch::new()?;
-    let arguments = ["--secs", "3", "--stdio", "--functions", "100", "--generations", "1"];
+    let arguments = ["--secs", "3", "--cpu", "--stdio", "--functions", "100", "--generations", "1"];
     let target = Target::start(demo(&arguments)?, &scratch)?;
     let recording = record_all(&target, &scratch, &["--no-peek"])?;
     assert_burns(&recording);

@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// How long to run
     #[arg(long, default_value_t = 5.0)]
     secs: f64,
+    /// Run on until that much CPU time has been used, too, by a child as well
+    #[arg(long)]
+    cpu: bool,
     /// Folder of the dump [default: the current one; /tmp for a perf map]
     #[arg(long)]
     dir: Option<PathBuf>,

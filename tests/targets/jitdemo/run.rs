@@ -33,7 +33,7 @@ const FLOOD_ROUNDS: u32 = 8;
 pub(crate) type Compiled = extern "C" fn(u32) -> u32;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let length_ns = nanoseconds(arguments.secs)?;
+    let length = Length { ns: nanoseconds(arguments.secs)?, of_cpu: arguments.cpu };
     let mut demo = Demo::new(arguments)?;
     let (outer, worker_outer) = demo.emit_callers()?;
     demo.flood(arguments.functions)?;
@@ -45,8 +45,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let log = arguments.trace_log.as_deref().map(|path| TraceLog::create(path, big_endian)).transpose()?;
     let log = log.map(Arc::new);
     let start = Totals { calls: 0, wall_ns: now_ns(), cpu_ns: cpu_ns() };
-    let deadline = start.wall_ns.saturating_add(length_ns);
-    let child = if arguments.fork { Some(fork(outer, arguments.iterations, deadline)?) } else { None };
+    let mut deadline = start.wall_ns.saturating_add(length.ns);
+    let child = if arguments.fork { Some(fork(outer, arguments.iterations, deadline, length)?) } else { None };
     for _ in 0..arguments.threads {
         let (iterations, log) = (arguments.iterations, log.clone());
         let spans = move |_| WORKER;
@@ -65,19 +65,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut calls = 0_u64;
     loop {
         let last = generation.number + 1 >= arguments.generations;
-        let length = Duration::from_millis(arguments.generation_ms.into());
-        let end = if last { deadline } else { deadline.min(generation.start_ns + length.as_nanos() as u64) };
+        let switch = Duration::from_millis(arguments.generation_ms.into());
+        let switch = if last { u64::MAX } else { generation.start_ns + switch.as_nanos() as u64 };
         let span = if generation.number.is_multiple_of(2) { GENERATION_EVEN } else { GENERATION_ODD };
         let mark = |type_id, time| log.iter().for_each(|log| log.log(span, type_id, time, 0, generation.number.into()));
         mark(ENTER, now_ns());
         let spans = |calls: u64| if calls % 4 == 3 { INTERPRET } else { RENDER };
         let now = loop {
-            let until = end.min(exec_time);
+            let until = deadline.min(switch).min(exec_time);
             let pause = until.min(demo.announcer.next_due_ns());
             calls += loop_until(outer, arguments.iterations, pause, log.as_deref(), spans);
             let now = now_ns();
             demo.announcer.write_due(now)?;
-            if now >= until {
+            let rest = if now >= deadline { length.rest_ns(start.cpu_ns) } else { 0 };
+            if rest > 0 {
+                deadline = now + rest;
+            } else if now >= until {
                 break now;
             }
         };
@@ -94,6 +97,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let totals = Totals { calls, wall_ns: now_ns() - start.wall_ns, cpu_ns: cpu_ns() - start.cpu_ns };
     demo.finish(generation.number + 1, &totals)?;
     child.map_or(Ok(()), wait_for)
+}
+
+/// How long a process runs.
+#[derive(Clone, Copy)]
+struct Length {
+    ns: u64,
+    /// It is to use that much CPU time, too.
+    of_cpu: bool,
+}
+
+impl Length {
+    /// What is left of it by CPU time, which was `start_ns` when it began.
+    fn rest_ns(self, start_ns: u64) -> u64 {
+        if self.of_cpu { self.ns.saturating_sub(cpu_ns() - start_ns) } else { 0 }
+    }
 }
 
 fn nanoseconds(seconds: f64) -> Result<u64> {
@@ -329,12 +347,19 @@ fn loop_until(
 }
 
 /// Starts a child that runs the code it inherited and announces nothing.
-fn fork(outer: Compiled, iterations: u32, deadline_ns: u64) -> Result<libc::pid_t> {
+fn fork(outer: Compiled, iterations: u32, mut deadline_ns: u64, length: Length) -> Result<libc::pid_t> {
     // SAFETY: this process has one thread so far, so the child inherits no lock in use.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()).context("cannot fork"),
         0 => {
-            loop_until(outer, iterations, deadline_ns, None, |_| 0);
+            loop {
+                loop_until(outer, iterations, deadline_ns, None, |_| 0);
+                // Its own CPU time, which began with it.
+                match length.rest_ns(0) {
+                    0 => break,
+                    rest => deadline_ns = now_ns() + rest,
+                }
+            }
             // SAFETY: ends the child without running destructors, which would flush the parent's buffer twice.
             unsafe { libc::_exit(0) }
         }

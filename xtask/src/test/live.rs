@@ -239,7 +239,8 @@ impl<'a> Live<'a> {
         let slowest = results.slowest(SHOWN_SLOWEST);
         let slowest: Vec<String> = slowest.iter().map(|(name, seconds)| format!("{seconds:.0} s {name}")).collect();
         eprintln!("    the longest: {}", slowest.join(", "));
-        let promises = self.ceilings.hold(&results.promises(), &self.names).map_err(|error| format!("{error:#}"));
+        let held = self.ceilings.hold(&results.promises(), &results.promises_apart(), &self.names);
+        let promises = held.map_err(|error| format!("{error:#}"));
         Ok(Verdict { promises, ..Verdict::of(&results) })
     }
 

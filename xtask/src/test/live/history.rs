@@ -7,7 +7,8 @@
 //!
 //! A clean checkout is thrown away after its run, so that the file is the user's and not the checkout's. Runs of a
 //! checkout with changes that are not committed are noted and not counted: they may be of a fault that was put in to see
-//! that a test fails.
+//! that a test fails. For the same reason what a test said that failed is kept there, too (`failed/`): of what happens
+//! once in fifty runs nothing else is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -19,12 +20,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::one::Ran;
+use super::one::{LOGS, Ran, log_of};
 use crate::command;
 use crate::shared_build;
 use crate::workspace::Workspace;
 
 const FILE: &str = "live-runs.jsonl";
+/// Where the logs of failed tests are kept, and how many; each is some 20 kB.
+const FAILED: &str = "failed";
+const MAX_FAILED: usize = 100;
 /// Above this size the older half of the file goes: some 100 runs of all tests.
 const MAX_BYTES: u64 = 8 << 20;
 const HEADER: &str = "test,passed,runs,failed by chance,failed hard,passed beside busy loops,runs beside busy loops,\
@@ -36,6 +40,8 @@ const DOCUMENT: &str = "docs/measurements/steadiness.csv";
 pub(super) struct History {
     /// None where the user has no folder for caches.
     file: Option<PathBuf>,
+    /// Where this run's logs are.
+    logs: PathBuf,
     commit: String,
     /// Whether the checkout has changes that are not committed.
     is_changed: bool,
@@ -53,6 +59,7 @@ impl History {
         let status = git(&["status", "--porcelain", "--untracked-files=no"]);
         Self {
             file: shared_build::user_cache().map(|cache| cache.join("jitprof").join(FILE)),
+            logs: workspace.target.join(LOGS),
             commit: commit.unwrap_or_default(),
             is_changed: status.is_none_or(|status| !status.trim().is_empty()),
             beside,
@@ -80,7 +87,24 @@ impl History {
         if let Err(error) = append(file, &line.to_string()) {
             eprintln!("    this run is not noted in {}: {error}", file.display());
         }
+        if ran.failure.is_some() {
+            let (log, folder) = (self.logs.join(log_of(name)), file.with_file_name(FAILED));
+            if let Err(error) = keep(&log, &folder, seconds_of(SystemTime::now())) {
+                eprintln!("    {} is not kept in {}: {error}", log.display(), folder.display());
+            }
+        }
     }
+}
+
+/// Keeps a log, as of a time; the oldest ones go.
+fn keep(log: &Path, folder: &Path, seconds: u64) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let name = log.file_name().unwrap_or_default().to_string_lossy();
+    std::fs::copy(log, folder.join(format!("{seconds}.{name}")))?;
+    let entries = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    let mut kept: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
+    kept.sort();
+    kept.iter().rev().skip(MAX_FAILED).try_for_each(std::fs::remove_file)
 }
 
 fn append(file: &Path, line: &str) -> std::io::Result<()> {
@@ -238,6 +262,20 @@ mod tests {
         json!({ "at": 86_400 * 365, "commit": "abc", "changed": changed, "beside": beside, "name": name,
                 "outcome": outcome, "seconds": 2.0 })
         .to_string()
+    }
+
+    #[test]
+    fn the_logs_of_the_latest_failures_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, kept) = (folder.path().join("a.b.log"), folder.path().join("failed"));
+        for second in 0..MAX_FAILED as u64 + 2 {
+            std::fs::write(&log, second.to_string()).unwrap();
+            keep(&log, &kept, 1_700_000_000 + second).unwrap();
+        }
+        let mut names: Vec<_> = std::fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!((names.len(), names[0].to_str()), (MAX_FAILED, Some("1700000002.a.b.log")));
+        assert_eq!(std::fs::read_to_string(kept.join(&names[0])).unwrap(), "2");
     }
 
     #[test]

@@ -31,6 +31,14 @@ const POLL: Duration = Duration::from_millis(10);
 const LINES: usize = 12;
 const CHARACTERS: usize = 1000;
 
+/// Where the tests' logs are, from the target folder.
+pub(super) const LOGS: &str = "live/log";
+
+/// The name of a test's log.
+pub(super) fn log_of(name: &str) -> String {
+    format!("{}.log", name.replace("::", "."))
+}
+
 /// What a run of a test came to.
 #[derive(Clone, Debug)]
 pub(super) struct Ran {
@@ -64,7 +72,7 @@ impl Place {
         Ok(Self {
             root,
             folder: workspace.root.join("tests"),
-            logs: workspace.target.join("live/log"),
+            logs: workspace.target.join(LOGS),
             group: control_groups(&mounts).map(|mount| mount.join(&own)),
             scratch: std::env::temp_dir().join(own),
         })
@@ -73,7 +81,7 @@ impl Place {
     /// Runs one test.
     pub(super) fn run(&self, binary: &Path, name: &str, variables: &Variables, limit: Duration) -> Result<Ran> {
         std::fs::create_dir_all(&self.logs).with_context(|| format!("cannot create {}", self.logs.display()))?;
-        let log = self.logs.join(format!("{}.log", name.replace("::", ".")));
+        let log = self.logs.join(log_of(name));
         std::fs::DirBuilder::new()
             .mode(0o755)
             .create(&self.scratch)

@@ -78,12 +78,18 @@ impl Ceilings {
         of_it.max_by_key(|(tests, _)| tests.len()).map(|(tests, ceiling)| (tests.as_str(), *ceiling))
     }
 
-    /// Holds what tests have counted, in all their runs, against the ceilings: each line by itself, so that none is paid for
-    /// by another's samples, and all together. `names` are those of all tests there are. Returns what it came to in words.
+    /// Holds what tests have counted against the ceilings: each line by itself, so that none is paid for by another's
+    /// samples, and all together. What unsteady tests had counted when they failed is `apart`: they are named for it, and it
+    /// counts among all. `names` are those of all tests there are. Returns what it came to in words.
     ///
     /// # Errors
     /// There are too many misses, a promise without a ceiling, or a ceiling whose tests have all run and promised nothing.
-    pub(super) fn hold(&self, kept: &[(&str, Vec<&Promise>)], names: &[String]) -> Result<String> {
+    pub(super) fn hold(
+        &self,
+        kept: &[(&str, Vec<&Promise>)],
+        apart: &[(&str, &Promise)],
+        names: &[String],
+    ) -> Result<String> {
         let mut lines: BTreeMap<&str, Sum> = BTreeMap::new();
         for (test, promises) in kept {
             let Some((line, ceiling)) = self.of(test) else {
@@ -104,6 +110,9 @@ impl Ceilings {
             }
             sum.hold(line)?;
             all.join(sum);
+        }
+        for (test, promise) in apart {
+            all.add(test, promise, self.of(test).map_or(0.0, |(_, ceiling)| ceiling));
         }
         all.hold("all tests together")
     }
@@ -179,7 +188,7 @@ mod tests {
         let ceilings = Ceilings::parse("# measured\n0 %  a::\n0.1 %  a::b\n").unwrap();
         let hold = |missing: u64| {
             let (stacks, names) = (promise("complete stacks", missing, 40_000), promise("named frames", 0, 9000));
-            ceilings.hold(&[("a::b", vec![&stacks]), ("a::name", vec![&names])], &[])
+            ceilings.hold(&[("a::b", vec![&stacks]), ("a::name", vec![&names])], &[], &[])
         };
         // 40 are expected, in 10 bursts of 4: a deviation of 12.6, 3.72 of them, and 9.
         assert_eq!(hold(95).unwrap(), "95 of 49000 promised missing, 96 allowed");
@@ -192,8 +201,14 @@ mod tests {
     fn no_target_is_paid_for_by_another_ones_samples() {
         let ceilings = Ceilings::parse("0.1 %  many::\n0.1 %  few::\n").unwrap();
         let (many, few) = (promise("names", 0, 1_000_000), promise("names", 60, 2000));
-        let error = ceilings.hold(&[("many::a", vec![&many]), ("few::a", vec![&few])], &[]).unwrap_err().to_string();
+        let kept = [("many::a", vec![&many]), ("few::a", vec![&few])];
+        let error = ceilings.hold(&kept, &[], &[]).unwrap_err().to_string();
         assert!(error.starts_with("few::: 60 of 2000 promised missing, "), "{error}");
+        // What an unsteady test had when it failed counts among all.
+        let of_unsteady = |few| ceilings.hold(&kept[..1], &[("few::a", few)], &[]);
+        assert!(of_unsteady(&few).unwrap().starts_with("60 of 1002000"));
+        let error = of_unsteady(&promise("names", 2000, 2000)).unwrap_err().to_string();
+        assert!(error.starts_with("all tests together: 2000 of 1002000"), "{error}");
     }
 
     #[test]
@@ -204,20 +219,25 @@ mod tests {
         let (kept, names) = (promise("names", 10, 2000), (0..50).map(|line| format!("t{line:02}::a")));
         let names: Vec<String> = names.collect();
         let kept: Vec<_> = names.iter().map(|name| (name.as_str(), vec![&kept])).collect();
-        assert!(ceilings.hold(&kept[..1], &[]).is_ok());
-        assert!(ceilings.hold(&kept, &[]).unwrap_err().to_string().starts_with("all tests together: 500 of 100000"));
+        assert!(ceilings.hold(&kept[..1], &[], &[]).is_ok());
+        assert!(
+            ceilings.hold(&kept, &[], &[]).unwrap_err().to_string().starts_with("all tests together: 500 of 100000")
+        );
     }
 
     #[test]
     fn a_promise_without_a_ceiling_a_ceiling_without_a_promise_and_a_line_that_is_none_are_errors() {
         let none = Ceilings::parse("").unwrap();
         let (nothing, names) = ([("a::b", vec![])], ["a::b".to_owned(), "b::c".to_owned()]);
-        assert!(none.hold(&[("a::b", vec![&promise("x", 0, 10)])], &names).is_err());
-        assert!(none.hold(&nothing, &names).is_ok());
+        assert!(none.hold(&[("a::b", vec![&promise("x", 0, 10)])], &[], &names).is_err());
+        assert!(none.hold(&nothing, &[], &names).is_ok());
         let one = Ceilings::parse("1 %  a::").unwrap();
-        assert!(one.hold(&[("b::c", vec![])], &names).is_ok(), "its tests have not run");
-        assert!(one.hold(&nothing, &names).is_err());
-        assert!(one.hold(&nothing, &["a::b".to_owned(), "a::c".to_owned()]).is_ok(), "nor has the one that promises");
+        assert!(one.hold(&[("b::c", vec![])], &[], &names).is_ok(), "its tests have not run");
+        assert!(one.hold(&nothing, &[], &names).is_err());
+        assert!(
+            one.hold(&nothing, &[], &["a::b".to_owned(), "a::c".to_owned()]).is_ok(),
+            "nor has the one that promises"
+        );
         for wrong in ["a::b", "x %  a::", "1 %", "-1 % a::", "1 % a::\n2 % a::"] {
             assert!(Ceilings::parse(wrong).is_err(), "{wrong}");
         }

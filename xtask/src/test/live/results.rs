@@ -107,13 +107,20 @@ impl Results {
         self.write()
     }
 
-    /// What each test has counted of promises, in all its runs: one that had to run again has not kept them at first.
+    /// What each test has counted of promises, in all its runs but the one for which it is called unsteady.
     pub(super) fn promises(&self) -> Vec<(&str, Vec<&Promise>)> {
         let promises = self.tests.iter().map(|test| {
-            let kept = std::iter::once(&test.ran).chain(&test.again).flat_map(|ran| &ran.promises);
+            let first = Some(&test.ran).filter(|_| !test.is_unsteady());
+            let kept = first.into_iter().chain(&test.again).flat_map(|ran| &ran.promises);
             (test.name.as_str(), kept.collect())
         });
         promises.collect()
+    }
+
+    /// What unsteady tests had counted when they failed.
+    pub(super) fn promises_apart(&self) -> Vec<(&str, &Promise)> {
+        let unsteady = self.tests.iter().filter(|test| test.is_unsteady());
+        unsteady.flat_map(|test| test.ran.promises.iter().map(|promise| (test.name.as_str(), promise))).collect()
     }
 
     /// The tests that took longest, with their seconds.
@@ -202,16 +209,21 @@ mod tests {
     }
 
     #[test]
-    fn the_promises_of_all_runs_count() {
+    fn the_promises_of_all_runs_count_but_that_of_an_unsteady_test_apart() {
         let missing = |missing: u64| Promise { what: "names".to_owned(), part: 100 - missing, whole: 100 };
         let mut shaky = tested("a::shaky", Some("few"), &[None, None]);
         shaky.ran.promises = vec![missing(50)];
         shaky.again[1].promises = vec![missing(2), missing(1)];
-        let results = Results { folder: PathBuf::new(), tests: vec![shaky, tested("a::none", None, &[])] };
+        let mut failed = tested("a::failed", Some("few"), &[None, Some("few")]);
+        failed.ran.promises = vec![missing(40)];
+        let tests = vec![shaky, tested("a::none", None, &[]), failed];
+        let results = Results { folder: PathBuf::new(), tests };
         let misses = |kept: &[&Promise]| kept.iter().map(|promise| promise.misses()).collect::<Vec<_>>();
         let kept = results.promises();
-        assert_eq!((kept[0].0, misses(&kept[0].1)), ("a::shaky", vec![50, 2, 1]));
+        assert_eq!((kept[0].0, misses(&kept[0].1)), ("a::shaky", vec![2, 1]));
         assert_eq!((kept[1].0, misses(&kept[1].1)), ("a::none", vec![]));
+        assert_eq!((kept[2].0, misses(&kept[2].1)), ("a::failed", vec![40]));
+        assert_eq!(results.promises_apart(), [("a::shaky", &missing(50))]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::demangle;
 use super::frame::{Frame, FrameKind, Module};
@@ -28,6 +29,14 @@ const MAX_LINE_BYTES: u64 = 4096;
 const MAX_FUNCTIONS: usize = 4_000_000;
 /// The last function of the kernel or of a module is taken to end with the page after its own (as perf does).
 const PAGE: u64 = 4096;
+
+/// Age at which the table is read again for an address in a module, in a BPF program, or that it does not know: these come
+/// and go, and none says so.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// The functions of the kernel, read when they are asked for.
+#[derive(Debug, Default)]
+pub(super) struct KernelNow(Option<(Kernel, Instant)>);
 
 /// The functions of the kernel, or why there are none.
 #[derive(Debug)]
@@ -56,6 +65,15 @@ struct Entry {
 
 const LOCAL: u16 = 1 << 15;
 
+impl KernelNow {
+    /// The functions to look an address up in at a time.
+    pub(super) fn for_address(&mut self, address: Avma, now: Instant, load: impl Fn() -> Kernel) -> &Kernel {
+        let is_old = |read_at: &Instant| now.saturating_duration_since(*read_at) >= MAX_AGE;
+        let known = self.0.take().filter(|(kernel, read_at)| !(is_old(read_at) && kernel.may_change_at(address)));
+        &self.0.insert(known.unwrap_or_else(|| (load(), now))).0
+    }
+}
+
 impl Kernel {
     /// Reads `/proc/kallsyms`: 60 ms and 5 MB for 122,000 functions.
     pub(super) fn load() -> Self {
@@ -76,6 +94,14 @@ impl Kernel {
         match self {
             Self::Functions(functions) => functions.entries.len(),
             Self::Unavailable(_) => 0,
+        }
+    }
+
+    /// Whether another reading may say something else of an address: the kernel's own text stays where it is.
+    fn may_change_at(&self, address: Avma) -> bool {
+        match self {
+            Self::Functions(functions) => functions.find(address.0).is_none_or(|(_, module)| !functions.is_own(module)),
+            Self::Unavailable(reason) => *reason == Unresolved::KernelUnreadable,
         }
     }
 
@@ -141,6 +167,11 @@ impl Functions {
         entries.dedup_by_key(|entry| entry.start);
         entries.shrink_to_fit();
         names.shrink_to_fit();
+    }
+
+    /// Whether it is no module, but the kernel itself.
+    fn is_own(&self, module: &Arc<Module>) -> bool {
+        self.modules.first().is_some_and(|own| Arc::ptr_eq(own, module))
     }
 
     fn find(&self, address: u64) -> Option<(&str, &Arc<Module>)> {

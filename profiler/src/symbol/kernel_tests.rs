@@ -93,3 +93,25 @@ fn names_are_among_those_that_blazesym_finds_for_the_same_address() {
     }
     assert!(compared > 100, "{compared}");
 }
+
+#[test]
+fn what_comes_and_goes_is_read_again_and_the_kernels_own_text_is_not() {
+    let readings = std::cell::Cell::new(0);
+    let load = || {
+        readings.set(readings.get() + 1);
+        let later = "ffffffffc0020000 t bpf_prog_0123456789abcdef_later\t[bpf]\n";
+        Kernel::read([TEXT, if readings.get() > 1 { later } else { "" }].concat().as_bytes())
+    };
+    let (mut kernel, start) = (KernelNow::default(), Instant::now());
+    let mut name = |address, seconds| {
+        let kernel = kernel.for_address(Avma(address), start + Duration::from_secs(seconds), load);
+        (name_and_module(kernel, address).ok().map(|(name, _)| name), readings.get())
+    };
+    let (own, later) = (0xffff_ffff_8100_0001, 0xffff_ffff_c002_0010);
+    assert_eq!(name(own, 0), (Some("startup_64".to_owned()), 1));
+    assert_eq!(name(later, 9), (None, 1));
+    assert_eq!(name(own, 10_000), (Some("startup_64".to_owned()), 1));
+    assert_eq!(name(later, 10), (Some("bpf_prog_0123456789abcdef_later".to_owned()), 2));
+    assert_eq!(name(later, 19).1, 2);
+    assert_eq!(name(later, 20).1, 3, "there may be another one by now");
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::credit::Use;
 use super::frame::Frame;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, KernelNow};
 use super::native::{Names, Native};
 use super::stats::{SymbolStats, Unresolved};
 use super::worker::{Lane, Name, NameAnswer, Shared, Step, SymbolKey};
@@ -25,7 +25,7 @@ const MAX_LOADED_FILES: usize = 128;
 #[derive(Default)]
 pub(super) struct Loaded {
     files: HashMap<FileId, File>,
-    kernel: Option<Kernel>,
+    kernel: KernelNow,
     names: Names,
     bytes: u64,
     clock: u64,
@@ -182,7 +182,7 @@ impl Loaded {
     }
 
     fn kernel_name(&mut self, address: Avma, stats: &mut SymbolStats) -> Name {
-        let kernel = self.kernel.get_or_insert_with(Kernel::load);
+        let kernel = self.kernel.for_address(address, Instant::now(), Kernel::load);
         stats.kernel_symbols = u64::try_from(kernel.len()).unwrap_or(u64::MAX);
         match kernel.resolve(address, &mut self.names) {
             Ok(frame) => Name::Frames(Box::from([frame])),

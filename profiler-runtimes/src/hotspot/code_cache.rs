@@ -276,13 +276,23 @@ impl CodeCache {
     }
 
     /// Whether a blob is still what it was: the question to ask before and after anything is read of it.
-    pub fn is_still_there<M: Memory>(&self, layout: &Layout, reader: &Reader<M>, blob: &Blob) -> bool {
+    ///
+    /// # Errors
+    /// The reading has used up what it may cost, and it is not known.
+    pub fn is_still_there<M: Memory>(
+        &self,
+        layout: &Layout,
+        reader: &Reader<M>,
+        blob: &Blob,
+    ) -> Result<bool, ReadError> {
         let known = self.blobs.get(&blob.header.0).filter(|known| known.blob.id == blob.id);
-        known.is_some_and(|known| {
-            let block = Block { start: blob.header.0.saturating_sub(layout.heap.block_bytes), layout };
-            let object = block.read(reader).ok().filter(|object| block.is_used(object));
-            object.is_some_and(|object| block.holds(&object, known))
-        })
+        let Some(known) = known else { return Ok(false) };
+        let block = Block { start: blob.header.0.saturating_sub(layout.heap.block_bytes), layout };
+        match block.read(reader) {
+            Ok(object) => Ok(block.is_used(&object) && block.holds(&object, known)),
+            Err(ReadError::OverBudget) => Err(ReadError::OverBudget),
+            Err(_) => Ok(false),
+        }
     }
 
     fn read_heap<M: Memory>(

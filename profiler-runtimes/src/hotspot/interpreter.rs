@@ -82,29 +82,40 @@ impl Interpreted {
         layout: &Layout,
         reader: &Reader<M>,
     ) -> Vec<Result<Option<Frame>, ReadError>> {
-        let before: Vec<bool> = asked.iter().map(|frame| frame.is_there(layout, reader)).collect();
+        let before: Vec<_> = asked.iter().map(|frame| frame.is_there(layout, reader)).collect();
         reader.refresh();
         let mut strings = Strings::default();
         let mut names = Names::new(layout, reader, &mut strings);
         let read = asked.iter().zip(before).map(
             |(frame, is_there)| {
-                if is_there { frame.read(&mut names).map(Some) } else { Ok(None) }
+                if is_there? { frame.read(&mut names).map(Some) } else { Ok(None) }
             },
         );
         let read: Vec<_> = read.collect();
         let certain = read.into_iter().zip(asked).map(|(read, frame)| match read {
-            Ok(Some(_)) | Err(ReadError::Malformed { .. }) if !frame.is_there(layout, reader) => Ok(None),
+            Ok(Some(_)) | Err(ReadError::Malformed { .. }) => {
+                if frame.is_there(layout, reader)? {
+                    read
+                } else {
+                    Ok(None)
+                }
+            }
             read => read,
         });
         certain.collect()
     }
 
     /// Whether the method has what it had when the frame was taken.
-    fn is_there<M: Memory>(self, layout: &Layout, reader: &Reader<M>) -> bool {
+    fn is_there<M: Memory>(self, layout: &Layout, reader: &Reader<M>) -> Result<bool, ReadError> {
         let mut now = [0; 8];
         let at = layout.method.const_method.within(self.method);
-        let read = at.and_then(|at| reader.now(at, &mut now));
-        self.const_method.0 != 0 && read == Ok(now.len()) && u64::from_le_bytes(now) == self.const_method.0
+        match at.and_then(|at| reader.now(at, &mut now)) {
+            Err(ReadError::OverBudget) => Err(ReadError::OverBudget),
+            read => {
+                let is_it = u64::from_le_bytes(now) == self.const_method.0;
+                Ok(self.const_method.0 != 0 && read == Ok(now.len()) && is_it)
+            }
+        }
     }
 
     fn read<M: Memory>(self, names: &mut Names<'_, M>) -> Result<Frame, ReadError> {

@@ -98,17 +98,26 @@ impl CodeCache {
         reader: &Reader<M>,
         asked: &[(&Blob, Avma, Pc)],
     ) -> Vec<Result<Option<Position>, ReadError>> {
-        let is_there = |blob: &Blob| blob.method.0 != 0 && self.is_still_there(layout, reader, blob);
-        let before: Vec<bool> = asked.iter().map(|(blob, ..)| is_there(blob)).collect();
+        let is_there = |blob: &Blob| match blob.method.0 {
+            0 => Ok(false),
+            _ => self.is_still_there(layout, reader, blob),
+        };
+        let before: Vec<_> = asked.iter().map(|(blob, ..)| is_there(blob)).collect();
         reader.refresh();
         let mut strings = Strings::default();
         let mut names = Names::new(layout, reader, &mut strings);
         let read = asked.iter().zip(before).map(|((blob, pc, come_by), is_there)| {
-            if is_there { position(&mut names, blob, *pc, *come_by).map(Some) } else { Ok(None) }
+            if is_there? { position(&mut names, blob, *pc, *come_by).map(Some) } else { Ok(None) }
         });
         let read: Vec<_> = read.collect();
         let certain = read.into_iter().zip(asked).map(|(position, (blob, ..))| match position {
-            Ok(Some(_)) | Err(ReadError::Malformed { .. }) if !is_there(blob) => Ok(None),
+            Ok(Some(_)) | Err(ReadError::Malformed { .. }) => {
+                if is_there(blob)? {
+                    position
+                } else {
+                    Ok(None)
+                }
+            }
             position => position,
         });
         certain.collect()

@@ -220,13 +220,13 @@ fn code_in_the_place_of_other_code_is_another_blob() {
         memory.overwrite(compile_id, &0x00ab_cdef_u32.to_le_bytes());
         let reader = Reader::new(&memory, ENOUGH);
         let stale = cache.blobs().find(|blob| blob.id == old).unwrap().clone();
-        assert!(!cache.is_still_there(&layout, &reader, &stale));
+        assert_eq!(cache.is_still_there(&layout, &reader, &stale), Ok(false));
         assert!(cache.position(&layout, &reader, &stale, (stale.code, Pc::Interrupted)).is_err());
         let update = cache.update(&layout, &reader);
         let [Change::Unloaded(gone), Change::Loaded(new)] = update.changes.as_slice() else { panic!("{update:?}") };
         assert_eq!((gone.id, new.compile_id, new.header, &new.name), (old, 0x00ab_cdef, header, &gone.name));
         assert!(new.id > gone.id && cache.blobs().count() == blobs);
-        assert!(cache.is_still_there(&layout, &reader, new) && !cache.is_still_there(&layout, &reader, gone));
+        assert_eq!([new, gone].map(|blob| cache.is_still_there(&layout, &reader, blob)), [Ok(true), Ok(false)]);
         let last = new.clone();
         let new = new.id;
         drop(reader);
@@ -238,7 +238,25 @@ fn code_in_the_place_of_other_code_is_another_blob() {
         let [Change::Unloaded(gone)] = update.changes.as_slice() else { panic!("{update:?}") };
         assert_eq!((gone.id, cache.blobs().count()), (new, blobs - 1));
         assert_eq!(cache.at(gone.code), None);
-        assert!(!cache.is_still_there(&layout, &Reader::new(&memory, ENOUGH), &last));
+        assert_eq!(cache.is_still_there(&layout, &Reader::new(&memory, ENOUGH), &last), Ok(false));
+    }
+}
+
+#[test]
+fn a_reading_that_is_over_its_budget_does_not_say_that_code_has_gone() {
+    let memory = memory("jdk21");
+    let (layout, reader, cache) = read(&memory);
+    let methods = cache.blobs().filter(|blob| blob.method.0 != 0);
+    let asked: Vec<(&Blob, _, _)> = methods.map(|blob| (&**blob, blob.code, Pc::Interrupted)).collect();
+    let before = reader.left().steps;
+    let is_gone = |read: &Result<Option<Position>, ReadError>| matches!(read, Ok(None));
+    assert!(!cache.positions(&layout, &reader, &asked).iter().any(is_gone));
+    let cost = before - reader.left().steps;
+    for part in 0..40 {
+        let reader = Reader::new(&memory, Budget { steps: cost * part / 40, ..ENOUGH });
+        let read = cache.positions(&layout, &reader, &asked);
+        assert!(read.iter().any(|read| matches!(read, Err(ReadError::OverBudget))), "{part}");
+        assert!(!read.iter().any(is_gone), "{part}");
     }
 }
 

@@ -6,8 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::name::{Partition, path_word};
 use crate::profile::Filter;
 
-/// Labels that have columns with statistics, by which whole row groups are left out.
-const COLUMNS: [&str; 4] = ["host", "service", "version", "comm"];
+/// Labels that have columns with statistics, by which whole row groups are left out. Not `comm`, which a program's file
+/// answers to as well.
+const COLUMNS: [&str; 3] = ["host", "service", "version"];
 
 /// A time and a selection. A row belongs to the time in which its step begins.
 #[derive(Clone, Debug, Default)]

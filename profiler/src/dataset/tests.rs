@@ -14,6 +14,10 @@ const START_S: u64 = 1_700_006_400;
 
 /// Windows of a host, as one profile: a sample of each function every ten seconds.
 fn profile(minutes: u64, functions: &[(&str, u64)]) -> Profile {
+    labelled([("comm", "node"), ("unit", "web.service"), ("runtime", "node")], minutes, functions)
+}
+
+fn labelled(labels: [(&'static str, &str); 3], minutes: u64, functions: &[(&str, u64)]) -> Profile {
     let meta = ProfileMeta {
         title: "t".to_owned(),
         start_time: UNIX_EPOCH + Duration::from_secs(START_S),
@@ -23,7 +27,6 @@ fn profile(minutes: u64, functions: &[(&str, u64)]) -> Profile {
         event: SampledEvent::CpuClock,
     };
     let mut profile = Profile::new(meta, 1_000_000);
-    let labels = [("comm", "node"), ("unit", "web.service"), ("runtime", "node")];
     let task = profile.task(Task {
         pid: Pid(7),
         process_start: 1,
@@ -102,6 +105,21 @@ fn a_profile_becomes_rows_by_step_and_comes_back_as_it_was() {
     let task = read.rows()[0].task;
     assert_eq!(label_of(read.task_of(task), "host").as_deref(), Some("web1"));
     assert_eq!(total(&DatasetQuery { from: at(86_400), ..DatasetQuery::default() }), 0);
+}
+
+/// Node 24 calls its main thread so.
+#[test]
+fn a_program_is_found_by_the_name_of_its_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&Location::Directory(folder.path().to_owned()), &[]).unwrap();
+    let labels = [("comm", "MainThread"), ("exe", "/usr/bin/node"), ("runtime", "node")];
+    put(&store, "web1", "1.0", &labelled(labels, 10, &[("f", 3)]));
+    let total = |comm: &str| {
+        let mut query = DatasetQuery::default();
+        query.filter.want("comm", comm);
+        load(&store, None, &query).unwrap().map_or(0, |profile| profile.total())
+    };
+    assert_eq!(["node", "MainThread", "python"].map(total), [60 * 3, 60 * 3, 0]);
 }
 
 #[test]

@@ -48,8 +48,6 @@ const MAX_KEPT_BYTES: usize = 256 << 20;
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// One part of so many of both is left to others by a user's processes; root's may take all.
 const LEFT_TO_OTHERS: usize = 4;
-/// What is said while not all files of a process have been looked at.
-const MANY_SYMBOLS: &str = "its files have more symbols than are read at once; the next look goes on";
 /// Said of processes that there is no room for.
 pub(crate) const NO_ROOM: &str = "there is no room for the tables of so many or so large runtimes";
 
@@ -166,8 +164,9 @@ impl Runtime {
         if let Some(v8) = V8::find(modules, reader) {
             return Ok(Self::V8(Box::new(v8.map_err(Box::new)?)));
         }
-        let problem = modules.is_partial().then(|| MANY_SYMBOLS.to_owned());
-        let none = || Box::new(RuntimeRead { anew: true, problem, ..RuntimeRead::default() });
+        // What was read is remembered: the next look comes further.
+        let incomplete = modules.is_partial();
+        let none = || Box::new(RuntimeRead { anew: true, incomplete, ..RuntimeRead::default() });
         Lists::find(modules).map(Self::Lists).ok_or_else(none)
     }
 }

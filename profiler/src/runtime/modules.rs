@@ -12,8 +12,8 @@ use crate::process::apart::Waits;
 use crate::process::open::{FileIdentity, MapPlace, open_mapping};
 use crate::process::{Mapping, MappingKind, procfs};
 
-/// Files of one process that are looked at.
-const MAX_MODULES: usize = 256;
+/// Files of one process that are looked at: Python with all of SciPy has 500.
+const MAX_MODULES: usize = 2048;
 /// Bytes of a table of symbols, or of its names; those of a large LLVM have 20 MB.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Bytes of tables after which no further file is read in one look at a process: the next look goes on, as what was read is

@@ -300,6 +300,28 @@ fn there_is_room_again_when_others_have_ended() {
     assert_eq!(stack(&world, PID, at), "_start;main;A.late()V");
 }
 
+/// As of one whose files have more symbols than are read in one look.
+#[test]
+fn a_runtime_that_the_first_look_did_not_come_to_is_found_by_a_later_one() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "LA;late()V")]);
+    let runtime = |world: &mut World, name: Option<&str>| {
+        let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+        (runtime.name, runtime.incomplete) = (name.map(str::to_owned), name.is_none());
+    };
+    runtime(&mut world, None);
+    world.follow(&[PID]);
+    world.run_for(100);
+    sample(&mut world);
+    world.run_for(300);
+    runtime(&mut world, Some("HotSpot 17.0.15"));
+    world.run_for(5000);
+    let at = sample(&mut world);
+    world.run_for(1000);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;A.late()V");
+}
+
 #[test]
 fn a_process_that_holds_up_whoever_reads_it_is_resolved_without() {
     let mut world = World::new(options());

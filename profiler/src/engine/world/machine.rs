@@ -120,6 +120,10 @@ impl MadeRuntime {
             self.read = None;
             return RuntimeRead { runtime: self.name.clone(), problem: Some(problem), ..RuntimeRead::default() };
         }
+        if self.name.is_none() {
+            self.read = None;
+            return RuntimeRead { anew: true, incomplete: self.incomplete, ..RuntimeRead::default() };
+        }
         let before = self.read.replace(self.code.clone());
         let anew = before.is_none();
         let before = before.unwrap_or_default();

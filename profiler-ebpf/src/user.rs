@@ -108,7 +108,8 @@ unsafe fn read_entered(registers: *const bpf_user_pt_regs_t) -> Option<Registers
         )
     };
     match (fp, last) {
-        (Ok(fp), Ok([pc, cs, _, sp])) if cs & 3 == 3 => Some(Registers { pc, sp, fp, lr: 0 }),
+        // io_uring's and vhost's workers have their creator's registers, with neither pc nor stack.
+        (Ok(fp), Ok([pc, cs, _, sp])) if cs & 3 == 3 && sp != 0 => Some(Registers { pc, sp, fp, lr: 0 }),
         _ => None,
     }
 }

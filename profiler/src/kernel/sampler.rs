@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use aya::maps::{CgroupArray, HashMap, MapData, PerCpuArray, RingBuf};
+use aya::maps::{CgroupArray, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::ProgramError;
 use aya::programs::perf_event::{
     HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
@@ -425,10 +425,17 @@ impl Sampler {
     /// # Errors
     /// One of them is no such directory.
     pub fn set_cgroups(&mut self, directories: &[File]) -> Result<(), KernelError> {
-        for (index, directory) in (0..limits::MAX_CGROUPS).zip(directories) {
-            self.cgroups.set(index, directory.as_fd(), 0)?;
+        // The BPF program stops at the first empty place.
+        let mut count = 0;
+        for directory in directories.iter().take(MAX_CGROUPS) {
+            match self.cgroups.set(count, directory.as_fd(), 0) {
+                Ok(()) => count += 1,
+                // It was removed since it was opened.
+                Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        for index in (0..limits::MAX_CGROUPS).skip(directories.len()) {
+        for index in count..limits::MAX_CGROUPS {
             // Most were not set to begin with, which the kernel answers with an error.
             if self.cgroups.unset(index).is_err() {
                 break;

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use jitprof_common::units::MonoNs;
 use perf_event_open_sys::bindings::{
     PERF_COUNT_SW_DUMMY, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE, perf_event_attr,
 };
@@ -14,6 +15,7 @@ use super::error::KernelError;
 use super::perf_ring::PerfRing;
 use super::task_event;
 use crate::process::event::TaskEvent;
+use crate::process::monotonic_now;
 
 /// Pages of each CPU's ring. 512 KiB hold some 4000 mappings; a process start makes about 30 records.
 const RING_PAGES: usize = 128;
@@ -23,6 +25,14 @@ const RING_PAGES: usize = 128;
 pub struct SideBand {
     rings: Vec<PerfRing>,
     scratch: Vec<u8>,
+    order: Order,
+}
+
+/// Events of several rings, put in order.
+#[derive(Debug, Default)]
+struct Order {
+    /// Those that have been read and not given.
+    held: Vec<TaskEvent>,
 }
 
 impl SideBand {
@@ -36,7 +46,7 @@ impl SideBand {
             .map(|&cpu| PerfRing::open(attributes(), cpu, RING_PAGES))
             .collect::<io::Result<Vec<_>>>()
             .map_err(KernelError::perf_event_open)?;
-        Ok(Self { rings, scratch: Vec::new() })
+        Ok(Self { rings, scratch: Vec::new(), order: Order::default() })
     }
 
     /// Descriptors that tell when events come.
@@ -44,18 +54,37 @@ impl SideBand {
         self.rings.iter().map(PerfRing::fd)
     }
 
-    /// Appends all waiting events to `out`, ordered by time among themselves.
+    /// Appends all events up to now to `out`, ordered by time, also against those of earlier calls.
+    ///
+    /// Each ring is in order, but a process may fork on one CPU and its child execute on another while the rings are read
+    /// one after the other. What happens meanwhile is held until the next call.
     pub fn drain(&mut self, out: &mut Vec<TaskEvent>) {
-        let first = out.len();
-        for ring in &mut self.rings {
-            ring.drain(&mut self.scratch, |record| out.extend(task_event::parse(record)));
+        let until = monotonic_now();
+        // A record gets its time before it is in the ring: the second reading finds those that were on their way.
+        for _ in 0..2 {
+            for ring in &mut self.rings {
+                ring.drain(&mut self.scratch, |record| self.order.held.extend(task_event::parse(record)));
+            }
         }
-        // Each ring is in order; the tasks of a process may have run on several CPUs.
-        out[first..].sort_by_key(|event| event.time);
+        self.order.give(until, out);
+    }
+
+    /// Whether there are events for the next call, of which no descriptor tells.
+    pub fn is_holding(&self) -> bool {
+        !self.order.held.is_empty()
     }
 
     pub(super) fn first_ring(&self) -> Option<&PerfRing> {
         self.rings.first()
+    }
+}
+
+impl Order {
+    /// Appends what happened up to a time to `out`, by time.
+    fn give(&mut self, until: MonoNs, out: &mut Vec<TaskEvent>) {
+        self.held.sort_by_key(|event| event.time);
+        let count = self.held.partition_point(|event| event.time <= until);
+        out.extend(self.held.drain(..count));
     }
 }
 
@@ -78,4 +107,26 @@ fn attributes() -> perf_event_attr {
     attributes.set_watermark(1);
     attributes.__bindgen_anon_2.wakeup_watermark = 1;
     attributes
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_common::units::{Pid, Tid};
+
+    use super::*;
+    use crate::process::event::TaskChange;
+
+    #[test]
+    fn what_happens_while_the_rings_are_read_waits_for_what_came_before_it() {
+        let event =
+            |time, pid| TaskEvent { time: MonoNs(time), change: TaskChange::Exit { pid: Pid(pid), tid: Tid(pid) } };
+        let (mut order, mut out) = (Order::default(), Vec::new());
+        // The first ring was read before its event of 120 was there, the second one behind that of 130.
+        order.held.extend([event(90, 1), event(80, 2), event(130, 2)]);
+        order.give(MonoNs(100), &mut out);
+        order.held.extend([event(120, 1), event(210, 1)]);
+        order.give(MonoNs(200), &mut out);
+        assert_eq!(out.iter().map(|event| event.time.0).collect::<Vec<_>>(), [80, 90, 120, 130]);
+        assert_eq!(order.held.len(), 1);
+    }
 }

@@ -36,6 +36,8 @@ const SLOW_NS: u64 = 1_000_000_000;
 const TICKS_EVERY_NS: u64 = 1_000_000_000;
 /// Longest wait of a turn for which nothing is due.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// The same while events are held that happened during the last turn.
+const HELD_WAIT: Duration = Duration::from_millis(1);
 
 /// What the engine hands out to whoever runs it.
 #[derive(Debug)]
@@ -162,7 +164,8 @@ impl Driver {
     /// As `epoll_wait(2)`.
     pub(super) fn wait(&self, arrivals: &Arrivals, pause: Duration) -> Result<(), RecordError> {
         let left = self.engine.wake_at().0.saturating_sub(monotonic_now().0);
-        let limit = Duration::from_nanos(left).min(LONGEST_WAIT);
+        let longest = if self.side_band.is_holding() { HELD_WAIT } else { LONGEST_WAIT };
+        let limit = Duration::from_nanos(left).min(longest);
         arrivals.wait(limit, pause).map_err(|source| RecordError::System { what: "epoll", source })
     }
 

@@ -1,6 +1,6 @@
 //! Keeps the BPF program's tables true for each process: where it has mapped what, and the rows of its generated code.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jitprof_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PageKey, Region};
@@ -34,6 +34,9 @@ const REPLACING: Duration = Duration::from_secs(10);
 /// How long a process of whose frames nothing could be taken along, for want of room, waits for the next try.
 const WORDLESS: Duration = Duration::from_secs(5);
 
+/// How long after pages of generated code found no room it is looked for again.
+const TRY_AGAIN_NS: u64 = 1_000_000_000;
+
 /// Said once.
 const TOO_MANY_TAKES: &str =
     "of too many processes frames are to be asked about; the code of the last ones has no names";
@@ -54,6 +57,9 @@ pub(super) struct Published {
     take: Option<FrameSpec>,
     /// Pages of generated code, to be withdrawn when it ends.
     pages: BTreeSet<u32>,
+    /// Those of them that have found no room, with how many rows, and since when none was looked for.
+    without_room: BTreeMap<u32, u32>,
+    tried: MonoNs,
 }
 
 impl Published {
@@ -236,7 +242,7 @@ impl Publisher {
                 process.id.pid
             ));
         }
-        let complete = tables.set_regions(process.id.pid, &regions, requests);
+        let complete = tables.set_regions((process.id.pid, process.holder()), &regions, requests);
         process.space.withdraw_with(tables.next_publication());
         self.unconfirmed_lists.push((tables.next_publication(), process.id));
         if !complete {
@@ -296,7 +302,7 @@ impl Publisher {
         tables: &mut Tables,
         requests: &mut Requests,
     ) -> Option<u32> {
-        let id = process.id;
+        let (id, holder) = (process.id, Some(process.holder()));
         let published = &mut process.published;
         let ready = |space: &&mut JitSpace| space.is_dirty() && !space.is_unconfirmed();
         let space = process.code.rows_mut().filter(ready)?;
@@ -312,13 +318,16 @@ impl Publisher {
             published.object = tables.new_object();
             self.changed.insert(id);
         }
-        let (object, mut refused, mut count) = (published.object, Vec::new(), 0);
+        let (object, mut missed, mut count) = (published.object, Vec::new(), 0);
         space.flush(|number, page_rows| {
             let Ok(page) = u32::try_from(number) else { return };
             count += 1;
             let rows = u32::try_from(page_rows.len()).unwrap_or(u32::MAX);
-            if !tables.set_page(PageKey { object, page }, page_rows, rows, requests) {
-                refused.push(number);
+            if tables.set_page((PageKey { object, page }, holder), (page_rows, rows), requests) {
+                published.without_room.remove(&page);
+            } else {
+                published.without_room.insert(page, rows);
+                missed.push(number);
             }
             if page_rows.is_empty() {
                 published.pages.remove(&page);
@@ -328,13 +337,38 @@ impl Publisher {
         });
         self.jit_pages += count;
         tables.change_code(id.pid, requests);
-        refused.iter().for_each(|page| space.miss_page(*page, requests.now));
-        if !refused.is_empty() && (rows.evict(u64::from(MAX_PAGE_ROWS), tables, requests) || tables.is_returning()) {
-            // There will be room when the grace is over.
-            refused.into_iter().for_each(|page| space.touch_page(page));
+        missed.iter().for_each(|page| space.miss_page(*page, requests.now));
+        if !missed.is_empty() {
+            published.tried = requests.now;
+            // Pages that find room when the grace of what goes is over are published then.
+            rows.evict(u64::from(MAX_PAGE_ROWS), tables, requests);
         }
         self.unconfirmed.push((tables.next_publication(), id));
         Some(object)
+    }
+
+    /// Pages of generated code that found no room are published again when there is some, with the next publication. With
+    /// every tick.
+    pub(super) fn place_again(processes: &mut Processes, tables: &Tables, now: MonoNs) {
+        let waits = |process: &&mut Process| {
+            let published = &process.published;
+            !published.without_room.is_empty() && now.0.saturating_sub(published.tried.0) >= TRY_AGAIN_NS
+        };
+        for process in processes.iter_mut().filter(|process| process.is_live()).filter(waits) {
+            let holder = Some(process.holder());
+            let (mut sum, mut count) = (0_u32, 0);
+            for (page, rows) in &process.published.without_room {
+                sum = sum.saturating_add(*rows);
+                count += 1;
+                if (count > 1 && sum > MAX_PAGE_ROWS) || !tables.has_share(holder, sum, count) {
+                    break;
+                }
+                if let Some(space) = process.code.rows_mut() {
+                    space.touch_page(u64::from(*page));
+                }
+            }
+            process.published.tried = now;
+        }
     }
 
     /// The kernel has not taken a page of generated code.
@@ -407,12 +441,12 @@ impl Publisher {
             tables.set_take((process.id.pid, process.holder()), None, requests);
         }
         if published.regions.is_some() {
-            tables.set_regions(process.id.pid, &[], requests);
+            tables.set_regions((process.id.pid, process.holder()), &[], requests);
             published.files.iter().for_each(|file| rows.end_use(*file, requests.now));
         }
         if !published.is_borrowed {
             for page in published.pages {
-                tables.set_page(PageKey { object: published.object, page }, &[], 0, requests);
+                tables.set_page((PageKey { object: published.object, page }, None), (&[], 0), requests);
             }
             tables.change_code(process.id.pid, requests);
         }

@@ -1,6 +1,6 @@
 //! Unwind rows of files: which are wanted, built, in the tables, and which of them can go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jitprof_common::table::{MAX_PAGES, PageKey};
@@ -27,6 +27,9 @@ const GRACE_NS: u64 = 2_000_000_000;
 /// Tables that wait for room at most, and for how long: what is given back can be used again after a second.
 const MAX_WITHOUT_ROOM: usize = 16;
 const ROOM_NS: u64 = 3_000_000_000;
+/// How long after rows found no room they are built again, if there is some then; twice as long after each time.
+const BUILT_AGAIN_NS: u64 = 10_000_000_000;
+const MAX_BUILT_AGAIN_NS: u64 = 600_000_000_000;
 /// Pages of one file at most: 512 MiB of code. The largest program seen has 2,000; one that says it has code everywhere
 /// took all of them.
 const MAX_PAGES_OF_FILE: usize = MAX_PAGES as usize / 8;
@@ -62,9 +65,20 @@ enum State {
     /// They wait for room in the tables.
     WithoutRoom,
     /// They are in the tables.
-    Ready { object: u32, pages: Vec<u32>, rows: u32, segments: Vec<Segment> },
+    Ready { object: u32, pages: Vec<u32>, rows: u32, segments: Vec<Segment>, short: Option<Short> },
     /// There are none.
     Without,
+}
+
+/// What of a file's rows has found no room.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    pages: usize,
+    rows: u32,
+    /// When they are built again at the soonest, and how long after the last time.
+    next: MonoNs,
+    wait_ns: u64,
+    is_building: bool,
 }
 
 #[derive(Debug)]
@@ -92,9 +106,18 @@ pub(super) struct RowCache {
     entries: BTreeMap<FileId, Entry>,
     building: usize,
     without_room: Vec<WithoutRoom>,
+    /// Objects that have got pages since their lists were published.
+    completed: BTreeSet<u32>,
     /// Lists of mappings may be others than when they were published.
     changed: bool,
     stats: UnwindingStats,
+}
+
+impl Short {
+    fn of(pages: usize, rows: u32, wait_ns: u64, now: MonoNs) -> Option<Self> {
+        let next = MonoNs(now.0.saturating_add(wait_ns));
+        (pages > 0).then_some(Self { pages, rows, next, wait_ns, is_building: false })
+    }
 }
 
 impl RowCache {
@@ -229,9 +252,14 @@ impl RowCache {
         requests: &mut Requests,
     ) {
         self.stats.build_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let Some(entry) = self.entries.get_mut(&file).filter(|entry| matches!(entry.state, State::Building)) else {
-            return;
-        };
+        let Some(entry) = self.entries.get_mut(&file) else { return };
+        match entry.state {
+            State::Building => {}
+            State::Ready { short: Some(Short { is_building: true, .. }), .. } => {
+                return self.complete(file, rows.ok(), files, tables, requests);
+            }
+            _ => return,
+        }
         match rows {
             Ok(rows) if !rows.pages.is_empty() => {
                 entry.state = State::WithoutRoom;
@@ -259,13 +287,17 @@ impl RowCache {
         let WithoutRoom { file, rows: FileRows { segments, pages }, .. } = waiting;
         let Some(entry) = self.entries.get_mut(&file) else { return };
         let object = tables.new_object();
-        let mut published = Vec::new();
+        // Nobody is charged with what is refused.
+        let (mut published, mut held) = (Vec::new(), 0_u32);
         for page in pages.iter().take(number) {
-            if tables.set_page(PageKey { object, page: page.page }, &page.rows, page.count, requests) {
+            if tables.set_page((PageKey { object, page: page.page }, None), (&page.rows, page.count), requests) {
                 published.push(page.page);
+                held = held.saturating_add(page.count);
             }
         }
         let refused = pages.len() - published.len();
+        let all = pages.iter().fold(0_u32, |sum, page| sum.saturating_add(page.count));
+        let short = Short::of(refused, all.saturating_sub(held), BUILT_AGAIN_NS, requests.now);
         if refused > 0 {
             self.stats.files_cut += 1;
             let path = files.module(file).map_or_else(String::new, |module| module.path.to_string());
@@ -277,22 +309,84 @@ impl RowCache {
             ));
         }
         self.stats.files += 1;
-        entry.state = State::Ready { object, pages: published, rows: wanted, segments };
+        entry.state = State::Ready { object, pages: published, rows: held, segments, short };
         entry.unused_since = requests.now;
         self.changed = true;
     }
 
+    /// Puts in those of a file's pages that had no room when it was built first.
+    fn complete(
+        &mut self,
+        file: FileId,
+        rows: Option<FileRows>,
+        files: &Files,
+        tables: &mut Tables,
+        requests: &mut Requests,
+    ) {
+        let (most_pages, most_rows) = self.share(file, files, tables.capacity());
+        let Some(Entry { state: State::Ready { object, pages, rows: held, segments, short }, .. }) =
+            self.entries.get_mut(&file)
+        else {
+            return;
+        };
+        let before = short.take();
+        // It is another file by now, or none that can be read: what is there stays.
+        let Some(built) = rows.filter(|rows| rows.segments == *segments) else { return };
+        let known: BTreeSet<u32> = pages.iter().copied().collect();
+        let (mut put, mut left) = ((0, 0_u32), (0, 0_u32));
+        for page in built.pages.iter().filter(|page| !known.contains(&page.page)) {
+            let is_within = put.0 < most_pages && put.1.saturating_add(page.count) <= most_rows;
+            let key = (PageKey { object: *object, page: page.page }, None);
+            let count = if is_within && tables.set_page(key, (&page.rows, page.count), requests) {
+                pages.push(page.page);
+                &mut put
+            } else {
+                &mut left
+            };
+            *count = (count.0 + 1, count.1.saturating_add(page.count));
+        }
+        *held = held.saturating_add(put.1);
+        let wait_ns = before.map_or(BUILT_AGAIN_NS, |short| short.wait_ns.saturating_mul(2).min(MAX_BUILT_AGAIN_NS));
+        *short = Short::of(left.0, left.1, wait_ns, requests.now);
+        if put.0 > 0 {
+            self.completed.insert(*object);
+        }
+    }
+
+    /// Has the rows of a file built again that found no room, if all that it lacks has some by now or can be given some.
+    /// One file at a time.
+    fn build_again(&mut self, files: &Files, tables: &mut Tables, requests: &mut Requests) {
+        let now = requests.now;
+        let due = self.entries.iter().find_map(|(file, entry)| match entry.state {
+            State::Ready { short: Some(short), .. } if entry.users > 0 && !short.is_building && short.next <= now => {
+                Some((*file, short))
+            }
+            _ => None,
+        });
+        let Some((file, Short { pages, rows, .. })) = due else { return };
+        let (most_pages, most_rows) = self.share(file, files, tables.capacity());
+        let is_within = pages <= most_pages && rows <= most_rows && files.is_open(file);
+        let is_building = is_within && tables.has_room(rows, pages);
+        if is_within && !is_building {
+            self.evict(u64::from(rows.saturating_sub(tables.free_rows())).max(1), tables, requests);
+        }
+        let Some(entry) = self.entries.get_mut(&file) else { return };
+        if let State::Ready { short: Some(short), .. } = &mut entry.state {
+            (short.is_building, short.next) = (is_building, MonoNs(now.0.saturating_add(BUILT_AGAIN_NS)));
+        }
+        if is_building {
+            requests.output(Output::BuildRows { file, samples: entry.met, functions: files.functions(file) });
+        }
+    }
+
+    /// Objects that have got pages since the last call: who is walked by them is to hear of it.
+    pub(super) fn take_completed(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.completed)
+    }
+
     /// How many pages of a file, and rows in them, are within its share and its owner's.
     fn fitting(&self, file: FileId, rows: &FileRows, files: &Files, capacity: u32) -> (usize, u32) {
-        let owner = files.owner(file);
-        let his = self.entries.iter().filter(|(one, _)| owner.is_some() && files.owner(**one) == owner);
-        let (has_pages, has_rows) = his.fold((0, 0_u32), |(all, sum), (_, entry)| match &entry.state {
-            State::Ready { pages, rows, .. } => (all + pages.len(), sum.saturating_add(*rows)),
-            _ => (all, sum),
-        });
-        let is_root = owner.is_none_or(|(user, _)| user == 0);
-        let most = if is_root { u32::MAX } else { (capacity - capacity / LEFT_TO_OTHERS).saturating_sub(has_rows) };
-        let most_pages = MAX_PAGES_OF_FILE.min(MAX_PAGES_OF_OWNER.saturating_sub(has_pages));
+        let (most_pages, most) = self.share(file, files, capacity);
         let (mut number, mut wanted) = (0, 0_u32);
         for page in rows.pages.iter().take(most_pages) {
             match wanted.checked_add(page.count).filter(|sum| *sum <= most) {
@@ -301,6 +395,24 @@ impl RowCache {
             }
         }
         (number, wanted)
+    }
+
+    /// How many more pages and rows of a file are within its share and its owner's.
+    fn share(&self, file: FileId, files: &Files, capacity: u32) -> (usize, u32) {
+        let owner = files.owner(file);
+        let his = self.entries.iter().filter(|(one, _)| owner.is_some() && files.owner(**one) == owner);
+        let (has_pages, has_rows) = his.fold((0, 0_u32), |(all, sum), (_, entry)| match &entry.state {
+            State::Ready { pages, rows, .. } => (all + pages.len(), sum.saturating_add(*rows)),
+            _ => (all, sum),
+        });
+        let has = match self.entries.get(&file).map(|entry| &entry.state) {
+            Some(State::Ready { pages, .. }) => pages.len(),
+            _ => 0,
+        };
+        let is_root = owner.is_none_or(|(user, _)| user == 0);
+        let most = if is_root { u32::MAX } else { (capacity - capacity / LEFT_TO_OTHERS).saturating_sub(has_rows) };
+        let most_pages = MAX_PAGES_OF_FILE.saturating_sub(has).min(MAX_PAGES_OF_OWNER.saturating_sub(has_pages));
+        (most_pages, most)
     }
 
     /// A process has a file's rows in its list of mappings.
@@ -340,6 +452,7 @@ impl RowCache {
         for waiting in std::mem::take(&mut self.without_room) {
             self.place(waiting, files, tables, requests);
         }
+        self.build_again(files, tables, requests);
     }
 
     /// Evicts rows that nobody uses, those unused for the longest first. Returns whether there were any.
@@ -367,7 +480,7 @@ impl RowCache {
             return 0;
         };
         for page in pages {
-            tables.set_page(PageKey { object, page }, &[], 0, requests);
+            tables.set_page((PageKey { object, page }, None), (&[], 0), requests);
         }
         self.stats.files_evicted += 1;
         self.stats.rows_evicted += u64::from(rows);

@@ -63,6 +63,14 @@ pub struct TableSizes {
     pub regions: u32,
 }
 
+/// Room in an array that somebody has.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    span: Span,
+    /// On whose bill; that of files' rows is kept where they are placed.
+    holder: Option<Holder>,
+}
+
 /// What is taken along with frames.
 struct Spec {
     what: FrameSpec,
@@ -77,16 +85,23 @@ pub(super) struct Tables {
     memory: Box<dyn TableMemory>,
     rows: Extents,
     regions: Extents,
-    pages: FxHashMap<PageKey, Span>,
+    regions_capacity: u32,
+    pages: FxHashMap<PageKey, Held>,
     /// Pages that the kernel has not taken. Their rows are written, so that they can be tried again as they are.
-    refused: BTreeMap<PageNumber, Span>,
+    refused: BTreeMap<PageNumber, Held>,
     retried_at: MonoNs,
     /// Where to go on with them.
     retry_from: PageNumber,
-    processes: FxHashMap<Pid, Span>,
+    processes: FxHashMap<Pid, Held>,
     /// What is taken along with frames, and with those of how many processes.
     specs: Vec<Spec>,
     takes: FxHashMap<Pid, (u32, Holder)>,
+    /// Whose the pages of generated code are, and the rows in them.
+    page_shares: Shares,
+    row_shares: Shares,
+    /// Whose the lists of mappings are, and the regions in them.
+    list_shares: Shares,
+    region_shares: Shares,
     /// Whose they are: of the descriptions, that are used, and of the processes.
     spec_shares: Shares,
     take_shares: Shares,
@@ -104,6 +119,7 @@ impl Tables {
             memory,
             rows: Extents::new(sizes.rows),
             regions: Extents::new(sizes.regions),
+            regions_capacity: sizes.regions,
             pages: FxHashMap::default(),
             refused: BTreeMap::new(),
             retried_at: MonoNs(0),
@@ -111,6 +127,10 @@ impl Tables {
             processes: FxHashMap::default(),
             specs: Vec::new(),
             takes: FxHashMap::default(),
+            page_shares: Shares::default(),
+            row_shares: Shares::default(),
+            list_shares: Shares::default(),
+            region_shares: Shares::default(),
             spec_shares: Shares::default(),
             take_shares: Shares::default(),
             last_object: 0,
@@ -131,48 +151,66 @@ impl Tables {
     /// capture has none. Without rows, or when there is no room, the page has none. Returns whether it has what was asked
     /// for. A process that has the object mapped goes by what it had until [`Tables::change_code`] or
     /// [`Tables::set_regions`] is called for it.
-    pub(super) fn set_page(&mut self, key: PageKey, rows: &[u64], count: u32, requests: &mut Requests) -> bool {
-        if let Some(span) = self.refused.remove(&key.into()) {
-            self.rows.retire(span, requests.now);
+    ///
+    /// A holder gets his share at most; whoever names none sees to it that he leaves room to others.
+    pub(super) fn set_page(
+        &mut self,
+        (key, holder): (PageKey, Option<Holder>),
+        (rows, count): (&[u64], u32),
+        requests: &mut Requests,
+    ) -> bool {
+        if let Some(held) = self.refused.remove(&key.into()) {
+            self.give_back_page(held, requests.now);
         }
-        let has_room = self.page_count() < MAX_PAGES as usize || self.pages.contains_key(&key);
+        let old = self.pages.remove(&key);
+        if let Some(old) = old {
+            self.give_back_page(old, requests.now);
+        }
         let span = match count {
-            1..=MAX_PAGE_ROWS if has_room => self.rows.take(count),
+            1..=MAX_PAGE_ROWS if self.has_share(holder, count, 1) => self.rows.take(count),
             _ => None,
         };
-        let old = match span {
-            Some(span) => {
-                self.memory.write_rows(span.first, rows);
-                self.pages.insert(key, span)
-            }
-            None => self.pages.remove(&key),
-        };
+        if let Some(span) = span {
+            self.memory.write_rows(span.first, rows);
+            self.pages.insert(key, Held { span, holder });
+            self.page_shares.take(holder, 1);
+            self.row_shares.take(holder, span.count as usize);
+        }
         if span.is_some() || old.is_some() {
             self.changed = true;
             requests.output(Output::Table(TableUpdate::Page(key, span)));
-        }
-        if let Some(old) = old {
-            self.rows.retire(old, requests.now);
         }
         let complete = span.is_some() || count == 0;
         self.stats.pages_refused += u64::from(!complete);
         complete
     }
 
+    /// Whether so many rows in so many pages have room now that this holder may take.
+    pub(super) fn has_share(&self, holder: Option<Holder>, rows: u32, pages: usize) -> bool {
+        let used = (self.rows.used() as usize, self.stats.rows_capacity as usize);
+        self.page_shares.may_take(holder, pages, (self.page_count(), MAX_PAGES as usize))
+            && self.row_shares.may_take(holder, rows as usize, used)
+    }
+
+    fn give_back_page(&mut self, Held { span, holder }: Held, now: MonoNs) {
+        self.rows.retire(span, now);
+        self.page_shares.give_back(holder, 1);
+        self.row_shares.give_back(holder, span.count as usize);
+    }
+
     /// The kernel has not taken an update: what it was for is walked by frame pointer. A page is tried again.
     pub(super) fn refused(&mut self, refused: Refused, now: MonoNs) {
         match refused {
             Refused::Page(page) => {
-                if let Some(span) = self.pages.remove(&page.into()) {
+                if let Some(held) = self.pages.remove(&page.into()) {
                     self.stats.pages_refused += 1;
-                    self.refused.insert(page, span);
+                    self.refused.insert(page, held);
                 }
             }
             Refused::Take(pid) => drop(self.drop_take(pid)),
             Refused::Regions(pid) => {
-                if let Some(span) = self.processes.remove(&pid) {
+                if self.give_back_regions(pid, now) {
                     self.stats.processes_refused += 1;
-                    self.regions.retire(span, now);
                 }
             }
         }
@@ -188,12 +226,12 @@ impl Tables {
         let (before, behind) = (self.refused.range(..self.retry_from), self.refused.range(self.retry_from..));
         let again: Vec<PageNumber> = behind.chain(before).map(|(page, _)| *page).take(RETRIED_AT_A_TIME).collect();
         for page in &again {
-            let Some(span) = self.refused.remove(page) else { continue };
+            let Some(held) = self.refused.remove(page) else { continue };
             self.retry_from = PageNumber { page: page.page.saturating_add(1), ..*page };
             let key = PageKey::from(*page);
-            self.pages.insert(key, span);
+            self.pages.insert(key, held);
             self.changed = true;
-            requests.output(Output::Table(TableUpdate::Page(key, Some(span))));
+            requests.output(Output::Table(TableUpdate::Page(key, Some(held.span))));
         }
         again
     }
@@ -209,32 +247,53 @@ impl Tables {
         requests.output(Output::Table(TableUpdate::Epoch(pid, Epochs::CODE)));
     }
 
+    /// Pages that a process has mapped have rows that they had not.
+    pub(super) fn change_rows(&mut self, pid: Pid, requests: &mut Requests) {
+        self.changed = true;
+        requests.output(Output::Table(TableUpdate::Epoch(pid, Epochs::MAPPINGS)));
+    }
+
     /// Publishes a process' executable mappings, sorted by address and without overlap. Without any, or when there is
     /// no room, the process is walked by frame pointers. Returns whether it has what was asked for.
-    pub(super) fn set_regions(&mut self, pid: Pid, regions: &[Region], requests: &mut Requests) -> bool {
-        let has_room = self.processes.len() < MAX_PROCESSES as usize || self.processes.contains_key(&pid);
+    pub(super) fn set_regions(
+        &mut self,
+        (pid, holder): (Pid, Holder),
+        regions: &[Region],
+        requests: &mut Requests,
+    ) -> bool {
+        let had = self.give_back_regions(pid, requests.now);
         let span = match u32::try_from(regions.len()) {
-            Ok(count @ 1..=MAX_REGIONS) if has_room => self.regions.take(count),
+            Ok(count @ 1..=MAX_REGIONS) if self.has_share_of_regions(holder, count) => self.regions.take(count),
             _ => None,
         };
-        let old = match span {
-            Some(span) => {
-                self.memory.write_regions(span.first, regions);
-                self.processes.insert(pid, span)
-            }
-            None => self.processes.remove(&pid),
-        };
-        if span.is_some() || old.is_some() {
+        if let Some(span) = span {
+            self.memory.write_regions(span.first, regions);
+            self.processes.insert(pid, Held { span, holder: Some(holder) });
+            self.list_shares.take(Some(holder), 1);
+            self.region_shares.take(Some(holder), span.count as usize);
+        }
+        if span.is_some() || had {
             self.changed = true;
             requests.output(Output::Table(TableUpdate::Regions(pid, span)));
         }
         requests.output(Output::Table(TableUpdate::Epoch(pid, Epochs::MAPPINGS)));
-        if let Some(old) = old {
-            self.regions.retire(old, requests.now);
-        }
         let complete = span.is_some() || regions.is_empty();
         self.stats.processes_refused += u64::from(!complete);
         complete
+    }
+
+    fn has_share_of_regions(&self, holder: Holder, count: u32) -> bool {
+        let used = (self.regions.used() as usize, self.regions_capacity as usize);
+        self.list_shares.may_take(Some(holder), 1, (self.processes.len(), MAX_PROCESSES as usize))
+            && self.region_shares.may_take(Some(holder), count as usize, used)
+    }
+
+    fn give_back_regions(&mut self, pid: Pid, now: MonoNs) -> bool {
+        let Some(Held { span, holder }) = self.processes.remove(&pid) else { return false };
+        self.regions.retire(span, now);
+        self.list_shares.give_back(holder, 1);
+        self.region_shares.give_back(holder, span.count as usize);
+        true
     }
 
     /// Publishes what is taken along with a process' frames; nothing: nothing is. Returns whether there was room.
@@ -318,8 +377,8 @@ impl Tables {
     /// The row that holds at an address of a file's object, as the BPF program finds it; [`Row::GAP`] without one.
     pub(super) fn row(&self, (file, object): (FileId, u32), address: u64) -> Row {
         let Ok(page) = u32::try_from(address >> PAGE_BITS) else { return Row::GAP };
-        let Some(span) = self.pages.get(&PageKey { object, page }) else { return Row::GAP };
-        self.memory.find_row(file, address, *span).map_or(Row::GAP, Row)
+        let Some(held) = self.pages.get(&PageKey { object, page }) else { return Row::GAP };
+        self.memory.find_row(file, address, held.span).map_or(Row::GAP, Row)
     }
 
     /// Makes room of what was replaced a while ago.
@@ -346,9 +405,9 @@ impl Tables {
     /// Asserts that what is used is what somebody has or what is in its grace, and no element has two owners.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn assert_sound(&self) {
-        self.rows.assert_owned(self.pages.values().chain(self.refused.values()));
+        self.rows.assert_owned(self.pages.values().chain(self.refused.values()).map(|held| &held.span));
         assert!(self.refused.keys().all(|page| !self.pages.contains_key(&PageKey::from(*page))));
-        self.regions.assert_owned(self.processes.values());
+        self.regions.assert_owned(self.processes.values().map(|held| &held.span));
         let users = |at: usize| self.takes.values().filter(|(take, _)| *take as usize == at).count();
         assert!(self.specs.iter().enumerate().all(|(at, spec)| spec.users == users(at)));
     }

@@ -130,13 +130,15 @@ impl Unwinding {
 
     /// Publishes again what the kernel has not taken, and tells the processes that are walked by it. With every tick.
     pub(super) fn retry(&mut self, processes: &mut Processes, requests: &mut Requests) {
+        Publisher::place_again(processes, &self.tables, requests.now);
         let pages = self.tables.retry(requests);
-        if pages.is_empty() {
+        let mut objects = self.rows.take_completed();
+        objects.extend(pages.iter().map(|page| page.object));
+        if objects.is_empty() {
             return;
         }
-        let objects = pages.iter().map(|page| page.object).collect();
         for process in processes.iter_mut().filter(|process| process.published.uses(&objects)) {
-            self.tables.change_code(process.id.pid, requests);
+            self.tables.change_rows(process.id.pid, requests);
             self.publisher.return_pages(process, &pages, &self.tables);
         }
     }

@@ -530,6 +530,54 @@ fn a_user_s_rows_leave_room_for_the_others() {
 }
 
 #[test]
+fn a_file_that_found_no_room_has_rows_when_there_is_some() {
+    let tables = Some(TableSizes { rows: 4, regions: 64 });
+    let mut world = World::new(EngineOptions { tables, ..options() });
+    for pid in [PID, PID + 1, PID + 2] {
+        let path = format!("/bin/big{pid}");
+        let inode = world.machine.add_program(&path, &pid.to_le_bytes(), &[(0, "_start")]);
+        world.machine.file_mut(&path).unwrap().rows = Ok(plain_rows(0x2_0000));
+        let start = MonoNs(world.now.0 - 1000 * MS);
+        world.machine.add_process(pid, start, &path, vec![file_mapping(APP, 0x2_0000, inode, &path)]);
+        world.follow(&[pid]);
+    }
+    world.run_for(5000);
+    let has_rows = |world: &World, pid| [APP, APP + 0x1_0000].map(|at| cfa(world, pid, at).is_some());
+    assert_eq!(has_rows(&world, PID + 2), [false; 2]);
+    exit(&mut world, PID);
+    world.run_for(30_000);
+    assert_eq!([PID + 1, PID + 2].map(|pid| has_rows(&world, pid)), [[true; 2]; 2]);
+    assert_eq!(world.finish().account.unwinding.unwrap().files_evicted, 1);
+}
+
+/// One small function in each page is all it takes.
+#[test]
+fn generated_code_that_is_everywhere_leaves_room_for_the_others() {
+    let tables = Some(TableSizes { rows: 1024, regions: 64 });
+    let mut world = World::new(EngineOptions { tables, ..options() });
+    let pages_of = |world: &World, pid| {
+        (0..400_u64).filter(|page| cfa(world, pid, JIT + (page << 16) + 8) == Some(CfaKind::Fp as u8)).count()
+    };
+    for (pid, pages) in [(PID, 400_u64), (PID + 1, 3), (PID + 2, 60)] {
+        runtime(&mut world, pid);
+        map(&mut world, pid, memory_mapping(JIT, pages << 16));
+        (0..pages).for_each(|page| announce(&mut world, pid, (JIT + (page << 16), 64, "function")));
+        world.run_for(500);
+    }
+    let [greedy, modest, late] = [PID, PID + 1, PID + 2].map(|pid| pages_of(&world, pid));
+    assert!(greedy > 100 && modest == 3 && (1..60).contains(&late), "{greedy} {modest} {late}");
+    // What found no room is published when there is some.
+    exit(&mut world, PID);
+    world.run_for(6000);
+    assert_eq!([PID + 1, PID + 2].map(|pid| pages_of(&world, pid)), [3, 60]);
+    let at = (world.now.0 - BEGIN.0) / MS;
+    world.sample(PID + 2, &[JIT + (59 << 16) + 8, MAIN, START]);
+    world.run_for(500);
+    world.finish();
+    assert_eq!(stack(&world, PID + 2, at), "_start;main;function");
+}
+
+#[test]
 fn without_tables_everything_is_walked_by_frame_pointer_and_named_all_the_same() {
     let call_graph = CallGraph::FramePointers;
     let mut world = World::new(EngineOptions { tables: None, call_graph, peek: false, ..options() });

@@ -7,9 +7,11 @@ use crate::symbol::Frame;
 /// The C library's functions that no program calls one of its own, in the library or linked into a program.
 const OF_LIBC: [&str; 6] =
     ["_start", "__libc_start_call_main", "__clone", "__clone3", "__clone_internal", "libc_start_main_stage2"];
-/// Go starts threads without the C library, and its scheduler has a stack of its own in each thread that begins with
-/// `mcall`. It may be in a library.
-const OF_GO: [&str; 5] = ["runtime.goexit", "runtime.mstart", "runtime.clone", "runtime.rt0_go", "runtime.mcall"];
+/// Go starts threads without the C library. It may be in a library.
+const OF_GO: [&str; 3] = ["runtime.mstart", "runtime.clone", "runtime.rt0_go"];
+/// Go's stacks of its own: a goroutine's returns to the first; each thread's scheduler has one that the second sets anew
+/// and behind which older calls have left what they left.
+const STACKS_OF_GO: [&str; 2] = ["runtime.goexit", "runtime.mcall"];
 /// The C library's functions whose names are anybody's: glibc's, and the last one musl's.
 const IN_LIBC: [&str; 4] = ["start_thread", "clone", "clone3", "start"];
 /// How the names of the C library's functions begin that nothing but a program's `_start` calls.
@@ -29,6 +31,8 @@ pub(super) enum Entry {
     No,
     /// They do.
     Yes,
+    /// It is the outermost one of a stack of its own: whatever seems to have called it is left over.
+    Outermost,
     /// They do, and it is the C library's that calls `main`: what called it is where the process begins, named or not.
     Main,
     /// It has the name of one in which they do, and may be the C library's, linked into a program.
@@ -49,7 +53,9 @@ impl Entry {
     /// frame pointer as any register may have it there (PHP's traces, Erlang without `+JPperf true`).
     pub(super) fn completes(self, stop: StopReason) -> bool {
         let is_zero = matches!(stop, StopReason::ZeroFramePointer | StopReason::ZeroReturnAddress);
-        stop == StopReason::EndOfStack || matches!(self, Self::Yes | Self::Main) || (self == Self::Perhaps && is_zero)
+        stop == StopReason::EndOfStack
+            || matches!(self, Self::Yes | Self::Outermost | Self::Main)
+            || (self == Self::Perhaps && is_zero)
     }
 
     /// Of native code that called what is at `self`. A program without symbols has no name for its `_start`, and not every
@@ -62,6 +68,9 @@ impl Entry {
     pub(super) fn of(frame: &Frame) -> Self {
         // A symbol without its version: `__libc_start_main@@GLIBC_2.34`.
         let name = frame.name.split('@').next().unwrap_or(&frame.name);
+        if STACKS_OF_GO.contains(&name) {
+            return Self::Outermost;
+        }
         if OF_GO.contains(&name) {
             return Self::Yes;
         }
@@ -119,8 +128,8 @@ mod tests {
         assert_eq!(entry("clone", "/usr/lib/libgit2.so"), Entry::Perhaps);
         assert_eq!(entry("main", "/usr/lib/x86_64-linux-gnu/libc.so.6"), Entry::No);
         assert_eq!(entry("__libc_start_main@@GLIBC_2.34", "/opt/static"), Entry::Main);
-        assert_eq!(entry("runtime.goexit", "/opt/server"), Entry::Yes);
-        assert_eq!(entry("runtime.goexit", "/opt/libserver.so"), Entry::Yes);
+        assert_eq!(entry("runtime.mstart", "/opt/server"), Entry::Yes);
+        assert_eq!(entry("runtime.goexit", "/opt/libserver.so"), Entry::Outermost);
     }
 
     #[test]

@@ -307,6 +307,10 @@ impl Resolver {
                     break;
                 }
             }
+            // One that has called somebody is on that stack already; interrupted, it may be on its caller's still.
+            if entry == Entry::Outermost && index > 0 {
+                break;
+            }
             if by_kernel && of.process.space.was_walked_as_another(Avma(pc.lookup()), sample.time) {
                 (stop, entry) = (StopReason::StaleMapping, Entry::No);
                 break;

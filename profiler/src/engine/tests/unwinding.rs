@@ -648,6 +648,28 @@ fn outputs_come_in_the_order_in_which_they_are_to_be_done() {
     world.task(TaskChange::Exit { pid: Pid(1), tid: jitprof_common::units::Tid(1) });
 }
 
+/// Go's scheduler switches to the thread's own stack, where the word that `mcall` would return to is an older call's.
+#[test]
+fn nothing_called_the_outermost_function_of_a_stack() {
+    let mut world = World::new(options());
+    let symbols = [(0, "_start"), (0x1000, "runtime.newproc"), (0x2000, "runtime.mcall"), (0x3000, "runtime.park_m")];
+    let inode = world.machine.add_program("/bin/go", b"go", &symbols);
+    let start = MonoNs(world.now.0 - 1000 * MS);
+    world.machine.add_process(PID, start, "/bin/go", vec![file_mapping(APP, 0x1_0000, inode, "/bin/go")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let at = (world.now.0 - BEGIN.0) / MS;
+    world.sample(PID, &[APP + 0x3010, HELPER, MAIN, 0x1234_5678]);
+    world.run_for(100);
+    // Before it has switched, it has a caller.
+    world.sample(PID, &[HELPER, MAIN, START]);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "runtime.mcall;runtime.park_m");
+    assert_eq!(stack(&world, PID, at + 100), "_start;runtime.newproc;runtime.mcall");
+    assert_eq!(account.stacks.complete, 2);
+}
+
 #[test]
 fn whose_exit_was_lost_leaves_nothing_in_the_tables_when_his_number_is_used_again() {
     let mut world = World::new(options());

@@ -419,6 +419,11 @@ fn many_processes_are_summed_up_but_a_timeline_by_pid_is_exact() {
     assert_eq!(timeline.series, [Series { value: "process3999".to_owned(), cpu_ns: vec![10_000_000] }]);
     let all = archive.timeline(&range(0, 10), "container", Duration::from_secs(10));
     assert_eq!(all.series.iter().map(|series| series.cpu_ns[0]).sum::<u64>(), 4000 * 10_000_000);
+    // A name of the many that were too small for the index is not lost either.
+    let mut query = range(0, 10);
+    query.filter.want("comm", "process3999");
+    let by_comm = archive.timeline(&query, "container", Duration::from_secs(10));
+    assert_eq!(by_comm.series.iter().map(|series| series.cpu_ns[0]).collect::<Vec<_>>(), [10_000_000]);
     let by_pid = archive.timeline(&range(0, 10), "pid", Duration::from_secs(10));
     assert_eq!(by_pid.series.len(), 1001);
     assert_eq!(by_pid.series.iter().map(|series| series.cpu_ns[0]).sum::<u64>(), 4000 * 10_000_000);

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::id::{milliseconds, system_time};
 use super::index::{Block, Index, MERGED_MS};
 use super::store::Store;
-use super::usage::{OTHERS, is_of_thread, of_process};
+use super::usage::{OTHERS, Usage, is_of_thread, of_process};
 use super::{Query, Series, Timeline};
 use crate::profile::{Filter, Task, label_of};
 
@@ -51,7 +52,10 @@ struct Question<'q> {
 
 impl Question<'_> {
     fn needs_file(&self, block: &Block) -> bool {
-        self.of_threads || block.usage.as_ref().is_none_or(|usage| self.of_pids && !usage.is_complete)
+        let is_coarse = |usage: &Arc<Usage>| {
+            (self.of_pids && !usage.is_complete) || (!self.process_filter.is_empty() && usage.has_others)
+        };
+        self.of_threads || block.usage.as_ref().is_none_or(is_coarse)
     }
 }
 

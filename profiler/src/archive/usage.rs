@@ -24,6 +24,8 @@ pub(super) struct Usage {
     pub(super) entries: Vec<(Arc<Task>, u64)>,
     /// Whether every process has an entry of its own.
     pub(super) is_complete: bool,
+    /// Whether there is one of which no labels are known.
+    pub(super) has_others: bool,
 }
 
 /// Processes as they occur in many blocks, each kept once.
@@ -70,18 +72,19 @@ impl Sums {
         let mut entries: Vec<_> = self.0.into_iter().collect();
         entries.sort_unstable_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
         let is_complete = entries.len() <= MAX_PROCESSES;
-        let mut groups: BTreeMap<Task, u64> = BTreeMap::new();
+        let (mut groups, mut has_others): (BTreeMap<Task, u64>, bool) = (BTreeMap::new(), false);
         for (process, cpu_ns) in entries.drain(MAX_PROCESSES.min(entries.len())..) {
             let mut group = Task { pid: Pid(0), process_start: 0, ..process };
             if groups.len() >= MAX_GROUPS && !groups.contains_key(&group) {
                 group = Task { comm: Arc::from(OTHERS), labels: Arc::<Labels>::default(), ..group };
+                has_others = true;
             }
             let sum = groups.entry(group).or_default();
             *sum = sum.saturating_add(cpu_ns);
         }
         entries.extend(groups);
         let entries = entries.into_iter().map(|(process, cpu_ns)| (Arc::new(process), cpu_ns)).collect();
-        Usage { entries, is_complete }
+        Usage { entries, is_complete, has_others }
     }
 }
 

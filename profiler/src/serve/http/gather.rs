@@ -121,6 +121,12 @@ async fn wait_until(is_so: impl Fn() -> bool) {
 }
 
 impl Open {
+    /// How much of it lies between two times.
+    fn within(&self, from: SystemTime, to: SystemTime) -> Duration {
+        let end = self.start_time + self.profile.meta().duration;
+        to.min(end).duration_since(from.max(self.start_time)).unwrap_or_default()
+    }
+
     fn time_of(&self, row: &Row) -> SystemTime {
         self.start_time + Duration::from_nanos(row.time.0.saturating_sub(self.profile.meta().start.0))
     }
@@ -192,14 +198,14 @@ impl Sources {
             (Err(error), _) => return Err(error.into()),
         };
         if let Some(open) = &self.open {
-            covered += open.profile.meta().duration;
+            covered += open.within(self.selection.from, self.selection.to);
             let start = profile.meta().start;
             let mut wanted = self.wanted(open);
             profile.absorb(&open.profile, |row| wanted(row).then_some(start));
         }
-        // What was asked for may reach back before the service's start, or behind what is kept.
-        let asked = self.selection.to.duration_since(self.selection.from).unwrap_or_default();
-        profile.set_duration(covered.min(asked));
+        // Windows of the archive are given whole, so that is more than what was asked for at its ends; and less where that
+        // reaches back before the service's start, or behind what is kept.
+        profile.set_duration(covered);
         Ok(Some(profile))
     }
 }

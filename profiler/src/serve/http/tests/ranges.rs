@@ -27,6 +27,23 @@ fn windows_and_the_open_window_are_counted_once_each() {
 }
 
 #[test]
+fn a_profile_says_of_how_long_a_time_its_samples_are() {
+    run(async {
+        let service = Service::new();
+        service.window(25, &[("a", &["f"], 5)]);
+        let start = service.state.intake.kept_until();
+        *service.open.lock().unwrap() = Some(profile(start, &[("a", &["f"], 7)]));
+        // The window from 35 to 25 s ago, and what of the open one behind it is asked for.
+        for (range, seconds) in [("from=-33s&to=-29s", 10.0), ("from=-1m&to=-25s", 10.0), ("from=-33s&to=-20s", 15.0)] {
+            let got = service.get(&format!("/profile?{range}&format=pprof")).await;
+            let profile = crate::output::read_pprof(&*got.body).unwrap();
+            let said = profile.meta().duration.as_secs_f64();
+            assert!((said - seconds).abs() < 1.0, "{range}: {said}");
+        }
+    });
+}
+
+#[test]
 fn the_timeline_has_the_open_window_on_top() {
     run(async {
         let service = Service::new();

@@ -10,7 +10,7 @@ use jitprof_tests::{
 };
 use serde_json::json;
 
-use crate::machine::{mount_all, uptime_s};
+use crate::machine::{mount_all, stay_on, switch_cpu, uptime_s};
 use crate::targets::DEPTH;
 
 /// Samples a second. Everything is some ten times slower in an emulated machine, jitprof itself included.
@@ -29,12 +29,13 @@ const SHOWN_STACKS: usize = 10;
 type Check = fn() -> Result<String>;
 
 /// In order; one that fails does not stop the others.
-const ALL: [(&str, Check); 5] = [
+const ALL: [(&str, Check); 6] = [
     ("programs", programs),
     ("jitdemo", jitdemo),
     ("jitdemo-nofp", jitdemo_nofp),
     ("syscalls", syscalls),
     ("deep", deep),
+    ("hotplug", hotplug),
 ];
 
 /// Runs them and prints a line for each.
@@ -185,4 +186,31 @@ fn deep() -> Result<String> {
     let part = recording.folded.count(|stack| stack.number_of("kernel_guest::targets::descend_to") > depth);
     assert_at_least("stacks with all frames", Share { part, whole }, 0.9);
     Ok(format!("{part} of {whole} stacks {DEPTH} deep; {}", figures(&recording)))
+}
+
+/// A CPU that was away takes jitprof's events along, and is sampled again when it is back.
+fn hotplug() -> Result<String> {
+    /// CPU time before the CPU goes, which is all that there are samples of if jitprof does not see it come back; and
+    /// behind, of which two seconds may go by until it looks.
+    const CPU_MS: [u64; 2] = [2000, 6000];
+    let scratch = Scratch::new()?;
+    let mut command = Command::new("/init");
+    command.args(["deep", TARGET_SECONDS]);
+    let target = Target::start(command, &scratch)?;
+    let pid = target.pid()?;
+    let mut running = Jitprof::recording_at(&scratch, FREQUENCY, ["-v", "--pid", target.said("pid")?])?.spawn()?;
+    // Before 5.15 nothing but time tells that it has begun.
+    let begun = target.cpu_ms()? + CPU_MS[0];
+    running.wait_for("the target to use CPU time", || Ok((target.cpu_ms()? >= begun).then_some(())))?;
+    switch_cpu(1, false)?;
+    switch_cpu(1, true)?;
+    stay_on(pid, 1)?;
+    let end = target.cpu_ms()? + CPU_MS[1];
+    running.wait_for("the target to use CPU time", || Ok((target.cpu_ms()? >= end).then_some(())))?;
+    running.signal(libc::SIGINT)?;
+    let recording = running.record()?;
+    let (part, whole) =
+        (recording.number("/samples/delivered"), CPU_MS.iter().sum::<u64>() * FREQUENCY.parse::<u64>()? / 1000);
+    assert_at_least_of_few("samples on a CPU that came back", Share { part, whole }, 0.38);
+    Ok(format!("{part} samples of {whole}; {}", figures(&recording)))
 }

@@ -31,6 +31,29 @@ pub(crate) fn uptime_s() -> Result<f64> {
     text.split(' ').next().context("no uptime")?.parse().context("no uptime")
 }
 
+/// Takes a CPU away, or brings it back.
+///
+/// # Errors
+/// The kernel cannot.
+pub(crate) fn switch_cpu(cpu: usize, online: bool) -> Result<()> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    std::fs::write(&path, if online { "1" } else { "0" }).with_context(|| format!("cannot switch {path}"))
+}
+
+/// From now on a process runs on this CPU only.
+///
+/// # Errors
+/// It has ended, or there is no such CPU.
+pub(crate) fn stay_on(pid: u32, cpu: usize) -> Result<()> {
+    // SAFETY: a set of bits, which no CPU is in; the kernel reads as many bytes as it is told.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(i32::try_from(pid)?, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()).context("cannot choose a CPU") }
+}
+
 /// Turns the machine off. If that fails the loop ends with the virtual machine's time limit.
 pub(crate) fn turn_off() -> ! {
     loop {

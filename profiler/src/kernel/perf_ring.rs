@@ -5,7 +5,7 @@
 //! with release order so that the kernel does not overwrite what is still being read.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +56,18 @@ impl PerfRing {
     /// The descriptor that tells when records come.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
+    }
+
+    /// For how long the event has been enabled, in nanoseconds; the event must say so when it is read.
+    ///
+    /// # Errors
+    /// As `read(2)`.
+    pub(super) fn enabled_ns(&self) -> io::Result<u64> {
+        // The count, and the time: `PERF_FORMAT_TOTAL_TIME_ENABLED`.
+        let mut words = [0; 16];
+        (&self.event).read_exact(&mut words)?;
+        let [.., a, b, c, d, e, f, g, h] = words;
+        Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
     }
 
     /// The control page, for its clock fields.

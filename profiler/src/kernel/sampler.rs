@@ -1,5 +1,6 @@
 //! Loads the eBPF sampler, attaches it to a perf event on every CPU, and reads its samples.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +9,7 @@ use std::path::Path;
 use aya::maps::{CgroupArray, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::ProgramError;
 use aya::programs::perf_event::{
-    HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
+    HardwareEvent, PerfEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
 };
 use aya::sys::SyscallError;
 use aya::util::{KernelVersion, online_cpus};
@@ -193,8 +194,9 @@ pub struct Sampler {
     malformed: u64,
     variant: Variant,
     verified: Vec<Verified>,
-    /// One on each CPU while samples are taken.
-    events: Vec<PerfEventLinkId>,
+    /// One on each CPU while samples are taken, with this frequency.
+    events: BTreeMap<u32, PerfEventLinkId>,
+    frequency_hz: u32,
 }
 
 impl Sampler {
@@ -290,7 +292,8 @@ impl Sampler {
             malformed: 0,
             variant,
             verified,
-            events: Vec::new(),
+            events: BTreeMap::new(),
+            frequency_hz: 0,
         })
     }
 
@@ -302,6 +305,7 @@ impl Sampler {
         let policy = SamplePolicy::Frequency(options.frequency_hz.into());
         let mut event = options.event.unwrap_or(Event::Cycles);
         let program = program::program(&mut self.ebpf, self.variant.entry())?;
+        let mut gone = None;
         for &cpu in &self.cpus {
             let scope = PerfEventScope::AllProcessesOneCpu { cpu };
             let mut attached = program.attach(event.config(), scope, policy, false);
@@ -314,11 +318,41 @@ impl Sampler {
                 attached = program.attach(event.config(), scope, policy, false);
             }
             match attached {
-                Ok(link) => self.events.push(link),
+                Ok(link) => drop(self.events.insert(cpu, link)),
+                Err(error) if is_gone(&error) => gone = Some(error),
                 Err(error) => return Err(attach_error(error, options.frequency_hz)),
             }
         }
-        self.event = event;
+        if let Some(error) = gone.filter(|_| self.events.is_empty()) {
+            return Err(attach_error(error, options.frequency_hz));
+        }
+        (self.event, self.frequency_hz) = (event, options.frequency_hz);
+        Ok(())
+    }
+
+    /// Goes on with these CPUs: on those that were not sampled, and on those whose events have ended because they were
+    /// offline meanwhile, new ones are opened.
+    ///
+    /// # Errors
+    /// `perf_event_open` was refused.
+    pub fn set_cpus(&mut self, cpus: Vec<u32>, ended: &[u32]) -> Result<(), KernelError> {
+        self.cpus = cpus;
+        let program = program::program(&mut self.ebpf, self.variant.entry())?;
+        let is_over = |cpu: &u32| ended.contains(cpu) || !self.cpus.contains(cpu);
+        for (_, link) in self.events.extract_if(.., |cpu, _| is_over(cpu)) {
+            program.detach(link)?;
+        }
+        // Nothing was begun yet, or all is over.
+        if self.frequency_hz == 0 {
+            return Ok(());
+        }
+        for &cpu in &self.cpus {
+            if !self.events.contains_key(&cpu)
+                && let Some(link) = attach(program, self.event, cpu, self.frequency_hz)?
+            {
+                self.events.insert(cpu, link);
+            }
+        }
         Ok(())
     }
 
@@ -327,17 +361,14 @@ impl Sampler {
     /// # Errors
     /// `perf_event_open` was refused.
     pub fn set_frequency(&mut self, frequency_hz: u32) -> Result<(), KernelError> {
-        let policy = SamplePolicy::Frequency(frequency_hz.into());
         let program = program::program(&mut self.ebpf, self.variant.entry())?;
-        let ended = std::mem::take(&mut self.events);
-        for (&cpu, link) in self.cpus.iter().zip(ended) {
+        for (cpu, link) in std::mem::take(&mut self.events) {
             program.detach(link)?;
-            let scope = PerfEventScope::AllProcessesOneCpu { cpu };
-            let link = program
-                .attach(self.event.config(), scope, policy, false)
-                .map_err(|error| attach_error(error, frequency_hz))?;
-            self.events.push(link);
+            if let Some(link) = attach(program, self.event, cpu, frequency_hz)? {
+                self.events.insert(cpu, link);
+            }
         }
+        self.frequency_hz = frequency_hz;
         Ok(())
     }
 
@@ -346,6 +377,7 @@ impl Sampler {
     /// # Errors
     /// The kernel refused to detach a link.
     pub fn stop(&mut self) -> Result<(), KernelError> {
+        self.frequency_hz = 0;
         program::program(&mut self.ebpf, self.variant.entry())?.unload()?;
         Ok(())
     }
@@ -527,6 +559,26 @@ fn padded_comm(name: &str) -> [u8; COMM_LEN] {
     let len = name.len().min(COMM_LEN - 1);
     comm[..len].copy_from_slice(&name.as_bytes()[..len]);
     comm
+}
+
+/// Begins to sample a CPU; nothing if it is offline.
+fn attach(
+    program: &mut PerfEvent,
+    event: Event,
+    cpu: u32,
+    frequency_hz: u32,
+) -> Result<Option<PerfEventLinkId>, KernelError> {
+    let (scope, policy) = (PerfEventScope::AllProcessesOneCpu { cpu }, SamplePolicy::Frequency(frequency_hz.into()));
+    match program.attach(event.config(), scope, policy, false) {
+        Ok(link) => Ok(Some(link)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(attach_error(error, frequency_hz)),
+    }
+}
+
+/// Whether a CPU is offline, which it may be since it was listed.
+fn is_gone(error: &ProgramError) -> bool {
+    os_error(error) == Some(libc::ENODEV)
 }
 
 fn os_error(error: &ProgramError) -> Option<i32> {

@@ -8,7 +8,8 @@ use std::os::fd::BorrowedFd;
 
 use jitprof_common::units::MonoNs;
 use perf_event_open_sys::bindings::{
-    PERF_COUNT_SW_DUMMY, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE, perf_event_attr,
+    PERF_COUNT_SW_DUMMY, PERF_FORMAT_TOTAL_TIME_ENABLED, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE,
+    perf_event_attr,
 };
 
 use super::error::KernelError;
@@ -23,9 +24,21 @@ const RING_PAGES: usize = 128;
 /// The open sideband of all CPUs.
 #[derive(Debug)]
 pub struct SideBand {
-    rings: Vec<PerfRing>,
+    rings: Vec<Ring>,
     scratch: Vec<u8>,
     order: Order,
+}
+
+/// One CPU's ring.
+#[derive(Debug)]
+struct Ring {
+    cpu: u32,
+    ring: PerfRing,
+    /// For how long its event had been enabled when that was looked at last, and when that was.
+    enabled_ns: u64,
+    looked_at: MonoNs,
+    /// Nobody waits for it yet.
+    is_new: bool,
 }
 
 /// Events of several rings, put in order.
@@ -43,7 +56,7 @@ impl SideBand {
     pub fn open(cpus: &[u32]) -> Result<Self, KernelError> {
         let rings = cpus
             .iter()
-            .map(|&cpu| PerfRing::open(attributes(), cpu, RING_PAGES))
+            .map(|&cpu| Ring::open(cpu))
             .collect::<io::Result<Vec<_>>>()
             .map_err(KernelError::perf_event_open)?;
         Ok(Self { rings, scratch: Vec::new(), order: Order::default() })
@@ -51,7 +64,46 @@ impl SideBand {
 
     /// Descriptors that tell when events come.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.rings.iter().map(PerfRing::fd)
+        self.rings.iter().map(|ring| ring.ring.fd())
+    }
+
+    /// Those of rings that have been opened since the last call, or since all were opened.
+    pub fn take_new_fds(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.rings.iter_mut().filter_map(|ring| std::mem::take(&mut ring.is_new).then(|| ring.ring.fd()))
+    }
+
+    /// The CPUs whose events have ended, because they were offline at some time: the kernel takes their events away, and
+    /// does not bring them back. To be called every few seconds; each call interrupts each CPU.
+    pub fn ended(&mut self) -> Vec<u32> {
+        let now = monotonic_now();
+        let ended = self.rings.iter_mut().filter_map(|ring| {
+            let before = std::mem::replace(&mut ring.enabled_ns, ring.ring.enabled_ns().unwrap_or(0));
+            let since = std::mem::replace(&mut ring.looked_at, now);
+            let enabled_ns = ring.enabled_ns.saturating_sub(before);
+            (enabled_ns < now.0.saturating_sub(since.0) / 2).then_some(ring.cpu)
+        });
+        ended.collect()
+    }
+
+    /// Goes on with these CPUs; those that `ended` names get new rings. One that cannot be opened is tried with the next
+    /// call.
+    pub fn set_cpus(&mut self, cpus: &[u32], ended: &[u32]) {
+        self.read();
+        self.rings.retain(|ring| cpus.contains(&ring.cpu) && !ended.contains(&ring.cpu));
+        for &cpu in cpus {
+            if self.rings.iter().any(|ring| ring.cpu == cpu) {
+                continue;
+            }
+            match Ring::open(cpu) {
+                Ok(ring) => self.rings.push(Ring { is_new: true, ..ring }),
+                Err(error) => tracing::warn!("what processes do on CPU {cpu} is not seen: {error}"),
+            }
+        }
+    }
+
+    /// The CPUs that have a ring.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+        self.rings.iter().map(|ring| ring.cpu)
     }
 
     /// Appends all events up to now to `out`, ordered by time, also against those of earlier calls.
@@ -61,12 +113,15 @@ impl SideBand {
     pub fn drain(&mut self, out: &mut Vec<TaskEvent>) {
         let until = monotonic_now();
         // A record gets its time before it is in the ring: the second reading finds those that were on their way.
-        for _ in 0..2 {
-            for ring in &mut self.rings {
-                ring.drain(&mut self.scratch, |record| self.order.held.extend(task_event::parse(record)));
-            }
-        }
+        self.read();
+        self.read();
         self.order.give(until, out);
+    }
+
+    fn read(&mut self) {
+        for ring in &mut self.rings {
+            ring.ring.drain(&mut self.scratch, |record| self.order.held.extend(task_event::parse(record)));
+        }
     }
 
     /// Whether there are events for the next call, of which no descriptor tells.
@@ -75,7 +130,14 @@ impl SideBand {
     }
 
     pub(super) fn first_ring(&self) -> Option<&PerfRing> {
-        self.rings.first()
+        self.rings.first().map(|ring| &ring.ring)
+    }
+}
+
+impl Ring {
+    fn open(cpu: u32) -> io::Result<Self> {
+        let ring = PerfRing::open(attributes(), cpu, RING_PAGES)?;
+        Ok(Self { cpu, ring, enabled_ns: 0, looked_at: monotonic_now(), is_new: false })
     }
 }
 
@@ -92,6 +154,7 @@ fn attributes() -> perf_event_attr {
     let mut attributes = perf_event_attr {
         type_: PERF_TYPE_SOFTWARE,
         config: PERF_COUNT_SW_DUMMY.into(),
+        read_format: PERF_FORMAT_TOTAL_TIME_ENABLED.into(),
         sample_type: (PERF_SAMPLE_TID | PERF_SAMPLE_TIME).into(),
         clockid: libc::CLOCK_MONOTONIC,
         ..perf_event_attr::default()

@@ -67,6 +67,14 @@ impl Arrivals {
         Ok(Self { all, prompt: only_prompt })
     }
 
+    /// Waits for one more, but not at once.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn add(&mut self, paced: BorrowedFd<'_>) -> io::Result<()> {
+        self.all.add(paced)
+    }
+
     /// Waits until something arrives or the time is up; and then for the pause, unless something arrives that is waited
     /// for at once. What has arrived until the return wakes nobody again.
     ///

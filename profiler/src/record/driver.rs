@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aya::util::online_cpus;
 use jitprof_common::units::MonoNs;
 use jitprof_jitdump::TscConversion;
 
@@ -34,6 +35,8 @@ use crate::symbol::{OpenFiles, Symbolizer};
 const SLOW_NS: u64 = 1_000_000_000;
 /// Readings of the counter's rate: each is as good as the time since the start is long.
 const TICKS_EVERY_NS: u64 = 1_000_000_000;
+/// How often it is looked at which CPUs are online.
+const CPUS_EVERY_NS: u64 = 2_000_000_000;
 /// Longest wait of a turn for which nothing is due.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// The same while events are held that happened during the last turn.
@@ -69,6 +72,7 @@ pub(super) struct Driver {
     handed_out: Vec<HandedOut>,
     have_targets_ended: bool,
     slow_at: MonoNs,
+    cpus_at: MonoNs,
     /// Samples that were made here, and not by the kernel.
     made: u64,
     ledger: Arc<Ledger>,
@@ -132,6 +136,7 @@ impl Driver {
             handed_out: Vec::new(),
             have_targets_ended: false,
             slow_at: MonoNs(0),
+            cpus_at: now,
             made: 0,
             ledger,
             phases,
@@ -152,7 +157,8 @@ impl Driver {
     ///
     /// # Errors
     /// There is no descriptor left.
-    pub(super) fn arrivals(&self, wake: Option<&Waker>) -> Result<Arrivals, RecordError> {
+    pub(super) fn arrivals(&mut self, wake: Option<&Waker>) -> Result<Arrivals, RecordError> {
+        self.side_band.take_new_fds().for_each(drop);
         let paced = self.side_band.fds().chain([self.sampler.fd(), self.paced.as_fd()]);
         let prompt = [self.prompt.as_fd()].into_iter().chain(wake.map(AsFd::as_fd));
         Arrivals::of(paced, prompt).map_err(|source| RecordError::System { what: "epoll", source })
@@ -162,11 +168,13 @@ impl Driver {
     ///
     /// # Errors
     /// As `epoll_wait(2)`.
-    pub(super) fn wait(&self, arrivals: &Arrivals, pause: Duration) -> Result<(), RecordError> {
+    pub(super) fn wait(&mut self, arrivals: &mut Arrivals, pause: Duration) -> Result<(), RecordError> {
+        let epoll = |source| RecordError::System { what: "epoll", source };
+        self.side_band.take_new_fds().try_for_each(|fd| arrivals.add(fd)).map_err(epoll)?;
         let left = self.engine.wake_at().0.saturating_sub(monotonic_now().0);
         let longest = if self.side_band.is_holding() { HELD_WAIT } else { LONGEST_WAIT };
         let limit = Duration::from_nanos(left).min(longest);
-        arrivals.wait(limit, pause).map_err(|source| RecordError::System { what: "epoll", source })
+        arrivals.wait(limit, pause).map_err(epoll)
     }
 
     /// What the engine has handed out since the last call.
@@ -223,6 +231,7 @@ impl Driver {
             self.workers.check();
             self.symbols.check();
             self.builders.check();
+            self.look_at_cpus(now)?;
         }
         let (answers, names, rows) =
             (self.workers.take_answers(), self.symbols.take_answers(), self.builders.take_answers());
@@ -275,6 +284,30 @@ impl Driver {
             self.feed(Input::Unconcerned(unconcerned));
         }
         self.events = events;
+    }
+
+    /// CPUs come and go, and take their events along.
+    fn look_at_cpus(&mut self, now: MonoNs) -> Result<(), RecordError> {
+        if now.0.saturating_sub(self.cpus_at.0) < CPUS_EVERY_NS {
+            return Ok(());
+        }
+        self.cpus_at = now;
+        let Ok(online) = online_cpus() else { return Ok(()) };
+        let mut ended = self.side_band.ended();
+        ended.retain(|cpu| online.contains(cpu));
+        let has_all = |cpus: &[u32]| online.iter().all(|cpu| cpus.contains(cpu)) && cpus.len() == online.len();
+        let rings: Vec<u32> = self.side_band.cpus().collect();
+        if ended.is_empty() && has_all(&rings) && has_all(self.sampler.cpus()) {
+            return Ok(());
+        }
+        let new: Vec<u32> = online.iter().filter(|cpu| ended.contains(cpu) || !rings.contains(cpu)).copied().collect();
+        if !new.is_empty() {
+            // Once a second it may be due.
+            let seconds = CPUS_EVERY_NS / 1_000_000_000 + 1;
+            tracing::warn!("CPUs {new:?} have come back or are new: up to {seconds} s of their samples are missing");
+        }
+        self.side_band.set_cpus(&online, &ended);
+        Ok(self.sampler.set_cpus(online, &ended)?)
     }
 
     /// Says how counter ticks become times as soon as it is known, and again when it is known better.

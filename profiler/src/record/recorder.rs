@@ -233,14 +233,14 @@ impl Recorder {
 
     /// Waits until what is known of the targets is in the tables, if that does not take too long.
     fn prepare(&mut self) -> Result<(), RecordError> {
-        let arrivals = self.driver.arrivals(None)?;
+        let mut arrivals = self.driver.arrivals(None)?;
         let deadline = Instant::now() + PREPARE_LIMIT;
         loop {
             self.driver.turn()?;
             if self.driver.engine().is_prepared() || Instant::now() >= deadline {
                 return Ok(());
             }
-            self.driver.wait(&arrivals, Duration::ZERO)?;
+            self.driver.wait(&mut arrivals, Duration::ZERO)?;
         }
     }
 
@@ -270,9 +270,9 @@ impl Recorder {
         wake: &Waker,
         mut progress: impl FnMut(Progress),
     ) -> Result<Recorded, RecordError> {
-        let arrivals = self.driver.arrivals(Some(wake))?;
+        let mut arrivals = self.driver.arrivals(Some(wake))?;
         while !stop.load(Ordering::Acquire) && !self.driver.have_targets_ended() {
-            self.driver.wait(&arrivals, PACE)?;
+            self.driver.wait(&mut arrivals, PACE)?;
             self.driver.turn()?;
             progress(self.driver.engine().progress());
         }
@@ -292,11 +292,11 @@ impl Recorder {
         commands: &Receiver<Command>,
         mut sink: impl FnMut(Window),
     ) -> Result<Account, RecordError> {
-        let arrivals = self.driver.arrivals(Some(wake))?;
+        let mut arrivals = self.driver.arrivals(Some(wake))?;
         self.driver.order(Order::Continuous { length: options.length, grace: options.grace });
         let mut replies = Replies::default();
         while !stop.load(Ordering::Acquire) {
-            self.driver.wait(&arrivals, CONTINUOUS_PACE)?;
+            self.driver.wait(&mut arrivals, CONTINUOUS_PACE)?;
             self.obey(commands, &mut replies)?;
             self.driver.turn()?;
             for handed_out in self.driver.take_handed_out() {
@@ -339,9 +339,9 @@ impl Recorder {
 
     /// Records until `is_over`.
     pub(super) fn turn_until(&mut self, is_over: impl Fn() -> bool) -> Result<(), RecordError> {
-        let arrivals = self.driver.arrivals(None)?;
+        let mut arrivals = self.driver.arrivals(None)?;
         while !is_over() && !self.driver.have_targets_ended() {
-            self.driver.wait(&arrivals, PACE)?;
+            self.driver.wait(&mut arrivals, PACE)?;
             self.driver.turn()?;
         }
         Ok(())
@@ -366,7 +366,7 @@ impl Recorder {
         // What waits in the rings is handed in before the end is.
         self.driver.turn()?;
         self.driver.order(Order::Finish { read_limit, names_limit, duration });
-        let arrivals = self.driver.arrivals(None)?;
+        let mut arrivals = self.driver.arrivals(None)?;
         loop {
             self.driver.turn()?;
             for handed_out in self.driver.take_handed_out() {
@@ -380,7 +380,7 @@ impl Recorder {
                     other => sink(other),
                 }
             }
-            self.driver.wait(&arrivals, Duration::ZERO)?;
+            self.driver.wait(&mut arrivals, Duration::ZERO)?;
         }
     }
 

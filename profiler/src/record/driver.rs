@@ -39,7 +39,7 @@ const TICKS_EVERY_NS: u64 = 1_000_000_000;
 const CPUS_EVERY_NS: u64 = 2_000_000_000;
 /// Longest wait of a turn for which nothing is due.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
-/// The same while events are held that happened during the last turn.
+/// The least of it while events are held that happened during the last turn.
 const HELD_WAIT: Duration = Duration::from_millis(1);
 
 /// What the engine hands out to whoever runs it.
@@ -172,7 +172,8 @@ impl Driver {
         let epoll = |source| RecordError::System { what: "epoll", source };
         self.side_band.take_new_fds().try_for_each(|fd| arrivals.add(fd)).map_err(epoll)?;
         let left = self.engine.wake_at().0.saturating_sub(monotonic_now().0);
-        let longest = if self.side_band.is_holding() { HELD_WAIT } else { LONGEST_WAIT };
+        // Events that are held wait no longer than others do, and make no further turns: a storm of them always has some.
+        let longest = if self.side_band.is_holding() { pause.max(HELD_WAIT) } else { LONGEST_WAIT };
         let limit = Duration::from_nanos(left).min(longest);
         arrivals.wait(limit, pause).map_err(epoll)
     }

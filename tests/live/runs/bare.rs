@@ -232,17 +232,30 @@ fn assert_burns_bare(recording: &Recording, mark: &str) {
     assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(0), "nobody is told to use a flag");
 }
 
+fn assert_burns_in_tier(flags: &[&str], mark: &str) -> Result<()> {
+    let scratch = Scratch::new()?;
+    assert_burns_bare(&record_node(node(flags, "burn.js")?, &scratch)?, mark);
+    Ok(())
+}
+
 #[test]
 fn a_bare_node_has_the_names_tiers_and_stacks_that_its_flags_would_give() -> Result<()> {
-    let interpreted = ["--no-opt", "--no-sparkplug", "--interpreted-frames-native-stack"];
-    let ways: [(&[&str], &str); 4] =
-        [(&[], "*"), (&["--no-opt", "--always-sparkplug"], "^"), (&interpreted[..2], "~"), (&interpreted, "~")];
-    for (flags, mark) in ways {
-        let scratch = Scratch::new()?;
-        let recording = record_node(node(flags, "burn.js")?, &scratch)?;
-        assert_burns_bare(&recording, mark);
-    }
-    Ok(())
+    assert_burns_in_tier(&[], "*")
+}
+
+#[test]
+fn a_bare_node_without_optimisation_has_names_and_stacks_of_its_baseline_code() -> Result<()> {
+    assert_burns_in_tier(&["--no-opt", "--always-sparkplug"], "^")
+}
+
+#[test]
+fn a_bare_node_that_interprets_has_names_and_stacks() -> Result<()> {
+    assert_burns_in_tier(&["--no-opt", "--no-sparkplug"], "~")
+}
+
+#[test]
+fn a_bare_node_whose_interpreter_is_copied_for_each_function_has_names_and_stacks() -> Result<()> {
+    assert_burns_in_tier(&["--no-opt", "--no-sparkplug", "--interpreted-frames-native-stack"], "~")
 }
 
 /// As anybody starts it. TurboFan makes one piece of code of the whole program: nothing but its loops says whose they are.

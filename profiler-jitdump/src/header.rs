@@ -62,6 +62,14 @@ impl FileHeader {
         })
     }
 
+    /// Whether these first bytes of a file can be, or become, those of a dump.
+    pub fn may_begin(bytes: &[u8]) -> bool {
+        [ByteOrder::Little, ByteOrder::Big].into_iter().any(|order| {
+            let mut both = order.u32_bytes(MAGIC).into_iter().zip(bytes);
+            both.all(|(magic, byte)| magic == *byte)
+        })
+    }
+
     /// Whether the size and the version are ones that producers write.
     pub(super) fn is_plausible(&self) -> bool {
         (1..=2).contains(&self.version) && self.size_is_plausible()

@@ -190,11 +190,13 @@ impl Parser {
     }
 
     fn step_header<'a>(&mut self, window: &'a [u8]) -> Step<'a> {
-        if window.len() < HEADER_SIZE {
-            return Step::NeedMore { at_least: HEADER_SIZE };
-        }
         match FileHeader::parse(window) {
             Some(header) => self.accept_header(header, window),
+            // Each byte of the magic may say that it is none.
+            None if FileHeader::may_begin(window) && window.len() < size_of_val(&MAGIC) => {
+                Step::NeedMore { at_least: window.len() + 1 }
+            }
+            None if FileHeader::may_begin(window) => Step::NeedMore { at_least: HEADER_SIZE },
             None => self.lose(Field::Magic),
         }
     }

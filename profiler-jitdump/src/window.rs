@@ -109,7 +109,7 @@ pub(super) struct Taken {
 impl FileWindow {
     /// At the start of a file of which nothing is known.
     pub(super) fn new() -> Self {
-        Self { buffer: Vec::new(), start: 0, needed: HEADER_SIZE, head: Vec::new(), file_len: 0 }
+        Self { buffer: Vec::new(), start: 0, needed: 1, head: Vec::new(), file_len: 0 }
     }
 
     /// What to read next.
@@ -123,7 +123,7 @@ impl FileWindow {
         if !same {
             self.buffer.clear();
             self.start = 0;
-            self.needed = HEADER_SIZE;
+            self.needed = 1;
         }
         self.head = look.head.to_vec();
         self.file_len = look.file_len;

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::examples::{example, sound_dump};
 use super::{Deviation, Inspection, Inspector, Severity};
 use crate::test_data::{ALL, fixture};
+use crate::writer::DumpWriter;
 use crate::{ClockContext, Parser, ParserOptions, ReaderOptions, RecordTail, Step};
 use jitprof_common::units::MonoNs;
 
@@ -103,6 +104,32 @@ fn a_dump_that_still_grows_is_not_blamed_for_what_may_come() {
     }
     let inspection = inspector.finish(parser.offset(), window.len() as u64, true);
     assert_eq!(names(&inspection), ["torn-end"].into());
+}
+
+#[test]
+fn a_file_without_the_magic_needs_no_whole_header_to_say_so() {
+    let little = DumpWriter::new(1).into_bytes();
+    let big: Vec<u8> = little[..4].iter().rev().copied().collect();
+    let cases: [(&[u8], Option<&str>); 8] = [
+        (b"", None),
+        (&little[..1], Some("torn-end")),
+        (&little[..39], Some("torn-end")),
+        (&big[..3], Some("torn-end")),
+        (&big, Some("torn-end")),
+        (b"x", Some("no-magic")),
+        (b"DTix", Some("no-magic")),
+        (b"no such dump", Some("no-magic")),
+    ];
+    for (bytes, name) in cases {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        let mut tail = RecordTail::new(file.reopen().unwrap(), ParserOptions::default());
+        let mut inspector = Inspector::new(ReaderOptions::default(), 5);
+        while tail.poll(1, &mut |at, step| inspector.step(at, step, &mut |_| {})).unwrap().more {}
+        let inspection = inspector.finish(tail.offset(), tail.file_len(), false);
+        assert_eq!(names(&inspection), name.into_iter().collect(), "{bytes:?}");
+        assert_eq!(names(&inspect(bytes)), names(&inspection), "{bytes:?}");
+    }
 }
 
 #[test]

@@ -129,6 +129,17 @@ fn a_sound_dump_passes_the_strict_check() {
 }
 
 #[test]
+fn garbage_is_no_dump_however_short() {
+    for bytes in [b"no such dump".as_slice(), &[0x55; 64]] {
+        let (text, result) = Dump::of(bytes).run(&["--check"]);
+        assert!(text.contains("no-magic") && text.contains(&format!("{} bytes lost", bytes.len())), "{text}");
+        assert!(matches!(result, Err(SubcommandError::Jitdump(JitdumpError::Outside { errors: 1, quirks: 0 }))));
+    }
+    let text = Dump::of(b"DTi").text(&["--check"]);
+    assert!(text.contains("torn-end"), "{text}");
+}
+
+#[test]
 fn one_error_is_not_called_errors() {
     let texts = Deviation::ALL.iter().map(|deviation| Dump::of(&example(*deviation).0).run(&["--check"]).0);
     let texts: Vec<String> = texts.collect();

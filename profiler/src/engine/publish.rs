@@ -37,6 +37,10 @@ const WORDLESS: Duration = Duration::from_secs(5);
 /// How long after pages of generated code found no room it is looked for again.
 const TRY_AGAIN_NS: u64 = 1_000_000_000;
 
+/// Lists without room that are tried again with a tick: each is made anew, and with thousands of processes most of them
+/// find none again.
+const LISTS_PER_TICK: usize = 64;
+
 /// Said once.
 const TOO_MANY_TAKES: &str =
     "of too many processes frames are to be asked about; the code of the last ones has no names";
@@ -87,8 +91,9 @@ pub(super) struct Publisher {
     peek: bool,
     /// Processes whose mappings have to be published again.
     changed: FxHashSet<ProcessId>,
-    /// Likewise, with the next tick: there was no room for their lists.
-    refused: FxHashSet<ProcessId>,
+    /// Likewise, with one of the next ticks: there was no room for their lists. With what was refused before them.
+    refused: FxHashMap<ProcessId, u64>,
+    refusals: u64,
     /// Processes whose code has been replaced lately, and until when that counts.
     replacing: FxHashMap<ProcessId, MonoNs>,
     /// Processes of whose frames nothing could be taken along, and until when that is left so.
@@ -131,12 +136,23 @@ impl Publisher {
     /// Rows of files have come or gone: every list may be another one.
     pub(super) fn change_all(&mut self, processes: &Processes) {
         let published = processes.iter().filter(|process| process.is_live() && process.published.is_published());
-        self.changed.extend(published.map(|process| process.id));
+        let ids = published.map(|process| process.id).filter(|id| !self.refused.contains_key(id));
+        self.changed.extend(ids);
     }
 
-    /// Lists that found no room are tried again, and code that has settled is no longer taken for replaced.
+    /// Some lists that found no room are tried again, and code that has settled is no longer taken for replaced.
     pub(super) fn look_again(&mut self, now: MonoNs) {
-        self.changed.extend(self.refused.drain());
+        let mut again: Vec<ProcessId> = self.refused.keys().copied().collect();
+        if again.len() > LISTS_PER_TICK {
+            // Those that samples have met since, then the others; of either who has waited for the longest.
+            let turn = |id: &ProcessId| (!self.met.contains_key(id), self.refused.get(id).copied());
+            again.select_nth_unstable_by_key(LISTS_PER_TICK, turn);
+            again.truncate(LISTS_PER_TICK);
+        }
+        for id in again {
+            self.refused.remove(&id);
+            self.changed.insert(id);
+        }
         self.changed.extend(self.wordless.extract_if(|_, until| *until <= now).map(|(id, _)| id));
         self.changed.extend(self.replacing.extract_if(|_, until| *until <= now).map(|(id, _)| id));
     }
@@ -151,7 +167,7 @@ impl Publisher {
     ) {
         let mut changed: Vec<ProcessId> = self.changed.drain().collect();
         changed.sort_unstable_by_key(|id| (std::cmp::Reverse(self.met.get(id).copied().unwrap_or(0)), *id));
-        self.met.clear();
+        self.met.retain(|id, _| self.refused.contains_key(id));
         for id in changed {
             let Some(process) = processes.get_mut(id).filter(|process| process.is_live()) else { continue };
             if process.published.is_too_young(requests.now) {
@@ -245,8 +261,10 @@ impl Publisher {
         let complete = tables.set_regions((process.id.pid, process.holder()), &regions, requests);
         process.space.withdraw_with(tables.next_publication());
         self.unconfirmed_lists.push((tables.next_publication(), process.id));
-        if !complete {
-            self.refused.insert(process.id);
+        if complete {
+            self.refused.remove(&process.id);
+        } else {
+            self.refuse(process.id);
             used.clear();
         }
         used.iter().for_each(|file| rows.begin_use(*file));
@@ -266,7 +284,17 @@ impl Publisher {
     /// The kernel has not taken a process' list: it is tried again.
     pub(super) fn refused(&mut self, process: &mut Process) {
         process.published.regions = Some(Vec::new());
-        self.refused.insert(process.id);
+        self.refuse(process.id);
+    }
+
+    fn refuse(&mut self, process: ProcessId) {
+        self.refusals += 1;
+        self.refused.insert(process, self.refusals);
+    }
+
+    /// Whether a process' list waits for room.
+    pub(super) fn is_refused(&self, process: ProcessId) -> bool {
+        self.refused.contains_key(&process)
     }
 
     /// Whether a process' samples are to bring along snapshots where they meet generated code without rows: if it may get

@@ -54,7 +54,7 @@ impl Unwinding {
 
     /// Whether a process' samples may wait for rows.
     pub(super) fn is_wanting(&self, process: &Process) -> bool {
-        self.rows.is_building() || !process.published.is_published()
+        self.rows.is_building() || !process.published.is_published() || self.publisher.is_refused(process.id)
     }
 
     /// Whether rows are being built, or files for them opened.

@@ -3,6 +3,7 @@
 //! A dummy software event on each CPU with `mmap2`, `comm` and `task` set, on CLOCK_MONOTONIC. No tracefs, no
 //! tracepoints. Kernel 4.3 or later.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -25,6 +26,8 @@ const RING_PAGES: usize = 128;
 #[derive(Debug)]
 pub struct SideBand {
     rings: Vec<Ring>,
+    /// CPUs that cannot be opened, of which that has been said.
+    unseen: BTreeSet<u32>,
     scratch: Vec<u8>,
     order: Order,
 }
@@ -59,7 +62,7 @@ impl SideBand {
             .map(|&cpu| Ring::open(cpu))
             .collect::<io::Result<Vec<_>>>()
             .map_err(KernelError::perf_event_open)?;
-        Ok(Self { rings, scratch: Vec::new(), order: Order::default() })
+        Ok(Self { rings, unseen: BTreeSet::new(), scratch: Vec::new(), order: Order::default() })
     }
 
     /// Descriptors that tell when events come.
@@ -85,20 +88,38 @@ impl SideBand {
         ended.collect()
     }
 
-    /// Goes on with these CPUs; those that `ended` names get new rings. One that cannot be opened is tried with the next
-    /// call.
+    /// Goes on with these CPUs; those that `ended` names get new rings. One that cannot be opened is tried with each
+    /// call, and said once.
     pub fn set_cpus(&mut self, cpus: &[u32], ended: &[u32]) {
+        for (cpu, error) in self.set_cpus_by(cpus, ended, Ring::open) {
+            tracing::warn!("what processes do on CPU {cpu} is not seen: {error}");
+        }
+    }
+
+    /// Returns what is to be said: those that cannot be opened, and could when they were opened last.
+    fn set_cpus_by(
+        &mut self,
+        cpus: &[u32],
+        ended: &[u32],
+        open: impl Fn(u32) -> io::Result<Ring>,
+    ) -> Vec<(u32, io::Error)> {
+        let mut news = Vec::new();
         self.read();
         self.rings.retain(|ring| cpus.contains(&ring.cpu) && !ended.contains(&ring.cpu));
         for &cpu in cpus {
             if self.rings.iter().any(|ring| ring.cpu == cpu) {
                 continue;
             }
-            match Ring::open(cpu) {
-                Ok(ring) => self.rings.push(Ring { is_new: true, ..ring }),
-                Err(error) => tracing::warn!("what processes do on CPU {cpu} is not seen: {error}"),
+            match open(cpu) {
+                Ok(ring) => {
+                    self.unseen.remove(&cpu);
+                    self.rings.push(Ring { is_new: true, ..ring });
+                }
+                Err(error) if self.unseen.insert(cpu) => news.push((cpu, error)),
+                Err(_) => {}
             }
         }
+        news
     }
 
     /// The CPUs that have a ring.
@@ -191,5 +212,22 @@ mod tests {
         order.give(MonoNs(200), &mut out);
         assert_eq!(out.iter().map(|event| event.time.0).collect::<Vec<_>>(), [80, 90, 120, 130]);
         assert_eq!(order.held.len(), 1);
+    }
+
+    #[test]
+    fn a_cpu_that_cannot_be_opened_is_said_once_until_it_can() {
+        let mut side_band = SideBand::open(&[]).unwrap();
+        let refused = |_: u32| Err(io::ErrorKind::ResourceBusy.into());
+        let first = |cpu: u32| if cpu == 0 { Ring::open(cpu) } else { refused(cpu) };
+        let mut said = |open: &dyn Fn(u32) -> io::Result<Ring>, ended: &[u32]| -> Vec<u32> {
+            side_band.set_cpus_by(&[0, 1], ended, open).into_iter().map(|(cpu, _)| cpu).collect()
+        };
+        assert_eq!(said(&refused, &[]), [0, 1]);
+        assert!(said(&refused, &[]).is_empty());
+        // Without the right to open an event it is not seen how that ends.
+        if Ring::open(0).is_ok() {
+            assert!(said(&first, &[]).is_empty());
+            assert_eq!(said(&refused, &[0]), [0]);
+        }
     }
 }

@@ -103,6 +103,32 @@ impl RowTableBuilder {
         }
     }
 
+    /// The stretches of `code` (ascending, without overlap) that no piece covers, of so many bytes at least. Costs a sort
+    /// if the pieces came unsorted.
+    pub(super) fn gaps(&mut self, code: &[Range<u64>], least: u64) -> Vec<Range<u64>> {
+        self.sort();
+        let mut gaps = Vec::new();
+        let mut add = |start: u64, end: u64| gaps.extend((end.saturating_sub(start) >= least).then_some(start..end));
+        let (mut spans, mut covered) = (self.spans.iter().peekable(), 0);
+        for range in code {
+            while let Some(span) = spans.next_if(|span| span.start < range.end) {
+                add(range.start.max(covered), span.start);
+                // None resumes behind one that begins later.
+                covered = span.end.min(spans.peek().map_or(u64::MAX, |next| next.start));
+            }
+            add(range.start.max(covered), range.end);
+        }
+        gaps
+    }
+
+    /// By start; of those with the same one the first that was added.
+    fn sort(&mut self) {
+        if !self.spans.is_sorted_by_key(|span| span.start) {
+            self.spans.sort_by_key(|span| span.start);
+        }
+        self.spans.dedup_by_key(|span| span.start);
+    }
+
     /// Pieces that did not fit: a table holds 4 Mi rows of 2 Mi pieces.
     pub fn overflow(&self) -> u64 {
         self.overflow
@@ -112,10 +138,7 @@ impl RowTableBuilder {
     ///
     /// The second value says that the table was full: pages from there on are not there.
     pub fn finish(mut self) -> (RowTable, bool) {
-        if !self.spans.is_sorted_by_key(|span| span.start) {
-            self.spans.sort_by_key(|span| span.start);
-        }
-        self.spans.dedup_by_key(|span| span.start);
+        self.sort();
         let mut writer = PageWriter::new(self.max_rows.saturating_mul(2).saturating_add(64).min(MAX_ROWS));
         let mut spans = self.spans.iter().peekable();
         while let Some(span) = spans.next() {

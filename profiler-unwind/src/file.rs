@@ -12,6 +12,7 @@ use super::eh_frame::compile;
 use super::linkage::add_linkage_tables;
 use super::machine::vendor;
 use super::rows::RowTable;
+use super::sigreturn::add_sigreturns;
 use super::stats::RowStats;
 use super::synth::rows_of_code;
 use crate::elf::{ElfError, Layout, SHF_COMPRESSED, Section, Segment, Source};
@@ -134,6 +135,9 @@ fn rows_of_source(source: &Source<'_>) -> Result<ElfRows, RowsError> {
         add_exported_functions(source, &layout, machine, &mut builder);
     }
     add_linkage_tables(source, &layout, machine, &code, &mut builder);
+    if machine == Machine::X86_64 {
+        add_sigreturns(source, &layout, &code, (&mut builder, &mut stats));
+    }
     stats.over_limit = stats.over_limit.saturating_add(builder.overflow());
     let (table, cut) = builder.finish();
     stats.cut |= cut;

@@ -24,7 +24,8 @@
 //! nothing here panics on it, memory and time are bounded by its length and by the limits beside each reader, and
 //! what is left out is counted in [`RowStats`].
 //!
-//! What depends on the machine: the registers in `machine`, linkage tables in `linkage`, the instructions in `synth`.
+//! What depends on the machine: the registers in `machine`, linkage tables in `linkage`, what signal handlers return to in
+//! `sigreturn`, the instructions in `synth`.
 //! [docs/design/unwinding.md](https://github.com/jitprof/jitprof/blob/main/docs/design/unwinding.md) says how they come to
 //! be, and what rows cannot express.
 
@@ -43,6 +44,7 @@ mod linkage;
 mod machine;
 mod program;
 mod rows;
+mod sigreturn;
 mod stats;
 mod synth;
 mod templates;
@@ -56,6 +58,7 @@ pub use file::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 pub use jit::{RecordedFrames, rows_of_jit};
 pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};
+pub use sigreturn::MAX_SEARCHED;
 pub use stats::RowStats;
 pub use synth::{rows_of_called_code, rows_of_code, rows_of_sized_code};
 pub use templates::{Copy, TEMPLATE_BYTES, Templates};

@@ -33,6 +33,10 @@ pub(super) fn add_linkage_tables(
             Machine::X86_64 => x86_rules(source, section),
             Machine::Aarch64 => arm_rules(source, section),
         };
+        // Other code is for those who look for what nothing covers.
+        if rules.is_empty() {
+            continue;
+        }
         builder.add(range.clone(), rules.into_iter().map(|(offset, rule)| (range.start.saturating_add(offset), rule)));
     }
 }

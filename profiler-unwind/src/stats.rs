@@ -19,6 +19,8 @@ pub struct RowStats {
     pub over_limit: u64,
     /// Whether the table ends early because it was full.
     pub cut: bool,
+    /// Bytes of code without rows that were not searched for what signal handlers return to.
+    pub unsearched: u64,
     /// Rows that the BPF program cannot use.
     pub unsupported: Unsupported,
 }

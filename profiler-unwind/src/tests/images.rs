@@ -109,6 +109,41 @@ fn linkage_tables_without_entries_have_their_known_rows() {
 }
 
 #[test]
+fn what_a_handler_returns_to_has_a_signal_frames_row_where_nothing_describes_it() {
+    let restorer = [0x90, 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05, 0xc3];
+    let text = [&[0xc3; 64][..], &restorer, &[0xc3; 64]].concat();
+    let (bytes, offsets) = image(&[(".text", 6, &text)]);
+    let at = offsets[0] + 65;
+    assert_eq!(rows(&bytes), [(at - 1, Rule::SIGNAL), (at + 9, Rule::GAP)]);
+    // The function that it is a part of is described.
+    let described = debug_frame(BASE + 128..BASE + 512);
+    let (bytes, offsets) = image(&[(".text", 6, &text), (".debug_frame", 0, &described)]);
+    assert!(offsets[0] == 128 && rows(&bytes).iter().all(|(_, rule)| *rule != Rule::SIGNAL));
+    // Where one read ends and the next one begins.
+    let text = [&[0xc3; (256 << 10) - 6][..], &restorer, &[0xc3; 64]].concat();
+    for before in 0..24 {
+        let (bytes, offsets) = image(&[(".text", 6, &text[before..])]);
+        let at = offsets[0] + (256 << 10) - 6 + 1 - before as u64;
+        assert_eq!(rows(&bytes), [(at - 1, Rule::SIGNAL), (at + 9, Rule::GAP)], "{before}");
+    }
+}
+
+#[test]
+fn not_more_is_searched_for_what_handlers_return_to_than_a_library_has() {
+    let restorer = [0x90, 0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    let signals = |bytes: &[u8]| {
+        let rows = rows_of_elf_bytes(bytes).unwrap();
+        (rows.table.rows().filter(|(_, rule)| *rule == Rule::SIGNAL).count(), rows.stats.unsearched)
+    };
+    let many = image(&[(".text", 6, &[&restorer[..], &[0xc3; 64]].concat().repeat(100))]).0;
+    assert_eq!(signals(&many).0, 8);
+    let far = [&vec![0xc3; 16 << 20][..], &restorer, &[0xc3; 64]].concat();
+    let (count, unsearched) = signals(&image(&[(".text", 6, &far)]).0);
+    assert_eq!(count, 0);
+    assert!((64..4096).contains(&unsearched), "{unsearched}");
+}
+
+#[test]
 fn a_sections_size_is_no_reason_to_take_memory() {
     let plain = debug_frame(BASE + 0x10..BASE + 0x20);
     let (mut bytes, _) = image(&[(".eh_frame", 0, &plain)]);

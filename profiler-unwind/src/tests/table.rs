@@ -123,12 +123,17 @@ fn piece() -> impl Strategy<Value = Piece> {
     })
 }
 
-/// The documented meaning, by looking at every piece.
-fn expected(pieces: &[Piece], address: u64) -> Rule {
+/// The piece that counts at an address.
+fn covering(pieces: &[Piece], address: u64) -> Option<&Piece> {
     let pieces = pieces.iter().filter(|(code, _)| !code.is_empty());
     let last_start = pieces.clone().map(|(code, _)| code.start).filter(|start| *start <= address).max();
     let winner = pieces.clone().find(|(code, _)| Some(code.start) == last_start);
-    let Some((_, rules)) = winner.filter(|(code, _)| code.contains(&address)) else { return Rule::GAP };
+    winner.filter(|(code, _)| code.contains(&address))
+}
+
+/// The documented meaning, by looking at every piece.
+fn expected(pieces: &[Piece], address: u64) -> Rule {
+    let Some((_, rules)) = covering(pieces, address) else { return Rule::GAP };
     rules.iter().rfind(|(from, _)| *from <= address).map_or(Rule::GAP, |(_, rule)| *rule)
 }
 
@@ -142,6 +147,8 @@ proptest! {
         for (code, rules) in &pieces {
             builder.add(code.clone(), rules.iter().copied());
         }
+        let code = [0x100..0x3_0000, 0x3_0000..0x3_0100, 0x4_0000..0x9_0000];
+        let gaps = builder.gaps(&code, 1);
         let (table, cut) = builder.finish();
         prop_assert!(!cut);
         let edges = pieces.iter().flat_map(|(code, rules)| {
@@ -149,6 +156,10 @@ proptest! {
         });
         for address in edges.flat_map(|edge| [edge.saturating_sub(1), edge]).chain(others) {
             let rule = expected(&pieces, address);
+            let covered = covering(&pieces, address).is_some();
+            let in_gap = gaps.iter().any(|gap| gap.contains(&address));
+            let in_code = code.iter().any(|code| code.contains(&address));
+            prop_assert_eq!(in_gap, in_code && !covered, "at {:#x} in {:x?}", address, gaps);
             prop_assert_eq!(table.rule_at(address), rule, "at {:#x}", address);
             let rows = table.rows().take_while(|(from, _)| *from <= address).last();
             prop_assert_eq!(rows.map_or(Rule::GAP, |(_, rule)| rule), rule, "rows at {:#x}", address);

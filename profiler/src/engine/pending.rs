@@ -11,6 +11,7 @@ use jitprof_common::limits::COMM_LEN;
 use jitprof_common::sample::FramePc;
 use jitprof_common::stop::StopReason;
 use jitprof_common::units::{MonoNs, Tid};
+use jitprof_common::unwind::PcKind;
 use rustc_hash::FxHashSet;
 
 use crate::engine::border::{Sample, TakenWords};
@@ -61,7 +62,15 @@ impl Stacks {
         &self,
         stack: RawStack,
     ) -> impl DoubleEndedIterator<Item = FramePc> + ExactSizeIterator + Clone {
-        self.words_of(stack).iter().map(|word| FramePc(*word))
+        let words = self.words_of(stack);
+        words.iter().enumerate().map(|(index, word)| match (FramePc(*word), words.get(index + 1)) {
+            // Who returns to what has been interrupted is what a signal handler returns to, and nobody has called it: its name
+            // begins there, and the byte before is another one's.
+            (frame, Some(caller)) if FramePc(*caller).is_interrupted() && !frame.is_doubted() => {
+                FramePc::new(frame.pc(), PcKind::Instruction)
+            }
+            (frame, _) => frame,
+        })
     }
 
     /// Whether names for a sample's stacks have to be asked for, once for all samples that are alike.
@@ -186,6 +195,15 @@ mod tests {
         assert_ne!(second, first);
         assert_eq!(stacks.words_of(first), [1, 2]);
         assert_eq!((stacks.words_of(second), stacks.words()), ([1].as_slice(), 3));
+    }
+
+    #[test]
+    fn what_a_handler_returns_to_is_looked_up_where_it_begins() {
+        let mut stacks = Stacks::default();
+        let [leaf, spin] = [0x1000, 0x4000].map(|pc| FramePc::new(pc, PcKind::Instruction).0);
+        let stack = stacks.intern(&[leaf, 0x2000, 0x3000, spin, 0x5000]);
+        let looked_up: Vec<u64> = stacks.frames(stack).map(FramePc::lookup).collect();
+        assert_eq!(looked_up, [0x1000, 0x1fff, 0x3000, 0x4000, 0x4fff]);
     }
 
     #[test]

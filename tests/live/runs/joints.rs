@@ -231,6 +231,22 @@ fn the_function_that_a_signal_interrupts_is_looked_up_where_it_was() -> Result<(
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn what_a_handler_returns_to_is_known_by_its_bytes_where_nothing_describes_it() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = joints(&scratch, &["signal_bare"])?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)?;
+    let handled = recording.folded.count(|stack| stack.has("handler_burn"));
+    let chain = ["main", "signals", "spin", "bare_restorer", "handler", "handler_burn"];
+    let over = recording.folded.count(|stack| stack.has_chain(&chain) && !stack.is_cut());
+    assert!(handled > recording.folded.total() / 5, "{handled} samples in the handler");
+    let what = format!("handlers over the function they interrupted:\n{}", recording.folded.largest(10));
+    assert_at_least(&what, Share { part: over, whole: handled }, 0.995);
+    assert_eq!(recording.folded.count(|stack| stack.has("undescribed")), 0);
+    Ok(())
+}
+
+#[test]
 fn a_process_means_the_children_that_it_has_already() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = joints(&scratch, &["children", "2"])?;

@@ -7,6 +7,7 @@
  *   fresh                 calls nofp_leaf through code in a page that is mapped anew every 2 ms
  *   fresh_jit             the same with generated_leaf, which a jitdump announces (x86-64)
  *   signal                a timer interrupts the first instruction of spin, whose handler burns
+ *   signal_bare           the same, with a restorer that nothing describes (x86-64)
  *   children N            makes N children that burn, and sleeps
  *
  * None ends by itself. It says how often it was at the address where it was first, and where not.
@@ -22,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -217,10 +219,40 @@ static void handler(int signal)
     sink++;
 }
 
-static void signals(void)
+#ifdef __x86_64__
+/* As musl has it: no call frame information, and the byte before it is another function's. */
+__asm__(".text\n.balign 64\n"
+        ".globl undescribed\n.type undescribed,@function\nundescribed:\n.fill 127,1,0xc3\nnop\n.size undescribed,.-undescribed\n"
+        ".globl bare_restorer\n.type bare_restorer,@function\nbare_restorer:\nmov $15,%rax\nsyscall\n"
+        ".size bare_restorer,.-bare_restorer\n.fill 64,1,0xc3\n");
+void bare_restorer(void);
+
+static void handle_by_bare(int signal)
+{
+    struct {
+        void (*handler)(int);
+        unsigned long flags;
+        void (*restorer)(void);
+        unsigned long mask;
+    } action = {handler, 0x04000000 /* SA_RESTORER */, bare_restorer, 0};
+    if (syscall(SYS_rt_sigaction, signal, &action, 0, sizeof action.mask))
+        fail("rt_sigaction");
+}
+#else
+static void handle_by_bare(int signal)
+{
+    (void)signal;
+    fail("signal_bare");
+}
+#endif
+
+static void signals(int is_bare)
 {
     struct itimerval timer = {{0, 10000}, {0, 10000}};
-    signal(SIGALRM, handler);
+    if (is_bare)
+        handle_by_bare(SIGALRM);
+    else
+        signal(SIGALRM, handler);
     if (setitimer(ITIMER_REAL, &timer, 0))
         fail("setitimer");
     ready();
@@ -258,7 +290,9 @@ int main(int argc, char **argv)
     else if (!strcmp(mode, "fresh_jit"))
         fresh(generate());
     else if (!strcmp(mode, "signal"))
-        signals();
+        signals(0);
+    else if (!strcmp(mode, "signal_bare"))
+        signals(1);
     else if (!strcmp(mode, "children") && argc == 3)
         children(atoi(argv[2]));
     fprintf(stderr, "see the first lines of joints.c\n");

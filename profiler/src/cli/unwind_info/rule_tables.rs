@@ -36,6 +36,10 @@ impl fmt::Display for FileReport {
         if stats.cut {
             writeln!(f, "             the table is full, or the section too large: it ends early")?;
         }
+        if stats.unsearched > 0 {
+            let bytes = stats.unsearched;
+            writeln!(f, "             {bytes} bytes without were not searched for what signal handlers return to")?;
+        }
         writeln!(
             f,
             "rows         {} in {} pages, {} bytes; built in {:.1} ms",

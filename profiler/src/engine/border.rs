@@ -666,7 +666,7 @@ pub enum Output {
         file: FileId,
         /// Samples that have met it.
         samples: u64,
-        /// Functions that it has, about.
+        /// How long they take, in functions.
         functions: u64,
     },
     /// A sample waits for the rows of a file.

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use jitprof_common::units::{MonoNs, Pid};
+use jitprof_unwind::MAX_SEARCHED;
 use jitprof_unwind::elf::{Build, hex};
 use rustc_hash::FxHashMap;
 
@@ -28,6 +29,11 @@ use crate::engine::space::{Held, Mapped};
 use crate::process::open::{FileId, FileIdentity, VDSO};
 use crate::process::{MappingKind, ProcessId};
 use crate::symbol::{Digest, Module};
+
+/// Bytes of code of a function, about.
+const FUNCTION_BYTES: u64 = 256;
+/// Bytes that are searched for what signal handlers return to in the time that the rows of a function take, a microsecond.
+const SEARCHED_PER_FUNCTION: u64 = 1 << 10;
 
 /// Files that are known at most; beyond it those that nobody uses are evicted, and then no further one is taken up.
 const MAX_FILES: usize = 16 << 10;
@@ -117,6 +123,15 @@ struct Entry {
     unused_since: Option<MonoNs>,
     /// When it was last opened or asked for.
     used_at: MonoNs,
+}
+
+/// As many functions as are in a file, about, by their table, and those that would take as long as the search of code that they
+/// do not cover; without a table, by the file's length.
+fn work(build: Option<&Build>, len: u64) -> u64 {
+    let Some(build) = build.filter(|build| build.functions > 0) else { return len / FUNCTION_BYTES };
+    let code = build.code.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.file_size)).min(len);
+    let uncovered = code.saturating_sub(build.functions.saturating_mul(FUNCTION_BYTES));
+    build.functions.saturating_add(uncovered.min(MAX_SEARCHED) / SEARCHED_PER_FUNCTION)
 }
 
 /// What tells builds apart before their bytes are compared.
@@ -627,12 +642,10 @@ impl Files {
         self.entries.get(&file).map(|entry| Arc::clone(&entry.module))
     }
 
-    /// How many functions a file has, about: by their table; without one, by its length, for a function has some
-    /// hundred bytes.
+    /// How long the rows of a file take, in functions.
     pub(super) fn functions(&self, file: FileId) -> u64 {
         let Some(entry) = self.entries.get(&file) else { return 0 };
-        let counted = entry.build.as_ref().map_or(0, |build| build.functions);
-        if counted > 0 { counted } else { entry.identity.map_or(0, |identity| identity.len / 256) }
+        work(entry.build.as_ref(), entry.identity.map_or(0, |identity| identity.len))
     }
 
     /// Who owns a file; of root's, those of one file system belong together.
@@ -780,5 +793,30 @@ impl Entry {
             unused_since: None,
             used_at: now,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_unwind::elf::Segment;
+
+    use super::*;
+
+    #[test]
+    fn code_that_no_function_covers_is_work_too() {
+        let of = |functions, bytes| {
+            let code = vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: bytes }];
+            work(Some(&Build { id: Vec::new(), code, functions }), bytes)
+        };
+        // libc has one function for 400 bytes.
+        let libc = of(3_700, 3_700 * 400);
+        assert!((3_700..4_500).contains(&libc), "{libc}");
+        assert_eq!(of(9, 9 * 256), 9);
+        let sparse = of(1, 16 << 20);
+        assert!(sparse > 2 * libc && of(1, 1 << 40) < 20_000, "{sparse}");
+        assert_eq!((work(None, 256 * 9), of(0, 256 * 9)), (9, 9));
+        // What a file says of its segments is no longer than it.
+        let code = vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: u64::MAX }; 2];
+        assert_eq!(work(Some(&Build { id: Vec::new(), code, functions: 1 }), 256), 1);
     }
 }

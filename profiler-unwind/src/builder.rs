@@ -142,9 +142,9 @@ impl RowTableBuilder {
         let mut writer = PageWriter::new(self.max_rows.saturating_mul(2).saturating_add(64).min(MAX_ROWS));
         let mut spans = self.spans.iter().peekable();
         while let Some(span) = spans.next() {
-            let next = spans.peek().map_or(u64::MAX, |next| next.start);
-            self.write_span(&mut writer, span, span.end.min(next));
-            if span.end < next {
+            let next = spans.peek().map(|next| next.start);
+            self.write_span(&mut writer, span, next.map_or(span.end, |next| span.end.min(next)));
+            if next.is_none_or(|next| span.end < next) {
                 writer.push(span.end, Rule::GAP);
             }
         }

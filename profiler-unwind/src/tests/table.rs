@@ -44,6 +44,14 @@ fn pages_without_code_are_left_out() {
 }
 
 #[test]
+fn code_that_ends_with_the_last_address_ends_there() {
+    let end = u64::MAX;
+    let table = table(&[(end - 2..end, &[(end - 2, A), (end - 1, B)])]);
+    assert_eq!(table.rows().collect::<Vec<_>>(), [(end - 2, A), (end - 1, B), (end, Rule::GAP)]);
+    assert_eq!(table.rule_at(end), Rule::GAP);
+}
+
+#[test]
 fn equal_neighbours_are_joined_across_pieces_and_pages() {
     let table = table(&[(0x8000..0x1_8000, &[(0x8000, A), (0x9000, A)]), (0x1_8000..0x1_9000, &[(0x1_8000, A)])]);
     assert_eq!(table.rows().collect::<Vec<_>>(), [(0x8000, A), (0x1_9000, Rule::GAP)]);

@@ -394,6 +394,6 @@ impl<I: Instructions> Walk<I> {
         self.run()?;
         let rules: Vec<Rule> = self.stacks.iter().map(|stack| self.instructions.rule(stack)).collect();
         let rule = move |index: u16| rules.get(usize::from(index)).copied().unwrap_or(Rule::GAP);
-        self.recognised.then(|| (self.start..).zip(self.seen.into_iter().map(rule)))
+        self.recognised.then(|| (self.start..=u64::MAX).zip(self.seen.into_iter().map(rule)))
     }
 }

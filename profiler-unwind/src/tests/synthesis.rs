@@ -307,6 +307,17 @@ fn paths_that_differ_in_the_stack_pointer_alone_have_the_frame_pointer() {
 }
 
 #[test]
+fn code_before_the_last_address_has_its_rows() {
+    // sub rsp, 8; call rcx; add rsp, 8; ret
+    let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3];
+    let start = u64::MAX - code.len() as u64;
+    let rows = rows_of_code(Machine::X86_64, start, &code).unwrap();
+    assert_eq!((rows.rule_at(start), rows.rule_at(u64::MAX - 1)), (Rule::ENTRY, Rule::ENTRY));
+    assert_eq!(rows.rule_at(u64::MAX), Rule::GAP);
+    assert_eq!(rows_of_code(Machine::X86_64, start + 1, &code), None);
+}
+
+#[test]
 fn a_popped_return_address_ends_what_is_known() {
     // push rbp; mov rbp, rsp; leave; pop r10; lea rsp, [rsp + rcx*8]; push r10; ret: V8, arguments by number
     let code = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];

@@ -35,6 +35,8 @@ use table::Row;
 const FREQUENCY: &str = "997";
 /// A target that is attached to lives until it is killed, or for so many seconds.
 const LIFE_S: u64 = 600;
+/// How long one lives that is to end by itself.
+const BRIEF_LIFE_S: u64 = 2;
 /// How many times as long as its warm-up a process gets for it.
 const PATIENCE: u64 = 5;
 /// How many times as long a second recording is where a first one had too few samples.
@@ -117,13 +119,23 @@ fn write(root: &Path, machine: &str, rows: &[Row]) -> Result<()> {
     let command = "jitprof --pid PID -F 997 -d 5s -o out.folded --account out.json\ncargo xtask zoo --write";
     let block = |old: &str| {
         let table = table::merged(old, rows, &known);
-        Ok(format!("{machine}; {FREQUENCY} Hz\n\n{table}\n```text\n{command}\n```\n"))
+        let machines = machines(old, &format!("{machine}; {FREQUENCY} Hz"), &table);
+        Ok(format!("{machines}{table}\n```text\n{command}\n```\n"))
     };
     let measured = report::write_block(&root.join("docs/measurements"), BLOCK, block)?;
     let readme = readme::table(&read(&measured)?)?;
     let written = report::write_block(root, readme::BLOCK, |_| Ok(readme.clone()))?;
     command::progress(&format!("written into {} and {}", measured.display(), written.display()));
     Ok(())
+}
+
+/// The machines of a table's rows, a paragraph for each day: this one's, and of older ones those of days that still have rows.
+fn machines(old: &str, new: &str, table: &str) -> String {
+    let day = |line: &str| line.split_once(':').map(|(day, _)| day.to_owned());
+    let rows: Vec<&str> = table.lines().filter_map(|line| table::cells(line).get(2).copied()).collect();
+    let is_needed = |line: &&str| day(line) != day(new) && day(line).is_some_and(|day| rows.contains(&&*day));
+    let kept = old.lines().filter(|line| !line.starts_with('|')).filter(is_needed);
+    kept.chain([new]).map(|line| format!("{line}\n\n")).collect()
 }
 
 impl Zoo<'_> {
@@ -172,14 +184,17 @@ impl Zoo<'_> {
         jitprof.args(["-F", FREQUENCY, "-o"]).arg(&folded).arg("--account").arg(&account);
         jitprof.stderr(std::process::Stdio::null());
         let finished = if mode.launch {
-            let target = home.command(mode.command, seconds, "")?;
+            let life = if mode.brief { BRIEF_LIFE_S } else { seconds };
+            let target = home.command(mode.command, life, "")?;
             jitprof.current_dir(&home.work).arg("--").arg(target.get_program()).args(target.get_args());
             jitprof.envs(target.get_envs().filter_map(|(name, value)| Some((name, value?))));
             command::output(&mut jitprof)
         } else {
-            let mut start = home.command(mode.command, LIFE_S, "")?;
-            let target = Target::start_in(&mut start, &home.work)?;
-            warm_up(&target.pid, runtime.warm_up);
+            let life = if mode.brief { BRIEF_LIFE_S } else { LIFE_S };
+            let target = Target::start_in(&mut home.command(mode.command, life, "")?, &home.work)?;
+            if !mode.brief {
+                warm_up(&target.pid, runtime.warm_up);
+            }
             if let Some(line) = mode.before {
                 command::output(&mut home.command(line, 0, &target.pid)?)?;
             }
@@ -268,6 +283,15 @@ mod tests {
     fn cpu_time_is_read_behind_a_name_that_may_hold_anything() {
         assert_eq!(cpu_s("7 (a) 1 (b) S 1 2 3 4 5 6 7 8 9 10 250 170 0 0 20 0 1"), Some(4));
         assert_eq!(cpu_s(""), None);
+    }
+
+    #[test]
+    fn a_table_keeps_the_machines_of_its_older_rows() {
+        let row = |day: &str| format!("| x-1 | 1.2 | {day} | no flag | 900 |\n");
+        let old =
+            "2026-11-22: gone\n\n2026-11-23: a 7:30\n\n2026-11-25: b\n\n| 2026-11-23: | x |\n\n```text\nrun: x\n```\n";
+        let table = row("2026-11-23") + &row("2026-11-25");
+        assert_eq!(machines(old, "2026-11-25: c", &table), "2026-11-23: a 7:30\n\n2026-11-25: c\n\n");
     }
 
     #[test]

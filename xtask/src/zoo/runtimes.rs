@@ -57,6 +57,8 @@ pub(super) struct Mode {
     pub(super) before: Option<&'static str>,
     /// Whether jitprof starts it, or attaches to it while it runs.
     pub(super) launch: bool,
+    /// Whether it is recorded from its first second to its end, which comes soon.
+    pub(super) brief: bool,
     /// What the account's advice has to contain; nothing where no advice is due.
     pub(super) advice: Option<&'static str>,
     /// What is below the limit, and why, where that is known.
@@ -65,13 +67,13 @@ pub(super) struct Mode {
 
 /// A way with the flags that the guide names.
 const fn asked(how: &'static str, command: &'static str) -> Mode {
-    Mode { how, command, before: None, launch: false, advice: None, because: None }
+    Mode { how, command, before: None, launch: false, brief: false, advice: None, because: None }
 }
 
 /// A way without any flag.
 const fn bare(command: &'static str, advice: &'static str) -> Mode {
     let because = Some((NAMELESS, "not announced"));
-    Mode { how: "no flag", command, before: None, launch: false, advice: Some(advice), because }
+    Mode { advice: Some(advice), because, ..asked("no flag", command) }
 }
 
 impl Mode {
@@ -87,6 +89,11 @@ impl Mode {
 
     const fn launched(mut self) -> Self {
         self.launch = true;
+        self
+    }
+
+    const fn brief(mut self) -> Self {
+        self.brief = true;
         self
     }
 }
@@ -117,6 +124,9 @@ const NODE_CLUSTER: Mode = asked(
 const NODE_BARE: Mode = asked("no flag", "{program} {targets}/node/burn.js {seconds}")
     .because(&[Chain, Share], "V8 inlines all of it, and has the places of calls only");
 
+const ENDING: &str =
+    "frames are asked about after their samples: those of the last 0.05 s have nobody left who answers";
+
 const NODE_TURBOFAN: &[Mode] = &[
     asked(
         "README's flags, no inlining",
@@ -127,6 +137,13 @@ const NODE_TURBOFAN: &[Mode] = &[
     NODE_CLUSTER,
     asked("no flag, no inlining", "{program} --no-turbo-inlining {targets}/node/burn.js {seconds}"),
     NODE_BARE,
+    asked("no flag, no inlining, two seconds", "{program} --no-turbo-inlining {targets}/node/burn.js {seconds}")
+        .brief()
+        .because(&[Named, Chain], ENDING),
+    asked("the same, started by jitprof", "{program} --no-turbo-inlining {targets}/node/burn.js {seconds}")
+        .brief()
+        .launched()
+        .because(&[Named, Chain], ENDING),
 ];
 const NODE_MAGLEV: &[Mode] = &[
     asked(
@@ -145,13 +162,26 @@ const NODE_MAGLEV: &[Mode] = &[
 
 const CPYTHON_BARE: Mode = bare("{program} {targets}/python/burn.py {seconds}", "-X perf")
     .because(NAMELESS, "Python's functions run in the interpreter");
-const CPYTHON: &[Mode] = &[
-    asked("-X perf_jit", "{program} -X perf_jit {targets}/python/burn.py {seconds}"),
-    asked("-X perf_jit, started by jitprof", "{program} -X perf_jit {targets}/python/burn.py {seconds}").launched(),
-    asked("-X perf_jit, forked workers", "{program} -X perf_jit {targets}/python/prefork.py {seconds}"),
-    asked("-X perf", "{program} -X perf {targets}/python/burn.py {seconds}"),
-    CPYTHON_BARE,
-];
+/// Ways to start CPython, and further ones.
+macro_rules! cpython {
+    ($($further:expr),*) => {
+        &[
+            asked("-X perf_jit", "{program} -X perf_jit {targets}/python/burn.py {seconds}"),
+            asked("-X perf_jit, started by jitprof", "{program} -X perf_jit {targets}/python/burn.py {seconds}").launched(),
+            asked("-X perf_jit, forked workers", "{program} -X perf_jit {targets}/python/prefork.py {seconds}"),
+            asked("-X perf", "{program} -X perf {targets}/python/burn.py {seconds}"),
+            CPYTHON_BARE,
+            $($further),*
+        ]
+    };
+}
+const CPYTHON: &[Mode] = cpython!();
+const CPYTHON_BRIEFLY: &[Mode] = cpython!(
+    asked("-X perf_jit, two seconds", "{program} -X perf_jit {targets}/python/burn.py {seconds}").brief(),
+    asked("the same, started by jitprof", "{program} -X perf_jit {targets}/python/burn.py {seconds}")
+        .brief()
+        .launched()
+);
 
 const CPYTHON_315: &[Mode] = &[
     asked("-X perf_jit", "{program} -X perf_jit {targets}/python/burn.py {seconds}"),
@@ -163,24 +193,48 @@ const CPYTHON_315: &[Mode] = &[
 
 const STARTING: &str =
     "at the start samples come before the rules of HotSpot's code: the first 0.1 s, longer on a busy machine";
-const JAVA: &[Mode] = &[
+/// Ways to start a JVM, and further ones.
+macro_rules! java {
+    ($($further:expr),*) => {
+        &[
+            asked(
+                "PreserveFramePointer and jcmd, no inlining",
+                "{program} -XX:+PreserveFramePointer -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,Burn::* \
+                 {targets}/java/Burn.java {seconds}",
+            )
+            .after("{bin}/jcmd {pid} Compiler.perfmap")
+            .because(&[Complete, Chain], STARTING),
+            asked("PreserveFramePointer and jcmd", "{program} -XX:+PreserveFramePointer {targets}/java/Burn.java {seconds}")
+                .after("{bin}/jcmd {pid} Compiler.perfmap")
+                .because(&[Complete, Chain], STARTING),
+            asked(
+                "no flag, no inlining",
+                "{program} -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,Burn::* {targets}/java/Burn.java {seconds}",
+            )
+            .because(&[Complete, Chain], STARTING),
+            asked("no flag", "{program} {targets}/java/Burn.java {seconds}").because(&[Complete, Chain], STARTING),
+            $($further),*
+        ]
+    };
+}
+const JAVA: &[Mode] = java!();
+const JAVA_ENDING: &str = "interpreted callers are asked about after their samples: those of the last 0.05 s have nobody left who \
+                           answers; at the start as above";
+const JAVA_BRIEFLY: &[Mode] = java!(
     asked(
-        "PreserveFramePointer and jcmd, no inlining",
-        "{program} -XX:+PreserveFramePointer -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,Burn::* \
-         {targets}/java/Burn.java {seconds}",
-    )
-    .after("{bin}/jcmd {pid} Compiler.perfmap")
-    .because(&[Complete, Chain], STARTING),
-    asked("PreserveFramePointer and jcmd", "{program} -XX:+PreserveFramePointer {targets}/java/Burn.java {seconds}")
-        .after("{bin}/jcmd {pid} Compiler.perfmap")
-        .because(&[Complete, Chain], STARTING),
-    asked(
-        "no flag, no inlining",
+        "no flag, no inlining, two seconds",
         "{program} -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,Burn::* {targets}/java/Burn.java {seconds}",
     )
-    .because(&[Complete, Chain], STARTING),
-    asked("no flag", "{program} {targets}/java/Burn.java {seconds}").because(&[Complete, Chain], STARTING),
-];
+    .brief()
+    .because(&[Named, Complete, Chain], JAVA_ENDING),
+    asked(
+        "the same, started by jitprof",
+        "{program} -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,Burn::* {targets}/java/Burn.java {seconds}",
+    )
+    .brief()
+    .launched()
+    .because(&[Named, Complete, Chain], JAVA_ENDING)
+);
 
 const NO_CALLERS: &str =
     "PHP's callers lie in its heap, on no stack; and code of 8.2 keeps nothing by which the stack could be walked";
@@ -288,7 +342,8 @@ const QEMU: &[Mode] = &[
 
 const ERLC: &[&str] =
     &["{bin}/erlc -o {work} {targets}/erlang/burn.erl", "{bin}/erlc -o {work} {targets}/erlang/server.erl"];
-const NO_BOTTOM: &str = "without frame pointers the last frames of OTP 29, below init:start_it/1, are never followed";
+const NO_BOTTOM: &str =
+    "without frame pointers the last frames of OTP 27 and 29, below init:start_it/1, are never followed";
 const ERLANG: &[Mode] = &[
     asked("+JPperf true", "{program} -noshell +JPperf true +S 1 -pa . -run burn main {seconds}"),
     asked("the same, in a gen_server", "{program} -noshell +JPperf true +S 1 -pa . -run server main {seconds}"),
@@ -418,7 +473,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         warm_up: 2,
         prepare: &[],
         truth: SNAKE,
-        modes: CPYTHON,
+        modes: CPYTHON_BRIEFLY,
     },
     Runtime {
         name: "python-3.12",
@@ -498,6 +553,17 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         modes: FPM,
     },
     Runtime {
+        name: "php-fpm-8.4",
+        guide: &["PHP ≥ 8.0"],
+        get: Get::Debian("trixie", &["php8.4-fpm", "php8.4-opcache", "python3-minimal"]),
+        program: "/usr/sbin/php-fpm8.4",
+        version: "{program} --version",
+        warm_up: 2,
+        prepare: &[],
+        truth: SNAKE,
+        modes: FPM,
+    },
+    Runtime {
         name: "erlang-25",
         guide: &["Erlang/OTP ≥ 24"],
         get: Get::Prepared("erlang", "JITPROF_ERL"),
@@ -517,7 +583,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         warm_up: 10,
         prepare: &[],
         truth: CAMEL,
-        modes: JAVA,
+        modes: JAVA_BRIEFLY,
     },
     Runtime {
         name: "llvm-14",
@@ -573,6 +639,28 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         prepare: &[],
         truth: CAMEL,
         modes: JAVA,
+    },
+    Runtime {
+        name: "java-26",
+        guide: &["JVM", "JVM, by a perf map"],
+        get: Get::Debian("sid", &["openjdk-26-jdk-headless"]),
+        program: "/usr/lib/jvm/java-26-openjdk-amd64/bin/java",
+        version: "{program} -version",
+        warm_up: 10,
+        prepare: &[],
+        truth: CAMEL,
+        modes: JAVA,
+    },
+    Runtime {
+        name: "erlang-27",
+        guide: &["Erlang/OTP ≥ 24"],
+        get: Get::Debian("trixie", &["erlang-base", "dash"]),
+        program: "/usr/bin/erl",
+        version: OTP,
+        warm_up: 2,
+        prepare: ERLC,
+        truth: SNAKE,
+        modes: ERLANG,
     },
     Runtime {
         name: "erlang-29",
@@ -635,6 +723,17 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         guide: &["PostgreSQL"],
         get: Get::Debian("bookworm", &["postgresql-15", "python3-minimal", "dash"]),
         program: "/usr/lib/postgresql/15/bin/postgres",
+        version: "{program} --version",
+        warm_up: 2,
+        prepare: &[],
+        truth: SQL,
+        modes: POSTGRES,
+    },
+    Runtime {
+        name: "postgresql-18",
+        guide: &["PostgreSQL"],
+        get: Get::Debian("sid", &["postgresql-18", "postgresql-18-jit", "python3-minimal", "dash"]),
+        program: "/usr/lib/postgresql/18/bin/postgres",
         version: "{program} --version",
         warm_up: 2,
         prepare: &[],

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use jitprof_jitdump::code::CodeEvent;
 use jitprof_jitdump::test_data::{ALL, fixture, perf_map};
-use jitprof_jitdump::{DumpReader, ReaderOptions};
+use jitprof_jitdump::{DumpReader, HEADER_SIZE, ReaderOptions};
 use jitprof_unwind::elf::{Layout, Source};
 
 /// What a fuzzer changes in many ways a second.
@@ -40,9 +40,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     for name in ALL {
+        let dump = fixture(name);
+        let (header, records) = dump.split_at(HEADER_SIZE);
+        for (index, piece) in records.chunks(MOST_BYTES).take(PIECES).enumerate() {
+            // What is told by the first byte: which options there are, and where the dump ends at first.
+            for (target, control) in [("jitdump", 0x83), ("jitdump_inspect", 1)] {
+                write(target, &format!("{name}-{index}"), &[&[control], header, piece])?;
+            }
+        }
         let mut reader = DumpReader::new(ReaderOptions { keep_code: true, ..ReaderOptions::default() });
         let mut codes = Vec::new();
-        reader.read(&fixture(name), &mut |event| {
+        reader.read(&dump, &mut |event| {
             if let CodeEvent::Load(load) = event {
                 codes.extend(load.code.map(|code| code.to_vec()));
             }

@@ -4,8 +4,8 @@
 //! `profiler-jitdump/fixtures/jitdump`, each with one byte in front.
 #![no_main]
 
-use jitprof_jitdump::{ClockContext, DumpReader, Parser, ParserOptions, ReaderOptions, Step, TscConversion};
 use jitprof_common::units::MonoNs;
+use jitprof_jitdump::{ClockContext, DumpReader, Parser, ParserOptions, ReaderOptions, Step, TscConversion};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

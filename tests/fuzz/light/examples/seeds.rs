@@ -69,8 +69,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         let source = Source::File(&file);
         let layout = Layout::read(&source)?;
         let Some(frames) = layout.section(".eh_frame") else { continue };
-        let Ok(frames) = source.contents(frames, PROGRAM_BYTES) else { continue };
-        write("elf_rows", &format!("{name}-frames"), &[&[1], &frames[..frames.len().min(MOST_BYTES)]])?;
+        let (Ok(bytes), Some(code)) = (source.contents(frames, PROGRAM_BYTES), layout.code().first().copied()) else {
+            continue;
+        };
+        let Ok(distance) = u16::try_from(frames.svma.wrapping_sub(code.svma)) else { continue };
+        for (kind, claims) in [(1, 0), (1, 20)] {
+            let head = [kind | claims << 3, distance.to_le_bytes()[0], distance.to_le_bytes()[1]];
+            let frames = &bytes[..bytes.len().min(MOST_BYTES)];
+            write("elf_rows", &format!("{name}-frames-{claims}"), &[&head, frames])?;
+        }
     }
     Ok(())
 }

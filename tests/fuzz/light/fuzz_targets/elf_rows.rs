@@ -1,8 +1,8 @@
 //! Rows of a program of any bytes, and of one with any call frame information: no panic, no more rows than the file may have,
 //! and none but of its code.
 //!
-//! The first byte says which of the two the rest is. Good seeds are small programs, and `.eh_frame` sections cut short, each
-//! with a byte in front.
+//! The first byte says which of the two the rest is; of the other one, two bytes more say how far from its code the section lies,
+//! for its addresses are relative. Good seeds are small programs, and `.eh_frame` sections cut short, with such a head.
 #![no_main]
 
 use std::fs::File;
@@ -27,7 +27,10 @@ fuzz_target!(|input: &[u8]| {
     };
     let image = match control & 3 {
         0 => bytes,
-        kind => &program(bytes, kind == 1, control & 4 != 0, control >> 3),
+        kind => {
+            let Some((distance, frames)) = bytes.split_first_chunk() else { return };
+            &program(frames, u16::from_le_bytes(*distance), kind == 1, control & 4 != 0, control >> 3)
+        }
     };
     // A target's programs are files; the image in memory that jitprof reads is its own kernel's.
     let rows = FILE.with(|file| {
@@ -88,7 +91,7 @@ fn is_code(segments: &[Segment], mut at: u64, end: u64) -> bool {
 }
 
 /// A program of one executable segment and one section with call frame information.
-fn program(frames: &[u8], eh: bool, arm: bool, claims: u8) -> Vec<u8> {
+fn program(frames: &[u8], distance: u16, eh: bool, arm: bool, claims: u8) -> Vec<u8> {
     let names: &[u8] = if eh { b"\0.eh_frame\0.shstrtab\0" } else { b"\0.debug_frame\0.shstrtab\0" };
     let second = if eh { 11 } else { 14 };
     let names_at = HEADERS + frames.len();
@@ -108,7 +111,7 @@ fn program(frames: &[u8], eh: bool, arm: bool, claims: u8) -> Vec<u8> {
     image.resize(image.len() + 64, 0);
     for (name, offset, size) in [(1_u32, HEADERS, frames.len()), (second, names_at, names.len())] {
         image.extend([name, 1].iter().flat_map(|field| field.to_le_bytes()));
-        let fields = [2, BASE + offset as u64, offset as u64, size as u64, 0, 0, 0];
+        let fields = [2, BASE + u64::from(distance), offset as u64, size as u64, 0, 0, 0];
         image.extend(fields.iter().flat_map(|field: &u64| field.to_le_bytes()));
     }
     image

@@ -16,7 +16,9 @@ fuzz_target!(|input: &[u8]| {
     let mended = mend(bytes);
     let inspection = inspect(&mended, false);
     for gone in [Deviation::NoMagic, Deviation::HeaderSize, Deviation::Flags] {
-        assert!(inspection.findings.get(gone).is_none());
+        // Who loses its way in the copy, too, can meet another header in a function's code.
+        let found = inspection.findings.get(gone);
+        assert!(found.is_none_or(|found| found.places.iter().all(|place| place.offset.0 > 0)));
     }
 });
 

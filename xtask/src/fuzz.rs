@@ -121,7 +121,8 @@ mod tests {
                 .collect();
             let files = std::fs::read_dir(format!("{folder}/fuzz_targets")).unwrap();
             let mut files: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-            (named.sort_unstable(), files.sort_unstable());
+            named.sort_unstable();
+            files.sort_unstable();
             assert_eq!(named, files, "{package}");
         }
     }

@@ -14,6 +14,7 @@
 
 pub mod config;
 pub mod limits;
+pub mod listed;
 pub mod machine;
 pub mod row;
 pub mod sample;

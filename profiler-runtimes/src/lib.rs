@@ -1,12 +1,15 @@
 #![doc = include_str!("../README.md")]
 
 mod capture;
+pub mod cpython;
 pub mod gdb_jit;
 pub mod hotspot;
+mod listed;
 mod memory;
 #[cfg(feature = "recorded")]
 pub mod recorded;
 pub mod v8;
 
 pub use capture::{Base, CaptureSpec, Take};
+pub use listed::{Walked, walk};
 pub use memory::{Budget, Memory, ReadError, Reader, Symbols};

@@ -1,0 +1,315 @@
+//! Where CPython keeps what, for the version that the process runs.
+//!
+//! From 3.13 on the runtime's state begins with the offsets that readers need. Those of the versions before are the same in
+//! all release builds for 64-bit machines, and stand here.
+
+use std::fmt;
+
+use jitprof_common::listed::{Field, ListSpec, Step};
+use jitprof_common::units::Avma;
+
+use super::MAX_WORDS;
+use super::threads::{self, Threads};
+use crate::{Memory, ReadError, Reader, Symbols};
+
+/// Where in each object its type is.
+pub(super) const TYPE: u64 = 8;
+/// Where in an object of variable size that size is; so the length of a string.
+pub(super) const SIZE: u64 = 16;
+/// What the state of a runtime begins with that says its offsets.
+const COOKIE: [u8; 8] = *b"xdebugpy";
+/// Bytes before the offsets: the cookie, the version, and whether threads run freely.
+const BEFORE_OFFSETS: u64 = 24;
+/// Offsets that are read; those of 3.15 that are needed are among the first 70.
+const OFFSETS: usize = 96;
+/// Bytes that the parts of the interpreter's structures may be apart. The state of an interpreter has 200,000 or so.
+const MAX_OFFSET: u64 = 1 << 20;
+/// The bits of a code object's address that are none, where they are used as tags.
+const TAGS: u64 = 3;
+/// What the frame at which a loop begins has as its owner, or more.
+const OWNED_BY_LOOP: u8 = 3;
+
+/// A version of CPython.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// As in `3.13.1`: 3.
+    pub major: u8,
+    /// 13.
+    pub minor: u8,
+    /// 1.
+    pub micro: u8,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}.{}.{}", self.major, self.minor, self.micro)
+    }
+}
+
+/// Why a process's CPython cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// The module does not say which version of CPython it is: it is none, or one before 3.11.
+    #[error("no symbol of CPython's version")]
+    NoVersion,
+    /// How this version keeps its frames is not known.
+    #[error("the frames of CPython {0} are not known")]
+    UnknownVersion(Version),
+    /// Its threads run without a common lock, and its frames have their own copies of code.
+    #[error("CPython {0} is built without the global lock")]
+    FreeThreaded(Version),
+    /// The interpreter has no threads yet, or none any more.
+    #[error("CPython {0} has not started yet")]
+    NotStarted(Version),
+    /// The build lacks something that cannot be made up for.
+    #[error("CPython {version} does not say {what}")]
+    Missing {
+        /// The version.
+        version: Version,
+        /// The symbol that would have it.
+        what: &'static str,
+    },
+    /// What the build says cannot be.
+    #[error("CPython {version} says what cannot be for {what}")]
+    Implausible {
+        /// The version.
+        version: Version,
+        /// The symbol or the offset.
+        what: &'static str,
+    },
+    /// The module's data could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// How it is known of a record where a native frame of the interpreter has begun to run Python frames: it is behind the
+/// last one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryMark {
+    /// The uppermost byte of the second word is at least this.
+    pub least: u8,
+    /// Whether the record that has it is of a Python function itself; else it is of none.
+    pub is_frame: bool,
+    /// Whether the outermost record of a thread is of no function, although it has no loop that begins there.
+    pub has_base: bool,
+}
+
+/// Offsets and addresses of one process' CPython.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    version: Version,
+    walk: ListSpec,
+    entry: EntryMark,
+    pub(super) types: Types,
+    pub(super) code: Code,
+    pub(super) strings: Strings,
+}
+
+/// The addresses of types.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Types {
+    pub(super) code: u64,
+    pub(super) string: u64,
+    pub(super) bytes: Option<u64>,
+}
+
+/// Offsets in a code object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Code {
+    pub(super) file: u64,
+    pub(super) name: u64,
+    pub(super) lines: u64,
+    pub(super) first_line: u64,
+    pub(super) instructions: u64,
+    /// Bytes that have all of them but the instructions.
+    pub(super) span: usize,
+}
+
+/// Where the characters of a string begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Strings {
+    /// All of them are ASCII.
+    pub(super) ascii: u64,
+    pub(super) other: u64,
+}
+
+/// Offsets that only the way to the frames needs.
+struct Offsets {
+    threads: Threads,
+    /// From a thread's state to its innermost frame: all but the last lead to an address.
+    to_frame: Vec<u64>,
+    frame: Frame,
+    code: Code,
+    strings: Strings,
+}
+
+/// Offsets in a frame.
+struct Frame {
+    code: u64,
+    previous: u64,
+    instruction: u64,
+    /// The byte that says whether a loop begins here.
+    entry: u64,
+}
+
+impl Layout {
+    /// Reads what the process's CPython says of itself; once for each process, as none of it changes. `python` has the
+    /// symbols of the module with the interpreter, `libc` those of the C library.
+    ///
+    /// # Errors
+    /// The module has no CPython, one whose version is not known, one that has not started yet, or one that was built
+    /// without what is needed.
+    pub fn read<S: Symbols, M: Memory>(python: &S, libc: Option<&S>, reader: &Reader<M>) -> Result<Self, LayoutError> {
+        let version = version(python, reader)?;
+        if version.major != 3 || !(11..=15).contains(&version.minor) {
+            return Err(LayoutError::UnknownVersion(version));
+        }
+        let need = |what| python.address_of(what).ok_or(LayoutError::Missing { version, what });
+        let runtime = need("_PyRuntime")?;
+        let types = Types {
+            code: need("PyCode_Type")?.0,
+            string: need("PyUnicode_Type")?.0,
+            bytes: python.address_of("PyBytes_Type").map(|at| at.0),
+        };
+        let offsets = match version.minor {
+            11 => before_offsets(11),
+            12 => before_offsets(12),
+            _ => said_offsets(version, runtime, reader)?,
+        };
+        let bases = threads::bases(version, runtime, &offsets.threads, (python, libc), reader)?;
+        let walk = walk(version, &bases, &offsets)?;
+        let entry = match version.minor {
+            11 => EntryMark { least: 1, is_frame: true, has_base: false },
+            minor => EntryMark { least: OWNED_BY_LOOP, is_frame: false, has_base: minor >= 15 },
+        };
+        let Offsets { code, strings, .. } = offsets;
+        Ok(Self { version, walk, entry, types, code, strings })
+    }
+
+    /// The version of CPython.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// How the frames of a thread are walked. Of each record the first word is the code object, the second has the
+    /// [instruction](super::INSTRUCTION) and, in the uppermost byte, what says of an [entry](Self::entry).
+    pub fn walk(&self) -> &ListSpec {
+        &self.walk
+    }
+
+    /// How entries are known.
+    pub fn entry(&self) -> EntryMark {
+        self.entry
+    }
+}
+
+fn version<S: Symbols, M: Memory>(python: &S, reader: &Reader<M>) -> Result<Version, LayoutError> {
+    let number = reader.u32(python.address_of("Py_Version").ok_or(LayoutError::NoVersion)?)?;
+    let [_, micro, minor, major] = number.to_le_bytes();
+    Ok(Version { major, minor, micro })
+}
+
+/// How frames are walked from what leads to a thread's state.
+fn walk(version: Version, bases: &[Vec<Step>], offsets: &Offsets) -> Result<ListSpec, LayoutError> {
+    let to_frame = || offsets.to_frame.iter().map(|offset| Step::load(*offset));
+    let bases: Vec<Vec<Step>> = bases.iter().map(|base| base.iter().copied().chain(to_frame()).collect()).collect();
+    let bases: Vec<&[Step]> = bases.iter().map(Vec::as_slice).collect();
+    let Frame { code, previous, instruction, entry } = offsets.frame;
+    let implausible = LayoutError::Implausible { version, what: "interpreter_frame" };
+    let offset = |offset: u64| u16::try_from(offset).map_err(|_| implausible.clone());
+    let tags = if version.minor >= 14 { TAGS } else { 0 };
+    // The word that has the byte: what is behind it is the function's, and there may be nothing.
+    let (within, bits) = (entry - entry % 8, u8::try_from(entry % 8 * 8).unwrap_or(0));
+    let fields = [
+        Field::new(offset(code)?, !tags, 0, 0),
+        Field::new(offset(instruction)?, super::INSTRUCTION, 1, 0),
+        Field::new(offset(within)?, 0xff << bits, 1, 56 - bits),
+    ];
+    ListSpec::new(&bases, &fields, offset(previous)?).ok_or(implausible)
+}
+
+fn before_offsets(minor: u8) -> Offsets {
+    let is_first = minor == 11;
+    let (at, span) = if is_first { (72, 184) } else { (68, 192) };
+    Offsets {
+        threads: Threads {
+            interpreters: 40,
+            next_interpreter: 0,
+            first: if is_first { 16 } else { 72 },
+            next: 8,
+            id: if is_first { 152 } else { 136 },
+        },
+        // A thread's state leads to a part of the C stack that leads to the frame.
+        to_frame: vec![56, if is_first { 8 } else { 0 }],
+        frame: if is_first {
+            Frame { code: 32, previous: 48, instruction: 56, entry: 68 }
+        } else {
+            Frame { code: 0, previous: 8, instruction: 56, entry: 70 }
+        },
+        code: Code { file: 112, name: 128, lines: 136, first_line: at, instructions: span, span: 144 },
+        strings: if is_first { Strings { ascii: 48, other: 72 } } else { Strings { ascii: 40, other: 56 } },
+    }
+}
+
+/// The offsets that the runtime says, group by group, each of which begins with the size of what it is about.
+fn said_offsets<M: Memory>(version: Version, runtime: Avma, reader: &Reader<M>) -> Result<Offsets, LayoutError> {
+    let mut head = [0; BEFORE_OFFSETS as usize];
+    reader.bytes(runtime, &mut head)?;
+    let [cookie, said, free] = [0, 8, 16].map(|at| head.get(at..).and_then(<[u8]>::first_chunk::<8>).copied());
+    let implausible = |what| LayoutError::Implausible { version, what };
+    if cookie != Some(COOKIE) {
+        return Err(implausible("_PyRuntime"));
+    }
+    let said = said.map_or(0, u64::from_le_bytes);
+    if (said >> 24, said >> 16 & 0xff) != (version.major.into(), version.minor.into()) {
+        return Err(implausible("_PyRuntime"));
+    }
+    if free != Some([0; 8]) {
+        return Err(LayoutError::FreeThreaded(version));
+    }
+    let start = runtime.0.checked_add(BEFORE_OFFSETS).ok_or(implausible("_PyRuntime"))?;
+    let mut bytes = [0; OFFSETS * 8];
+    reader.bytes(Avma(start), &mut bytes)?;
+    let words = bytes.as_chunks::<8>().0;
+    let word = |at: usize, what| {
+        let word = words.get(at).map(|bytes| u64::from_le_bytes(*bytes));
+        word.filter(|word| *word < MAX_OFFSET).ok_or(implausible(what))
+    };
+    let is_first = version.minor == 13;
+    // The sizes of the groups, in words: of the runtime, an interpreter, a thread and a frame.
+    let interpreter = 3;
+    let thread = interpreter + if is_first { 13 } else { 16 };
+    // What came between the frame and the thread's identifier in 3.15, and what at the end and behind it.
+    let (more, behind) = if version.minor >= 15 { (3, 5) } else { (0, 0) };
+    let frame = thread + 9 + more + behind;
+    let code = frame + if is_first { 6 } else { 8 };
+    let code = Code {
+        file: word(code + 1, "co_filename")?,
+        name: word(code + 3, "co_qualname")?,
+        lines: word(code + 4, "co_linetable")?,
+        first_line: word(code + 5, "co_firstlineno")?,
+        instructions: word(code + 9, "co_code_adaptive")?,
+        span: 0,
+    };
+    let span = [code.file, code.name, code.lines, code.first_line].into_iter().max().unwrap_or(0) + 8;
+    let span = usize::try_from(span).ok().filter(|span| *span <= MAX_WORDS * 8);
+    let span = span.ok_or(implausible("code_object"))?;
+    Ok(Offsets {
+        threads: Threads {
+            interpreters: word(2, "interpreters_head")?,
+            next_interpreter: word(interpreter + 2, "interpreter_state.next")?,
+            first: word(interpreter + 3, "threads_head")?,
+            next: word(thread + 2, "thread_state.next")?,
+            id: word(thread + 5 + more, "thread_id")?,
+        },
+        to_frame: vec![word(thread + 4, "current_frame")?],
+        frame: Frame {
+            previous: word(frame + 1, "previous")?,
+            code: word(frame + 2, "executable")?,
+            instruction: word(frame + 3, "instr_ptr")?,
+            entry: word(frame + 5, "owner")?,
+        },
+        code: Code { span, ..code },
+        strings: Strings { ascii: 40, other: 56 },
+    })
+}

@@ -1,0 +1,134 @@
+//! Which line an instruction is of: the table that code objects have from 3.11 on.
+//!
+//! Each entry is of one to eight instructions, one behind the other. It begins with a byte that has the highest bit set,
+//! four bits that say how the place is written, and three that say how many instructions it is of. Lines count from the line
+//! before; columns are skipped. Numbers that take more than six bits go on in the next byte.
+
+use jitprof_common::units::Avma;
+
+use super::layout::{Layout, SIZE, TYPE};
+use super::{Unknown, Words};
+use crate::{Memory, ReadError, Reader};
+
+/// Bytes of a table.
+const MAX_TABLE: u64 = 1 << 20;
+/// Bytes of a table that are read at once.
+const PART: u64 = 256;
+/// Where in an object of bytes they begin.
+const DATA: u64 = 32;
+/// What the bytes that are looked at cost: so many are one step.
+const BYTES_PER_STEP: u64 = 16;
+/// Bits of a number that a byte has.
+const BITS: u32 = 6;
+
+/// The line of one instruction of a function that begins on line `first`; 0 if it has none.
+pub(super) fn line_of<M: Memory>(
+    reader: &Reader<M>,
+    layout: &Layout,
+    table: u64,
+    first: u32,
+    unit: u64,
+) -> Result<u32, Unknown> {
+    let object = Words::read(reader, table, usize::try_from(DATA).unwrap_or(0))?;
+    if layout.types.bytes.is_some_and(|bytes| bytes != object.word(TYPE)) {
+        return Err(Unknown::No("table of lines"));
+    }
+    let length = object.word(SIZE);
+    if length > MAX_TABLE {
+        return Err(Unknown::TooLarge("table of lines"));
+    }
+    let at = table.checked_add(DATA).ok_or(Unknown::No("table of lines"))?;
+    Table { reader, at, left: length, part: Vec::new(), within: 0 }.line(first, unit)
+}
+
+/// The rest of a table.
+struct Table<'r, M> {
+    reader: &'r Reader<M>,
+    /// Where what was not read begins, and how much that is.
+    at: u64,
+    left: u64,
+    part: Vec<u8>,
+    within: usize,
+}
+
+impl<M: Memory> Table<'_, M> {
+    fn line(mut self, first: u32, unit: u64) -> Result<u32, Unknown> {
+        let (mut line, mut covered) = (i64::from(first), 0);
+        while let Some(head) = self.next()? {
+            let has_line = match head >> 3 & 15 {
+                // A short form: the column is in the code and the next byte.
+                0..=9 => self.skip(1)?,
+                // One, or the next but one, on the same line or further.
+                kind @ 10..=12 => {
+                    line = line.wrapping_add(i64::from(kind) - 10);
+                    self.skip(2)?
+                }
+                13 => {
+                    line = line.wrapping_add(self.signed()?);
+                    true
+                }
+                14 => {
+                    line = line.wrapping_add(self.signed()?);
+                    for _ in 0..3 {
+                        self.unsigned()?;
+                    }
+                    true
+                }
+                _ => false,
+            };
+            covered += u64::from(head & 7) + 1;
+            if covered > unit {
+                return Ok(if has_line { u32::try_from(line).unwrap_or(0) } else { 0 });
+            }
+        }
+        Ok(0)
+    }
+
+    fn next(&mut self) -> Result<Option<u8>, Unknown> {
+        if self.within == self.part.len() {
+            let count = self.left.min(PART);
+            if count == 0 {
+                return Ok(None);
+            }
+            self.reader.spend(count / BYTES_PER_STEP)?;
+            self.part.resize(usize::try_from(count).unwrap_or(0), 0);
+            self.reader.bytes(Avma(self.at), &mut self.part)?;
+            self.at = self.at.checked_add(count).ok_or(ReadError::Unreadable(self.at))?;
+            (self.left, self.within) = (self.left - count, 0);
+        }
+        self.within += 1;
+        Ok(self.part.get(self.within - 1).copied())
+    }
+
+    fn need(&mut self) -> Result<u8, Unknown> {
+        self.next()?.ok_or(Unknown::No("whole table of lines"))
+    }
+
+    /// Leaves out so many bytes; true, so that it can stand for a place that has a line.
+    fn skip(&mut self, count: usize) -> Result<bool, Unknown> {
+        for _ in 0..count {
+            self.need()?;
+        }
+        Ok(true)
+    }
+
+    /// Six bits a byte, the lowest first. Bits that no number of 64 bits has are left out.
+    fn unsigned(&mut self) -> Result<u64, Unknown> {
+        let (mut number, mut shift) = (0, 0_u32);
+        loop {
+            let byte = self.need()?;
+            number |= u64::from(byte & 63).checked_shl(shift).unwrap_or(0);
+            shift = shift.saturating_add(BITS);
+            if byte & 64 == 0 {
+                return Ok(number);
+            }
+        }
+    }
+
+    /// The lowest bit is the sign.
+    fn signed(&mut self) -> Result<i64, Unknown> {
+        let number = self.unsigned()?;
+        let size = (number >> 1).cast_signed();
+        Ok(if number & 1 == 1 { -size } else { size })
+    }
+}

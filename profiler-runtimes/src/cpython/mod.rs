@@ -1,0 +1,168 @@
+//! CPython: the functions of its interpreter, by what lies in its frames.
+//!
+//! The interpreter runs all Python functions that call each other in one native frame; its own frames hang on the
+//! thread's state, innermost first. A [`Layout`] is read once for each process, and has how they are walked. From then on,
+//! [`Functions::describe`] says which function a frame is of, and which line of it runs.
+//!
+//! A frame is known by its code object and by the instruction in it. Of what was read before, only the text of strings is
+//! kept, and used again where a string of the same type, length, kind and hash is at its place; all else is read anew each
+//! time. What was freed since the sample, and replaced by another code object that has an instruction at the same place, is
+//! not noticed.
+
+mod layout;
+mod lines;
+mod strings;
+mod threads;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use jitprof_common::units::Avma;
+
+pub use layout::{EntryMark, Layout, LayoutError, Version};
+
+use crate::{Memory, ReadError, Reader};
+use lines::line_of;
+use strings::Strings;
+
+/// The bits of a record's second word that have the address of the instruction; above is what is said of an entry.
+pub const INSTRUCTION: u64 = (1 << 56) - 1;
+/// Instructions are two bytes, and so are what is kept between them.
+const UNIT: u64 = 2;
+/// Bytes of one function's code. The largest that compilers of tables make have some MiB.
+const MAX_CODE: u64 = 64 << 20;
+
+/// A function of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its qualified name: `Class.method`, `outer.<locals>.inner`, `<module>`.
+    pub name: Arc<str>,
+    /// The file that it was compiled from, as the compiler was told.
+    pub file: Arc<str>,
+    /// The line on which it begins.
+    pub first_line: u32,
+}
+
+/// What a frame is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Whose it is.
+    pub function: Function,
+    /// The line that runs, or that the call is on; 0 if the instruction has none.
+    pub line: u32,
+}
+
+/// Why it cannot be known what a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// Memory could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Something is not what it should be.
+    #[error("there is no {0} where it should be")]
+    No(&'static str),
+    /// Something is larger than can be read.
+    #[error("there is a {0} that is too large")]
+    TooLarge(&'static str),
+}
+
+/// The functions of one process's frames, with what was read for them.
+#[derive(Debug)]
+pub struct Functions {
+    layout: Layout,
+    strings: Strings,
+}
+
+impl Functions {
+    /// Nothing is known yet.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, strings: Strings::default() }
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Bytes that are remembered, nearly.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.strings.bytes()
+    }
+
+    /// Drops what is remembered; it is read again where it is met.
+    pub fn clear(&mut self) {
+        self.strings = Strings::default();
+    }
+
+    /// Says which function a frame is of, by its code object and the address of the instruction; what is above
+    /// [`INSTRUCTION`] is left out of account.
+    ///
+    /// The reader holds pages: it is to be refreshed, or a new one, for each batch of frames.
+    ///
+    /// # Errors
+    /// There is no code object, none with this instruction, or something in it is not what it should be.
+    pub fn describe<M: Memory>(&mut self, reader: &Reader<M>, code: u64, ip: u64) -> Result<Described, Unknown> {
+        let Self { layout, strings } = self;
+        let object = Words::read(reader, code, layout.code.span)?;
+        if object.word(layout::TYPE) != layout.types.code {
+            return Err(Unknown::No("code object"));
+        }
+        let size = object.word(layout::SIZE).checked_mul(UNIT).filter(|size| *size <= MAX_CODE);
+        let size = size.ok_or(Unknown::TooLarge("function"))?;
+        let unit = unit_of(code.wrapping_add(layout.code.instructions), size, ip & INSTRUCTION)?;
+        let name = strings.read(reader, layout, object.word(layout.code.name), "function's name")?;
+        let file = strings.read(reader, layout, object.word(layout.code.file), "function's file")?;
+        let first_line = u32::try_from(object.word(layout.code.first_line) & u64::from(u32::MAX)).unwrap_or(0);
+        let line = match unit {
+            Some(unit) => line_of(reader, layout, object.word(layout.code.lines), first_line, unit)?,
+            None => first_line,
+        };
+        Ok(Described { function: Function { name, file, first_line }, line })
+    }
+}
+
+/// Which of the instructions from `start` on is meant; none if it is what stands before the first: the function has not
+/// begun.
+fn unit_of(start: u64, size: u64, ip: u64) -> Result<Option<u64>, Unknown> {
+    if ip.checked_add(UNIT) == Some(start) {
+        return Ok(None);
+    }
+    let offset = ip.checked_sub(start).filter(|offset| *offset < size && offset % UNIT == 0);
+    offset.map(|offset| Some(offset / UNIT)).ok_or(Unknown::No("instruction of the code object"))
+}
+
+/// The first words of an object.
+struct Words([u64; MAX_WORDS]);
+
+/// Words of an object that are read at once.
+const MAX_WORDS: usize = 64;
+
+impl Words {
+    /// The first `span` bytes of what is at an address.
+    fn read<M: Memory>(reader: &Reader<M>, address: u64, span: usize) -> Result<Self, Unknown> {
+        // Objects are where the allocator has put them, and it puts none there.
+        if address == 0 || !address.is_multiple_of(8) {
+            return Err(Unknown::No("object"));
+        }
+        let mut bytes = [0; MAX_WORDS * 8];
+        let part = bytes.get_mut(..span).ok_or(Unknown::TooLarge("object"))?;
+        reader.bytes(Avma(address), part)?;
+        let mut words = [0; MAX_WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Ok(Self(words))
+    }
+
+    /// The eight bytes from an offset on; 0 if they are not among them.
+    fn word(&self, offset: u64) -> u64 {
+        let at = usize::try_from(offset / 8).unwrap_or(usize::MAX);
+        let word = |at: usize| self.0.get(at).copied().unwrap_or(0);
+        match offset % 8 * 8 {
+            0 => word(at),
+            bits => word(at) >> bits | word(at.saturating_add(1)) << (64 - bits),
+        }
+    }
+}

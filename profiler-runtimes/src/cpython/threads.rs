@@ -1,0 +1,262 @@
+//! Where a thread finds its state.
+//!
+//! There are two places. A variable of the thread's own has it while the thread holds the lock (from 3.12 on); a key of the
+//! C library's (`__thread` from 3.15 on) has it for as long as there is such a thread. No symbol says where either is: the
+//! functions that read the variables do, and the key is the one by which the threads' states are found that the runtime
+//! lists.
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use jitprof_common::listed::Step;
+use jitprof_common::units::Avma;
+
+use super::layout::{LayoutError, Version};
+use crate::{Memory, Reader, Symbols};
+
+/// Interpreters that are looked at.
+const MAX_INTERPRETERS: usize = 16;
+/// Threads that are looked at.
+const MAX_THREADS: usize = 64;
+/// Keys of the C library's whose values are in the thread's own block.
+const KEYS: usize = 32;
+/// Bytes of each: a number, and the value.
+const KEY_BYTES: usize = 16;
+/// Bytes of a function that are looked at.
+const MAX_CODE: usize = 64;
+/// Where a thread's own variables of a library are: the list of the blocks is so far from the thread pointer, and each
+/// has so many bytes in it.
+const BLOCKS: u64 = 8;
+const BLOCK_BYTES: u64 = 16;
+/// Registers that are followed.
+const REGISTERS: usize = 16;
+
+/// Offsets of the lists of threads.
+pub(super) struct Threads {
+    /// In the runtime: the first interpreter.
+    pub(super) interpreters: u64,
+    /// In an interpreter: the next one, and its first thread.
+    pub(super) next_interpreter: u64,
+    pub(super) first: u64,
+    /// In a thread's state: the next one, and what the C library calls the thread.
+    pub(super) next: u64,
+    pub(super) id: u64,
+}
+
+/// The ways from the thread pointer to the thread's state.
+pub(super) fn bases<S: Symbols, M: Memory>(
+    version: Version,
+    runtime: Avma,
+    threads: &Threads,
+    (python, libc): (&S, Option<&S>),
+    reader: &Reader<M>,
+) -> Result<Vec<Vec<Step>>, LayoutError> {
+    let of_function = |name| python.address_of(name).and_then(|at| variable_of(reader, at));
+    let mut bases: Vec<Vec<Step>> = Vec::new();
+    if version.minor >= 12 {
+        bases.extend(of_function("_PyThreadState_GetCurrent"));
+    }
+    let kept = "PyGILState_GetThisThreadState";
+    if version.minor >= 15 {
+        bases.extend(of_function(kept));
+    } else if let Some(at) = libc.and_then(|libc| libc.address_of("_thread_db_pthread_specific")) {
+        // How many bits, how many of them, and where.
+        let block = u64::from(reader.u32(Avma(at.0.saturating_add(8)))?);
+        let states = states(runtime, threads, reader)?;
+        if states.is_empty() {
+            return Err(LayoutError::NotStarted(version));
+        }
+        if let Some(key) = key_of(&states, block, reader) {
+            let value = (key * KEY_BYTES + KEY_BYTES / 2) as u64;
+            bases.push(vec![Step::add_thread_pointer(block), Step::load(0), Step::load(value)]);
+        }
+    }
+    let what = if version.minor >= 12 { "_PyThreadState_GetCurrent" } else { kept };
+    if bases.is_empty() { Err(LayoutError::Missing { version, what }) } else { Ok(bases) }
+}
+
+/// The states of threads that the runtime lists, with the thread pointer of each.
+fn states<M: Memory>(runtime: Avma, threads: &Threads, reader: &Reader<M>) -> Result<Vec<(u64, u64)>, LayoutError> {
+    let word = |object: u64, offset: u64| reader.u64(Avma(object.wrapping_add(offset)));
+    let mut found = Vec::new();
+    let mut interpreter = word(runtime.0, threads.interpreters)?;
+    for _ in 0..MAX_INTERPRETERS {
+        if interpreter == 0 {
+            break;
+        }
+        let mut state = word(interpreter, threads.first)?;
+        while state != 0 && found.len() < MAX_THREADS {
+            // glibc calls a thread by its thread pointer.
+            found.push((state, word(state, threads.id)?));
+            state = word(state, threads.next)?;
+        }
+        interpreter = word(interpreter, threads.next_interpreter)?;
+    }
+    Ok(found)
+}
+
+/// The key by which most of the threads have their states.
+fn key_of<M: Memory>(states: &[(u64, u64)], block: u64, reader: &Reader<M>) -> Option<usize> {
+    let mut found = [0_u32; KEYS];
+    for (state, thread) in states {
+        let mut values = [0; KEYS * KEY_BYTES];
+        // Threads come and go.
+        let block = reader.u64(Avma(thread.wrapping_add(block)));
+        if block.and_then(|block| reader.bytes(Avma(block), &mut values)).is_err() {
+            continue;
+        }
+        for (count, value) in found.iter_mut().zip(values.as_chunks::<KEY_BYTES>().0) {
+            *count += u32::from(value.ends_with(&state.to_le_bytes()));
+        }
+    }
+    let (key, count) = found.iter().enumerate().rev().max_by_key(|(_, count)| **count)?;
+    (*count > 0).then_some(key)
+}
+
+/// What is in a register.
+#[derive(Clone, Debug)]
+enum Value {
+    Number(u64),
+    /// What these steps lead to.
+    Steps(Vec<Step>),
+}
+
+/// The thread's own variable whose value a function returns: the steps to the value.
+///
+/// The function is followed instruction by instruction. How it comes to the variable depends on whether it was built for a
+/// program or for a library, and on what the linker has made of it: by a number or by one that the loader has written, from
+/// the thread pointer, or by the number of the library and a number in its block.
+fn variable_of<M: Memory>(reader: &Reader<M>, function: Avma) -> Option<Vec<Step>> {
+    let mut bytes = [0; MAX_CODE];
+    reader.bytes(function, &mut bytes).ok()?;
+    let mut registers = Registers { values: [const { None }; REGISTERS] };
+    let decoder = Decoder::with_ip(64, &bytes, function.0, DecoderOptions::NONE);
+    for instruction in decoder {
+        match instruction.flow_control() {
+            FlowControl::Next => registers.follow(reader, &instruction),
+            FlowControl::Call => registers.call(reader),
+            // Where there is none, another value is returned.
+            FlowControl::ConditionalBranch => {}
+            FlowControl::Return => return registers.returned(),
+            _ => return None,
+        }
+    }
+    None
+}
+
+struct Registers {
+    values: [Option<Value>; REGISTERS],
+}
+
+impl Registers {
+    fn get(&self, register: Register) -> Option<&Value> {
+        self.values.get(place_of(register)?)?.as_ref()
+    }
+
+    fn set(&mut self, register: Register, value: Option<Value>) {
+        if let Some(to) = place_of(register).and_then(|at| self.values.get_mut(at)) {
+            *to = value;
+        }
+    }
+
+    /// The steps to what is returned, if that is what a variable has.
+    fn returned(&self) -> Option<Vec<Step>> {
+        match self.get(Register::RAX)? {
+            Value::Steps(steps) if steps.last().is_some_and(|step| step.op == Step::LOAD) => Some(steps.clone()),
+            _ => None,
+        }
+    }
+
+    fn follow<M: Memory>(&mut self, reader: &Reader<M>, instruction: &Instruction) {
+        let to = match instruction.mnemonic() {
+            // What compares and what moves the stack changes no register that is followed.
+            Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push => return,
+            _ if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::Register => instruction.op0_register(),
+            _ => return,
+        };
+        let value = match instruction.mnemonic() {
+            Mnemonic::Lea => self.address(instruction),
+            Mnemonic::Mov => self.operand(reader, instruction),
+            Mnemonic::Add => {
+                let (one, other) = (self.get(to).cloned(), self.operand(reader, instruction));
+                one.zip(other).and_then(|(one, other)| sum(one, other))
+            }
+            _ => None,
+        };
+        // A part of a register is no address.
+        self.set(to.full_register(), value.filter(|_| to.is_gpr64()));
+    }
+
+    /// The address of a variable of the thread's own: by the library's number and a number within its block, which the
+    /// loader has put where the first argument points.
+    fn call<M: Memory>(&mut self, reader: &Reader<M>) {
+        let value = match self.get(Register::RDI) {
+            Some(Value::Number(at)) => {
+                let word = |at: u64| reader.u64(Avma(at)).ok();
+                word(*at).zip(word(at.wrapping_add(8))).map(|(library, offset)| {
+                    let block = Step::load(library.wrapping_mul(BLOCK_BYTES));
+                    Value::Steps(vec![Step::add_thread_pointer(BLOCKS), Step::load(0), block, Step::add(offset)])
+                })
+            }
+            _ => None,
+        };
+        self.values = [const { None }; REGISTERS];
+        self.set(Register::RAX, value);
+    }
+
+    /// What the second operand is.
+    fn operand<M: Memory>(&self, reader: &Reader<M>, instruction: &Instruction) -> Option<Value> {
+        match instruction.op1_kind() {
+            OpKind::Register => self.get(instruction.op1_register()).cloned(),
+            OpKind::Memory => self.word(reader, instruction),
+            _ => instruction.try_immediate(1).ok().map(Value::Number),
+        }
+    }
+
+    /// The word that an instruction reads.
+    fn word<M: Memory>(&self, reader: &Reader<M>, instruction: &Instruction) -> Option<Value> {
+        let address = self.address(instruction)?;
+        match (instruction.segment_prefix(), address) {
+            // The first word at the thread pointer is the thread pointer.
+            (Register::FS, Value::Number(0)) => Some(Value::Steps(vec![Step::add_thread_pointer(0)])),
+            (Register::FS, Value::Number(offset)) => {
+                Some(Value::Steps(vec![Step::add_thread_pointer(offset), Step::load(0)]))
+            }
+            (Register::None, Value::Number(at)) => reader.u64(Avma(at)).ok().map(Value::Number),
+            (Register::None, Value::Steps(mut steps)) => {
+                let offset = steps.pop_if(|last| last.op == Step::ADD).map_or(0, |last| last.operand);
+                steps.push(Step::load(offset));
+                Some(Value::Steps(steps))
+            }
+            _ => None,
+        }
+    }
+
+    /// What an instruction's memory operand says, without the segment.
+    fn address(&self, instruction: &Instruction) -> Option<Value> {
+        if instruction.memory_index() != Register::None {
+            return None;
+        }
+        let displacement = Value::Number(instruction.memory_displacement64());
+        match instruction.memory_base() {
+            Register::None | Register::RIP => Some(displacement),
+            base => sum(self.get(base).cloned()?, displacement),
+        }
+    }
+}
+
+fn sum(one: Value, other: Value) -> Option<Value> {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => Some(Value::Number(one.wrapping_add(other))),
+        (Value::Steps(mut steps), Value::Number(number)) | (Value::Number(number), Value::Steps(mut steps)) => {
+            match steps.last_mut() {
+                Some(last) if last.op != Step::LOAD => last.operand = last.operand.wrapping_add(number),
+                _ => steps.push(Step::add(number)),
+            }
+            Some(Value::Steps(steps))
+        }
+        (Value::Steps(_), Value::Steps(_)) => None,
+    }
+}
+
+fn place_of(register: Register) -> Option<usize> {
+    register.is_gpr64().then(|| register.number())
+}

@@ -132,3 +132,75 @@ impl<M: Memory> Table<'_, M> {
         Ok(if number & 1 == 1 { -size } else { size })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::Budget;
+
+    struct Bytes(Vec<u8>);
+
+    impl Memory for Bytes {
+        fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+            let from = address.0.checked_sub(0x1000).and_then(|from| usize::try_from(from).ok());
+            let part = from.and_then(|from| self.0.get(from..)).ok_or(io::ErrorKind::NotFound)?;
+            let count = part.len().min(into.len());
+            into[..count].copy_from_slice(&part[..count]);
+            Ok(count)
+        }
+    }
+
+    fn line(table: &[u8], first: u32, unit: u64) -> Result<u32, Unknown> {
+        let reader = Reader::new(Bytes(table.to_vec()), Budget { pages: 9, steps: 1000 });
+        let left = table.len() as u64;
+        Table { reader: &reader, at: 0x1000, left, part: Vec::new(), within: 0 }.line(first, unit)
+    }
+
+    #[test]
+    fn each_form_of_an_entry_is_read() {
+        let table = [
+            0x80 | 3 << 3 | 1,
+            0x12, // two instructions on the first line
+            0x80 | 11 << 3,
+            1,
+            2, // one on the next
+            0x80 | 12 << 3 | 7,
+            1,
+            2,              // eight, two lines on
+            0x80 | 15 << 3, // one that has no line
+            0x80 | 13 << 3,
+            64 | 8,
+            40, // 1284 lines on
+            0x80 | 14 << 3,
+            7,
+            64 | 1,
+            1,
+            2,
+            3, // three lines back, with the line of the end and columns
+            0x80,
+            0, // the same line
+        ];
+        let lines: Vec<u32> = (0..15).map(|unit| line(&table, 10, unit).unwrap()).collect();
+        assert_eq!(lines, [10, 10, 11, 13, 13, 13, 13, 13, 13, 13, 13, 0, 1297, 1294, 1294]);
+        assert_eq!(line(&table, 10, 15), Ok(0), "behind the table");
+        assert_eq!(line(&table[..table.len() - 1], 10, 14), Err(Unknown::No("whole table of lines")));
+    }
+
+    #[test]
+    fn a_table_is_read_in_parts_and_paid_for() {
+        let table = [0x80 | 11 << 3, 1, 2].repeat(5000);
+        assert_eq!(line(&table, 1, 4999), Ok(5001));
+        assert_eq!(line(&table[..15], 1, 4), Ok(6));
+        assert_eq!(line(&table.repeat(10), 1, 49_999), Err(Unknown::Read(ReadError::OverBudget)));
+    }
+
+    #[test]
+    fn numbers_that_nobody_writes_do_no_harm() {
+        let endless = [&[0x80 | 13 << 3][..], &[0x7f; 500]].concat();
+        assert_eq!(line(&endless, 1, 0), Err(Unknown::No("whole table of lines")));
+        let large = [&[0x80 | 13 << 3][..], &[0x7f; 30], &[0]].concat();
+        assert_eq!(line(&large, 1, 0), Ok(0), "no line");
+    }
+}

@@ -1,1 +1,304 @@
+//! What was recorded of real processes: `recorded/cpython/stacks.py` under four builds, by `recorded/cpython/record.sh`.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jitprof_common::listed::{ListEnd, ListSpec, Step};
+use proptest::prelude::*;
+
+use super::layout::{SIZE, TYPE};
+use super::*;
+use crate::recorded::{Counting, Recorded};
+use crate::{Budget, Symbols, Walked, walk};
+
+const BUDGET: Budget = Budget { pages: 1 << 12, steps: 1 << 18 };
+const BUILDS: [&str; 4] = ["debian-3.11", "pyenv-3.11", "pyenv-3.12", "pyenv-3.13"];
+
+struct Thread {
+    pointer: u64,
+    /// What the program says of its stack, innermost first: name, file and line.
+    said: Vec<String>,
+}
+
+struct Recording {
+    memory: Recorded,
+    threads: Vec<Thread>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded/cpython")
+}
+
+fn recording(name: &str) -> Recording {
+    let path = folder().join(format!("{name}.mem"));
+    let memory = Recorded::read(fs::File::open(&path).unwrap()).unwrap();
+    let said = fs::read_to_string(path.with_extension("said")).unwrap();
+    let stack = |tid: &str| {
+        let lines = said.lines().skip_while(|line| line.strip_prefix("thread ") != Some(tid)).skip(1);
+        lines.take_while(|line| !line.starts_with("thread ")).map(str::to_owned).collect()
+    };
+    let threads = fs::read_to_string(path.with_extension("mem.threads")).unwrap();
+    let thread = |line: &str| {
+        let (tid, pointer) = line.split_once(' ').unwrap();
+        Thread { pointer: u64::from_str_radix(pointer, 16).unwrap(), said: stack(tid) }
+    };
+    Recording { memory, threads: threads.lines().map(thread).collect() }
+}
+
+fn layout(memory: &Recorded) -> Layout {
+    Layout::read(memory, Some(memory), &Reader::new(memory, BUDGET)).unwrap()
+}
+
+/// The uppermost byte.
+fn mark(record: [u64; 2]) -> u8 {
+    record[1].to_be_bytes()[0]
+}
+
+/// The functions of a thread, as the program says them, and how many entries there are.
+fn stack(recording: &Recording, functions: &mut Functions, pointer: u64) -> (Vec<String>, usize) {
+    let reader = Reader::new(&recording.memory, BUDGET);
+    let entry = functions.layout().entry();
+    let walked = walk(functions.layout().walk(), pointer, &reader);
+    assert_eq!(walked.end, ListEnd::Last);
+    let is_entry = |record: &&[u64; 2]| mark(**record) >= entry.least;
+    let of_functions = walked.records.iter().filter(|record| entry.is_frame || !is_entry(record));
+    let line = |[code, instruction]: &[u64; 2]| {
+        let Described { function: Function { name, file, .. }, line } =
+            functions.describe(&reader, *code, *instruction).unwrap();
+        format!("{name}\t{file}\t{line}")
+    };
+    (of_functions.map(line).collect(), walked.records.iter().filter(is_entry).count())
+}
+
+#[test]
+fn the_functions_of_a_stack_are_those_that_the_program_says() {
+    // The entries were counted as native frames of the interpreter's, with a debugger.
+    for (name, entries) in BUILDS.into_iter().zip([[8, 6], [8, 6], [7, 4], [7, 4]]) {
+        let recording = recording(name);
+        let mut functions = Functions::new(layout(&recording.memory));
+        for (thread, entries) in recording.threads.iter().zip(entries) {
+            assert!(thread.said.len() > 10, "{name}");
+            let expected = (thread.said.clone(), entries);
+            assert_eq!(stack(&recording, &mut functions, thread.pointer), expected, "{name}");
+            let remembered = functions.bytes();
+            assert_eq!(stack(&recording, &mut functions, thread.pointer), expected, "{name}: what is remembered");
+            assert_eq!(functions.bytes(), remembered);
+        }
+        functions.clear();
+        assert_eq!(functions.bytes(), size_of::<Functions>());
+    }
+}
+
+#[test]
+fn a_function_begins_on_its_first_line() {
+    for name in BUILDS {
+        let recording = recording(name);
+        let mut functions = Functions::new(layout(&recording.memory));
+        let reader = Reader::new(&recording.memory, BUDGET);
+        let [code, instruction] = walk(functions.layout().walk(), recording.threads[0].pointer, &reader).records[0];
+        let function = functions.describe(&reader, code, instruction).unwrap().function;
+        assert_eq!((&*function.name, function.first_line), ("pause", 23), "{name}");
+        // Before it has begun, the frame has what stands before the first instruction.
+        let start = code + functions.layout().code.instructions;
+        assert_eq!(functions.describe(&reader, code, start - 2), Ok(Described { function, line: 23 }));
+        // What is above the instruction is said of the entry.
+        assert_eq!(functions.describe(&reader, code, start | 3 << 56).unwrap().line, 23);
+        let outside = [start - 4, start + 1, start + 2000, 0, u64::MAX];
+        for instruction in outside {
+            let unknown = Err(Unknown::No("instruction of the code object"));
+            assert_eq!(functions.describe(&reader, code, instruction), unknown, "{name}");
+        }
+    }
+}
+
+/// The innermost frame of the first thread, before and after a change of memory.
+fn change(
+    name: &str,
+    change: impl Fn(&Layout, &mut Recorded, u64),
+) -> (Result<Described, Unknown>, Result<Described, Unknown>) {
+    let mut recording = recording(name);
+    let mut functions = Functions::new(layout(&recording.memory));
+    let walked = |memory: &Recorded, spec: &ListSpec| {
+        walk(spec, recording.threads[0].pointer, &Reader::new(memory, BUDGET)).records[0]
+    };
+    let [code, instruction] = walked(&recording.memory, functions.layout().walk());
+    let before = functions.describe(&Reader::new(&recording.memory, BUDGET), code, instruction);
+    change(&functions.layout, &mut recording.memory, code);
+    (before, functions.describe(&Reader::new(&recording.memory, BUDGET), code, instruction))
+}
+
+fn word(memory: &Recorded, at: u64) -> u64 {
+    Reader::new(memory, BUDGET).u64(Avma(at)).unwrap()
+}
+
+#[test]
+fn what_was_freed_is_not_named() {
+    for name in BUILDS {
+        let (before, after) = change(name, |_, memory, code| memory.overwrite(Avma(code + TYPE), &[0; 8]));
+        assert!(before.is_ok(), "{name}");
+        assert_eq!(after, Err(Unknown::No("code object")));
+        let (_, after) = change(name, |layout, memory, code| {
+            let name = word(memory, code + layout.code.name);
+            memory.overwrite(Avma(name + TYPE), &[0; 8]);
+        });
+        assert_eq!(after, Err(Unknown::No("function's name")));
+        let (_, after) = change(name, |layout, memory, code| {
+            let name = word(memory, code + layout.code.file);
+            memory.overwrite(Avma(name + SIZE), &1025_u64.to_le_bytes());
+        });
+        assert_eq!(after, Err(Unknown::TooLarge("function's file")));
+        let (_, after) = change(name, |layout, memory, code| {
+            let table = word(memory, code + layout.code.lines);
+            memory.overwrite(Avma(table + SIZE), &u64::MAX.to_le_bytes());
+        });
+        assert_eq!(after, Err(Unknown::TooLarge("table of lines")));
+    }
+}
+
+#[test]
+fn a_name_that_is_remembered_is_not_given_to_what_has_taken_its_place() {
+    for name in BUILDS {
+        let (before, after) = change(name, |layout, memory, code| {
+            let name = word(memory, code + layout.code.name);
+            memory.overwrite(Avma(name + layout.strings.ascii), b"dwell");
+            // A string of the same length at the same place: the hash is its own.
+            memory.overwrite(Avma(name + 24), &77_u64.to_le_bytes());
+        });
+        assert_eq!((&*before.unwrap().function.name, &*after.unwrap().function.name), ("pause", "dwell"), "{name}");
+    }
+}
+
+#[test]
+fn what_the_build_lacks_is_told() {
+    /// Symbols without some.
+    struct Without<'a>(&'a Recorded, &'static [&'static str]);
+
+    impl Symbols for Without<'_> {
+        fn address_of(&self, name: &str) -> Option<Avma> {
+            self.0.address_of(name).filter(|_| !self.1.contains(&name))
+        }
+    }
+
+    let Recording { memory, .. } = recording("pyenv-3.13");
+    let read = |without| {
+        let symbols = Without(&memory, without);
+        Layout::read(&symbols, Some(&symbols), &Reader::new(&memory, BUDGET))
+    };
+    let version = Version { major: 3, minor: 13, micro: 0 };
+    assert_eq!(read(&["Py_Version"]), Err(LayoutError::NoVersion));
+    let missing = |what| Err(LayoutError::Missing { version, what });
+    assert_eq!(read(&["PyCode_Type"]), missing("PyCode_Type"));
+    assert_eq!(read(&["_PyRuntime"]).unwrap_err().to_string(), "CPython 3.13.0 does not say _PyRuntime");
+    // One way to the thread's state is enough.
+    let bases = |without| read(without).unwrap().walk().bases.map(|[first, ..]| first.operand);
+    let [of_module, of_key] = bases(&[]);
+    assert_eq!(of_module, 8);
+    assert_eq!(bases(&["_PyThreadState_GetCurrent"]), [of_key, 0]);
+    assert_eq!(bases(&["_thread_db_pthread_specific"]), [8, 0]);
+    let neither = &["_PyThreadState_GetCurrent", "_thread_db_pthread_specific"];
+    assert_eq!(read(neither), missing("_PyThreadState_GetCurrent"));
+}
+
+#[test]
+fn versions_and_builds_that_are_not_known_are_told() {
+    let read = |build, at: u64, with: &[u8]| {
+        let Recording { mut memory, .. } = recording(build);
+        let runtime = memory.address_of("_PyRuntime").unwrap();
+        memory.overwrite(Avma(runtime.0 + at), with);
+        Layout::read(&memory, Some(&memory), &Reader::new(&memory, BUDGET)).unwrap_err()
+    };
+    let version = Version { major: 3, minor: 13, micro: 0 };
+    assert_eq!(read("pyenv-3.13", 16, &[1]), LayoutError::FreeThreaded(version));
+    assert_eq!(read("pyenv-3.13", 0, b"y"), LayoutError::Implausible { version, what: "_PyRuntime" });
+    let version = Version { major: 3, minor: 12, micro: 1 };
+    // There is no interpreter yet.
+    assert_eq!(read("pyenv-3.12", 40, &[0; 8]), LayoutError::NotStarted(version));
+    let Recording { mut memory, .. } = recording("pyenv-3.12");
+    let at = memory.address_of("Py_Version").unwrap();
+    memory.overwrite(at, &0x0310_00f0_u32.to_le_bytes());
+    let unknown = Layout::read(&memory, Some(&memory), &Reader::new(&memory, BUDGET)).unwrap_err();
+    assert_eq!(unknown.to_string(), "the frames of CPython 3.16.0 are not known");
+}
+
+#[test]
+fn a_list_that_is_a_circle_ends() {
+    let mut recording = recording("pyenv-3.13");
+    let layout = layout(&recording.memory);
+    let first = |memory: &Recorded| {
+        let reader = Reader::new(memory, BUDGET);
+        let steps = layout.walk().bases.into_iter().find(|steps| {
+            let way = ListSpec { bases: [*steps, [Step::default(); 8]], ..*layout.walk() };
+            walk(&way, recording.threads[0].pointer, &reader).base.is_some()
+        });
+        let mut value = 0_u64;
+        for step in steps.unwrap().into_iter().filter(|step| step.op != 0) {
+            let sum = value.wrapping_add(step.operand);
+            value = match step.op {
+                Step::ADD_THREAD_POINTER => sum + recording.threads[0].pointer,
+                Step::LOAD => reader.u64(Avma(sum)).unwrap(),
+                _ => sum,
+            };
+        }
+        value
+    };
+    let first = first(&recording.memory);
+    let previous = u64::from(layout.walk().next);
+    recording.memory.overwrite(Avma(first + previous), &first.to_le_bytes());
+    let walked = walk(layout.walk(), recording.threads[0].pointer, &Reader::new(&recording.memory, BUDGET));
+    assert_eq!((walked.end, walked.records.len()), (ListEnd::TooLong, 1024));
+    recording.memory.overwrite(Avma(first + previous), &8_u64.to_le_bytes());
+    let walked = walk(layout.walk(), recording.threads[0].pointer, &Reader::new(&recording.memory, BUDGET));
+    assert_eq!((walked.end, walked.records.len()), (ListEnd::Unreadable, 1));
+    let walked = walk(layout.walk(), 0x1000, &Reader::new(&recording.memory, BUDGET));
+    assert_eq!(walked, Walked { records: Vec::new(), end: ListEnd::Empty, base: None });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever stands in memory, a reading ends, within its budget.
+    #[test]
+    fn hostile_memory_costs_a_bounded_reading(
+        build in 0..BUILDS.len(),
+        places in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..512, any::<u64>(), 0..5_u8), 1..2000),
+        asked in any::<(u64, u64)>(),
+        budget in prop_oneof![Just(BUDGET), (1..200_u32, 1..20_000_u64).prop_map(|(pages, steps)| Budget { pages, steps })],
+    ) {
+        let mut recording = recording(BUILDS[build]);
+        let honest = layout(&recording.memory);
+        let pages: Vec<Avma> = recording.memory.page_addresses().collect();
+        for (page, word_of_page, value, how) in places {
+            let at = Avma(page.get(&pages).0 + word_of_page * 8);
+            let with = match how {
+                0 => value,
+                // An object of some other place.
+                1 => page.get(&pages).0 ^ (value & 0xff8),
+                // A pointer to itself.
+                2 => at.0,
+                // A length.
+                3 => value & 0xfffff,
+                _ => word(&recording.memory, at.0) ^ 1 << (value % 64),
+            };
+            recording.memory.overwrite(at, &with.to_le_bytes());
+        }
+        let counting = Counting::new(&recording.memory);
+        let lying = Layout::read(&recording.memory, Some(&recording.memory), &Reader::new(&counting, budget));
+        prop_assert!(counting.bytes() <= u64::from(budget.pages) * 4096);
+        for layout in [Some(honest), lying.ok()].into_iter().flatten() {
+            let counting = Counting::new(&recording.memory);
+            let reader = Reader::new(&counting, budget);
+            let mut functions = Functions::new(layout);
+            for thread in &recording.threads {
+                let walked = walk(functions.layout().walk(), thread.pointer, &reader);
+                prop_assert!(walked.records.len() <= 1024);
+                for [code, instruction] in walked.records.into_iter().chain([[asked.0, asked.1]]) {
+                    let described = functions.describe(&reader, code, instruction);
+                    let text = described.map_or(0, |is| is.function.name.len() + is.function.file.len());
+                    prop_assert!(text <= 2 * 4 * 1024);
+                }
+            }
+            prop_assert!(counting.bytes() <= u64::from(budget.pages) * 4096);
+            prop_assert!(functions.bytes() <= 17 << 20);
+        }
+    }
+}

@@ -260,3 +260,94 @@ fn sum(one: Value, other: Value) -> Option<Value> {
 fn place_of(register: Register) -> Option<usize> {
     register.is_gpr64().then(|| register.number())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::Budget;
+
+    /// Where the function is, and where behind it the numbers are that the loader has written: 7 and -8.
+    const FUNCTION: u64 = 0x1000;
+    const NUMBERS: u8 = 0x80;
+
+    struct Bytes(Vec<u8>);
+
+    impl Memory for Bytes {
+        fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+            let from = address.0.checked_sub(FUNCTION).and_then(|from| usize::try_from(from).ok());
+            let part = from.and_then(|from| self.0.get(from..)).ok_or(io::ErrorKind::NotFound)?;
+            let count = part.len().min(into.len());
+            into[..count].copy_from_slice(&part[..count]);
+            Ok(count)
+        }
+    }
+
+    fn variable(code: &[u8]) -> Option<Vec<Step>> {
+        let mut bytes = code.to_vec();
+        bytes.resize(NUMBERS.into(), 0xcc);
+        bytes.extend(7_u64.to_le_bytes());
+        bytes.extend((-8_i64).to_le_bytes());
+        variable_of(&Reader::new(Bytes(bytes), Budget { pages: 9, steps: 100 }), Avma(FUNCTION))
+    }
+
+    const ENDBR: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    const RET: &[u8] = &[0xc3];
+
+    #[test]
+    fn a_programs_variable_is_found_by_its_number() {
+        let expected = Some(vec![Step::add_thread_pointer(8_u64.wrapping_neg()), Step::load(0)]);
+        // mov rax, fs:[-8]
+        let absolute = [0x64, 0x48, 0x8b, 0x04, 0x25, 0xf8, 0xff, 0xff, 0xff];
+        assert_eq!(variable(&[&absolute, RET].concat()), expected);
+        assert_eq!(variable(&[ENDBR, &[0x55, 0x48, 0x89, 0xe5], &absolute, &[0x5d], RET].concat()), expected);
+        // mov rax, -8; mov rax, fs:[rax]
+        let number = [0x48, 0xc7, 0xc0, 0xf8, 0xff, 0xff, 0xff, 0x64, 0x48, 0x8b, 0x00];
+        assert_eq!(variable(&[&number, RET].concat()), expected);
+        // What linkers make of a library's way: mov rax, fs:[0]; lea rax, [rax - 8]; mov rax, [rax]
+        let pointer = [0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0];
+        let relaxed = [&pointer[..], &[0x48, 0x8d, 0x80, 0xf8, 0xff, 0xff, 0xff, 0x48, 0x8b, 0x00], RET];
+        assert_eq!(variable(&relaxed.concat()), expected);
+        // The loader's number: mov rax, [rip + x]; mov rax, fs:[rax]
+        let loaders = [0x48, 0x8b, 0x05, NUMBERS + 8 - 7, 0, 0, 0, 0x64, 0x48, 0x8b, 0x00];
+        assert_eq!(variable(&[&loaders, RET].concat()), expected);
+        // mov rax, fs:[0]; add rax, [rip + x]; mov rax, [rax]
+        let added = [&pointer[..], &[0x48, 0x03, 0x05, NUMBERS + 8 - 16, 0, 0, 0, 0x48, 0x8b, 0x00], RET];
+        assert_eq!(variable(&added.concat()), expected);
+    }
+
+    #[test]
+    fn a_librarys_variable_is_found_in_its_block() {
+        // sub rsp, 8; lea rdi, [rip + x]; call; mov rax, [rax]; add rsp, 8
+        let code = |before: &[u8]| {
+            let at = NUMBERS - 12 - u8::try_from(before.len()).unwrap();
+            [
+                before,
+                &[0x48, 0x83, 0xec, 0x08, 0x66, 0x48, 0x8d, 0x3d, at, 0, 0, 0],
+                &[0x66, 0x66, 0x48, 0xe8, 0, 1, 0, 0, 0x48, 0x8b, 0x00, 0x48, 0x83, 0xc4, 0x08, 0xc3],
+            ]
+            .concat()
+        };
+        let block = [Step::add_thread_pointer(8), Step::load(0), Step::load(7 * 16)];
+        let expected = Some([&block[..], &[Step::load(8_u64.wrapping_neg())]].concat());
+        assert_eq!(variable(&code(&[])), expected);
+        assert_eq!(variable(&code(ENDBR)), expected);
+    }
+
+    #[test]
+    fn what_returns_no_such_variable_is_none() {
+        // xor eax, eax; a number; a jump; the address of the variable; half of it; no end.
+        let codes: [&[u8]; 6] = [
+            &[0x31, 0xc0, 0xc3],
+            &[0x48, 0xc7, 0xc0, 1, 0, 0, 0, 0xc3],
+            &[0xe9, 0, 0, 0, 0, 0xc3],
+            &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, 0x48, 0x83, 0xc0, 0x08, 0xc3],
+            &[0x64, 0x8b, 0x04, 0x25, 0xf8, 0xff, 0xff, 0xff, 0xc3],
+            &[0x90; 0x80],
+        ];
+        for code in codes {
+            assert_eq!(variable(code), None, "{code:x?}");
+        }
+    }
+}

@@ -8,7 +8,7 @@ use jitprof_common::machine::Machine;
 
 use super::augmentation::without_unknown_letters;
 use super::builder::RowTableBuilder;
-use super::eh_frame::compile;
+use super::eh_frame::{Compiler, compile};
 use super::linkage::add_linkage_tables;
 use super::machine::vendor;
 use super::rows::RowTable;
@@ -73,6 +73,27 @@ pub fn rows_of_elf(file: &File) -> Result<ElfRows, RowsError> {
 /// As [`rows_of_elf`].
 pub fn rows_of_elf_bytes(image: &[u8]) -> Result<ElfRows, RowsError> {
     rows_of_source(&Source::Bytes(image))
+}
+
+/// Where the functions of an ELF program or library are, or the parts that compilers have split them into, as its
+/// `.eh_frame` has them: ascending, those of its first `most` entries. Of what cannot be read there are none.
+pub fn functions_of_elf(source: &Source<'_>, most: usize) -> Vec<Range<u64>> {
+    let Ok(layout) = Layout::read(source) else { return Vec::new() };
+    let Some(machine) = Machine::of_elf(layout.machine.into()) else { return Vec::new() };
+    let Some((address, bytes, _)) = eh_frame(source, &layout, &mut RowStats::default()) else { return Vec::new() };
+    let bases = bases(&layout).set_eh_frame(address);
+    let bytes = without_unknown_letters(&bytes, machine);
+    let mut section = gimli::EhFrame::new(&bytes, LittleEndian);
+    section.set_vendor(vendor(machine));
+    let mut compiler = Compiler::new(section, &bases, machine, 0);
+    let entries = compiler.functions(most);
+    let function = |at| {
+        let (_, entry) = compiler.parse(at)?;
+        Some(entry.initial_address()..entry.initial_address().saturating_add(entry.len()))
+    };
+    let mut functions: Vec<Range<u64>> = entries.filter_map(function).filter(|function| !function.is_empty()).collect();
+    functions.sort_unstable_by_key(|function| function.start);
+    functions
 }
 
 /// Rows from the code bytes of an image's exported functions: AArch64's vDSO has no call frame information, and its

@@ -12,6 +12,7 @@
 //! | | |
 //! |---|---|
 //! | [`rows_of_elf`], [`rows_of_elf_bytes`] | a file, an image in memory |
+//! | [`functions_of_elf`] | where the functions of a file are |
 //! | [`rows_of_jit`] | a function with the EH frame that a runtime has recorded |
 //! | [`rows_of_code`], [`rows_of_called_code`], [`rows_of_sized_code`] | a function by its bytes |
 //! | [`RowTable`], [`RowTableBuilder`] | the result, and how pieces of code become one |
@@ -54,7 +55,7 @@ mod tests;
 
 pub use builder::RowTableBuilder;
 pub use coverage::{Coverage, KindCount, Stretch, kind_name};
-pub use file::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
+pub use file::{ElfRows, RowsError, functions_of_elf, rows_of_elf, rows_of_elf_bytes};
 pub use jit::{RecordedFrames, rows_of_jit};
 pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};

@@ -2,11 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use jitprof_common::units::{Avma, Pid};
 use jitprof_runtimes::Symbols;
 use jitprof_unwind::elf::{Layout, SHT_DYNSYM, SHT_SYMTAB, Source, svma_of_mapping};
+use jitprof_unwind::functions_of_elf;
 
 use crate::process::apart::Waits;
 use crate::process::open::{FileIdentity, MapPlace, open_mapping};
@@ -28,7 +31,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// Files whose symbols are remembered.
 const MAX_FILES: usize = 4096;
 /// How the names of the symbols begin that readers ask for.
-const WANTED: [&[u8]; 8] = [
+const WANTED: [&[u8]; 10] = [
     b"gHotSpotVM",
     b"__jit_debug_descriptor\0",
     b"v8dbg_",
@@ -37,7 +40,32 @@ const WANTED: [&[u8]; 8] = [
     b"_ZN2v88internal11interpreter9Bytecodes14kBytecodeSizesE\0",
     b"Builtins_InterpreterEntryTrampoline",
     b"Builtins_WideHandler\0",
+    b"_PyRuntime\0",
+    b"_thread_db_pthread_specific\0",
 ];
+/// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
+/// CPython has some of these names.
+const WANTED_BESIDES: [&[u8]; 7] = [
+    b"Py_Version\0",
+    b"PyCode_Type\0",
+    b"PyUnicode_Type\0",
+    b"PyBytes_Type\0",
+    b"_PyThreadState_GetCurrent\0",
+    b"PyGILState_GetThisThreadState\0",
+    b"_PyEval_EvalFrameDefault\0",
+];
+/// The functions whose parts are looked for: CPython's loop over instructions.
+const SPLIT: [&str; 1] = [EVALUATION_LOOP];
+/// The function in which CPython runs instructions.
+pub(super) const EVALUATION_LOOP: &str = "_PyEval_EvalFrameDefault";
+/// Parts that a function may have been split into.
+const MAX_PARTS: usize = 8;
+/// Bytes of one that are looked at; CPython's has 90,000.
+const MAX_PART_BYTES: u64 = 1 << 20;
+/// Functions of one file that are looked at; CPython has 10,000, with what it is linked with.
+const MAX_FUNCTIONS: usize = 1 << 19;
+/// `e_machine` of the only machine whose jumps are followed.
+const X86_64: u16 = 62;
 
 /// How the names begin of what V8 says for debuggers.
 const OF_V8: &str = "v8dbg_";
@@ -46,9 +74,18 @@ const OF_V8: &str = "v8dbg_";
 #[derive(Debug, Default)]
 struct FileSymbols {
     code: Vec<jitprof_unwind::elf::Segment>,
-    symbols: HashMap<String, u64>,
+    symbols: HashMap<String, Symbol>,
+    /// The functions among them that are looked for in parts.
+    parts: HashMap<&'static str, Vec<Range<u64>>>,
     /// Bytes that were read for them.
     read: u64,
+}
+
+/// Where a symbol is, by the file's own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Symbol {
+    svma: u64,
+    size: u64,
 }
 
 /// The symbols of files that were looked at before.
@@ -71,7 +108,17 @@ pub(super) struct Modules {
 
 impl Symbols for Module {
     fn address_of(&self, name: &str) -> Option<Avma> {
-        self.file.symbols.get(name).map(|svma| Avma(svma.wrapping_add(self.bias)))
+        self.file.symbols.get(name).map(|symbol| Avma(symbol.svma.wrapping_add(self.bias)))
+    }
+}
+
+impl Module {
+    /// Where the code of a function is: as far as its symbol says, and where the compiler has put the rest of it. First
+    /// byte, and length. Of functions that nobody wants in parts there are none.
+    pub(super) fn parts_of(&self, name: &str) -> Vec<(Avma, u64)> {
+        let parts = self.file.parts.get(name).map_or(&[][..], Vec::as_slice);
+        let placed = |part: &Range<u64>| (Avma(part.start.wrapping_add(self.bias)), part.end - part.start);
+        parts.iter().map(placed).collect()
     }
 }
 
@@ -150,25 +197,82 @@ impl FileSymbols {
                 found.symbols.extend(wanted(&table, &names));
             }
         }
+        for name in SPLIT {
+            if let Some(symbol) = found.symbols.get(name) {
+                found.parts.insert(name, parts(source, &layout, *symbol));
+            }
+        }
         found
     }
 }
 
 /// Of `{name u32, info u8, other u8, section u16, value u64, size u64}` those whose names are wanted.
-fn wanted(table: &[u8], names: &[u8]) -> HashMap<String, u64> {
+fn wanted(table: &[u8], names: &[u8]) -> HashMap<String, Symbol> {
     let symbols = table.chunks_exact(SYMBOL_BYTES).filter_map(|symbol| {
         let (name, rest) = symbol.split_first_chunk::<4>()?;
         let name = names.get(u32::from_le_bytes(*name) as usize..)?;
-        if !WANTED.iter().any(|wanted| name.starts_with(wanted)) {
+        if !WANTED.iter().chain(&WANTED_BESIDES).any(|wanted| name.starts_with(wanted)) {
             return None;
         }
         let (section, value) = (rest.get(2..4)?, rest.get(4..)?.first_chunk::<8>()?);
+        let symbol = Symbol {
+            svma: u64::from_le_bytes(*value),
+            size: rest.get(12..)?.first_chunk().copied().map(u64::from_le_bytes)?,
+        };
         let length = name.iter().take(MAX_NAME_BYTES).position(|byte| *byte == 0)?;
         let name = String::from_utf8(name[..length].to_vec()).ok()?;
         // Undefined ones are another module's.
-        (section != [0, 0]).then_some((name, u64::from_le_bytes(*value)))
+        (section != [0, 0]).then_some((name, symbol))
     });
     symbols.take(MAX_SYMBOLS).collect()
+}
+
+/// The parts of a function. A compiler that knows which instructions are run keeps the others elsewhere, and the symbol is
+/// of one part only: the others are where jumps lead that leave it. A jump to where a function begins is a call that does
+/// not return.
+fn parts(source: &Source<'_>, layout: &Layout, symbol: Symbol) -> Vec<Range<u64>> {
+    let mut parts = vec![symbol.svma..symbol.svma.saturating_add(symbol.size)];
+    if layout.machine != X86_64 {
+        return parts;
+    }
+    let functions = functions_of_elf(source, MAX_FUNCTIONS);
+    // What leads to other modules is one to the tables.
+    let linkage = layout.sections.iter().filter(|section| section.name.starts_with(".plt"));
+    let linkage: Vec<_> = linkage.map(|section| section.svma..section.svma.saturating_add(section.size)).collect();
+    let mut looked_at = 0;
+    while let Some(part) = parts.get(looked_at).cloned() {
+        looked_at += 1;
+        for target in jumps_out_of(source, layout, &part) {
+            let before = functions.partition_point(|function| function.start < target);
+            let around = before.checked_sub(1).and_then(|at| functions.get(at));
+            let Some(around) = around.filter(|around| target < around.end) else { continue };
+            let is_known = parts.iter().chain(&linkage).any(|part| part.contains(&target));
+            if !is_known && parts.len() < MAX_PARTS {
+                parts.push(around.clone());
+            }
+        }
+    }
+    parts
+}
+
+/// Where the jumps lead that leave a part of the code.
+fn jumps_out_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>) -> Vec<u64> {
+    let length = (part.end - part.start).min(MAX_PART_BYTES);
+    let code = layout.loaded_from(part.start).and_then(|(at, available)| source.read(at, length.min(available)).ok());
+    let code = code.unwrap_or_default();
+    let mut decoder = Decoder::with_ip(64, &code, part.start, DecoderOptions::NONE);
+    let (mut instruction, mut targets) = (Instruction::default(), Vec::new());
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        let is_jump =
+            matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
+        if is_jump && !part.contains(&instruction.near_branch_target()) {
+            targets.push(instruction.near_branch_target());
+        }
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    targets
 }
 
 #[cfg(test)]
@@ -176,7 +280,13 @@ mod tests {
     use super::*;
 
     fn symbol(name: u32, section: u16, value: u64) -> Vec<u8> {
-        let parts = [&name.to_le_bytes()[..], &[0x11, 0], &section.to_le_bytes(), &value.to_le_bytes(), &[0; 8]];
+        let parts = [
+            &name.to_le_bytes()[..],
+            &[0x11, 0],
+            &section.to_le_bytes(),
+            &value.to_le_bytes(),
+            &0x20_u64.to_le_bytes(),
+        ];
         parts.concat()
     }
 
@@ -197,7 +307,54 @@ mod tests {
         ];
         let found = wanted(&symbols.concat(), names);
         let expected = [("gHotSpotVMStructs", 0x1000), ("__jit_debug_descriptor", 0x3000)];
-        assert_eq!(found, expected.map(|(name, address)| (name.to_owned(), address)).into());
+        assert_eq!(found, expected.map(|(name, svma)| (name.to_owned(), Symbol { svma, size: 0x20 })).into());
+    }
+
+    /// A library of a program in C, without its symbols.
+    fn library(text: &str, options: &[&str]) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, path) = (directory.path().join("runtime.c"), directory.path().join("libruntime.so"));
+        std::fs::write(&source, text).unwrap();
+        let mut command = std::process::Command::new("cc");
+        command.args(["-shared", "-nostdlib", "-fPIC", "-s"]).args(options).arg("-o").arg(&path).arg(&source);
+        assert!(command.status().expect("rustc links this test with cc, so it can be run").success());
+        std::fs::read(&path).unwrap()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_rest_of_a_split_function_is_found_by_its_jumps() {
+        let text = "int _PyRuntime; void out(int), other(int); __attribute__((cold)) void rare(int);
+            void _PyEval_EvalFrameDefault(int a, volatile int *b) {
+                for (int i = 0; i < a; i++) {
+                    if (b[0]) { do { rare(2); } while (b[1]); }
+                    if (b[2]) { do { rare(3); } while (b[3]); }
+                    b[4] += i;
+                }
+                if (b[5]) out(1);
+                else other(1);
+            }
+            __attribute__((noinline)) void other(int a) { out(a); out(a); }";
+        let read = |options: &[&str]| {
+            let image = library(text, &[&["-O2", "-fno-semantic-interposition"], options].concat());
+            FileSymbols::read(&Source::Bytes(&image))
+        };
+        let whole = read(&["-fno-reorder-blocks-and-partition"]);
+        let symbol = whole.symbols[EVALUATION_LOOP];
+        assert_eq!(whole.parts[EVALUATION_LOOP], [symbol.svma..symbol.svma + symbol.size]);
+        let split = read(&["-freorder-blocks-and-partition"]);
+        let symbol = split.symbols[EVALUATION_LOOP];
+        let [first, rest] = &split.parts[EVALUATION_LOOP][..] else { panic!("{:?}", split.parts) };
+        assert_eq!(*first, symbol.svma..symbol.svma + symbol.size);
+        assert!(rest.end <= first.start || first.end <= rest.start, "{rest:x?} {first:x?}");
+        assert!((20..200).contains(&(rest.end - rest.start)), "{rest:x?}");
+        let module = Module { file: Arc::new(split), bias: 0x1000 };
+        let placed = module.parts_of(EVALUATION_LOOP);
+        assert_eq!(placed[0], (Avma(symbol.svma + 0x1000), symbol.size));
+        assert_eq!((placed.len(), module.parts_of("other")), (2, Vec::new()));
+        // Without what says where functions are, the symbol's own.
+        let without = read(&["-freorder-blocks-and-partition", "-fno-asynchronous-unwind-tables"]);
+        assert_eq!(without.parts[EVALUATION_LOOP].len(), 1);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod frames;
 mod gdb_list;
 mod hotspot;
 mod modules;
+mod python;
 mod v8;
 
 use std::collections::HashMap;

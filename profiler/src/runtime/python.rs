@@ -1,0 +1,146 @@
+//! CPython's frames: how samples walk them, and which functions they are of.
+//!
+//! The frames are found in the list of each thread's, and not on its stack: see [`jitprof_runtimes::cpython`].
+
+use jitprof_common::listed::ListSpec;
+use jitprof_common::units::Avma;
+use jitprof_runtimes::cpython::{Described, EntryMark, Functions, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
+
+use super::RuntimeRead;
+use super::frames::{Answers, DescribedFrame, FrameAsk, WhyUnnamed};
+use super::modules::{EVALUATION_LOOP, Modules};
+
+/// The symbol by which the module is known.
+const RUNTIME: &str = "_PyRuntime";
+/// The symbol of the C library's that says where a thread's keys are.
+const KEYS: &str = "_thread_db_pthread_specific";
+
+/// A CPython whose layout is known.
+pub(super) struct Python {
+    functions: Functions,
+    loops: Vec<(Avma, u64)>,
+}
+
+impl Python {
+    /// Finds it among a process' modules. What is there and cannot be read is said instead.
+    pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
+        let with = |name| modules.iter().find(move |module| module.address_of(name).is_some());
+        let module = with(RUNTIME)?;
+        let error = match Layout::read(module, with(KEYS), reader) {
+            Ok(layout) => {
+                let loops = module.parts_of(EVALUATION_LOOP);
+                return Some(Ok(Self { functions: Functions::new(layout), loops }));
+            }
+            Err(LayoutError::NoVersion) => return None,
+            Err(error) => error,
+        };
+        let version = match &error {
+            // Its memory, not its version: it may be there the next time.
+            LayoutError::Read(_) | LayoutError::NotStarted(_) | LayoutError::NoVersion => None,
+            LayoutError::UnknownVersion(version)
+            | LayoutError::FreeThreaded(version)
+            | LayoutError::Missing { version, .. }
+            | LayoutError::Implausible { version, .. } => Some(name_of(*version)),
+        };
+        let incomplete = version.is_none();
+        let problem = (!incomplete).then(|| error.to_string());
+        Some(Err(RuntimeRead { runtime: version, problem, incomplete, anew: true, ..RuntimeRead::default() }))
+    }
+
+    /// As in `CPython 3.13.0`.
+    pub(super) fn name(&self) -> String {
+        name_of(self.functions.layout().version())
+    }
+
+    /// How the frames of a thread are walked.
+    pub(super) fn walk(&self) -> &ListSpec {
+        self.functions.layout().walk()
+    }
+
+    /// How it is known of a record that a loop over instructions has begun there.
+    pub(super) fn entry(&self) -> EntryMark {
+        self.functions.layout().entry()
+    }
+
+    /// The code of the loop over instructions, part by part: first byte, and length.
+    pub(super) fn loops(&self) -> Vec<(Avma, u64)> {
+        self.loops.clone()
+    }
+
+    /// Bytes that are kept, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        self.functions.bytes()
+    }
+
+    /// Drops what can be read again.
+    pub(super) fn clear(&mut self) {
+        self.functions.clear();
+    }
+
+    /// Says of each record which function it is of: its words are what the walk has kept.
+    pub(super) fn describe<M: Memory>(&mut self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
+        let mut answers = Answers::default();
+        for frame in frames {
+            let described = match frame.words[..] {
+                [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
+                [code, instruction, ..] => answer(self.functions.describe(reader, code, instruction), &mut answers),
+                _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
+            };
+            answers.frames.push(described);
+        }
+        answers
+    }
+}
+
+fn name_of(version: Version) -> String {
+    format!("CPython {version}")
+}
+
+fn answer(described: Result<Described, Unknown>, answers: &mut Answers) -> DescribedFrame {
+    match described {
+        Ok(Described { function, line }) => {
+            // As CPython's announcements have it.
+            let name = format!("py::{}:{}", function.name, function.file);
+            DescribedFrame::Functions(vec![answers.function(&name, (&function.file, line), false)])
+        }
+        Err(Unknown::Read(ReadError::OverBudget) | Unknown::TooLarge(_)) => {
+            DescribedFrame::Unnamed(WhyUnnamed::TooMuch)
+        }
+        Err(Unknown::Read(_)) => DescribedFrame::Unnamed(WhyUnnamed::Unreadable),
+        Err(Unknown::No(_)) => DescribedFrame::Unnamed(WhyUnnamed::Implausible),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_runtimes::cpython::Function;
+
+    use super::super::frames::DescribedFunction;
+    use super::*;
+
+    #[test]
+    fn a_function_is_named_as_its_announcement_names_it() {
+        let mut answers = Answers::default();
+        let function = Function { name: "Class.method".into(), file: "/srv/app.py".into(), first_line: 3 };
+        let described = [7, 0].map(|line| {
+            let described = Described { function: function.clone(), line };
+            answer(Ok(described), &mut answers)
+        });
+        answers.frames.extend(described);
+        let said = answers.finish(0);
+        assert_eq!(said.names, ["/srv/app.py", "py::Class.method:/srv/app.py"]);
+        let functions =
+            |line, file| DescribedFrame::Functions(vec![DescribedFunction { name: 1, file, line, inlined: false }]);
+        assert_eq!(said.frames, [functions(7, Some(0)), functions(0, None)]);
+    }
+
+    #[test]
+    fn why_a_frame_has_no_name_is_said() {
+        let why = |unknown| answer(Err(unknown), &mut Answers::default());
+        assert_eq!(why(Unknown::No("code object")), DescribedFrame::Unnamed(WhyUnnamed::Implausible));
+        assert_eq!(why(Unknown::TooLarge("function's name")), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
+        assert_eq!(why(Unknown::Read(ReadError::OverBudget)), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
+        assert_eq!(why(Unknown::Read(ReadError::Unreadable(8))), DescribedFrame::Unnamed(WhyUnnamed::Unreadable));
+    }
+}

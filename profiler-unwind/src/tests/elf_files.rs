@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use gimli::UnwindSection as _;
 
 use super::*;
-use crate::elf::ElfError;
-use crate::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
+use crate::elf::{ElfError, Source};
+use crate::{ElfRows, RowsError, functions_of_elf, rows_of_elf, rows_of_elf_bytes};
 
 /// The files whose code this process maps: this test, libc, ld.so and what else there is; and those named in
 /// `JITPROF_UNWIND_FILES`, separated by colons.
@@ -62,6 +62,29 @@ fn compare(image: &[u8], rows: &ElfRows, name: &str) -> u64 {
         }
     }
     compared
+}
+
+#[test]
+fn functions_of_real_files_are_those_that_gimli_finds() {
+    for path in files() {
+        let image = std::fs::read(&path).unwrap();
+        let Some((address, bytes)) = section(&image, ".eh_frame") else { continue };
+        let bases = BaseAddresses::default().set_eh_frame(address);
+        let eh = gimli::EhFrame::new(&bytes, LittleEndian);
+        let (mut expected, mut entries) = (Vec::new(), eh.entries(&bases));
+        while let Some(entry) = entries.next().unwrap() {
+            let gimli::CieOrFde::Fde(partial) = entry else { continue };
+            let fde = partial.parse(gimli::EhFrame::cie_from_offset).unwrap();
+            if fde.len() > 0 {
+                expected.push(fde.initial_address()..fde.initial_address() + fde.len());
+            }
+        }
+        expected.sort_by_key(|function| function.start);
+        assert_eq!(functions_of_elf(&Source::File(&File::open(&path).unwrap()), 1 << 20), expected, "{path:?}");
+        let some = functions_of_elf(&Source::Bytes(&image), 5);
+        assert!(some.len() <= 5 && some.iter().all(|function| expected.contains(function)), "{path:?}");
+    }
+    assert_eq!(functions_of_elf(&Source::Bytes(b"\x7fELF"), 9), []);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use jitprof_common::units::Avma;
 use super::layout::{LayoutError, Version};
 use crate::{Memory, Reader, Symbols};
 
+/// What glibc says for debuggers of where a thread has the values of its keys.
+const KEYS_OF_THREADS: &str = "_thread_db_pthread_specific";
 /// Interpreters that are looked at.
 const MAX_INTERPRETERS: usize = 16;
 /// Threads that are looked at.
@@ -49,7 +51,10 @@ pub(super) fn bases<S: Symbols, M: Memory>(
     (python, libc): (&S, Option<&S>),
     reader: &Reader<M>,
 ) -> Result<Vec<Vec<Step>>, LayoutError> {
-    let of_function = |name| python.address_of(name).and_then(|at| variable_of(reader, at));
+    let keys = libc.and_then(|libc| libc.address_of(KEYS_OF_THREADS));
+    // Another C library keeps the blocks of libraries in another way.
+    let is_known = |steps: &Vec<Step>| keys.is_some() || steps.first() != Some(&Step::add_thread_pointer(BLOCKS));
+    let of_function = |name| python.address_of(name).and_then(|at| variable_of(reader, at)).filter(is_known);
     let mut bases: Vec<Vec<Step>> = Vec::new();
     if version.minor >= 12 {
         bases.extend(of_function("_PyThreadState_GetCurrent"));
@@ -57,7 +62,7 @@ pub(super) fn bases<S: Symbols, M: Memory>(
     let kept = "PyGILState_GetThisThreadState";
     if version.minor >= 15 {
         bases.extend(of_function(kept));
-    } else if let Some(at) = libc.and_then(|libc| libc.address_of("_thread_db_pthread_specific")) {
+    } else if let Some(at) = keys {
         // How many bits, how many of them, and where.
         let block = u64::from(reader.u32(Avma(at.0.saturating_add(8)))?);
         let states = states(runtime, threads, reader)?;
@@ -83,9 +88,15 @@ fn states<M: Memory>(runtime: Avma, threads: &Threads, reader: &Reader<M>) -> Re
             break;
         }
         let mut state = word(interpreter, threads.first)?;
-        while state != 0 && found.len() < MAX_THREADS {
-            // glibc calls a thread by its thread pointer.
-            found.push((state, word(state, threads.id)?));
+        for _ in 0..MAX_THREADS {
+            if state == 0 {
+                break;
+            }
+            // glibc calls a thread by its thread pointer. It is put there when the thread is given its state.
+            let thread = word(state, threads.id)?;
+            if thread != 0 {
+                found.push((state, thread));
+            }
             state = word(state, threads.next)?;
         }
         interpreter = word(interpreter, threads.next_interpreter)?;

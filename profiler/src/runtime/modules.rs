@@ -17,7 +17,7 @@ use crate::process::{Mapping, MappingKind, procfs};
 
 /// Files of one process that are looked at: Python with all of SciPy has 500.
 const MAX_MODULES: usize = 2048;
-/// Bytes of a table of symbols, or of its names; those of a large LLVM have 20 MB.
+/// Bytes of a table of symbols, of its names, or of functions; those of a large LLVM have 20 MB.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Bytes of tables after which no further file is read in one look at a process: the next look goes on, as what was read is
 /// remembered. Programs with their debug information have some 100 MB.
@@ -198,9 +198,16 @@ impl FileSymbols {
             }
         }
         for name in SPLIT {
-            if let Some(symbol) = found.symbols.get(name) {
-                found.parts.insert(name, parts(source, &layout, *symbol));
-            }
+            let Some(symbol) = found.symbols.get(name) else { continue };
+            let own = symbol.svma..symbol.svma.saturating_add(symbol.size);
+            let frames = layout.section(".eh_frame").map_or(u64::MAX, |section| section.size);
+            let parts = if layout.machine == X86_64 && frames <= MAX_TABLE_BYTES {
+                found.read += frames;
+                parts(source, &layout, own)
+            } else {
+                vec![own]
+            };
+            found.parts.insert(name, parts);
         }
         found
     }
@@ -230,11 +237,8 @@ fn wanted(table: &[u8], names: &[u8]) -> HashMap<String, Symbol> {
 /// The parts of a function. A compiler that knows which instructions are run keeps the others elsewhere, and the symbol is
 /// of one part only: the others are where jumps lead that leave it. A jump to where a function begins is a call that does
 /// not return.
-fn parts(source: &Source<'_>, layout: &Layout, symbol: Symbol) -> Vec<Range<u64>> {
-    let mut parts = vec![symbol.svma..symbol.svma.saturating_add(symbol.size)];
-    if layout.machine != X86_64 {
-        return parts;
-    }
+fn parts(source: &Source<'_>, layout: &Layout, own: Range<u64>) -> Vec<Range<u64>> {
+    let mut parts = vec![own];
     let functions = functions_of_elf(source, MAX_FUNCTIONS);
     // What leads to other modules is one to the tables.
     let linkage = layout.sections.iter().filter(|section| section.name.starts_with(".plt"));
@@ -341,7 +345,8 @@ mod tests {
         };
         let whole = read(&["-fno-reorder-blocks-and-partition"]);
         let symbol = whole.symbols[EVALUATION_LOOP];
-        assert_eq!(whole.parts[EVALUATION_LOOP], [symbol.svma..symbol.svma + symbol.size]);
+        let own = symbol.svma..symbol.svma + symbol.size;
+        assert_eq!(whole.parts[EVALUATION_LOOP], [own]);
         let split = read(&["-freorder-blocks-and-partition"]);
         let symbol = split.symbols[EVALUATION_LOOP];
         let [first, rest] = &split.parts[EVALUATION_LOOP][..] else { panic!("{:?}", split.parts) };

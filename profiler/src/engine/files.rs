@@ -279,8 +279,8 @@ impl Files {
         let Identified { identity, is_settled, modified_at, opened } = found;
         let is_linked = process.is_some_and(|process| {
             // What was written after it was mapped is not what has run since.
-            let since = process.space.of_link(place.start, link).and_then(Mapped::since);
-            let is_of_its_time = since.is_none_or(|since| modified_at.0 <= since.0.saturating_add(CLOCK_SLACK_NS));
+            let by = process.space.was_mapped_by(place.start, link);
+            let is_of_its_time = by.is_none_or(|by| modified_at.0 <= by.0.saturating_add(CLOCK_SLACK_NS));
             is_of_its_time && self.link_if_its(process, (link, place), (identity, is_settled), file, (begun, done))
         });
         if !is_linked {

@@ -313,6 +313,13 @@ impl AddressSpace {
         live.or_else(ended)
     }
 
+    /// By when the mapping that has this link had been mapped, if that is known: when it was, or when the process was read that
+    /// had it already.
+    pub(super) fn was_mapped_by(&self, start: Avma, link: &Arc<Link>) -> Option<MonoNs> {
+        let read = Some(self.snapshot_time).filter(|time| time.0 > 0);
+        self.of_link(start, link)?.since().or(read)
+    }
+
     /// Gives a mapping that is still there a new link in place of one that led nowhere. Returns whether it is.
     pub(super) fn renew_link(&mut self, old: &Arc<Link>, new: &Arc<Link>) -> bool {
         let is_its = |mapped: &Mapped| Arc::ptr_eq(&mapped.link, old);

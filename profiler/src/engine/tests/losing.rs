@@ -782,3 +782,24 @@ fn a_file_without_symbols_has_its_path_and_the_reason_is_counted() {
     assert_eq!(stack(&world, PID, 0), "[app+0xf];[app+0x1010]");
     assert_eq!(account.symbols.unresolved[&Unresolved::NoSymbols], 2);
 }
+
+#[test]
+fn a_file_that_was_written_after_its_process_was_read_does_not_name_what_that_had_mapped() {
+    for (written, expected) in [(5, "_start;main"), (30, "[replaced];[replaced]")] {
+        let mut world = World::new(options());
+        app(&mut world, 100);
+        let inode = world.machine.paths["/bin/app"];
+        let held = |what: &Request| matches!(what, Request::Identify { .. });
+        world.decide = Box::new(move |what| if held(what) { Fate::Hold } else { Fate::Answer });
+        world.follow(&[100]);
+        world.run_for(20);
+        world.machine.inodes.get_mut(&inode).unwrap().modified_at = ms(written);
+        let at = now(&world);
+        world.sample(100, &[MAIN, START]);
+        world.run_for(20);
+        world.release();
+        world.run_for(400);
+        world.finish();
+        assert_eq!(stack(&world, 100, at), expected, "written after {written} ms");
+    }
+}

@@ -49,6 +49,8 @@ pub struct MadeFile {
     pub rows: Result<FileRows, String>,
     /// It has not been changed for a minute.
     pub is_settled: bool,
+    /// When it was written last.
+    pub modified_at: MonoNs,
     /// For a perf map: whether the process before has made it.
     pub age: Age,
 }
@@ -138,7 +140,8 @@ impl MadeRuntime {
         RuntimeRead { runtime, problem: None, anew, changes, incomplete, cpu_ns, capture, lists }
     }
 
-    /// A frame is of the function that its fourth word says; 0 is the runtime's own.
+    /// A frame is of the function that its fourth word says, one of a list of that which its first says; 0 is the runtime's
+    /// own.
     fn describe(&self, frames: &[FrameAsk]) -> DescribedFrames {
         let code = self.places.clone();
         let mut described = DescribedFrames { code, cpu_ns: 1_000_000, ..DescribedFrames::default() };
@@ -160,7 +163,10 @@ impl MadeRuntime {
                 described.frames.push(described_as);
                 continue;
             }
-            let word = frame.words.get(3).copied().unwrap_or(0);
+            let word = match *frame.words {
+                [code, _] => code,
+                ref words => words.get(3).copied().unwrap_or(0),
+            };
             let functions = self.functions.get(&word).into_iter().flat_map(|names| names.split(';').rev());
             let functions: Vec<DescribedFunction> = functions
                 .enumerate()
@@ -249,8 +255,16 @@ impl Machine {
             block_size: 4096,
         };
         let rows = Err("it has none".to_owned());
-        let file =
-            MadeFile { identity, bytes, build: None, symbols: BTreeMap::new(), rows, is_settled: false, age: Age::Own };
+        let file = MadeFile {
+            identity,
+            bytes,
+            build: None,
+            symbols: BTreeMap::new(),
+            rows,
+            is_settled: false,
+            modified_at: MonoNs(0),
+            age: Age::Own,
+        };
         self.inodes.insert(inode, file);
         self.paths.insert(path.to_owned(), inode);
         inode
@@ -396,12 +410,12 @@ impl Machine {
     fn identify(&mut self, via: Pid, place: &MapPlace, file: FileId) -> Result<Identified, Unread> {
         let inode = self.inode_of(via, place)?;
         let made = self.inodes.get(&inode).ok_or_else(gone)?;
-        let (identity, is_settled) = (made.identity, made.is_settled);
+        let (identity, is_settled, modified_at) = (made.identity, made.is_settled, made.modified_at);
         let opened = match self.identified.insert(identity) {
             true => Some(self.open_inode(inode, file)?),
             false => None,
         };
-        Ok(Identified { identity, is_settled, modified_at: MonoNs(0), opened })
+        Ok(Identified { identity, is_settled, modified_at, opened })
     }
 
     fn open_inode(&mut self, inode: u64, file: FileId) -> Result<Opened, Unread> {

@@ -30,6 +30,9 @@ pub const TASK_STACK: &str = "TASK_STACK";
 /// Name of the `u64` global with the offset of a task's user registers from the start of its kernel stack, in bytes; 0
 /// if it is not known. Likewise.
 pub const ENTRY_REGISTERS: &str = "ENTRY_REGISTERS";
+/// Name of the `u64` global with the offset of the thread pointer in the kernel's `task_struct`, in bytes; 0 if it is not
+/// known.
+pub const TASK_THREAD_POINTER: &str = "TASK_THREAD_POINTER";
 
 /// Which tasks are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //! | [`row`] | rules and the 8 bytes that they are written as |
 //! | [`machine`], [`stop`], [`units`] | whose code it is; why a walk ended; numbers that must not be mixed up |
 //! | [`table`] | keys and values of the maps in which rows are found, and how they are replaced under their readers |
-//! | [`sample`], [`snapshot`] | records of the ring buffer |
+//! | [`sample`], [`taken`], [`listed`], [`snapshot`] | records of the ring buffer |
 //! | [`config`], [`limits`] | what both sides agree on |
 #![no_std]
 

@@ -42,7 +42,7 @@ impl Step {
     pub const ADD: u64 = 1;
     /// The thread pointer and the operand are added.
     pub const ADD_THREAD_POINTER: u64 = 2;
-    /// The operand is added, and the word there is read. There is nothing at 0.
+    /// The operand is added, and the word there is read. If that is 0, the way ends nowhere.
     pub const LOAD: u64 = 3;
 
     /// Adds a number.
@@ -67,7 +67,7 @@ impl Step {
 pub struct Field {
     /// The bits of the word that are kept, before they are shifted.
     pub mask: u64,
-    /// Where in the element the word begins, in bytes, at most [`MAX_SPAN`] - 8.
+    /// Where in the element the word begins, in bytes: a multiple of 8, at most [`MAX_SPAN`] - 8.
     pub offset: u16,
     /// The word of the record that the bits are added to.
     pub to: u8,
@@ -93,7 +93,7 @@ pub struct ListSpec {
     pub fields: [Field; MAX_FIELDS],
     /// Bytes that are read of each, at most [`MAX_SPAN`]; 0: there is no list.
     pub span: u32,
-    /// Where in them the address of the next element is. The last one has 0.
+    /// Where in them the address of the next element is: a multiple of 8. The last one has 0.
     pub next: u32,
 }
 
@@ -108,8 +108,10 @@ impl ListSpec {
         spec.fields.get_mut(..fields.len())?.copy_from_slice(fields);
         let ends = fields.iter().map(|field| field.offset).chain([next]);
         spec.span = u32::from(ends.max()?) + 8;
-        let is_within = |field: &Field| usize::from(field.to) < RECORD_WORDS && field.shift < 64;
-        (spec.span as usize <= MAX_SPAN && fields.iter().all(is_within)).then_some(spec)
+        let is_possible =
+            |field: &Field| usize::from(field.to) < RECORD_WORDS && field.shift < 64 && field.offset.is_multiple_of(8);
+        let is_within = spec.span as usize <= MAX_SPAN && next.is_multiple_of(8);
+        (is_within && fields.iter().all(is_possible)).then_some(spec)
     }
 
     /// Whether there is a list to be walked.
@@ -177,9 +179,10 @@ mod tests {
         assert!(!ListSpec::default().is_some());
         let too_many = [Step::load(0); MAX_STEPS + 1];
         assert_eq!(ListSpec::new(&[&too_many], &[field], 8), None);
-        assert_eq!(ListSpec::new(&[&steps; MAX_BASES + 1], &[field], 8), None);
+        assert_eq!(ListSpec::new(&[&steps[..]; MAX_BASES + 1], &[field], 8), None);
         assert_eq!(ListSpec::new(&[&steps], &[field; MAX_FIELDS + 1], 8), None);
-        for field in [Field::new(121, 1, 0, 0), Field::new(0, 1, 2, 0), Field::new(0, 1, 0, 64)] {
+        for field in [Field::new(128, 1, 0, 0), Field::new(4, 1, 0, 0), Field::new(0, 1, 2, 0), Field::new(0, 1, 0, 64)]
+        {
             assert_eq!(ListSpec::new(&[&steps], &[field], 8), None, "{field:?}");
         }
     }

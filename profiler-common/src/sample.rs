@@ -4,13 +4,14 @@
 //! SampleHeader   48 bytes
 //! u64 × kernel_frames   innermost first
 //! u64 × user_frames     innermost first, each a `FramePc`
-//! TakenHeader and words of frames, if `taken` is not 0: see `taken`
+//! TakenHeader and words of frames, or ListHeader and records, if `taken` is not 0: see `taken` and `listed`
 //! SnapshotHeader and stack bytes, if `snapshot` is set: see `snapshot`
 //! ```
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{COMM_LEN, MAX_FRAMES};
+use crate::listed::{LISTED, ListHeader, MAX_LISTED, Record};
 use crate::snapshot::{MAX_SNAPSHOT_BYTES, SnapshotHeader};
 use crate::taken::{MAX_TAKEN, TakenFrame, TakenHeader};
 use crate::unwind::PcKind;
@@ -100,7 +101,7 @@ pub struct SampleHeader {
     pub in_kernel: u8,
     /// 1 when a [`SnapshotHeader`] and bytes of the stack follow behind all else, else 0.
     pub snapshot: u8,
-    /// Frames whose words follow the frames.
+    /// Frames whose words follow the frames, or [`LISTED`].
     pub taken: u8,
     /// The thread's name, NUL-terminated.
     pub comm: [u8; COMM_LEN],
@@ -125,6 +126,8 @@ pub struct SampleBuffer {
 /// 32 KiB, and what a walk needs besides lies in the same.
 const REST_BYTES: usize = 22 << 10;
 const _: () = assert!(size_of::<TakenHeader>() + MAX_TAKEN * size_of::<TakenFrame>() + 4096 <= REST_BYTES);
+const _: () = assert!(size_of::<ListHeader>() + MAX_LISTED * size_of::<Record>() + 4096 <= REST_BYTES);
+const _: () = assert!(MAX_TAKEN < LISTED as usize);
 const _: () = assert!(size_of::<SnapshotHeader>() + MAX_SNAPSHOT_BYTES <= REST_BYTES);
 const _: () = assert!(size_of::<SampleBuffer>() <= (32 << 10) - 512);
 

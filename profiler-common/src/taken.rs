@@ -13,6 +13,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::listed::ListSpec;
+
 /// Reads of one frame.
 pub const MAX_READS: usize = 8;
 /// Words of one frame; a power of two.
@@ -59,6 +61,8 @@ pub struct FrameSpec {
     pub reads: [Read; MAX_READS],
     /// Which word of the first read is the key.
     pub key: u64,
+    /// A list of frames that is taken along besides, of the thread; not if words of a frame were.
+    pub list: ListSpec,
 }
 
 /// What lies before the words.

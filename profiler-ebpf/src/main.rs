@@ -3,6 +3,7 @@
 #![no_main]
 
 mod chained;
+mod list;
 mod maps;
 mod select;
 mod snapshot;
@@ -44,6 +45,7 @@ pub fn sampler(ctx: PerfEventContext) -> u32 {
         // SAFETY: the callback keeps to the signature that bpf_loop calls.
         unsafe { bpf_loop(MAX_USER_FRAMES as u32, walk_frame as *mut c_void, core::ptr::null_mut(), 0) };
         take::words(walk);
+        list::records(walk);
     }
     let taken = take::bytes(walk);
     hand_over::<true>(walk, taken);
@@ -85,6 +87,7 @@ fn begin(
     };
     walk.user_frames = 0;
     (walk.take, walk.noted, walk.taken) = (0, 0, 0);
+    walk.list.reset();
     walk.snapshot.reset();
     walk.stop = StopReason::NotAsked as u8;
     if USER_STACK.load() == 0 {

@@ -13,6 +13,7 @@ use jitprof_common::{
     unwind::Frame,
 };
 
+use crate::list::List;
 use crate::snapshot::Snapshot;
 use crate::tables::Cache;
 use crate::take::{Kept, Noted};
@@ -38,6 +39,8 @@ pub struct Walk {
     pub take_from: u32,
     /// Registers of the innermost frame.
     pub leaf: TakenHeader,
+    /// A list of frames.
+    pub list: List,
     /// What is handed over in the end.
     pub sample: SampleBuffer,
 }
@@ -150,6 +153,8 @@ pub static LOG_RARE: Global<u32> = Global::new(0);
 pub static TASK_STACK: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
 
 /// Adds to a counter of this CPU.
 #[inline(always)]

@@ -7,6 +7,7 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use jitprof_common::{
+    listed::{ListHeader, MAX_LISTED, Record},
     sample::{FramePc, SampleHeader},
     taken::{
         FrameSpec, KEPT_NS, KEPT_WORDS, MAX_READ_WORDS, MAX_READS, MAX_TAKEN, MAX_WORDS, Read, TakenFrame, TakenHeader,
@@ -14,6 +15,7 @@ use jitprof_common::{
 };
 
 use crate::FRAMES_END;
+use crate::list;
 use crate::maps::{KEPT, KEPT_FRAMES, NOTED, SPECS, STATE, TAKES, Walk};
 use crate::tables::takes;
 use crate::user;
@@ -70,30 +72,36 @@ pub fn words(walk: &mut Walk) {
         return;
     }
     walk.take_from = frames_end(walk);
+    // SAFETY: behind the frames is room for a header and all words.
+    unsafe {
+        let from = (walk.take_from as usize).min(FRAMES_END);
+        (&raw mut walk.sample).cast::<u8>().add(from).cast::<TakenHeader>().write(walk.leaf);
+    }
     // SAFETY: the callback keeps to the signature that bpf_loop calls.
     unsafe { bpf_loop(MAX_TAKEN as u32, take_frame as *mut c_void, core::ptr::null_mut(), 0) };
 }
 
 /// Where the frames end.
 #[inline(always)]
-fn frames_end(walk: &Walk) -> u32 {
+pub fn frames_end(walk: &Walk) -> u32 {
     let frames = usize::from(walk.sample.header.kernel_frames & 0x7f) + walk.user_frames as usize;
     ((size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(FRAMES_END)) as u32
 }
 
-/// How many bytes were taken.
+/// Bytes of the words of all frames, or of a whole list.
+const MAX_TAKEN_BYTES: usize = size_of::<ListHeader>() + MAX_LISTED * size_of::<Record>();
+const _: () = assert!(size_of::<TakenHeader>() + MAX_TAKEN * size_of::<TakenFrame>() <= MAX_TAKEN_BYTES);
+
+/// How many bytes were taken, of words or of a list.
 #[inline(always)]
 pub fn bytes(walk: &mut Walk) -> usize {
     let taken = (walk.taken as usize).min(MAX_TAKEN);
     walk.sample.header.taken = taken as u8;
-    // SAFETY: behind the frames is room for a header and all words.
-    unsafe {
-        let from = (frames_end(walk) as usize).min(FRAMES_END);
-        (&raw mut walk.sample).cast::<u8>().add(from).cast::<TakenHeader>().write(walk.leaf);
-    }
     // Without a branch, behind which the verifier would walk through everything twice.
     let any = core::hint::black_box((taken as u64).wrapping_neg()) >> 63;
-    any as usize * size_of::<TakenHeader>() + taken * size_of::<TakenFrame>()
+    let words = any as usize * size_of::<TakenHeader>() + taken * size_of::<TakenFrame>();
+    // One of both is nothing, which the verifier does not see.
+    core::hint::black_box(words + list::bytes(walk, frames_end(walk) as usize)).min(MAX_TAKEN_BYTES)
 }
 
 /// A turn as `bpf_loop` calls it: one frame.

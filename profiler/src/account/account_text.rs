@@ -103,6 +103,14 @@ impl Account {
         if self.stacks.without_user_part > 0 {
             write!(f, "; {} without a user part", self.stacks.without_user_part)?;
         }
+        if self.stacks.list_apart > 0 {
+            let all = self.stacks.with_list + self.stacks.list_apart;
+            write!(
+                f,
+                "; {} of {all} have the interpreter's frames apart from the native ones",
+                self.stacks.list_apart
+            )?;
+        }
         writeln!(f)?;
         if cut > self.stacks.complete {
             writeln!(

@@ -101,6 +101,10 @@ pub struct Stacks {
     pub cut: BTreeMap<&'static str, u64>,
     /// Have no user part: kernel threads, and runs that asked for none.
     pub without_user_part: u64,
+    /// With the frames that an interpreter keeps in a list, each at its place.
+    pub with_list: u64,
+    /// With such frames, and it is not known where they belong: they are shown apart.
+    pub list_apart: u64,
 }
 
 /// Frames of generated code.

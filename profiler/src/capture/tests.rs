@@ -49,6 +49,7 @@ fn sample(number: u64) -> Sample<'static> {
         user: Cow::Owned((0..=number).map(|frame| 0x1000 + frame * 16).collect()),
         snapshot: None,
         taken: None,
+        listed: None,
     }
 }
 

@@ -15,6 +15,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use jitprof_common::limits::COMM_LEN;
+use jitprof_common::listed::Record;
 use jitprof_common::table::{PageKey, Span};
 use jitprof_common::taken::{FrameSpec, MAX_WORDS};
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
@@ -101,6 +102,18 @@ pub struct Sample<'a> {
     /// Words of its frames, if some were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken: Option<Box<TakenWords>>,
+    /// Frames that its runtime keeps in a list, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<Box<FrameList>>,
+}
+
+/// Frames that a runtime keeps in a list for each thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameList {
+    /// What was kept of each, as the description says that was in force; innermost first.
+    pub records: Vec<Record>,
+    /// The list's end was met.
+    pub is_whole: bool,
 }
 
 /// Words that a sample has brought along with its frames.
@@ -703,7 +716,7 @@ pub enum Output {
 }
 
 /// A change of the BPF program's tables. Rows and regions have been written before, where no reader looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableUpdate {
     /// The rows of a page; nothing: it has none.
     Page(PageKey, Option<Span>),
@@ -712,7 +725,7 @@ pub enum TableUpdate {
     /// A new epoch of a process: what walks remember of it is void. What it adds, see `Epochs`.
     Epoch(Pid, u64),
     /// A description of what is taken along with frames.
-    Spec(u32, FrameSpec),
+    Spec(u32, Box<FrameSpec>),
     /// The description for a process; nothing: nothing is taken along.
     Take(Pid, Option<u32>),
 }

@@ -17,7 +17,7 @@ use jitprof_jitdump::code::{CodeHit, CodeOrigin};
 use rustc_hash::FxHashMap;
 
 use crate::engine::border::{AnswerBody, Request, TakenWords, may_hold_generated_code};
-use crate::engine::pending::Queue;
+use crate::engine::pending::{Pending, Queue};
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
 use crate::process::{Mapping, MappingKind, ProcessId};
@@ -243,6 +243,12 @@ impl Frames {
         Asked { generation: self.generation, frames: frames.into() }
     }
 
+    /// Wants to know what the frames of a list are, for a sample: each with its place in the list, in order.
+    pub(super) fn want_records(&mut self, wanted: impl Iterator<Item = (u16, FrameAsk)>, time: MonoNs) -> Asked {
+        let frames = wanted.map(|(at, ask)| (at, self.number(ask, time).unwrap_or(NO_ROOM))).collect();
+        Asked { generation: self.generation, frames }
+    }
+
     /// Wants to know what is at addresses of listed code, for a sample.
     pub(super) fn want_listed(&mut self, asked: &mut Asked, wanted: Vec<(u16, FrameAsk)>, time: MonoNs) {
         // What was asked about the program before is not asked about this one.
@@ -355,7 +361,7 @@ impl Frames {
         }
         let mut known: IndexMap<FrameAsk, Slot> = IndexMap::new();
         let mut renumbered: Vec<Option<u32>> = vec![None; self.known.len()];
-        for asked in queue.iter_mut().map(|sample| &mut sample.asked) {
+        for asked in queue.iter_mut().flat_map(Pending::asked_mut) {
             if asked.generation != self.generation {
                 continue;
             }
@@ -466,14 +472,21 @@ fn place(space: &AddressSpace, capture: &Capture, pc: FramePc, time: MonoNs) -> 
     if may_hold_generated_code(mapping.kind) {
         return Some(None);
     }
+    in_module(space, &capture.code, pc, time).map(Some)
+}
+
+/// Where in the first mapping of a module a frame is, if it is in one of these parts of it, in whichever mapping.
+pub(super) fn in_module(space: &AddressSpace, parts: &[(Avma, u64)], pc: FramePc, time: MonoNs) -> Option<Avma> {
+    let address = Avma(pc.lookup());
+    let mapping = &space.lookup(address, time)?.mapping;
     let offset = mapping.file_offset_of(address).filter(|_| mapping.kind == MappingKind::File)?;
-    let in_code = |(start, size): &(Avma, u64)| {
+    let in_part = |(start, size): &(Avma, u64)| {
         let home = home(space, *start, time)?;
         let from = home.file_offset_of(*start)?.0;
         let within = offset.0.checked_sub(from).filter(|within| within < size && is_same_file(home, mapping))?;
         Some(Avma(start.0 + within + (pc.pc() - address.0)))
     };
-    capture.code.iter().find_map(in_code).map(Some)
+    parts.iter().find_map(in_part)
 }
 
 fn home(space: &AddressSpace, start: Avma, time: MonoNs) -> Option<&Mapping> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
-use crate::advice::{Clues, Runtime, main_runtime, version_files, version_in_paths};
+use crate::advice::{Clues, Runtime, detect, main_runtime, version_files, version_in_paths};
 use crate::engine::border::{ProcessRead, Request};
 use crate::engine::fork_log::ForkLog;
 use crate::engine::labels::{Labeller, ShownRuntime};
@@ -177,6 +177,14 @@ pub(super) fn runtime_of(process: &Process) -> Option<Runtime> {
     let exe = process.known_program()?.exe.clone()?;
     let mapped_files = executable_files(process);
     main_runtime(&Clues { exe: &exe, mapped_files: &mapped_files, ..Clues::default() }).map(|found| found.runtime)
+}
+
+/// Whether a runtime is in a process that keeps frames of the program's functions in a list.
+pub(super) fn keeps_frames(process: &Process) -> bool {
+    let Some(exe) = process.known_program().and_then(|program| program.exe.clone()) else { return false };
+    let mapped_files = executable_files(process);
+    let found = detect(&Clues { exe: &exe, mapped_files: &mapped_files, ..Clues::default() });
+    found.iter().any(|detected| detected.runtime == Runtime::CPython)
 }
 
 /// The executable files that a process has mapped, and memory by the name that it was given as a file.

@@ -35,6 +35,7 @@ mod labelling;
 mod labels;
 mod learned;
 mod link;
+mod listed;
 mod maintenance;
 mod names;
 mod options;

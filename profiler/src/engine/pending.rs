@@ -14,13 +14,17 @@ use jitprof_common::units::{MonoNs, Tid};
 use jitprof_common::unwind::PcKind;
 use rustc_hash::FxHashSet;
 
-use crate::engine::border::{Sample, TakenWords};
+use crate::engine::border::{FrameList, Sample, TakenWords};
 use crate::engine::deferred::Snapshot;
 use crate::engine::frames::Asked;
+use crate::engine::listed::Listed;
 use crate::process::ProcessId;
 
 /// Samples that wait at most; beyond it the oldest are resolved with what is known. Tests wait for fewer.
 pub(super) const MAX_PENDING: usize = if cfg!(test) { 2 << 10 } else { 256 << 10 };
+/// Frames of lists that waiting samples keep at most, 16 bytes each until they are asked about, then 8; beyond it all are
+/// resolved with what is known.
+pub(super) const MAX_LISTED_FRAMES: usize = if cfg!(test) { 4 << 10 } else { 4 << 20 };
 /// Words of distinct stacks kept at most, 64 MiB.
 const MAX_STACK_WORDS: usize = 8 << 20;
 /// Words of stacks that are kept when no sample waits, 1 MiB: a program comes back to the same ones.
@@ -111,6 +115,9 @@ pub(super) struct Pending {
     /// Words that it has brought along, until its process is known, and what was asked about them.
     pub(super) taken: Option<Box<TakenWords>>,
     pub(super) asked: Asked,
+    /// The list of its runtime's frames that it has brought along, until its process is known, and what was asked about them.
+    pub(super) list: Option<Box<FrameList>>,
+    pub(super) listed: Option<Box<Listed>>,
     /// What the walk can be finished from.
     pub(super) snapshot: Option<Box<Snapshot>>,
     /// The user frames whose callers were found by the rows of the sample's time, and not by those that the tables had.
@@ -129,9 +136,23 @@ impl Pending {
             stop: StopReason::from_code(sample.stop).unwrap_or(StopReason::BadFrame),
             taken: sample.taken.clone(),
             asked: Asked::default(),
+            list: sample.listed.clone(),
+            listed: None,
             snapshot: None,
             by_rows: 0..0,
         }
+    }
+
+    /// Frames of a list that it keeps.
+    pub(super) fn listed_frames(&self) -> usize {
+        let arrived = self.list.as_ref().map_or(0, |list| list.records.len());
+        arrived + self.listed.as_ref().map_or(0, |listed| listed.asked.frames.len())
+    }
+
+    /// What was asked about its frames.
+    pub(super) fn asked_mut(&mut self) -> impl Iterator<Item = &mut Asked> {
+        let of_list = self.listed.as_mut().map(|listed| &mut listed.asked);
+        std::iter::once(&mut self.asked).chain(of_list)
     }
 }
 

@@ -22,7 +22,6 @@ use crate::engine::row_cache::{RowCache, RowsOf};
 use crate::engine::tables::Tables;
 use crate::process::open::FileId;
 use crate::process::{MappingKind, ProcessId};
-use crate::runtime::Capture;
 
 /// Lists of mappings longer than this are published five times a second at most.
 const LONG_LIST: usize = 1024;
@@ -58,7 +57,7 @@ pub(super) struct Published {
     /// Whether that is the object of the process that this one was forked from.
     is_borrowed: bool,
     /// What is taken along with its frames, or was to be.
-    take: Option<FrameSpec>,
+    take: Option<Box<FrameSpec>>,
     /// Pages of generated code, to be withdrawn when it ends.
     pages: BTreeSet<u32>,
     /// Those of them that have found no room, with how many rows, and since when none was looked for.
@@ -186,10 +185,11 @@ impl Publisher {
         requests: &mut Requests,
     ) {
         let now = requests.now;
-        let spec = process.capture().map(Capture::spec);
+        let spec = process.capture().map(|capture| Box::new(capture.spec()));
         if process.published.take != spec {
             process.published.take = spec;
-            if !tables.set_take((process.id.pid, process.holder()), spec.as_ref(), requests) {
+            let spec = process.published.take.as_deref();
+            if !tables.set_take((process.id.pid, process.holder()), spec, requests) {
                 requests.remark(TOO_MANY_TAKES.to_owned());
                 self.without_words(process, now);
             }
@@ -217,7 +217,8 @@ impl Publisher {
                     RowsOf::Unasked | RowsOf::Nothing => (0, 0, 0),
                 },
                 _ if generated => {
-                    let is_all = process.capture().is_some_and(|capture| capture.generated.is_none());
+                    let is_all =
+                        process.capture().is_some_and(|capture| capture.generated.is_none() && capture.has_words());
                     let takes = if process.published.take.is_some() && is_all { Region::TAKE } else { 0 };
                     (process.published.object, 0, Region::GENERATED | snapshots | takes)
                 }

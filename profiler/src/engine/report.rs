@@ -61,10 +61,11 @@ pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
     });
     let learned = of.processes.iter().fold(of.learned, |sum, process| sum + process.learned.stats());
     account.learned = of.unwinding.map(|_| learned);
-    let announcing = of
-        .processes
-        .iter()
-        .filter(|process| process.announcements.any() || process.code.is_known() || process.tables.are_found());
+    let says = |process: &&Process| {
+        let by_tables = process.tables.are_found() || process.tables.list().is_some();
+        process.announcements.any() || process.code.is_known() || by_tables
+    };
+    let announcing = of.processes.iter().filter(says);
     account.sources = announcing.map(source).collect();
     account.naming = naming(of.processes);
     account.advice = advice_lines(of.processes);

@@ -15,7 +15,8 @@ use crate::advice;
 use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
-use crate::engine::frames::{Known, ask_of_listed};
+use crate::engine::frames::{Known, ask_of_listed, in_module};
+use crate::engine::listed::is_settled;
 use crate::engine::names::Names;
 use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
@@ -30,6 +31,12 @@ use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, mapped_as};
 
 /// The name of generated code that has none.
 pub(crate) const UNNAMED_JIT: &str = "[JIT code without a name]";
+
+/// The name of an interpreted function that has none.
+const UNNAMED_FUNCTION: &str = "[interpreted function without a name]";
+
+/// Stands between the native frames and those that their interpreter keeps, where it is not known how they go together.
+const APART: &str = "[how these two parts go together is not known]";
 
 /// Sampled instructions of generated code that get frames of their own: an eighth of the frames that a profile holds.
 /// What is sampled beyond stands at its function's start. A minute of a busy machine samples some thousands.
@@ -86,6 +93,7 @@ pub(super) fn readiness(
     let mut readiness = Readiness::Ready;
     want_listed(sample, process, stacks);
     named &= process.frames.is_settled(&sample.asked, sample.time);
+    named &= is_settled(sample.listed.as_deref(), &process.frames, sample.time);
     let depth = if process.is_gone { 0 } else { usize::MAX };
     for (index, pc) in stacks.frames(sample.user).take(depth).enumerate() {
         match Place::of(process, pc, sample.time) {
@@ -196,6 +204,8 @@ pub(super) struct Resolver {
     /// Modules of generated code by the name that its runtime gave; empty for none.
     jit_modules: HashMap<Arc<str>, Arc<Module>>,
     frames: Vec<FrameId>,
+    /// The function of the sample's list that was put into its stack last, if it has a name.
+    listed: Option<Arc<str>>,
     /// Of the sample at hand.
     anonymous: Anonymous,
 }
@@ -267,6 +277,8 @@ impl Resolver {
         }
         let mut stop = sample.stop;
         let mut entry = Entry::No;
+        let placed = placed(sample, of);
+        let mut listed_at = None;
         for (index, pc) in stacks.frames(user).enumerate() {
             if pc.is_doubted() && matches!(Place::of(of.process, pc, sample.time), Place::Unmapped) {
                 continue;
@@ -277,6 +289,9 @@ impl Resolver {
                 Resolved::Jit(of_code) => {
                     of.account.jit.leaves_named += u64::from(index == 0);
                     entry = of_code;
+                    if self.is_listed_already(listed_at, (index, pc), (of.process, sample.time)) {
+                        self.chain.clear();
+                    }
                     frames.append(&mut self.chain);
                     if by_kernel && !was_true(of.process, pc, sample.time) {
                         // What the BPF program took for its caller may be anything.
@@ -297,6 +312,12 @@ impl Resolver {
                 }
                 Resolved::Native(native, of_file) => {
                     self.anonymous.in_files += 1;
+                    if let Some((_, (from, to))) =
+                        placed.as_ref().and_then(|all| all.iter().find(|(at, _)| *at == index))
+                    {
+                        (*from..*to).for_each(|record| self.listed_frame(record, sample, of, frames));
+                        listed_at = Some(index);
+                    }
                     entry = entry.of_caller(of_file);
                     frames.extend(native.iter().copied());
                 }
@@ -323,6 +344,54 @@ impl Resolver {
             let note = self.plain(FrameKind::Note, &format!("[cut: {}]", stop.describe()), of.profile);
             frames.push(note);
         }
+        let Some(listed) = &sample.listed else { return };
+        self.anonymous.interpreted = false;
+        if placed.is_some() {
+            of.account.stacks.with_list += 1;
+            return;
+        }
+        of.account.stacks.list_apart += 1;
+        if listed.all().next().is_some() {
+            frames.push(self.plain(FrameKind::Note, APART, of.profile));
+            listed.all().for_each(|record| self.listed_frame(record, sample, of, frames));
+        }
+    }
+
+    /// Whether a frame is the announced code by which a function's loop was entered that the list has, too: CPython's with
+    /// `-X perf`. `listed_at` is the last frame that functions of the list were put to.
+    fn is_listed_already(
+        &self,
+        listed_at: Option<usize>,
+        (index, pc): (usize, FramePc),
+        (process, time): (&Process, MonoNs),
+    ) -> bool {
+        let Some(listed) = self.listed.as_ref().filter(|_| listed_at.is_some_and(|at| at + 1 == index)) else {
+            return false;
+        };
+        let Place::Announced { hit, .. } = Place::of(process, pc, time) else { return false };
+        let announced = classify(hit.name(), hit.origin());
+        announced.kind == FrameKind::Interpreter && announced.display == **listed
+    }
+
+    /// Appends the functions of a frame of the sample's list, innermost first.
+    fn listed_frame(&mut self, record: u16, sample: &Pending, of: &mut Resolution<'_>, frames: &mut Vec<FrameId>) {
+        let known = sample.listed.as_ref();
+        let known = known.and_then(|listed| of.process.frames.get(&listed.asked, record.into(), sample.time));
+        let why = match known {
+            Some(Known::Functions(functions)) => {
+                self.count_named(CodeOrigin::Runtime, of.account);
+                self.anonymous.described += 1;
+                self.described_chain(&functions, None, of);
+                frames.append(&mut self.chain);
+                self.listed = functions.last().map(|function| Arc::clone(&function.name));
+                return;
+            }
+            Some(Known::Unnamed(why)) => why,
+            Some(Known::Own) | None => WhyUnnamed::NoAnswer,
+        };
+        self.listed = None;
+        self.count_unnamed(why.describe(), of.account);
+        frames.push(self.plain(FrameKind::Interpreter, UNNAMED_FUNCTION, of.profile));
     }
 
     fn user_frame(&mut self, pc: FramePc, (index, sample): (usize, &Pending), of: &mut Resolution<'_>) -> Resolved {
@@ -578,6 +647,16 @@ impl Resolver {
             })
         })
     }
+}
+
+/// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
+/// known.
+fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, (u16, u16))>> {
+    let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
+    let is_in_loop = |pc: FramePc| in_module(&of.process.space, &capture.loops, pc, sample.time).is_some();
+    let user = of.stacks.frames(sample.user).enumerate();
+    let in_loop: Vec<usize> = user.filter(|(_, pc)| is_in_loop(*pc)).map(|(index, _)| index).collect();
+    listed.placed(&in_loop)
 }
 
 /// Whether a dump names it.

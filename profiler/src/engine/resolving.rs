@@ -14,8 +14,9 @@ use crate::engine::deferred::{Deferred, Finished, Lookup, RowsThen};
 use crate::engine::files::Files;
 use crate::engine::frames::ask_of_listed;
 use crate::engine::learned::Learned;
+use crate::engine::listed::Listed;
 use crate::engine::names::Names;
-use crate::engine::pending::{KEPT_STACK_WORDS, MAX_PENDING, Pending, RawStack, Stacks};
+use crate::engine::pending::{KEPT_STACK_WORDS, MAX_LISTED_FRAMES, MAX_PENDING, Pending, RawStack, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::{Process, ProgramState};
 use crate::engine::processes::Processes;
@@ -48,6 +49,8 @@ pub(super) struct Resolving {
     /// Samples that wait, those put aside included.
     pending: usize,
     unnamed: usize,
+    /// Frames of lists that they keep.
+    listed: usize,
     /// Words of stacks at which those of resolved samples are given up, in a continuous recording.
     next_compaction: usize,
 }
@@ -65,6 +68,7 @@ impl Resolving {
             account: Account::default(),
             pending: 0,
             unnamed: 0,
+            listed: 0,
             next_compaction: 0,
         }
     }
@@ -82,6 +86,7 @@ impl Resolving {
         pending.snapshot = sample.snapshot.as_ref().and_then(|snapshot| self.deferred.keep(snapshot, holder));
         self.account.samples.delivered += 1;
         self.pending += 1;
+        self.listed += pending.listed_frames();
         self.arrived.push((sample.pid, pending));
     }
 
@@ -93,9 +98,12 @@ impl Resolving {
         let aside: usize = processes.iter().map(|process| process.queue.unnamed.len()).sum();
         assert_eq!(self.unnamed, aside);
         assert!(self.unnamed <= MAX_UNNAMED);
-        let samples = processes.iter().flat_map(|process| process.queue.iter()).chain(processes.arriving_samples());
-        let samples = samples.chain(self.arrived.iter().map(|(_, sample)| sample));
-        self.deferred.assert_sound(samples.filter_map(|sample| sample.snapshot.as_deref()));
+        let samples = || {
+            let queued = processes.iter().flat_map(|process| process.queue.iter());
+            queued.chain(processes.arriving_samples()).chain(self.arrived.iter().map(|(_, sample)| sample))
+        };
+        assert_eq!(self.listed, samples().map(Pending::listed_frames).sum::<usize>());
+        self.deferred.assert_sound(samples().filter_map(|sample| sample.snapshot.as_deref()));
     }
 
     /// The samples that have come since the last call.
@@ -133,12 +141,21 @@ impl Resolving {
     }
 
     /// Asks what the frames of a sample are that it has brought words of.
-    pub(super) fn ask_frames(&self, processes: &mut Processes, id: ProcessId, sample: &mut Pending) {
-        let Some(taken) = sample.taken.take() else { return };
+    pub(super) fn ask_frames(&mut self, processes: &mut Processes, id: ProcessId, sample: &mut Pending) {
+        self.listed -= sample.listed_frames();
+        let (taken, list) = (sample.taken.take(), sample.list.take());
+        if taken.is_none() && list.is_none() {
+            return;
+        }
         let Some(Process { frames, space, tables, announcements, .. }) = processes.get_mut(id) else { return };
-        if let Some(capture) = tables.capture(announcements.has_dump()) {
+        let Some(capture) = tables.capture(announcements.has_dump()) else { return };
+        if let Some(taken) = taken {
             let user = self.stacks.words_of(sample.user);
             sample.asked = frames.want((space, capture), (sample.time, user), &taken);
+        }
+        if let Some((list, capture)) = list.zip(capture.list.as_ref()) {
+            sample.listed = Some(Box::new(Listed::ask(&list, capture.mark, sample.time, frames)));
+            self.listed += sample.listed_frames();
         }
     }
 
@@ -316,6 +333,7 @@ impl Resolving {
         process.interpreted += u64::from(anonymous.interpreted);
         process.resolved += 1;
         self.pending -= 1;
+        self.listed -= sample.listed_frames();
     }
 
     /// Whether every sample taken before `time` is in the profile.
@@ -381,14 +399,15 @@ impl Resolving {
 
     /// Whether samples must be resolved to make room.
     pub(super) fn is_full(&self) -> bool {
-        self.pending > MAX_PENDING || self.stacks.is_full()
+        self.pending > MAX_PENDING || self.stacks.is_full() || self.listed > MAX_LISTED_FRAMES
     }
 
     /// Makes room: the oldest samples are resolved with what is known now.
     pub(super) fn resolve_early(&mut self, processes: &mut Processes, files: &Files) {
         let queued = processes.iter().flat_map(|process| process.queue.iter());
         let mut times: Vec<MonoNs> = queued.map(|sample| sample.time).collect();
-        let until = match times.len() > EARLY_BATCH && !self.stacks.is_full() {
+        let is_few = !self.stacks.is_full() && self.listed <= MAX_LISTED_FRAMES;
+        let until = match times.len() > EARLY_BATCH && is_few {
             true => MonoNs(times.select_nth_unstable(EARLY_BATCH).1.0.saturating_add(1)),
             false => MonoNs(u64::MAX),
         };

@@ -14,7 +14,7 @@ use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Request};
 use crate::engine::requests::{Purpose, Requests};
 use crate::process::ProcessId;
-use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, NO_ROOM, RuntimeRead};
+use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, ListCapture, NO_ROOM, RuntimeRead};
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
 const PAUSE_NS: u64 = 100_000_000;
@@ -129,7 +129,13 @@ impl RuntimeTables {
 
     /// Whether they have been read.
     pub(super) fn are_found(&self) -> bool {
-        self.account.readings > 0
+        let names_code = self.lists || self.capture.as_ref().is_some_and(Capture::has_words);
+        self.account.readings > 0 && names_code
+    }
+
+    /// The list of frames that samples take along, or have.
+    pub(super) fn list(&self) -> Option<&ListCapture> {
+        self.capture.as_ref()?.list.as_ref()
     }
 
     /// What samples are to take along, if frames are asked about one by one; `has_dump`: a dump names them.
@@ -149,7 +155,7 @@ impl RuntimeTables {
 
     /// Whether there were no lists, and all frames were asked about one by one, at any time.
     pub(super) fn ask_frames(&self) -> bool {
-        self.capture.is_some() && !self.lists
+        self.capture.as_ref().is_some_and(Capture::has_words) && !self.lists
     }
 
     /// Whether what they said of a time was not looked at again afterwards.
@@ -162,6 +168,8 @@ impl RuntimeTables {
         let is_due = match self.state {
             State::Unknown if self.missed == 0 => self.wanted,
             State::Unknown | State::None => self.wanted && requests.now >= self.next_at,
+            // What is loaded later may have lists.
+            State::Found if !self.lists && self.list().is_some() => self.wanted && requests.now >= self.next_at,
             State::Found if !self.lists => false,
             State::Found => requests.now >= self.next_at && self.is_unconfirmed(ran_at),
             State::Over => false,
@@ -261,6 +269,10 @@ impl RuntimeTables {
         self.state = State::Found;
         self.capture = read.capture.clone();
         self.lists = read.lists || read.capture.is_none();
+        if !self.lists {
+            self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
+            self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
+        }
         self.take_changes(*read, (begun, done), &mut brought);
         brought
     }

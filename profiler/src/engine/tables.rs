@@ -353,7 +353,7 @@ impl Tables {
         }
         let index = u32::try_from(at).ok()?;
         if known.is_none() {
-            requests.output(Output::Table(TableUpdate::Spec(index, *what)));
+            requests.output(Output::Table(TableUpdate::Spec(index, Box::new(*what))));
         }
         self.specs.get_mut(at)?.users += 1;
         Some(index)

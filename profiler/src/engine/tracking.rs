@@ -18,7 +18,7 @@ use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
 use crate::engine::frames::{FrameRoom, FrameRooms};
 use crate::engine::generated::CodeBounds;
-use crate::engine::labelling::{Labelling, ask_program, runtime_of};
+use crate::engine::labelling::{Labelling, ask_program, keeps_frames, runtime_of};
 use crate::engine::learned::Learned;
 use crate::engine::process::{Process, ProgramState};
 use crate::engine::processes::{Arriving, Processes};
@@ -104,6 +104,7 @@ fn names_better(heir: &Process, event: &CodeEvent) -> bool {
 /// before it is sampled.
 fn may_generate(process: &Process) -> bool {
     runtime_of(process) == Some(Runtime::Node)
+        || keeps_frames(process)
         || process.space.live().any(|mapped| may_hold_generated_code(mapped.mapping.kind))
 }
 

@@ -34,6 +34,23 @@ impl EntryRegisters {
     }
 }
 
+/// The offset of the thread pointer of a task that runs, or has run last, in `task_struct`, in bytes. `None` if this is no
+/// BTF of a kernel.
+pub(super) fn thread_pointer(btf: &[u8]) -> Option<u64> {
+    let types = Types::parse(btf)?;
+    let (_, members) = types.aggregate(STRUCT, b"task_struct")?;
+    let thread = types.member_offset(members, b"thread")?;
+    let (_, members) = types.aggregate(STRUCT, b"thread_struct")?;
+    Some(thread + types.member_offset(members, IN_THREAD)?)
+}
+
+/// The member of `thread_struct` that is the thread pointer.
+#[cfg(target_arch = "x86_64")]
+const IN_THREAD: &[u8] = b"fsbase";
+/// The member of `thread_struct` that begins with the thread pointer.
+#[cfg(not(target_arch = "x86_64"))]
+const IN_THREAD: &[u8] = b"uw";
+
 const MAGIC: u16 = 0xeb9f;
 const STRUCT: u32 = 4;
 
@@ -164,7 +181,9 @@ mod tests {
         let mut builder = Builder::new();
         builder.add("int", 1, 4, false, &[]).words(&[32]);
         builder.add("task_struct_else", STRUCT, 8, false, &[("stack", 8)]);
-        builder.add("task_struct", STRUCT, 9000, true, &[("state", 0), ("stack", (1 << 24) | (32 * 8))]);
+        let thread = ("thread", 4096 * 8);
+        builder.add("task_struct", STRUCT, 9000, true, &[("state", 0), ("stack", (1 << 24) | (32 * 8)), thread]);
+        builder.add("thread_struct", STRUCT, 80, false, &[("sp", 8), ("fsbase", 40 * 8), ("uw", 40 * 8)]);
         builder.add("pt_regs", STRUCT, 168, false, &[]);
         builder.bytes()
     }
@@ -176,10 +195,16 @@ mod tests {
     }
 
     #[test]
+    fn the_thread_pointer_lies_in_a_part_of_the_task() {
+        assert_eq!(thread_pointer(&kernel()), Some(4096 + 40));
+    }
+
+    #[test]
     fn btf_cut_anywhere_gives_nothing_and_crashes_nothing() {
         let bytes = kernel();
         for length in 0..bytes.len() {
             assert_eq!(EntryRegisters::find(&bytes[..length]), None, "length {length}");
+            assert_eq!(thread_pointer(&bytes[..length]), None, "length {length}");
         }
     }
 
@@ -189,5 +214,6 @@ mod tests {
         let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else { return };
         let found = EntryRegisters::find(&bytes).expect("task_struct and pt_regs");
         assert!(found.task_stack < 4096 && found.from_stack_start > 4096, "{found:?}");
+        assert!(thread_pointer(&bytes).expect("thread_struct") > found.task_stack);
     }
 }

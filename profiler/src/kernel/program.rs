@@ -7,7 +7,7 @@ use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config;
 
-use super::btf::EntryRegisters;
+use super::btf::{EntryRegisters, thread_pointer};
 use super::error::KernelError;
 
 /// Where the kernel shows its type information; not there without CONFIG_DEBUG_INFO_BTF.
@@ -98,20 +98,45 @@ pub struct Verified {
     pub instructions: Option<u32>,
 }
 
-/// Sets what the BPF program must know about kernel structures.
-pub(super) fn set_entry_registers<'a>(loader: &mut EbpfLoader<'a>, found: &'a Option<EntryRegisters>) {
-    if let Some(found) = found {
-        loader.override_global(config::TASK_STACK, &found.task_stack, true);
-        loader.override_global(config::ENTRY_REGISTERS, &found.from_stack_start, true);
+/// What is read of this kernel's structures for a variant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Structures {
+    entry_registers: Option<EntryRegisters>,
+    /// See [`config::TASK_THREAD_POINTER`].
+    thread_pointer: u64,
+}
+
+impl Structures {
+    /// Reads what the variant needs.
+    pub(super) fn read(variant: Variant) -> Self {
+        let btf = std::fs::read(KERNEL_BTF).ok();
+        match variant {
+            Variant::Loop => {
+                let found = btf.and_then(|btf| thread_pointer(&btf));
+                if found.is_none() {
+                    tracing::warn!(
+                        "the kernel's BTF does not tell where thread pointers are: frames that Python keeps are not seen"
+                    );
+                }
+                Self { thread_pointer: found.unwrap_or(0), ..Self::default() }
+            }
+            Variant::Chained => Self::default(),
+            Variant::Oldest => Self { entry_registers: entry_registers(btf.as_deref()), ..Self::default() },
+        }
+    }
+
+    /// Sets what the BPF program must know about them.
+    pub(super) fn set<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        if let Some(found) = &self.entry_registers {
+            loader.override_global(config::TASK_STACK, &found.task_stack, true);
+            loader.override_global(config::ENTRY_REGISTERS, &found.from_stack_start, true);
+        }
+        loader.override_global(config::TASK_THREAD_POINTER, &self.thread_pointer, true);
     }
 }
 
-/// Reads this kernel's structures, if the variant needs them.
-pub(super) fn entry_registers(variant: Variant) -> Option<EntryRegisters> {
-    if variant != Variant::Oldest {
-        return None;
-    }
-    let found = std::fs::read(KERNEL_BTF).ok().and_then(|btf| EntryRegisters::find(&btf));
+fn entry_registers(btf: Option<&[u8]>) -> Option<EntryRegisters> {
+    let found = btf.and_then(EntryRegisters::find);
     if found.is_none() {
         tracing::warn!(
             "the kernel's BTF does not tell where user registers are: samples in the kernel have no user stack"

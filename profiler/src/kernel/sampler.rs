@@ -16,6 +16,7 @@ use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config::{self, Select};
 use jitprof_common::limits::{self, COMM_LEN};
+use jitprof_common::listed::{LISTED, ListEnd, ListHeader, Record};
 use jitprof_common::sample::{Counter, SampleHeader};
 use jitprof_common::snapshot::SnapshotHeader;
 use jitprof_common::stop::StopReason;
@@ -26,9 +27,9 @@ use super::access::Access;
 use super::bpf_log::BpfLog;
 use super::code_mask::code_mask;
 use super::error::KernelError;
-use super::program::{self, KERNEL_BTF, Variant, Verified};
+use super::program::{self, KERNEL_BTF, Structures, Variant, Verified};
 use super::tables::{self, SharedTables, TableMaps};
-use crate::engine::border::{FrameWords, Refused, Sample, StackSnapshot, TableUpdate, TakenWords};
+use crate::engine::border::{FrameList, FrameWords, Refused, Sample, StackSnapshot, TableUpdate, TakenWords};
 use crate::engine::tables::TableSizes;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
@@ -122,9 +123,10 @@ fn parse_sample(bytes: &[u8]) -> Option<Sample<'_>> {
     let (kernel, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.kernel_frames)).ok()?;
     let (user, rest) = <[u64]>::ref_from_prefix_with_elems(rest, usize::from(header.user_frames)).ok()?;
     StopReason::from_code(header.stop)?;
-    let (taken, rest) = match header.taken {
-        0 => (None, rest),
-        count => parse_taken(rest, count).map(|(taken, rest)| (Some(taken), rest))?,
+    let (taken, listed, rest) = match header.taken {
+        0 => (None, None, rest),
+        LISTED => parse_list(rest).map(|(listed, rest)| (None, Some(listed), rest))?,
+        count => parse_taken(rest, count).map(|(taken, rest)| (Some(taken), None, rest))?,
     };
     Some(Sample {
         time: MonoNs(header.time_ns),
@@ -136,7 +138,16 @@ fn parse_sample(bytes: &[u8]) -> Option<Sample<'_>> {
         user: user.into(),
         snapshot: if header.snapshot == 0 { None } else { Some(parse_snapshot(rest)?) },
         taken,
+        listed,
     })
+}
+
+/// A list of frames, and what lies behind it.
+fn parse_list(bytes: &[u8]) -> Option<(Box<FrameList>, &[u8])> {
+    let (header, rest) = ListHeader::ref_from_prefix(bytes).ok()?;
+    let (records, rest) = <[Record]>::ref_from_prefix_with_elems(rest, usize::try_from(header.count).ok()?).ok()?;
+    let is_whole = ListEnd::from_code(header.end)? == ListEnd::Last;
+    Some((Box::new(FrameList { records: records.to_vec(), is_whole }), rest))
 }
 
 /// The words, and what lies behind them.
@@ -249,9 +260,9 @@ impl Sampler {
         let flags = [options.kernel_stack, options.user_stack, options.log, options.rows].map(u32::from);
         let sizes = table_sizes(options);
         let variant = Variant::of_this_kernel()?;
-        let entry_registers = program::entry_registers(variant);
+        let structures = Structures::read(variant);
         let mut loader = EbpfLoader::new();
-        program::set_entry_registers(&mut loader, &entry_registers);
+        structures.set(&mut loader);
         let mut ebpf = loader
             .override_global(config::SELECT, &select, true)
             .override_global(config::SELECT_COMM, &comm, true)
@@ -669,6 +680,24 @@ mod tests {
         for length in 0..bytes.len() {
             assert!(parse_sample(&bytes[..length]).is_none(), "length {length}");
         }
+    }
+
+    #[test]
+    fn a_list_of_frames_is_whole_or_the_record_is_refused() {
+        let mut words = record(&[1], &[2, 3], 0);
+        words.as_mut_bytes()[std::mem::offset_of!(SampleHeader, taken)] = LISTED;
+        words.extend([2 | (ListEnd::Last as u64) << 32, 1, 4, 5, 6, 7]);
+        let bytes = words.as_bytes();
+        let listed = parse_sample(bytes).unwrap().listed.unwrap();
+        assert_eq!(*listed, FrameList { records: vec![[4, 5], [6, 7]], is_whole: true });
+        for length in 0..bytes.len() {
+            assert!(parse_sample(&bytes[..length]).is_none(), "length {length}");
+        }
+        let header = words.len() - 6;
+        words[header] = 2 | (ListEnd::Unreadable as u64) << 32;
+        assert!(!parse_sample(words.as_bytes()).unwrap().listed.unwrap().is_whole);
+        words[header] = 2 | 9 << 32;
+        assert!(parse_sample(words.as_bytes()).is_none());
     }
 
     #[test]

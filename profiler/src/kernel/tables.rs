@@ -85,7 +85,7 @@ impl TableMaps {
             }
             // An element of an array is there already. Without the description a process' words are not taken.
             TableUpdate::Spec(index, spec) => {
-                let words: [u64; SPEC_WORDS] = zerocopy::transmute!(spec);
+                let words: [u64; SPEC_WORDS] = zerocopy::transmute!(*spec);
                 self.specs.set(index, words, 0).or(Ok(()))
             }
             TableUpdate::Take(pid, index) => self.set_take(pid, index).map_err(|_| Refused::Take(pid)),

@@ -138,6 +138,7 @@ impl Recorder {
                     bytes: Cow::Owned(bytes),
                 }),
                 taken: None,
+                listed: None,
             });
             return Ok(ThreadStack { pid, tid, comm, state, doing: Doing::Waiting(time), kernel });
         }

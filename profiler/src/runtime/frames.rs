@@ -5,10 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use jitprof_common::listed::ListSpec;
 use jitprof_common::sample::FramePc;
 use jitprof_common::taken::{FrameSpec, Read};
 use jitprof_common::units::Avma;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_bytes::ByteBuf;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of names of one answer.
 const MAX_NAME_BYTES: usize = 1 << 20;
@@ -26,6 +30,41 @@ pub struct Capture {
     /// The generated code whose frames are meant: first byte, length; nothing if all of it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<(Avma, u64)>,
+    /// The list in which the runtime keeps the frames of each thread; no words of frames are read then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<ListCapture>,
+}
+
+/// A list of frames that samples take along, and how it goes with the native stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListCapture {
+    /// How it is walked.
+    #[serde(serialize_with = "write_walk", deserialize_with = "read_walk")]
+    pub walk: ListSpec,
+    /// Which of its elements say that an evaluation loop has begun.
+    pub mark: EntryMark,
+    /// Where the runtime's module has the loop, and the length of each part. Other mappings of the same bytes count as well.
+    pub loops: Vec<(Avma, u64)>,
+}
+
+/// Which elements of a list say that an evaluation loop has begun. Each has a byte in the upper end of its second word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryMark {
+    /// Those in which it has this value at least.
+    pub least: u8,
+    /// They are frames of the program themselves.
+    pub is_frame: bool,
+    /// The outermost element is one that no loop has begun at.
+    pub has_base: bool,
+}
+
+fn write_walk<S: Serializer>(walk: &ListSpec, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(walk.as_bytes())
+}
+
+fn read_walk<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ListSpec, D::Error> {
+    let bytes = ByteBuf::deserialize(deserializer)?;
+    ListSpec::read_from_bytes(&bytes).map_err(|_| D::Error::custom("no description of a list"))
 }
 
 /// One read: so many words from an address on.
@@ -46,7 +85,8 @@ pub struct TakeRead {
 impl Capture {
     /// As the BPF program has it. What is too much for it is left out.
     pub fn spec(&self) -> FrameSpec {
-        let mut spec = FrameSpec { key: u64::from(self.key), ..FrameSpec::default() };
+        let list = self.list.as_ref().map(|list| list.walk).unwrap_or_default();
+        let mut spec = FrameSpec { key: u64::from(self.key), list, ..FrameSpec::default() };
         for (to, read) in spec.reads.iter_mut().zip(&self.reads) {
             *to = Read {
                 offset: read.offset,
@@ -57,6 +97,11 @@ impl Capture {
             };
         }
         spec
+    }
+
+    /// Whether words of frames are read.
+    pub fn has_words(&self) -> bool {
+        !self.reads.is_empty()
     }
 
     /// How many words there are.

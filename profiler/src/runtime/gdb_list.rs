@@ -40,6 +40,11 @@ impl Lists {
         }
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lists.is_empty()
+    }
+
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
         self.lists.iter().map(Images::bytes).sum::<usize>() + self.owners.len() * 48

@@ -173,6 +173,7 @@ fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
         key: base?,
         code: Vec::new(),
         generated: Some((spec.start, spec.end.0.saturating_sub(spec.start.0))),
+        list: None,
     })
 }
 

@@ -23,11 +23,13 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 pub use self::frames::{
-    Capture, DescribedFrame, DescribedFrames, DescribedFunction, FrameAsk, ListedCode, TakeRead, WhyUnnamed,
+    Capture, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture, ListedCode,
+    TakeRead, WhyUnnamed,
 };
 use self::gdb_list::Lists;
 use self::hotspot::HotSpot;
 use self::modules::{KnownFiles, Modules};
+use self::python::Python;
 use self::v8::V8;
 use crate::cost::thread_cpu_time;
 use crate::peek::read_memory;
@@ -153,6 +155,8 @@ struct State {
 enum Runtime {
     HotSpot(Box<HotSpot>),
     V8(Box<V8>),
+    /// What it has loaded may generate code.
+    Python(Box<Python>, Lists),
     Lists(Lists),
 }
 
@@ -164,6 +168,10 @@ impl Runtime {
         }
         if let Some(v8) = V8::find(modules, reader) {
             return Ok(Self::V8(Box::new(v8.map_err(Box::new)?)));
+        }
+        if let Some(python) = Python::find(modules, reader) {
+            let lists = Lists::find(modules).unwrap_or_default();
+            return Ok(Self::Python(Box::new(python.map_err(Box::new)?), lists));
         }
         // What was read is remembered: the next look comes further.
         let incomplete = modules.is_partial();
@@ -177,6 +185,11 @@ impl Runtime {
         match self {
             Self::HotSpot(hotspot) => hotspot.read(reader),
             Self::V8(v8) => v8.read(),
+            Self::Python(python, lists) => {
+                let read = if lists.is_empty() { RuntimeRead::default() } else { lists.read(reader) };
+                let (runtime, capture) = (Some(python.name()), Some(python.capture()));
+                RuntimeRead { runtime, capture, lists: !lists.is_empty(), ..read }
+            }
             Self::Lists(lists) => lists.read(reader),
         }
     }
@@ -186,6 +199,7 @@ impl Runtime {
         match self {
             Self::HotSpot(hotspot) => hotspot.bytes(),
             Self::V8(v8) => v8.bytes(),
+            Self::Python(python, lists) => python.bytes() + lists.bytes(),
             Self::Lists(lists) => lists.bytes(),
         }
     }
@@ -244,6 +258,14 @@ impl RuntimeReaders {
                 answers
             }
             Runtime::HotSpot(hotspot) => hotspot.describe(&reader, frames),
+            Runtime::Python(python, lists) => {
+                let answers = python.describe(&reader, frames);
+                if !self.keep(program, Some(python.bytes() + lists.bytes())) {
+                    python.clear();
+                    self.keep(program, Some(python.bytes() + lists.bytes()));
+                }
+                answers
+            }
             Runtime::Lists(_) => return None,
         };
         let spent = thread_cpu_time().saturating_sub(begun);
@@ -303,11 +325,16 @@ impl State {
     /// Finds what there is among the modules, or has come to them; returns whether nothing is known from before.
     fn look<M: Memory>(&mut self, modules: impl Fn() -> Modules, reader: &Reader<M>) -> Result<bool, Box<RuntimeRead>> {
         let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
-        if self.runtime.is_some() && !(is_due && matches!(self.runtime, Some(Runtime::Lists(_)))) {
+        let may_load_more = matches!(self.runtime, Some(Runtime::Lists(_) | Runtime::Python(..)));
+        if self.runtime.is_some() && !(is_due && may_load_more) {
             return Ok(false);
         }
         self.looked_at = Some(Instant::now());
         let modules = modules();
+        if let Some(Runtime::Python(_, lists)) = &mut self.runtime {
+            lists.look_again(&modules);
+            return Ok(false);
+        }
         match (Runtime::find(&modules, reader), &mut self.runtime) {
             // What is loaded later is as a rule one more library with a list, not a runtime that says more.
             (Ok(Runtime::Lists(_)) | Err(_), Some(Runtime::Lists(lists))) => {

@@ -2,13 +2,12 @@
 //!
 //! The frames are found in the list of each thread's, and not on its stack: see [`jitprof_runtimes::cpython`].
 
-use jitprof_common::listed::ListSpec;
 use jitprof_common::units::Avma;
-use jitprof_runtimes::cpython::{Described, EntryMark, Functions, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::cpython::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
 use super::RuntimeRead;
-use super::frames::{Answers, DescribedFrame, FrameAsk, WhyUnnamed};
+use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed};
 use super::modules::{EVALUATION_LOOP, Modules};
 
 /// The symbol by which the module is known.
@@ -53,19 +52,12 @@ impl Python {
         name_of(self.functions.layout().version())
     }
 
-    /// How the frames of a thread are walked.
-    pub(super) fn walk(&self) -> &ListSpec {
-        self.functions.layout().walk()
-    }
-
-    /// How it is known of a record that a loop over instructions has begun there.
-    pub(super) fn entry(&self) -> EntryMark {
-        self.functions.layout().entry()
-    }
-
-    /// The code of the loop over instructions, part by part: first byte, and length.
-    pub(super) fn loops(&self) -> Vec<(Avma, u64)> {
-        self.loops.clone()
+    /// What samples take along, and how it goes with the native stack.
+    pub(super) fn capture(&self) -> Capture {
+        let cpython::EntryMark { least, is_frame, has_base } = self.functions.layout().entry();
+        let mark = EntryMark { least, is_frame, has_base };
+        let list = ListCapture { walk: *self.functions.layout().walk(), mark, loops: self.loops.clone() };
+        Capture { list: Some(list), ..Capture::default() }
     }
 
     /// Bytes that are kept, nearly.

@@ -160,6 +160,7 @@ impl Plan {
                 key: u8::try_from(array?).ok()?,
                 code: spec.own_code.into_iter().collect(),
                 generated: None,
+                list: None,
             },
             slots: [context?, function?, array?, offset?],
             shared,

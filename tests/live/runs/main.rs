@@ -22,6 +22,7 @@ mod onednn;
 mod page;
 mod php;
 mod python;
+mod python_bare;
 mod selection;
 mod serve;
 mod silence;

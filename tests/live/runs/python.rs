@@ -191,12 +191,13 @@ fn forked_workers_that_write_perf_maps_have_their_parents_frames() -> Result<()>
 }
 
 #[test]
-fn without_its_flag_it_is_told_the_flag() -> Result<()> {
+fn without_its_flag_it_is_told_the_flag_where_its_memory_is_not_read() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_PYTHON")?);
     command.arg(target_file("python/burn.py")?).arg("600");
     let target = Target::start(command, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 1)?;
+    let words = ["--pid", target.said("pid")?, "--no-read-runtime"];
+    let recording = Jitprof::recording(&scratch, words)?.record_cpu(target.pid()?, 1)?;
     let advice = recording.account["advice"].as_array().cloned().unwrap_or_default();
     assert_eq!(advice.len(), 1, "{advice:?}");
     assert!(advice[0]["advice"].as_str().is_some_and(|text| text.contains("-X perf_jit")), "{advice:?}");

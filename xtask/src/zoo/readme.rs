@@ -40,12 +40,7 @@ const LINES: &[Line] = &[
         of: &["postgresql-"],
         how: &["jit_profiling_support = on"],
     },
-    Line {
-        name: "CPython",
-        start: "`-X perf_jit`",
-        of: &["python-"],
-        how: &["-X perf_jit", "-X perf_jit, forked workers"],
-    },
+    Line { name: "CPython", start: "nothing", of: &["python-"], how: &["no flag", "no flag, forked workers"] },
     Line {
         name: "Erlang/OTP",
         start: "`+JPperf true`",

@@ -160,23 +160,25 @@ const NODE_MAGLEV: &[Mode] = &[
     NODE_BARE,
 ];
 
-const CPYTHON_BARE: Mode = bare("{program} {targets}/python/burn.py {seconds}", "-X perf")
-    .because(NAMELESS, "Python's functions run in the interpreter");
+const CPYTHON_BARE: Mode = asked("no flag", "{program} {targets}/python/burn.py {seconds}");
+const CPYTHON_FORKED: Mode = asked("no flag, forked workers", "{program} {targets}/python/prefork.py {seconds}");
 /// Ways to start CPython, and further ones.
 macro_rules! cpython {
     ($($further:expr),*) => {
         &[
+            CPYTHON_BARE,
+            CPYTHON_FORKED,
             asked("-X perf_jit", "{program} -X perf_jit {targets}/python/burn.py {seconds}"),
             asked("-X perf_jit, started by jitprof", "{program} -X perf_jit {targets}/python/burn.py {seconds}").launched(),
             asked("-X perf_jit, forked workers", "{program} -X perf_jit {targets}/python/prefork.py {seconds}"),
             asked("-X perf", "{program} -X perf {targets}/python/burn.py {seconds}"),
-            CPYTHON_BARE,
             $($further),*
         ]
     };
 }
 const CPYTHON: &[Mode] = cpython!();
 const CPYTHON_BRIEFLY: &[Mode] = cpython!(
+    asked("no flag, two seconds", "{program} {targets}/python/burn.py {seconds}").brief(),
     asked("-X perf_jit, two seconds", "{program} -X perf_jit {targets}/python/burn.py {seconds}").brief(),
     asked("the same, started by jitprof", "{program} -X perf_jit {targets}/python/burn.py {seconds}")
         .brief()
@@ -186,9 +188,9 @@ const CPYTHON_BRIEFLY: &[Mode] = cpython!(
 const CPYTHON_315: &[Mode] = &[
     asked("-X perf_jit", "{program} -X perf_jit {targets}/python/burn.py {seconds}"),
     asked("-X perf", "{program} -X perf {targets}/python/burn.py {seconds}"),
-    asked("PYTHON_JIT=1", "PYTHON_JIT=1 {program} {targets}/python/burn.py {seconds}")
-        .because(&[Chain, Share], "CPython calls all of its code jit; the functions are the interpreter's business"),
+    asked("PYTHON_JIT=1", "PYTHON_JIT=1 {program} {targets}/python/burn.py {seconds}"),
     CPYTHON_BARE,
+    CPYTHON_FORKED,
 ];
 
 const STARTING: &str =
@@ -465,8 +467,19 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         modes: NODE_MAGLEV,
     },
     Runtime {
+        name: "python-3.11",
+        guide: &["CPython ≥ 3.11"],
+        get: Get::Pyenv("3.11"),
+        program: "",
+        version: "{program} --version",
+        warm_up: 2,
+        prepare: &[],
+        truth: SNAKE,
+        modes: &[CPYTHON_BARE, CPYTHON_FORKED],
+    },
+    Runtime {
         name: "python-3.13",
-        guide: &["CPython ≥ 3.13"],
+        guide: &["CPython ≥ 3.11", "CPython ≥ 3.13, by a dump"],
         get: Get::Prepared("python", "JITPROF_PYTHON"),
         program: "",
         version: "{program} --version",
@@ -477,18 +490,22 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "python-3.12",
-        guide: &["CPython 3.12"],
+        guide: &["CPython ≥ 3.11", "CPython 3.12, by a perf map"],
         get: Get::Pyenv("3.12"),
         program: "",
         version: "{program} --version",
         warm_up: 2,
         prepare: &[],
         truth: SNAKE,
-        modes: &[asked("-X perf", "{program} -X perf {targets}/python/burn.py {seconds}"), CPYTHON_BARE],
+        modes: &[
+            CPYTHON_BARE,
+            CPYTHON_FORKED,
+            asked("-X perf", "{program} -X perf {targets}/python/burn.py {seconds}"),
+        ],
     },
     Runtime {
         name: "python-3.14",
-        guide: &["CPython ≥ 3.13"],
+        guide: &["CPython ≥ 3.11", "CPython ≥ 3.13, by a dump"],
         get: Get::Debian("sid", &["python3.14"]),
         program: "/usr/bin/python3.14",
         version: "{program} --version",
@@ -499,7 +516,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "python-3.15",
-        guide: &["CPython ≥ 3.13"],
+        guide: &["CPython ≥ 3.11", "CPython ≥ 3.13, by a dump"],
         get: Get::Debian("sid", &["python3.15"]),
         program: "/usr/bin/python3.15",
         version: "{program} --version",

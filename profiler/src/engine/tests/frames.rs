@@ -29,7 +29,7 @@ fn v8(world: &mut World, pid: u32, functions: &[(u64, &str)]) {
     runtime.name = Some("V8 11.3.244".to_owned());
     let slots = TakeRead { base: None, offset: -40, words: 5, to: 0, tagged: false };
     let code = vec![(avma(OWN), OWN_SIZE)];
-    runtime.capture = Some(Capture { reads: vec![slots], key: 1, code, generated: None });
+    runtime.capture = Some(Capture { reads: vec![slots], key: 1, code, ..Capture::default() });
     runtime.functions = functions.iter().map(|(word, name)| (*word, (*name).to_owned())).collect();
 }
 
@@ -495,7 +495,7 @@ fn words_of_the_interpreter_s_frames_are_taken_where_it_lies_and_code_is_listed_
     runtime.code.push(found);
     let slots = TakeRead { base: None, offset: -64, words: 8, to: 0, tagged: false };
     let generated = Some((avma(interpreter), 0x800));
-    runtime.capture = Some(Capture { reads: vec![slots], key: 5, code: Vec::new(), generated });
+    runtime.capture = Some(Capture { reads: vec![slots], key: 5, generated, ..Capture::default() });
     runtime.functions = [(2, "JS:~run a.js:9:1".to_owned())].into();
     world.follow(&[PID]);
     world.run_for(200);

@@ -4,6 +4,7 @@ mod announcing;
 mod chaos;
 mod continuous;
 mod frames;
+mod listed;
 mod losing;
 mod processes;
 mod purity;

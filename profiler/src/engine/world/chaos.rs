@@ -417,7 +417,7 @@ impl<'a> Teller<'a> {
                     let read = TakeRead { base: None, offset: -40, words: 5, to: 0, tagged: false };
                     let code = vec![(Avma(APP + 0x1000), 0x800)];
                     runtime.name = Some("V8".to_owned());
-                    runtime.capture = Some(Capture { reads: vec![read], key: byte >> 6, code, generated: None });
+                    runtime.capture = Some(Capture { reads: vec![read], key: byte >> 6, code, ..Capture::default() });
                 }
                 runtime.functions.insert(word, format!("JS:*v{word} a.js:1:1"));
                 self.naive.described.push(Described { life, word, until: MonoNs(u64::MAX) });

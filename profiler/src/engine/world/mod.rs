@@ -142,7 +142,7 @@ impl Kernel {
                 self.lists.extend(span.map(|span| (pid, span)));
             }
             TableUpdate::Epoch(..) => {}
-            TableUpdate::Spec(index, spec) => drop(self.specs.insert(index, spec)),
+            TableUpdate::Spec(index, spec) => drop(self.specs.insert(index, *spec)),
             TableUpdate::Take(pid, index) => {
                 self.takes.remove(&pid);
                 if refuses {
@@ -552,6 +552,7 @@ pub fn raw_sample<'a>(time: MonoNs, pid: u32, stack: &[u64], snapshot: Option<St
         user: Cow::Owned(stack.iter().enumerate().map(innermost).collect()),
         snapshot,
         taken: None,
+        listed: None,
     }
 }
 

@@ -1,0 +1,203 @@
+//! Frames that a runtime keeps in a list of its own; see `jitprof_common::listed`.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::{
+    bpf_probe_read_kernel, bpf_probe_read_user,
+    generated::{bpf_get_current_task, bpf_loop, bpf_probe_read_user as read_user},
+};
+use jitprof_common::{
+    listed::{
+        LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED, MAX_SPAN, MAX_STEPS, Record, Step,
+    },
+    sample::SampleBuffer,
+};
+
+use crate::FRAMES_END;
+use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk};
+
+/// The bytes of an element.
+pub type Element = [u64; MAX_SPAN / 8];
+
+/// A list that is being walked.
+#[repr(C)]
+pub struct List {
+    header: ListHeader,
+    /// The next element, or 0.
+    at: u64,
+    element: Element,
+}
+
+impl List {
+    /// For a new sample.
+    #[inline(always)]
+    pub fn reset(&mut self) {
+        self.header = ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, reserved: 0 };
+        self.at = 0;
+    }
+}
+
+/// Takes the list of the thread along, if one is asked for and no words of frames were taken. It goes behind the frames.
+#[inline(always)]
+pub fn records(walk: &mut Walk) {
+    if walk.take == 0 || walk.noted != 0 || begin() == 0 {
+        return;
+    }
+    // SAFETY: the callback keeps to the signature that bpf_loop calls.
+    unsafe { bpf_loop(MAX_LISTED as u32 + 1, next_element as *mut c_void, core::ptr::null_mut(), 0) };
+}
+
+/// How many bytes the list takes up behind the frames, which end at `from`.
+#[inline(always)]
+pub fn bytes(walk: &mut Walk, from: usize) -> usize {
+    if walk.list.header.base == 0 {
+        return 0;
+    }
+    walk.sample.header.taken = LISTED;
+    // SAFETY: behind the frames is room for a header and all records.
+    unsafe {
+        let to = (&raw mut walk.sample).cast::<u8>().add(from.min(FRAMES_END));
+        to.cast::<ListHeader>().write(walk.list.header);
+    }
+    size_of::<ListHeader>() + (walk.list.header.count as usize).min(MAX_LISTED) * size_of::<Record>()
+}
+
+/// Finds the first element; 0 if there is no list to be walked. A global function: the verifier walks through it once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn begin_list() -> u64 {
+    let Some((walk, spec)) = at_hand() else { return 0 };
+    if !spec.is_some() {
+        return 0;
+    }
+    for base in 0..MAX_BASES {
+        let value = first(&spec.bases[base]);
+        if value != 0 {
+            (walk.list.header.base, walk.list.at) = (base as u32 + 1, value);
+            break;
+        }
+    }
+    walk.list.at
+}
+
+#[inline(always)]
+fn begin() -> u64 {
+    // Hidden from LLVM: the verifier knows nothing of the result.
+    core::hint::black_box(begin_list())
+}
+
+/// Where a way leads, or 0.
+#[inline(always)]
+fn first(steps: &[Step; MAX_STEPS]) -> u64 {
+    let mut value = 0_u64;
+    for step in steps {
+        match step.op {
+            Step::ADD => value = value.wrapping_add(step.operand),
+            Step::ADD_THREAD_POINTER => match thread_pointer() {
+                0 => return 0,
+                pointer => value = value.wrapping_add(pointer).wrapping_add(step.operand),
+            },
+            Step::LOAD => {
+                let address = value.wrapping_add(step.operand);
+                // SAFETY: the helper checks the address and never faults.
+                value = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
+                if value == 0 {
+                    return 0;
+                }
+            }
+            _ => return value,
+        }
+    }
+    value
+}
+
+/// The thread pointer of the current task, as it was when it was switched to last; 0 if it is not known.
+#[inline(always)]
+fn thread_pointer() -> u64 {
+    let offset = TASK_THREAD_POINTER.load();
+    if offset == 0 {
+        return 0;
+    }
+    // SAFETY: the address is only read by bpf_probe_read_kernel, which checks it and never faults.
+    unsafe { bpf_probe_read_kernel(bpf_get_current_task().wrapping_add(offset) as *const u64) }.unwrap_or(0)
+}
+
+/// A turn as `bpf_loop` calls it: one element.
+unsafe extern "C" fn next_element(_index: u64, _ctx: *mut c_void) -> i64 {
+    i64::from(core::hint::black_box(list_element()) != 0)
+}
+
+/// Keeps what is wanted of the element at hand, and goes to the next; 1 if there is none. A global function, like
+/// `begin_list`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn list_element() -> u64 {
+    let Some((walk, spec)) = at_hand() else { return 1 };
+    let end = element(walk, spec);
+    if let Some(end) = end {
+        walk.list.header.end = end as u32;
+    }
+    u64::from(end.is_some())
+}
+
+#[inline(always)]
+fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
+    let count = walk.list.header.count as usize;
+    if walk.list.at == 0 {
+        return Some(ListEnd::Last);
+    }
+    if count >= MAX_LISTED {
+        return Some(ListEnd::TooLong);
+    }
+    // Hidden from LLVM, which would compare something else than what is handed over.
+    let span = core::hint::black_box(spec.span);
+    if span == 0 || span > MAX_SPAN as u32 {
+        return Some(ListEnd::Unreadable);
+    }
+    let from = walk.list.at as *const c_void;
+    // SAFETY: the element has room for MAX_SPAN bytes; the helper checks the user address and never faults.
+    if unsafe { read_user(walk.list.element.as_mut_ptr().cast(), span, from) } != 0 {
+        return Some(ListEnd::Unreadable);
+    }
+    let mut record: Record = [0; 2];
+    for at in 0..MAX_FIELDS {
+        let field = &spec.fields[at];
+        let kept = (word(&walk.list.element, field.offset.into()) & field.mask) << (field.shift & 63);
+        if field.to & 1 == 0 {
+            record[0] |= kept;
+        } else {
+            record[1] |= kept;
+        }
+    }
+    let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
+    // Hidden from LLVM as above; the verifier needs the comparison.
+    let to = core::hint::black_box(to);
+    if to > size_of::<SampleBuffer>() - size_of::<Record>() {
+        return Some(ListEnd::TooLong);
+    }
+    // SAFETY: the record lies within the sample.
+    unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
+    walk.list.header.count = count as u32 + 1;
+    walk.list.at = word(&walk.list.element, spec.next);
+    None
+}
+
+/// The word at an offset of an element.
+#[inline(always)]
+fn word(element: &Element, offset: u32) -> u64 {
+    element[(offset >> 3) as usize & (element.len() - 1)]
+}
+
+#[inline(always)]
+fn frames_end(walk: &Walk) -> usize {
+    crate::take::frames_end(walk) as usize
+}
+
+/// The walk, and what list is asked for.
+#[inline(always)]
+fn at_hand() -> Option<(&'static mut Walk, &'static ListSpec)> {
+    // SAFETY: as in `begin` of the sampler.
+    let walk = unsafe { &mut *STATE.get_ptr_mut(0)? };
+    let spec = SPECS.get(walk.take.wrapping_sub(1))?;
+    Some((walk, &spec.list))
+}

@@ -1,0 +1,118 @@
+//! Frames that an interpreter keeps in a list, and their place in the native stack.
+
+use jitprof_common::listed::{Field, ListSpec, Step};
+use jitprof_common::table::Region;
+use jitprof_common::units::Pid;
+
+use super::stories::*;
+use crate::engine::border::{FrameList, Request};
+use crate::engine::world::{Fate, MS, World, options, raw_sample};
+use crate::runtime::{Capture, EntryMark, ListCapture};
+
+const PID: u32 = 100;
+/// The interpreter's loop: `helper`, from which `main` is called here.
+const LOOP: u64 = HELPER - 0x10;
+const LOOP_SIZE: u64 = 0x800;
+/// In the upper byte of a record that marks where a loop has begun.
+const MARK: u64 = 3 << 56;
+
+/// A process whose interpreter keeps a list of frames.
+fn python(world: &mut World, functions: &[(u64, &str)]) {
+    app(world, PID);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.name = Some("CPython 3.13.0".to_owned());
+    let fields = [Field::new(0, u64::MAX, 0, 0), Field::new(56, u64::MAX, 1, 0)];
+    let walk = ListSpec::new(&[&[Step::add_thread_pointer(8), Step::load(0)]], &fields, 8).unwrap();
+    let mark = EntryMark { least: 3, is_frame: false, has_base: false };
+    let list = ListCapture { walk, mark, loops: vec![(avma(LOOP), LOOP_SIZE)] };
+    runtime.capture = Some(Capture { list: Some(list), ..Capture::default() });
+    runtime.functions = functions.iter().map(|(code, name)| (*code, (*name).to_owned())).collect();
+    world.follow(&[PID]);
+    world.run_for(200);
+}
+
+/// A sample now, with a list of so many code objects; returns when that was. 0 marks where a loop has begun.
+fn sample(world: &mut World, stack: &[u64], code: &[u64], is_whole: bool) -> u64 {
+    world.run_for(1);
+    let mut sample = raw_sample(world.now, PID, stack, None);
+    let records = code.iter().map(|code| if *code == 0 { [0x9000, MARK | 0x70] } else { [*code, 0x70] });
+    sample.listed = Some(Box::new(FrameList { records: records.collect(), is_whole }));
+    world.give(&sample);
+    (world.now.0 - ms(0).0) / MS
+}
+
+#[test]
+fn what_an_interpreter_runs_stands_below_the_loop_that_runs_it() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py"), (32, "py::call:/a.py"), (48, "py::leaf:/a.py")]);
+    let spec = &world.kernel.specs[&world.kernel.takes[&Pid(PID)]];
+    assert!(spec.list.is_some() && spec.reads[0].words == 0);
+    let takes = |at| world.kernel.region(PID, at).unwrap().flags & Region::TAKE != 0;
+    assert_eq!([JIT, LOOP, MAIN].map(takes), [false; 3], "no words of frames are read");
+    let nested = [MAIN + 4, LOOP + 0x20, MAIN + 8, LOOP + 0x30, MAIN, START];
+    let inner = sample(&mut world, &nested, &[48, 32, 0, 16, 0], true);
+    let leaf = sample(&mut world, &nested[3..], &[32, 16, 0], true);
+    let begins = sample(&mut world, &nested[1..], &[16, 0], true);
+    world.run_for(400);
+    assert_eq!(world.engine.progress().waiting, 0);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, inner), "_start;main;helper;outer;main;helper;call;leaf;main");
+    assert_eq!(stack(&world, PID, leaf), "_start;main;helper;outer;call");
+    assert_eq!(stack(&world, PID, begins), "_start;main;helper;outer;main;helper", "it has no frame yet");
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart, account.jit.named.runtime), (3, 0, 6));
+    assert!(account.advice.is_empty(), "{:?}", account.advice);
+    let text = account.to_string();
+    assert!(text.contains("app (100): CPython 3.13.0, 6 frames named in 1 looks"), "{text}");
+}
+
+#[test]
+fn a_function_that_its_trampoline_names_too_is_one_frame() {
+    let mut world = World::new(options());
+    let map = format!("{JIT:x} 20 py::leaf:/a.py\n{:x} 20 py::other:/a.py\n", JIT + 0x20);
+    world.machine.add_file(&format!("/tmp/perf-{PID}.map"), map.into_bytes());
+    python(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")]);
+    world.run_for(1200);
+    let nested = [LOOP + 0x20, JIT + 8, LOOP + 0x30, JIT + 0x28, MAIN, START];
+    let at = sample(&mut world, &nested, &[32, 0, 16, 0], true);
+    world.run_for(400);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;other;helper;outer;helper;leaf");
+}
+
+#[test]
+fn lists_that_are_too_long_are_resolved_early_and_bounded() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::f:/a.py")]);
+    world.decide =
+        Box::new(|what| if matches!(what, Request::DescribeFrames { .. }) { Fate::Hold } else { Fate::Answer });
+    let code = [vec![16; 1000], vec![0]].concat();
+    for _ in 0..20 {
+        sample(&mut world, &[LOOP + 8, MAIN, START], &code, true);
+    }
+    world.run_for(200);
+    assert!(world.engine.progress().waiting < 10, "{}", world.engine.progress().waiting);
+    let account = world.finish().account.clone();
+    assert!(account.samples.resolved_early >= 10, "{}", account.samples.resolved_early);
+    assert_eq!(account.samples.delivered, 20);
+}
+
+#[test]
+fn what_cannot_be_placed_is_shown_apart_and_counted() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py"), (48, "py::leaf:/a.py")]);
+    let user = [LOOP + 0x20, MAIN + 8, LOOP + 0x30, MAIN, START];
+    let more = sample(&mut world, &user, &[48, 0, 16, 0, 16, 0], true);
+    let fewer = sample(&mut world, &user[1..], &[], true);
+    let torn = sample(&mut world, &user[2..], &[48, 0], false);
+    let unknown = sample(&mut world, &user[2..], &[64, 16, 0], true);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    let apart = "[how these two parts go together is not known]";
+    let native = "_start;main;helper;main;helper";
+    assert_eq!(stack(&world, PID, more), format!("outer;outer;leaf;{apart};{native}"));
+    assert_eq!(stack(&world, PID, fewer), "_start;main;helper;main");
+    assert_eq!(stack(&world, PID, torn), format!("leaf;{apart};_start;main;helper"));
+    assert_eq!(stack(&world, PID, unknown), "_start;main;helper;outer;[interpreted function without a name]");
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 3));
+    assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (5, 1));
+}

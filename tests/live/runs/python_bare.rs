@@ -1,0 +1,128 @@
+//! CPython without any flag: its own list of frames, at its place in the native stack.
+
+use std::process::Command;
+
+use anyhow::Result;
+use jitprof_tests::{
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
+    assert_share, path_from, target_file,
+};
+
+/// Samples a second.
+const FREQUENCY: &str = "499";
+/// What is promised.
+const PROMISED: f64 = 0.995;
+
+fn start(program: &str, scratch: &Scratch) -> Result<Target> {
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file(program)?).arg("600");
+    Target::start(command, scratch)
+}
+
+/// Named by the interpreter's own frames alone, each of which has its place.
+#[track_caller]
+fn assert_bare(recording: &Recording) {
+    let jit = |name: &str| recording.number(&format!("/jit/named/{name}"));
+    assert_eq!((jit("jitdump"), jit("peeked"), jit("perf_map")), (0, 0, 0));
+    assert_enough("frames by the runtime's own tables", jit("runtime"), 100);
+    assert_at_least("named frames", recording.named_frames(), PROMISED);
+    assert_at_least("complete stacks", recording.complete(), PROMISED);
+    let (placed, apart) = (recording.number("/stacks/with_list"), recording.number("/stacks/list_apart"));
+    assert_at_least("placed", Share { part: placed, whole: placed + apart }, PROMISED);
+    assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(0), "nothing is to be advised");
+}
+
+fn function(frame: &str) -> &str {
+    let frame = frame.strip_prefix('~').unwrap_or(frame);
+    frame.split(" (").next().unwrap_or(frame)
+}
+
+/// Of the stacks with the last of these functions, those in which all stand in this order, with others between them.
+fn chain(recording: &Recording, names: &[&str]) -> Share {
+    let folded = &recording.folded;
+    let has_leaf = |stack: &Stack| stack.frames.iter().any(|frame| Some(function(frame)) == names.last().copied());
+    let in_order = |stack: &Stack| {
+        let mut frames = stack.frames.iter().map(|frame| function(frame));
+        names.iter().all(|name| frames.any(|frame| frame == *name))
+    };
+    Share { part: folded.count(|stack| has_leaf(stack) && in_order(stack)), whole: folded.count(has_leaf) }
+}
+
+#[test]
+fn functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/burn.py", &scratch)?;
+    let recording =
+        Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 5)?;
+    assert_bare(&recording);
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+    let outer = ["_start", "_PyEval_EvalFrameDefault", "<module>", "main", "outer"];
+    let chains = [["middle", "leaf_hot"], ["side_cold", "leaf_cold"]];
+    let chains = chains.map(|inner| chain(&recording, &[&outer[..], &inner].concat()));
+    assert_at_least("chains", chains.into_iter().sum(), PROMISED);
+    Ok(())
+}
+
+#[test]
+fn each_way_to_call_keeps_its_callers() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/shapes.py", &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    assert_bare(&recording);
+    let chains: [&[&str]; 6] = [
+        &["main", "through_c", "list_sort", "_PyEval_EvalFrameDefault", "by_c", "leaf_c"],
+        &["main", "run", "coroutine", "awaited", "leaf_coroutine"],
+        &["main", "drive", "delegate", "generator", "leaf_generator"],
+        &["main", "method_of", "Widget.method", "Widget.method.<locals>.<lambda>", "leaf_method"],
+        &["main", "down", "down", "leaf_deep"],
+        &["Thread._bootstrap", "Thread.run", "worker", "leaf_thread"],
+    ];
+    for names in chains {
+        let chain = chain(&recording, names);
+        assert_enough(names.last().unwrap_or(&""), chain.whole, 50);
+        assert_at_least_of_few(&names.join(" "), chain, PROMISED);
+    }
+    let is_deep = |stack: &Stack| stack.frames.iter().any(|frame| function(frame) == "leaf_deep");
+    let has_all = |stack: &Stack| stack.frames.iter().filter(|frame| function(frame) == "down").count() == 900;
+    let folded = &recording.folded;
+    let deep = Share { part: folded.count(|stack| is_deep(stack) && has_all(stack)), whole: folded.count(is_deep) };
+    assert_at_least_of_few("900 deep", deep, PROMISED);
+    Ok(())
+}
+
+#[test]
+fn forked_workers_are_read_as_their_parents() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/prefork.py", &scratch)?;
+    let child: u32 = target.said("child")?.parse()?;
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", target.said("pid")?])?.record_cpu(child, 4)?;
+    assert_bare(&recording);
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+    let names = ["_start", "<module>", "serve", "work", "main", "outer", "middle", "leaf_hot"];
+    assert_at_least("the chain through the fork", chain(&recording, &names), PROMISED);
+    Ok(())
+}
+
+#[test]
+fn a_line_is_the_one_that_runs() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/burn.py", &scratch)?;
+    let words = ["--pid", target.said("pid")?, "--lines"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 5)?;
+    let text = std::fs::read_to_string(target_file("python/burn.py")?)?;
+    let line_of = |what: &str| text.lines().position(|line| line.contains(what)).map_or(0, |at| at + 1);
+    let (first, last) = (line_of("def leaf_hot"), line_of("def leaf_cold"));
+    let call = format!("/burn.py:{})", line_of("return middle(n)"));
+    let hot = |stack: &Stack| stack.frames.iter().any(|frame| function(frame) == "leaf_hot");
+    let right = |stack: &Stack| {
+        let line = |frame: &String| frame.rsplit_once(':')?.1.trim_end_matches(')').parse::<usize>().ok();
+        let leaf = stack.frames.iter().find(|frame| function(frame) == "leaf_hot").and_then(line);
+        leaf.is_some_and(|line| line > first && line < last)
+            && stack.frames.iter().any(|frame| function(frame) == "outer" && frame.ends_with(&call))
+    };
+    let folded = &recording.folded;
+    let lines = Share { part: folded.count(|stack| hot(stack) && right(stack)), whole: folded.count(hot) };
+    assert_at_least("lines", lines, PROMISED);
+    Ok(())
+}

@@ -26,6 +26,8 @@ pub const RECORD_WORDS: usize = 2;
 pub const MAX_SPAN: usize = 128;
 /// Elements of a list.
 pub const MAX_LISTED: usize = 1024;
+/// Elements of a list, where the ring buffer is so full that a long one could cost another sample its place.
+pub const MAX_LISTED_IN_FULL_RING: usize = 128;
 
 /// A step to the first element, from a value to the next; the first one's is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -149,6 +151,8 @@ pub enum ListEnd {
     TooLong = 2,
     /// An element could not be read.
     Unreadable = 3,
+    /// It has more elements than there is room for in the ring buffer, and nothing of it is kept.
+    Refused = 4,
 }
 
 impl ListEnd {
@@ -159,6 +163,7 @@ impl ListEnd {
             1 => Some(Self::Last),
             2 => Some(Self::TooLong),
             3 => Some(Self::Unreadable),
+            4 => Some(Self::Refused),
             _ => None,
         }
     }

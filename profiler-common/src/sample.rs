@@ -143,10 +143,12 @@ pub enum Counter {
     CostNs = 2,
     /// Stack snapshots left out because there were too many, or the ring too full.
     SnapshotsRefused = 3,
+    /// Lists of frames left out because they were long, and the ring too full.
+    ListsRefused = 4,
 }
 
 /// Entries of the COUNTERS map.
-pub const COUNTERS: u32 = 4;
+pub const COUNTERS: u32 = 5;
 
 #[cfg(test)]
 mod tests {

@@ -8,13 +8,14 @@ use aya_ebpf::helpers::{
 };
 use jitprof_common::{
     listed::{
-        LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED, MAX_SPAN, MAX_STEPS, Record, Step,
+        LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_SPAN,
+        MAX_STEPS, Record, Step,
     },
-    sample::SampleBuffer,
+    sample::{Counter, SampleBuffer},
 };
 
 use crate::FRAMES_END;
-use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk};
+use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, count, is_roomy};
 
 /// The bytes of an element.
 pub type Element = [u64; MAX_SPAN / 8];
@@ -25,6 +26,8 @@ pub struct List {
     header: ListHeader,
     /// The next element, or 0.
     at: u64,
+    /// How many elements there is room for.
+    most: u64,
     element: Element,
 }
 
@@ -43,8 +46,13 @@ pub fn records(walk: &mut Walk) {
     if walk.take == 0 || walk.noted != 0 || begin() == 0 {
         return;
     }
+    walk.list.most = if is_roomy() { MAX_LISTED as u64 } else { MAX_LISTED_IN_FULL_RING as u64 };
     // SAFETY: the callback keeps to the signature that bpf_loop calls.
     unsafe { bpf_loop(MAX_LISTED as u32 + 1, next_element as *mut c_void, core::ptr::null_mut(), 0) };
+    if walk.list.header.end == ListEnd::Refused as u32 {
+        walk.list.header.count = 0;
+        count(Counter::ListsRefused, 1);
+    }
 }
 
 /// How many bytes the list takes up behind the frames, which end at `from`.
@@ -148,6 +156,9 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     }
     if count >= MAX_LISTED {
         return Some(ListEnd::TooLong);
+    }
+    if count as u64 >= walk.list.most {
+        return Some(ListEnd::Refused);
     }
     // Hidden from LLVM, which would compare something else than what is handed over.
     let span = core::hint::black_box(spec.span);

@@ -205,7 +205,7 @@ fn hand_over<const TAKES: bool>(walk: &mut Walk, taken: usize) {
     let size = (size_of::<SampleHeader>() + (frames & 0x7ff) * 8).min(FRAMES_END);
     let waiting = SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA));
     let size = size + taken;
-    let size = bounded(size + snapshot::append(walk, size, waiting), TAKES);
+    let size = bounded(size + snapshot::append(walk, size), TAKES);
     let wake = if waiting >= WAKE_UP_BYTES { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     // SAFETY: a helper without arguments.
     let cost_ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(walk.sample.header.time_ns);

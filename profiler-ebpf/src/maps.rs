@@ -2,6 +2,7 @@
 
 use aya_ebpf::{
     Global,
+    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_RING_SIZE},
     macros::map,
     maps::{Array, CgroupArray, HashMap, PerCpuArray, RingBuf},
 };
@@ -155,6 +156,12 @@ pub static TASK_STACK: Global<u64> = Global::new(0);
 pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
+
+/// Whether the ring buffer has so much room that a long record does not cost another sample its place.
+#[inline(always)]
+pub fn is_roomy() -> bool {
+    SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA)) < SAMPLES.query(u64::from(BPF_RB_RING_SIZE)) / 4
+}
 
 /// Adds to a counter of this CPU.
 #[inline(always)]

@@ -2,14 +2,14 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::{bindings::BPF_RB_RING_SIZE, helpers::generated::bpf_probe_read_user};
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jitprof_common::{
     sample::{Counter, SampleBuffer},
     snapshot::{Allowance, CHUNK_BYTES, MAX_CHUNKS, SnapshotHeader},
     unwind::Frame,
 };
 
-use crate::maps::{SAMPLES, USE_ROWS, Walk, count};
+use crate::maps::{USE_ROWS, Walk, count, is_roomy};
 use crate::tables::is_unknown;
 
 /// What a walk remembers about unknown code, and what this CPU may still hand over.
@@ -44,14 +44,13 @@ impl Snapshot {
 }
 
 /// Appends registers and stack behind the `size` bytes that the sample has, as far as there is room; returns how many bytes
-/// it took. `waiting` bytes are in the ring: a piece must not cost another sample its place.
+/// it took.
 #[inline(always)]
-pub fn append(walk: &mut Walk, size: usize, waiting: u64) -> usize {
+pub fn append(walk: &mut Walk, size: usize) -> usize {
     if USE_ROWS.load() == 0 || walk.snapshot.noted == 0 {
         return 0;
     }
-    let roomy = waiting < SAMPLES.query(u64::from(BPF_RB_RING_SIZE)) / 4;
-    if !roomy || !walk.snapshot.allowance.take(walk.sample.header.time_ns) {
+    if !is_roomy() || !walk.snapshot.allowance.take(walk.sample.header.time_ns) {
         count(Counter::SnapshotsRefused, 1);
         return 0;
     }

@@ -111,6 +111,9 @@ impl Account {
                 self.stacks.list_apart
             )?;
         }
+        if self.stacks.lists_refused > 0 {
+            write!(f, "; {} lack the interpreter's: too many for a ring buffer so full", self.stacks.lists_refused)?;
+        }
         writeln!(f)?;
         if cut > self.stacks.complete {
             writeln!(

@@ -105,6 +105,8 @@ pub struct Stacks {
     pub with_list: u64,
     /// With such frames, and it is not known where they belong: they are shown apart.
     pub list_apart: u64,
+    /// Lists that were left out of these, because they were long and the ring buffer was too full.
+    pub lists_refused: u64,
 }
 
 /// Frames of generated code.

@@ -559,6 +559,9 @@ pub struct Counters {
     pub costs: Costs,
     /// Stack snapshots left out because there were too many, or the ring too full.
     pub snapshots_refused: u64,
+    /// Lists of frames left out because they were long, and the ring too full.
+    #[serde(default)]
+    pub lists_refused: u64,
     /// What the symbolizer's worker did.
     pub symbols: Option<Box<SymbolStats>>,
     /// What jitprof itself has used of the machine.

@@ -47,6 +47,7 @@ pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
     account.samples.taken = counters.taken;
     account.samples.lost_ring_full = counters.ring_full;
     account.samples.lost_malformed = counters.malformed;
+    account.stacks.lists_refused = counters.lists_refused;
     account.symbols = counters.symbols.as_ref().map_or_else(SymbolStats::default, |worker| (**worker).clone());
     account.symbols.absorb(resolving.names.stats());
     account.files = of.files.stats();

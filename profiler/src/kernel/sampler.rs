@@ -186,6 +186,8 @@ pub struct SamplerCounts {
     pub cost_ns: u64,
     /// Stack snapshots that were left out because there were too many, or the ring too full.
     pub snapshots_refused: u64,
+    /// Lists of frames that were left out because they were long, and the ring too full.
+    pub lists_refused: u64,
 }
 
 /// The loaded and attached sampler. Dropping it detaches.
@@ -528,6 +530,7 @@ impl Sampler {
             ring_full: sum(Counter::RingFull)?,
             cost_ns: sum(Counter::CostNs)?,
             snapshots_refused: sum(Counter::SnapshotsRefused)?,
+            lists_refused: sum(Counter::ListsRefused)?,
         })
     }
 }

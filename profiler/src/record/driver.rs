@@ -381,6 +381,7 @@ impl Driver {
             cost_ns: counts.cost_ns,
             costs: self.ledger.costs(),
             snapshots_refused: counts.snapshots_refused,
+            lists_refused: counts.lists_refused,
             symbols: None,
             own: None,
         })

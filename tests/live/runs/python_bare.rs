@@ -60,6 +60,16 @@ fn functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
     let chains = [["middle", "leaf_hot"], ["side_cold", "leaf_cold"]];
     let chains = chains.map(|inner| chain(&recording, &[&outer[..], &inner].concat()));
     assert_at_least("chains", chains.into_iter().sum(), PROMISED);
+    // Native functions that were inlined into the loop stand below what it runs.
+    let is_loop = |frame: &String| frame.starts_with("_PyEval_EvalFrameDefault");
+    let has_inlined = |stack: &Stack| {
+        let mut below = stack.frames.iter().skip_while(|frame| !is_loop(frame));
+        below.nth(1).is_some_and(|frame| !frame.starts_with('~'))
+    };
+    let folded = &recording.folded;
+    let below = folded.count(|stack| stack.frames.iter().any(is_loop) && !has_inlined(stack));
+    let whole = folded.count(|stack| stack.frames.iter().any(is_loop));
+    assert_at_least("functions directly below the loop", Share { part: below, whole }, PROMISED);
     Ok(())
 }
 
@@ -88,6 +98,30 @@ fn each_way_to_call_keeps_its_callers() -> Result<()> {
     let folded = &recording.folded;
     let deep = Share { part: folded.count(|stack| is_deep(stack) && has_all(stack)), whole: folded.count(is_deep) };
     assert_at_least_of_few("900 deep", deep, PROMISED);
+    Ok(())
+}
+
+#[test]
+fn long_lists_do_not_cost_other_samples_their_place() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/deep.py", &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let mut running = Jitprof::recording_at(&scratch, FREQUENCY, words)?.spawn()?;
+    running.wait_for_samples(target.pid()?, 100)?;
+    // The ring has room for some 70 of these samples with all of their 900 frames.
+    running.signal(libc::SIGSTOP)?;
+    running.wait_for_samples(target.pid()?, 2000)?;
+    running.signal(libc::SIGCONT)?;
+    running.wait_for_samples(target.pid()?, 1000)?;
+    running.signal(libc::SIGINT)?;
+    let recording = running.record()?;
+    assert_eq!(recording.number("/samples/lost_ring_full"), 0);
+    let refused = recording.number("/stacks/lists_refused");
+    assert_enough("refused lists", refused, 100);
+    assert!(recording.number("/stacks/list_apart") >= refused, "each is told");
+    assert!(recording.stderr.contains("too many for a ring buffer so full"), "{}", recording.stderr);
+    let deep = |stack: &Stack| stack.frames.iter().filter(|frame| function(frame) == "down").count() == 900;
+    assert_enough("whole ones", recording.folded.count(deep), 100);
     Ok(())
 }
 

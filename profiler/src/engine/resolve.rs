@@ -143,8 +143,8 @@ enum Resolved {
     UnnamedJit(FrameId),
     /// The same, of frames that its runtime was asked about.
     Described,
-    /// Native code: innermost first, inlined functions included; and whether the outermost is an entry point.
-    Native(Arc<[FrameId]>, Entry),
+    /// Native code.
+    Native(NativeFrames),
     /// Memory that nothing is known to be mapped at.
     Unmapped(FrameId),
 }
@@ -161,14 +161,29 @@ struct JitPlace<'a> {
 /// An object, the start and method of an inlined part (`None` for the object itself), a line, and an address.
 type JitKey = (ProcessId, CodeId, Option<(u32, u32)>, u32, Avma);
 
-/// The frames of a native address, innermost first.
+/// The frames of a native address.
 #[derive(Clone)]
 struct NativeFrames {
+    /// Innermost first, inlined functions included.
     frames: Arc<[FrameId]>,
     /// Whether the outermost is an entry point.
     entry: Entry,
-    /// Whether one of them is the loop of an interpreter that can name what it runs.
-    interprets: bool,
+    /// Which of them is the loop of an interpreter that can name what it runs: the innermost that is one.
+    interpreter: Option<usize>,
+}
+
+impl NativeFrames {
+    /// One that nothing more is known of.
+    fn single(frame: FrameId) -> Self {
+        Self { frames: Arc::new([frame]), entry: Entry::No, interpreter: None }
+    }
+
+    /// What was inlined into the loop of an interpreter, and the loop with what it was itself inlined into. The functions
+    /// that it runs stand between the two.
+    fn around_loop(&self) -> (&[FrameId], &[FrameId]) {
+        let own = self.interpreter.unwrap_or(self.frames.len().saturating_sub(1));
+        self.frames.split_at_checked(own).unwrap_or((&[], &self.frames))
+    }
 }
 
 /// What a sample has in it that advice is for, and what named the rest.
@@ -310,16 +325,19 @@ impl Resolver {
                     entry = Entry::No;
                     frames.push(frame);
                 }
-                Resolved::Native(native, of_file) => {
+                Resolved::Native(native) => {
                     self.anonymous.in_files += 1;
-                    if let Some((_, (from, to))) =
-                        placed.as_ref().and_then(|all| all.iter().find(|(at, _)| *at == index))
-                    {
+                    let own = placed.as_ref().and_then(|all| all.iter().find(|(at, _)| *at == index));
+                    if let Some((_, (from, to))) = own {
+                        let (inlined, around) = native.around_loop();
+                        frames.extend_from_slice(inlined);
                         (*from..*to).for_each(|record| self.listed_frame(record, sample, of, frames));
                         listed_at = Some(index);
+                        frames.extend_from_slice(around);
+                    } else {
+                        frames.extend_from_slice(&native.frames);
                     }
-                    entry = entry.of_caller(of_file);
-                    frames.extend(native.iter().copied());
+                    entry = entry.of_caller(native.entry);
                 }
                 Resolved::Unmapped(frame) if index == 0 => frames.push(frame),
                 Resolved::Unmapped(_) => {
@@ -457,9 +475,9 @@ impl Resolver {
                     if let Some(Known::Unnamed(why)) = described {
                         self.count_unnamed(why.describe(), of.account);
                     }
-                    let NativeFrames { frames, entry, interprets } = self.native(key, Some(&mapped.mapping.path), of);
-                    self.anonymous.interpreted |= interprets;
-                    Resolved::Native(frames, entry)
+                    let native = self.native(key, Some(&mapped.mapping.path), of);
+                    self.anonymous.interpreted |= native.interpreter.is_some();
+                    Resolved::Native(native)
                 }
                 key @ (FileKey::NotYet | FileKey::Nothing | FileKey::Replaced) => {
                     of.account.native_unnamed += 1;
@@ -467,13 +485,13 @@ impl Resolver {
                         FileKey::Replaced => REPLACED.to_owned(),
                         _ => format!("[{}]", mapped.mapping.basename()),
                     };
-                    Resolved::Native(Arc::new([self.plain(FrameKind::Native, &name, of.profile)]), Entry::No)
+                    Resolved::Native(NativeFrames::single(self.plain(FrameKind::Native, &name, of.profile)))
                 }
             },
             Place::Special(mapped) => {
                 of.account.native_unnamed += 1;
                 let name = mapped.mapping.basename();
-                Resolved::Native(Arc::new([self.plain(FrameKind::Native, name, of.profile)]), Entry::No)
+                Resolved::Native(NativeFrames::single(self.plain(FrameKind::Native, name, of.profile)))
             }
             Place::Generated => {
                 let any = process.announcements.any() || process.code.is_known();
@@ -503,11 +521,11 @@ impl Resolver {
         }
         let (named, is_final) = of.names.frames(key, of.files);
         let entry = named.last().map_or(Entry::No, Entry::of);
-        let interprets = named.iter().any(|frame| advice::is_evaluation_loop(&frame.name));
+        let interpreter = named.iter().position(|frame| advice::is_evaluation_loop(&frame.name));
         let own = |frame: &Frame| path.and_then(|path| mapped_as(frame, path));
         let frames: Arc<[FrameId]> =
             named.iter().map(|frame| of.profile.intern_frame(own(frame).as_ref().unwrap_or(frame))).collect();
-        let native = NativeFrames { frames, entry, interprets };
+        let native = NativeFrames { frames, entry, interpreter };
         if is_final {
             self.native.insert(place, native.clone());
         }

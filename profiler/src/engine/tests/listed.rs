@@ -66,6 +66,25 @@ fn what_an_interpreter_runs_stands_below_the_loop_that_runs_it() {
 }
 
 #[test]
+fn what_was_inlined_into_the_loop_stands_below_what_it_runs() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")]);
+    let symbols = &mut world.machine.file_mut("/bin/app").unwrap().symbols;
+    symbols.insert(LOOP - APP + 0x100, "helper > step > count".to_owned());
+    symbols.insert(LOOP - APP + 0x200, "run > _PyEval_EvalFrameDefault > count".to_owned());
+    let inlined = sample(&mut world, &[LOOP + 0x120, MAIN, START], &[32, 16, 0], true);
+    let nested = sample(&mut world, &[LOOP + 0x220, MAIN + 8, LOOP + 0x120, MAIN, START], &[32, 0, 16, 0], true);
+    let apart = sample(&mut world, &[LOOP + 0x120, MAIN, START], &[32, 16, 0], false);
+    world.run_for(400);
+    world.finish();
+    assert_eq!(stack(&world, PID, inlined), "_start;main;helper;outer;leaf;step;count");
+    let called = "_start;main;helper;outer;step;count;main;run;_PyEval_EvalFrameDefault;leaf;count";
+    assert_eq!(stack(&world, PID, nested), called);
+    let apart = stack(&world, PID, apart);
+    assert!(apart.ends_with("_start;main;helper;step;count"), "{apart}");
+}
+
+#[test]
 fn a_function_that_its_trampoline_names_too_is_one_frame() {
     let mut world = World::new(options());
     let map = format!("{JIT:x} 20 py::leaf:/a.py\n{:x} 20 py::other:/a.py\n", JIT + 0x20);

@@ -1,5 +1,7 @@
 //! What has to be taken with a sample for frames to be named later.
 
+use std::cell::Cell;
+
 use jitprof_common::units::Avma;
 
 use super::layout::Layout;
@@ -136,4 +138,128 @@ pub struct FrameWords {
     pub taken: Option<Taken>,
     /// Of the leaf: its registers.
     pub leaf: Option<LeafRegisters>,
+}
+
+/// Which parts of a frame's words an answer depends on: whatever the others are, it is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Looked(u16);
+
+impl Looked {
+    /// The context's slot.
+    pub const CONTEXT: Self = Self(1);
+    /// Of the context's slot, whether it is an object, and no number.
+    pub const CONTEXT_TAG: Self = Self(1 << 1);
+    /// The function's slot.
+    pub const FUNCTION: Self = Self(1 << 2);
+    /// The slot of the bytecodes.
+    pub const BYTECODE_ARRAY: Self = Self(1 << 3);
+    /// The slot of the offset within them.
+    pub const BYTECODE_OFFSET: Self = Self(1 << 4);
+    /// [`Taken::shared`].
+    pub const SHARED: Self = Self(1 << 5);
+    /// [`Taken::literal`] and [`Taken::script`].
+    pub const IDENTITY: Self = Self(1 << 6);
+    /// [`LeafRegisters::function`].
+    pub const LEAF_FUNCTION: Self = Self(1 << 7);
+    /// [`LeafRegisters::bytecode_array`].
+    pub const LEAF_ARRAY: Self = Self(1 << 8);
+    /// [`LeafRegisters::bytecode_offset`].
+    pub const LEAF_OFFSET: Self = Self(1 << 9);
+
+    /// Whether all of these are among them.
+    pub fn has(self, parts: Self) -> bool {
+        self.0 & parts.0 == parts.0
+    }
+
+    /// With these.
+    #[must_use]
+    pub fn with(self, parts: Self) -> Self {
+        Self(self.0 | parts.0)
+    }
+}
+
+/// A frame's words, which note what is looked at.
+pub(super) struct Seen<'a> {
+    words: &'a FrameWords,
+    looked: Cell<Looked>,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(words: &'a FrameWords) -> Self {
+        Self { words, looked: Cell::default() }
+    }
+
+    /// What was looked at so far.
+    pub(super) fn looked(&self) -> Looked {
+        self.looked.get()
+    }
+
+    fn look(&self, parts: Looked) -> &'a FrameWords {
+        self.looked.set(self.looked.get().with(parts));
+        self.words
+    }
+
+    pub(super) fn pc(&self) -> Avma {
+        self.words.pc
+    }
+
+    pub(super) fn is_call(&self) -> bool {
+        self.words.is_call
+    }
+
+    pub(super) fn place(&self) -> Where {
+        self.words.place
+    }
+
+    /// Whether a context is in its slot. A frame that is no function's has a number there.
+    pub(super) fn has_context(&self) -> bool {
+        self.look(Looked::CONTEXT_TAG).context & 1 == 1
+    }
+
+    /// Whether this number is in the context's slot.
+    pub(super) fn is_marked(&self, marker: Option<u64>) -> bool {
+        !self.has_context() && Some(self.look(Looked::CONTEXT).context) == marker
+    }
+
+    pub(super) fn function(&self) -> u64 {
+        self.look(Looked::FUNCTION).function
+    }
+
+    pub(super) fn bytecode_array(&self) -> u64 {
+        self.look(Looked::BYTECODE_ARRAY).bytecode_array
+    }
+
+    pub(super) fn bytecode_offset(&self) -> u64 {
+        self.look(Looked::BYTECODE_OFFSET).bytecode_offset
+    }
+
+    /// Whether all chains were followed to their ends.
+    pub(super) fn is_taken(&self) -> bool {
+        self.words.taken.is_some()
+    }
+
+    /// The function's description, as it was taken.
+    pub(super) fn taken_shared(&self) -> Option<u64> {
+        self.words.taken.and_then(|_| self.look(Looked::SHARED).taken).map(|taken| taken.shared)
+    }
+
+    /// The function's numbers, as they were taken: within its script, and the script's.
+    pub(super) fn taken_identity(&self) -> Option<(u32, u64)> {
+        let taken = self.words.taken.and_then(|_| self.look(Looked::IDENTITY).taken);
+        taken.map(|taken| (taken.literal, taken.script))
+    }
+
+    pub(super) fn leaf_function(&self) -> Option<u64> {
+        self.look(Looked::LEAF_FUNCTION).leaf.map(|leaf| leaf.function)
+    }
+
+    /// Whether the leaf's register has the bytecodes that its frame has.
+    pub(super) fn runs_bytecodes(&self) -> bool {
+        let leaf = self.look(Looked::LEAF_ARRAY).leaf;
+        leaf.is_some_and(|leaf| leaf.bytecode_array == self.bytecode_array())
+    }
+
+    pub(super) fn leaf_offset(&self) -> Option<u64> {
+        self.look(Looked::LEAF_OFFSET).leaf.map(|leaf| leaf.bytecode_offset)
+    }
 }

@@ -26,11 +26,12 @@ use std::sync::Arc;
 
 use jitprof_common::units::Avma;
 
-pub use capture::{CaptureSpec, Chain, FrameWords, LeafRegisters, Taken, Where};
+pub use capture::{CaptureSpec, Chain, FrameWords, LeafRegisters, Looked, Taken, Where};
 pub use functions::Function;
 pub use layout::{Layout, LayoutError, Version};
 
 use crate::{Memory, ReadError, Reader};
+use capture::Seen;
 use code::{CodeObject, Codes, Optimized, bytecodes_of, tier};
 use functions::{Functions, Identity, identity};
 use heap::{Heap, Object};
@@ -145,12 +146,19 @@ pub struct Names {
     functions: Functions,
     codes: Codes,
     around: Option<(Avma, u32)>,
+    looked: Looked,
 }
 
 impl Names {
     /// Nothing is known yet.
     pub fn new(layout: Layout) -> Self {
-        Self { layout, functions: Functions::default(), codes: Codes::default(), around: None }
+        Self {
+            layout,
+            functions: Functions::default(),
+            codes: Codes::default(),
+            around: None,
+            looked: Looked::default(),
+        }
     }
 
     /// The layout.
@@ -173,18 +181,25 @@ impl Names {
         self.around
     }
 
+    /// What of its words the description of the last frame depends on.
+    pub fn looked(&self) -> Looked {
+        self.looked
+    }
+
     /// Says what a frame is.
     ///
     /// The reader holds pages: it is to be refreshed, or a new one, for each batch of frames.
     pub fn describe<M: Memory>(&mut self, reader: &Reader<M>, frame: &FrameWords) -> Described {
-        let Self { layout, functions, codes, around } = self;
+        let Self { layout, functions, codes, around, looked } = self;
         *around = None;
         let heap = Heap { layout, reader };
         let mut describer = Describer { heap, functions, codes, around };
-        let described = match frame.place {
-            Where::Module(at) => describer.of_module(frame, at),
-            Where::Generated => describer.generated(frame),
+        let frame = Seen::new(frame);
+        let described = match frame.place() {
+            Where::Module(at) => describer.of_module(&frame, at),
+            Where::Generated => describer.generated(&frame),
         };
+        *looked = frame.looked();
         described.unwrap_or_else(Described::Unknown)
     }
 }
@@ -198,7 +213,7 @@ struct Describer<'a, M> {
 
 impl<M: Memory> Describer<'_, M> {
     /// A frame whose code is part of the module: the interpreter's, if it has a function's bytecodes.
-    fn of_module(&mut self, frame: &FrameWords, at: Avma) -> Result<Described, Unknown> {
+    fn of_module(&mut self, frame: &Seen<'_>, at: Avma) -> Result<Described, Unknown> {
         let own = &self.heap.layout.own;
         let within = |range: Option<(u64, u64)>| range.is_none_or(|(start, end)| (start..end).contains(&at.0));
         // Other code of V8's own can be in the place of a leaf that has not made its frame: the words are its caller's.
@@ -206,12 +221,10 @@ impl<M: Memory> Describer<'_, M> {
             return Ok(Described::Own);
         }
         // What enters the interpreter makes its frame first, and takes it down in the end.
-        let in_interpreter = frame.leaf.is_some_and(|leaf| leaf.bytecode_array == frame.bytecode_array);
-        if !frame.is_call && own.entry.is_some() && within(own.entry) && !in_interpreter {
+        if !frame.is_call() && own.entry.is_some() && within(own.entry) && !frame.runs_bytecodes() {
             return Ok(Described::Own);
         }
-        // A frame that is no function's has a number instead of a context.
-        if frame.context & 1 == 0 || Object::of(frame.bytecode_array).is_none() {
+        if !frame.has_context() || Object::of(frame.bytecode_array()).is_none() {
             return Ok(Described::Own);
         }
         let Some(shared) = self.shared(frame)? else { return Ok(Described::Own) };
@@ -224,19 +237,25 @@ impl<M: Memory> Describer<'_, M> {
     }
 
     /// The description of the frame's function: as it was taken, else of the function as it is now.
-    fn shared(&self, frame: &FrameWords) -> Result<Option<Object>, Unknown> {
-        if let Some(taken) = frame.taken {
-            return Ok(Object::of(taken.shared));
+    fn shared(&self, frame: &Seen<'_>) -> Result<Option<Object>, Unknown> {
+        if let Some(shared) = frame.taken_shared() {
+            return Ok(Object::of(shared));
         }
-        self.heap.function(frame.function).ok().map(|function| self.shared_of(function)).transpose()
+        self.heap.function(frame.function()).ok().map(|function| self.shared_of(function)).transpose()
+    }
+
+    /// The description of the function that the leaf's register has, before there is a frame.
+    fn in_register(&self, frame: &Seen<'_>) -> Result<Option<Object>, Unknown> {
+        let function = frame.leaf_function().and_then(|function| self.heap.function(function).ok());
+        function.map(|function| self.shared_of(function)).transpose()
     }
 
     fn shared_of(&self, function: Object) -> Result<Object, Unknown> {
         self.heap.object(function, self.heap.layout.function.shared, "function's description")
     }
 
-    fn interpreted(&mut self, frame: &FrameWords, shared: Object) -> Result<Described, Unknown> {
-        let array = Object::of(frame.bytecode_array).ok_or(Unknown::No("bytecodes"))?;
+    fn interpreted(&mut self, frame: &Seen<'_>, shared: Object) -> Result<Described, Unknown> {
+        let array = Object::of(frame.bytecode_array()).ok_or(Unknown::No("bytecodes"))?;
         let own = self.heap.typed(shared, self.heap.layout.types.shared, "function's description");
         let Some(own) = own.and_then(|shared| bytecodes_of(&self.heap, shared))? else { return Ok(Described::Own) };
         if own != array {
@@ -254,19 +273,18 @@ impl<M: Memory> Describer<'_, M> {
     }
 
     /// Which bytecode is run. The frame has it while a call is made; in between it is in a register only.
-    fn interpreted_offset(&self, frame: &FrameWords, bytecodes: &[u8]) -> Option<usize> {
+    fn interpreted_offset(&self, frame: &Seen<'_>, bytecodes: &[u8]) -> Option<usize> {
         let fields = &self.heap.layout.bytecode;
         // The interpreter counts from the tagged pointer.
         let first = fields.data.checked_sub(1)?;
-        let offset = if frame.is_call {
-            u64::try_from(small_integer(frame.bytecode_offset)?).ok()?
+        let offset = if frame.is_call() {
+            u64::try_from(small_integer(frame.bytecode_offset())?).ok()?
         } else {
-            let leaf = frame.leaf?;
-            (leaf.bytecode_array == frame.bytecode_array).then_some(leaf.bytecode_offset)?
+            frame.leaf_offset().filter(|_| frame.runs_bytecodes())?
         };
         let offset = usize::try_from(offset.checked_sub(first)?).ok()?;
         let begins = if fields.sizes[0].is_empty() {
-            frame.is_call && offset < bytecodes.len()
+            frame.is_call() && offset < bytecodes.len()
         } else {
             begins_bytecode(bytecodes, &fields.sizes, offset)
         };
@@ -274,15 +292,14 @@ impl<M: Memory> Describer<'_, M> {
     }
 
     /// A frame of code that was generated.
-    fn generated(&mut self, frame: &FrameWords) -> Result<Described, Unknown> {
+    fn generated(&mut self, frame: &Seen<'_>) -> Result<Described, Unknown> {
         let layout = self.heap.layout;
-        let marker = Some(frame.context);
-        if marker == layout.frame.wasm {
+        if frame.is_marked(layout.frame.wasm) {
             return Ok(Described::Wasm);
         }
-        let function = self.heap.function(frame.function).ok();
-        let code = self.codes.around(&self.heap, frame.pc, function)?;
-        let offset = frame.pc.0 - code.start;
+        let function = self.heap.function(frame.function()).ok();
+        let code = self.codes.around(&self.heap, frame.pc(), function)?;
+        let offset = frame.pc().0 - code.start;
         *self.around = Some((Avma(code.start), code.size));
         match tier(layout, code.kind) {
             Some(Tier::Interpreted) => self.interpreted(frame, function.ok_or(Unknown::No("function"))?),
@@ -298,7 +315,7 @@ impl<M: Memory> Describer<'_, M> {
         }
     }
 
-    fn baseline(&mut self, frame: &FrameWords, code: CodeObject, offset: u64) -> Result<Described, Unknown> {
+    fn baseline(&mut self, frame: &Seen<'_>, code: CodeObject, offset: u64) -> Result<Described, Unknown> {
         let layout = self.heap.layout;
         let array = self.heap.object(code.object, layout.code.deopt, "bytecodes")?;
         let array = if self.heap.type_of(array)? == layout.types.interpreter_data {
@@ -308,14 +325,14 @@ impl<M: Memory> Describer<'_, M> {
         };
         // The code does not say whose it is. The frame's function says it, if the code is of its bytecodes; until there
         // is a frame, the register does.
-        let early = frame.leaf.filter(|_| offset < PROLOGUE).and_then(|leaf| self.heap.function(leaf.function).ok());
-        let early = early.map(|function| self.shared_of(function)).transpose()?;
-        let found = [(self.shared(frame)?, true), (early, false)].into_iter().find_map(|(shared, in_frame)| {
-            let of_code = |shared: &Object| bytecodes_of(&self.heap, *shared).is_ok_and(|own| own == Some(array));
-            Some((shared.filter(of_code)?, in_frame))
-        });
+        let of_code = |shared: &Object| bytecodes_of(&self.heap, *shared).is_ok_and(|own| own == Some(array));
+        let found = match self.shared(frame)?.filter(of_code) {
+            Some(shared) => Some((shared, true)),
+            None if offset < PROLOGUE => self.in_register(frame)?.filter(of_code).map(|shared| (shared, false)),
+            None => None,
+        };
         let Some((shared, in_frame)) = found else {
-            let framed = frame.is_call || (offset >= PROLOGUE && !self.leaves(frame.pc)?);
+            let framed = frame.is_call() || (offset >= PROLOGUE && !self.leaves(frame.pc())?);
             return Err(if framed { Unknown::Replaced } else { Unknown::NoFrame });
         };
         let (identity, function) = self.functions.read(&self.heap, shared)?;
@@ -327,7 +344,7 @@ impl<M: Memory> Describer<'_, M> {
             let table = self.heap.object(code.object, layout.code.positions, "table of offsets")?;
             let table = self.heap.bytes(table, code::MAX_POSITIONS, "table of offsets")?;
             self.heap.work(bytecodes.bytes.len() + bytecodes.positions.as_ref().map_or(0, |table| table.len()))?;
-            let bytecode = bytecode_at(&table, &bytecodes.bytes, &layout.bytecode.sizes, offset, frame.is_call)?;
+            let bytecode = bytecode_at(&table, &bytecodes.bytes, &layout.bytecode.sizes, offset, frame.is_call())?;
             match (bytecode, bytecodes.positions.as_deref()) {
                 (None, _) => function.begins(),
                 (Some(bytecode), Some(positions)) => i64::try_from(bytecode)
@@ -342,35 +359,29 @@ impl<M: Memory> Describer<'_, M> {
         Ok(Described::Functions(vec![Frame { function, at, tier: Tier::Baseline, inlined: false }]))
     }
 
-    fn optimized(
-        &mut self,
-        frame: &FrameWords,
-        code: CodeObject,
-        offset: u64,
-        tier: Tier,
-    ) -> Result<Described, Unknown> {
+    fn optimized(&mut self, frame: &Seen<'_>, code: CodeObject, offset: u64, tier: Tier) -> Result<Described, Unknown> {
         let compiled = self.codes.optimized(&self.heap, self.functions, code)?;
         if let Err(why) = self.belongs(frame, compiled.identity) {
             // Where a function has no frame yet, or none any more, the words are its caller's. Then the register may say
             // whose code it is. That the code was known before says nothing: it may have come after the sample.
-            let early = frame.leaf.and_then(|leaf| self.heap.function(leaf.function).ok());
-            let early = early.and_then(|function| identity(&self.heap, self.shared_of(function).ok()?).ok());
-            if frame.is_call {
+            if frame.is_call() {
                 return Err(why);
             }
+            let early = self.in_register(frame).ok().flatten();
+            let early = early.and_then(|shared| identity(&self.heap, shared).ok());
             if early != Some(compiled.identity) {
                 return Err(Unknown::NoFrame);
             }
         }
         // The table has the positions of calls. Those before an address within are about something else, but the loop that it
         // lies in has one.
-        let returns_to = if frame.is_call {
+        let returns_to = if frame.is_call() {
             Some(offset)
         } else {
             self.codes.call_of_loop(&self.heap, code, &compiled, offset)?.map(u64::from)
         };
         let mut frames = self.inlined(&compiled, code, tier, returns_to)?;
-        if !frame.is_call
+        if !frame.is_call()
             && let Some(innermost) = frames.first_mut()
         {
             innermost.at = None;
@@ -422,8 +433,8 @@ impl<M: Memory> Describer<'_, M> {
     }
 
     /// Whether the frame's function is this one.
-    fn belongs(&self, frame: &FrameWords, of: Identity) -> Result<(), Unknown> {
-        if frame.taken.is_some() {
+    fn belongs(&self, frame: &Seen<'_>, of: Identity) -> Result<(), Unknown> {
+        if frame.is_taken() {
             return self.check(frame, of);
         }
         let shared = self.shared(frame)?.ok_or(Unknown::No("function"))?;
@@ -431,18 +442,17 @@ impl<M: Memory> Describer<'_, M> {
     }
 
     /// Whether the function is the one that the sample was taken in.
-    fn check(&self, frame: &FrameWords, identity: Identity) -> Result<(), Unknown> {
-        let same = frame.taken.is_none_or(|taken| {
-            taken.literal == identity.literal && small_integer(taken.script) == Some(identity.script)
+    fn check(&self, frame: &Seen<'_>, identity: Identity) -> Result<(), Unknown> {
+        let same = frame.taken_identity().is_none_or(|(literal, script)| {
+            literal == identity.literal && small_integer(script) == Some(identity.script)
         });
         if same { Ok(()) } else { Err(Unknown::Replaced) }
     }
 }
 
 /// Whether a frame has what the interpreter's have. That its bytecodes are its function's is seen later.
-fn interprets(frame: &FrameWords) -> bool {
-    let is_within = frame.leaf.is_some_and(|leaf| leaf.bytecode_array == frame.bytecode_array);
-    frame.context & 1 == 1 && Object::of(frame.bytecode_array).is_some() && (frame.is_call || is_within)
+fn interprets(frame: &Seen<'_>) -> bool {
+    frame.has_context() && Object::of(frame.bytecode_array()).is_some() && (frame.is_call() || frame.runs_bytecodes())
 }
 
 fn place(function: &Function, position: RawPosition) -> Option<Place> {

@@ -323,6 +323,53 @@ fn an_object_that_was_moved_is_told_by_the_map_at_its_new_place() {
     }
 }
 
+#[test]
+fn an_answer_depends_on_nothing_that_was_not_looked_at() {
+    let (mut optimized, mut by_register) = (0, 0);
+    for version in VERSIONS {
+        for kind in ["default", "baseline", "interpreted"] {
+            let Recording { memory, frames } = recording(&format!("{version}-{kind}"));
+            let mut names = Names::new(layout(&memory));
+            let reader = Reader::new(&memory, BUDGET);
+            for frame in frames {
+                let described = names.describe(&reader, &frame);
+                let looked = names.looked();
+                let other = |parts: Looked, word: u64, or: u64| if looked.has(parts) { word } else { or };
+                let context = if looked.has(Looked::CONTEXT_TAG) { 0x40 | frame.context & 3 } else { 0x77 };
+                let of_taken = |taken: Taken| Taken {
+                    shared: other(Looked::SHARED, taken.shared, 0x1001),
+                    literal: if looked.has(Looked::IDENTITY) { taken.literal } else { 77 },
+                    script: other(Looked::IDENTITY, taken.script, 0x7_0000_0000),
+                };
+                let of_leaf = |leaf: LeafRegisters| LeafRegisters {
+                    function: other(Looked::LEAF_FUNCTION, leaf.function, 0x2001),
+                    bytecode_array: other(Looked::LEAF_ARRAY, leaf.bytecode_array, 0x3001),
+                    bytecode_offset: other(Looked::LEAF_OFFSET, leaf.bytecode_offset, 99),
+                };
+                let altered = FrameWords {
+                    context: other(Looked::CONTEXT, frame.context, context),
+                    function: other(Looked::FUNCTION, frame.function, 0x4001),
+                    bytecode_array: other(Looked::BYTECODE_ARRAY, frame.bytecode_array, 0x5001),
+                    bytecode_offset: other(Looked::BYTECODE_OFFSET, frame.bytecode_offset, 0x5_0000_0000),
+                    taken: frame.taken.map(of_taken),
+                    leaf: frame.leaf.map(of_leaf),
+                    ..frame
+                };
+                assert_eq!(names.describe(&reader, &altered), described, "{version}-{kind} {frame:?}");
+                assert_eq!(names.looked(), looked);
+                if let Described::Functions(functions) = &described
+                    && !matches!(functions[0].tier, Tier::Interpreted | Tier::Baseline)
+                {
+                    optimized += 1;
+                    by_register += usize::from(looked.has(Looked::LEAF_FUNCTION));
+                    assert!(!looked.has(Looked::BYTECODE_ARRAY) && !looked.has(Looked::BYTECODE_OFFSET));
+                }
+            }
+        }
+    }
+    assert!(optimized > 20 && by_register < optimized, "{by_register} of {optimized}");
+}
+
 /// Symbols without some.
 struct Without<'a>(&'a Recorded, &'static str, RefCell<u32>);
 

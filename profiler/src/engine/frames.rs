@@ -4,10 +4,13 @@
 //! when the answer is a second old: what was read is compared with the words each time, so that what was moved or replaced
 //! meanwhile is found out. Samples wait for the answers.
 //!
+//! An answer says which of the words it depends on: in optimised code most are something else than what the runtime looked
+//! for there, and another sample has others. It is kept under those words, too, so that it is found again.
+//!
 //! Of code that a runtime lists it is asked which functions were inlined at an address. The code has a number of its own,
 //! so that the answer never becomes another one: each address is asked about once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -22,7 +25,7 @@ use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
 use crate::process::{Mapping, MappingKind, ProcessId};
 use crate::profile::Holder;
-use crate::runtime::{Capture, DescribedFrame, DescribedFrames, FrameAsk, ListedCode, WhyUnnamed};
+use crate::runtime::{Capture, DependsOn, DescribedFrame, DescribedFrames, FrameAsk, ListedCode, WhyUnnamed};
 use crate::symbol::names::classify;
 use crate::symbol::{Frame, SourceLine};
 
@@ -35,8 +38,11 @@ const LEAST_FRAMES: usize = 1024;
 /// Frames of one process that are remembered besides those that samples wait for, and bytes of names.
 const KEPT_FRAMES: usize = 1024;
 const KEPT_NAME_BYTES: usize = 1 << 20;
-/// Addresses in listed code of one process that are remembered besides those that samples wait for: the last ones.
-const KEPT_LISTED: usize = 4 << 10;
+/// Answers about addresses in listed code, and for questions that differ in what does not matter, of one process that are
+/// remembered besides those that samples wait for: the last ones.
+const KEPT_REUSABLE: usize = 4 << 10;
+/// Different parts of the words that answers about frames at one address depend on.
+const MAX_PARTS: usize = 8;
 /// Bytes of names of frames of one process at most, those of all, and those that each may have when all have more.
 pub(super) const MAX_NAME_BYTES: usize = 8 << 20;
 const MAX_ALL_NAME_BYTES: usize = 64 << 20;
@@ -146,6 +152,8 @@ struct Slot {
     answer: Option<(MonoNs, Known)>,
     /// When a sample was taken that asked.
     used: MonoNs,
+    /// The question has only the words that its answer depends on, which are these.
+    depends_on: Option<DependsOn>,
 }
 
 impl Slot {
@@ -163,6 +171,8 @@ impl Slot {
 pub(super) struct Frames {
     // The target chooses its words: hashed with std's keyed hasher.
     known: IndexMap<FrameAsk, Slot>,
+    /// What answers about frames at an address depend on.
+    parts: HashMap<FramePc, Vec<DependsOn>>,
     wanted: VecDeque<u32>,
     generation: u32,
     /// Of which program frames are being asked about.
@@ -238,9 +248,46 @@ impl Frames {
                 registers: taken.registers.filter(|_| is_leaf),
                 code: None,
             };
-            frames.push((words.index, self.number(ask, time).unwrap_or(NO_ROOM)));
+            let number = self.answered(&ask, time).or_else(|| self.number(ask, time));
+            frames.push((words.index, number.unwrap_or(NO_ROOM)));
         }
         Asked { generation: self.generation, frames: frames.into() }
+    }
+
+    /// The number of an answer to a question that differs in nothing that the answer depends on.
+    fn answered(&mut self, ask: &FrameAsk, time: MonoNs) -> Option<u32> {
+        for depends_on in self.parts.get(&ask.pc)? {
+            if let Some((number, ask, slot)) = self.known.get_full_mut(&depends_on.of(ask))
+                && slot.depends_on == Some(*depends_on)
+                && slot.at(ask, time).is_some()
+            {
+                slot.used = slot.used.max(time);
+                return u32::try_from(number).ok();
+            }
+        }
+        None
+    }
+
+    /// Keeps an answer for all questions that differ in nothing that it depends on.
+    fn keep_answer(&mut self, number: u32, depends_on: DependsOn) {
+        let Some((ask, slot)) = self.known.get_index(number as usize) else { return };
+        let (ask, answer, used) = (depends_on.of(ask), slot.answer.clone(), slot.used);
+        if !self.has_room() && !self.known.contains_key(&ask) {
+            return;
+        }
+        let parts = self.parts.entry(ask.pc).or_default();
+        if !parts.contains(&depends_on) {
+            if parts.len() >= MAX_PARTS {
+                parts.remove(0);
+            }
+            parts.push(depends_on);
+        }
+        let slot = self.known.entry(ask).or_default();
+        (slot.answer, slot.used, slot.depends_on) = (answer, slot.used.max(used), Some(depends_on));
+    }
+
+    fn has_room(&self) -> bool {
+        self.known.len() < if self.is_tight { LEAST_FRAMES } else { MAX_FRAMES }
     }
 
     /// Wants to know what the frames of a list are, for a sample: each with its place in the list, in order.
@@ -263,8 +310,7 @@ impl Frames {
     }
 
     fn number(&mut self, ask: FrameAsk, time: MonoNs) -> Option<u32> {
-        let has_room = self.known.len() < if self.is_tight { LEAST_FRAMES } else { MAX_FRAMES };
-        if !has_room && !self.known.contains_key(&ask) {
+        if !self.has_room() && !self.known.contains_key(&ask) {
             return None;
         }
         let entry = self.known.entry(ask);
@@ -343,8 +389,12 @@ impl Frames {
                 // What was known before holds as long as it would have.
                 None => slot.answer.is_none().then_some(Known::Unnamed(WhyUnnamed::NoAnswer)),
             };
-            if let Some(known) = known {
-                slot.answer = Some((done, known));
+            let Some(known) = known else { continue };
+            let is_named = !matches!(known, Known::Unnamed(_));
+            slot.answer = Some((done, known));
+            // Why something has no name may depend on what else was asked with it.
+            if let Some(depends_on) = described.depends_on.get(at).copied().flatten().filter(|_| is_named) {
+                self.keep_answer(*number, depends_on);
             }
         }
         described.code
@@ -380,15 +430,20 @@ impl Frames {
         self.wanted = wanted.collect();
         let left = std::mem::replace(&mut self.known, known);
         self.name_bytes = self.known.values().map(Slot::name_bytes).sum();
-        self.keep_listed(left);
+        self.keep_reusable(left);
+        let of_part = |slot: &Slot| slot.depends_on.is_some();
+        let kept: HashSet<FramePc> =
+            self.known.iter().filter(|(_, slot)| of_part(slot)).map(|(ask, _)| ask.pc).collect();
+        self.parts.retain(|pc, _| kept.contains(pc));
     }
 
-    /// Keeps what stays true of what no sample waits for, the last ones first.
-    fn keep_listed(&mut self, left: IndexMap<FrameAsk, Slot>) {
-        let most = if self.is_tight { 0 } else { KEPT_LISTED };
+    /// Keeps what answers others of what no sample waits for, the last ones first.
+    fn keep_reusable(&mut self, left: IndexMap<FrameAsk, Slot>) {
+        let most = if self.is_tight { 0 } else { KEPT_REUSABLE };
         let needed = (self.known.len(), self.name_bytes);
-        let is_listed = |(ask, slot): &(FrameAsk, Slot)| ask.code.is_some() && slot.answer.is_some();
-        let mut left: Vec<(FrameAsk, Slot)> = left.into_iter().filter(is_listed).collect();
+        let is_kept =
+            |(ask, slot): &(FrameAsk, Slot)| (ask.code.is_some() || slot.depends_on.is_some()) && slot.answer.is_some();
+        let mut left: Vec<(FrameAsk, Slot)> = left.into_iter().filter(is_kept).collect();
         left.sort_by_key(|(_, slot)| std::cmp::Reverse(slot.used));
         for (ask, slot) in left {
             self.name_bytes = self.name_bytes.saturating_add(slot.name_bytes());

@@ -153,6 +153,35 @@ fn read_pc<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FramePc, D::Err
     u64::deserialize(deserializer).map(FramePc)
 }
 
+/// What of a frame's words an answer depends on: whatever the others are, it is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DependsOn {
+    /// The words, a bit for each.
+    pub words: u16,
+    /// Of which words only the two lowest bits.
+    pub tags: u16,
+    /// The registers, a bit for each.
+    pub registers: u8,
+}
+
+impl DependsOn {
+    /// The question as far as an answer depends on it.
+    pub fn of(self, ask: &FrameAsk) -> FrameAsk {
+        let has = |bits: u16, at: usize| u32::try_from(at).is_ok_and(|at| bits.checked_shr(at).unwrap_or(0) & 1 == 1);
+        let word = |(at, word): (usize, &u64)| match *word {
+            word if has(self.words, at) => word,
+            word if has(self.tags, at) => word & 3,
+            _ => 0,
+        };
+        let registers = ask.registers.filter(|_| self.registers != 0).map(|mut registers| {
+            let unseen = registers.iter_mut().enumerate().filter(|(at, _)| !has(self.registers.into(), *at));
+            unseen.for_each(|(_, register)| *register = 0);
+            registers
+        });
+        FrameAsk { words: ask.words.iter().enumerate().map(word).collect(), registers, ..ask.clone() }
+    }
+}
+
 /// What frames are, in the order in which they were asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DescribedFrames {
@@ -160,6 +189,9 @@ pub struct DescribedFrames {
     pub names: Vec<String>,
     /// Each.
     pub frames: Vec<DescribedFrame>,
+    /// What each answer depends on; all of the words where nothing is said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<Option<DependsOn>>,
     /// The generated code that they are in: first byte, length.
     pub code: Vec<(Avma, u32)>,
     /// What it has cost, in nanoseconds of CPU time.
@@ -246,6 +278,8 @@ pub(super) struct Answers {
     pub(super) code: BTreeMap<Avma, u32>,
     /// The answers so far.
     pub(super) frames: Vec<DescribedFrame>,
+    /// What they depend on, where that is known.
+    pub(super) depends_on: Vec<Option<DependsOn>>,
 }
 
 impl Answers {
@@ -273,6 +307,12 @@ impl Answers {
 
     /// All of them.
     pub(super) fn finish(self, cpu_ns: u64) -> DescribedFrames {
-        DescribedFrames { names: self.names, frames: self.frames, code: self.code.into_iter().collect(), cpu_ns }
+        DescribedFrames {
+            names: self.names,
+            frames: self.frames,
+            depends_on: self.depends_on,
+            code: self.code.into_iter().collect(),
+            cpu_ns,
+        }
     }
 }

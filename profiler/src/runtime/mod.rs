@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 pub use self::frames::{
-    Capture, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture, ListedCode,
-    TakeRead, WhyUnnamed,
+    Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture,
+    ListedCode, TakeRead, WhyUnnamed,
 };
 use self::gdb_list::Lists;
 use self::hotspot::HotSpot;

@@ -5,11 +5,12 @@
 use jitprof_common::taken::{KEPT_WORDS, MAX_READ_WORDS, MAX_READS, MAX_WORDS};
 use jitprof_common::units::Avma;
 use jitprof_runtimes::v8::{
-    CaptureSpec, Chain, Described, Frame, FrameWords, Layout, LayoutError, LeafRegisters, Names, Taken, Unknown, Where,
+    CaptureSpec, Chain, Described, Frame, FrameWords, Layout, LayoutError, LeafRegisters, Looked, Names, Taken,
+    Unknown, Where,
 };
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
-use super::frames::{Answers, Capture, DescribedFrame, FrameAsk, TakeRead, WhyUnnamed};
+use super::frames::{Answers, Capture, DependsOn, DescribedFrame, FrameAsk, TakeRead, WhyUnnamed};
 use super::modules::Modules;
 use super::{RuntimeRead, V8_TABLES};
 
@@ -72,16 +73,17 @@ impl V8 {
     pub(super) fn describe<M: Memory>(&mut self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
         let mut answers = Answers::default();
         for frame in frames {
-            let described = match self.plan.frame(frame) {
-                Some(_) if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
+            let (described, depends_on) = match self.plan.frame(frame) {
+                Some(_) if answers.is_full() => (DescribedFrame::Unnamed(WhyUnnamed::TooMuch), None),
                 Some(words) => {
                     let described = self.names.describe(reader, &words);
                     answers.code.extend(self.names.code());
-                    answer(described, &mut answers)
+                    (answer(described, &mut answers), Some(self.plan.depends_on(self.names.looked())))
                 }
-                None => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
+                None => (DescribedFrame::Unnamed(WhyUnnamed::NoWords), None),
             };
             answers.frames.push(described);
+            answers.depends_on.push(depends_on);
         }
         answers
     }
@@ -167,6 +169,29 @@ impl Plan {
             literal: (literal, mask),
             script,
         })
+    }
+
+    /// Which words these parts of a frame are.
+    fn depends_on(&self, looked: Looked) -> DependsOn {
+        let [context, function, bytecode_array, bytecode_offset] = self.slots;
+        let bit = |part: Looked, at: usize| if looked.has(part) && at < MAX_WORDS { 1_u16 << at } else { 0 };
+        let words = [
+            (Looked::CONTEXT, context),
+            (Looked::FUNCTION, function),
+            (Looked::BYTECODE_ARRAY, bytecode_array),
+            (Looked::BYTECODE_OFFSET, bytecode_offset),
+            (Looked::SHARED, self.shared),
+            (Looked::IDENTITY, self.literal.0),
+            (Looked::IDENTITY, self.script),
+        ];
+        // As samples have them: rdi, r9, r12.
+        let registers = [(Looked::LEAF_FUNCTION, 1), (Looked::LEAF_OFFSET, 2), (Looked::LEAF_ARRAY, 4)];
+        let registers = registers.into_iter().filter(|(part, _)| looked.has(*part)).map(|(_, bit)| bit);
+        DependsOn {
+            words: words.into_iter().fold(0, |all, (part, at)| all | bit(part, at)),
+            tags: bit(Looked::CONTEXT_TAG, context),
+            registers: registers.fold(0, |all, one| all | one),
+        }
     }
 
     /// The frame as the reader wants it; nothing if not even its slots were taken.

@@ -14,7 +14,7 @@ use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::procfs::Status;
 use crate::profile::FrameId;
-use crate::runtime::{Capture, FoundCode, FoundFrame, FrameAsk, TakeRead};
+use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FrameAsk, TakeRead};
 
 const PID: u32 = 100;
 const OTHER: u32 = 101;
@@ -131,6 +131,51 @@ fn a_sample_waits_for_what_its_frames_are_and_asks_again_when_that_is_old() {
     assert_eq!([first, soon].map(|at| stack(&world, PID, at)), ["_start;main;first", "_start;main;first"]);
     assert_eq!(stack(&world, PID, late), "_start;main;[JIT code without a name]");
     assert_eq!(account.jit.unnamed.into_iter().collect::<Vec<_>>(), [("replaced before it was looked at", 1)]);
+}
+
+#[test]
+fn an_answer_is_found_again_whatever_the_words_are_that_it_does_not_depend_on() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*first a.js:9:1"), (6, "JS:*second a.js:10:1")]);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.depends_on = Some(DependsOn { words: 1 << 3, tags: 1 << 4, registers: 0 });
+    world.follow(&[PID]);
+    let sample = |world: &mut World, [spilled, context, function]: [u64; 3]| {
+        world.run_for(1);
+        let mut sample = raw_sample(world.now, PID, &[JIT + 8, MAIN, START], None);
+        let mut words = [0; MAX_WORDS];
+        (words[0], words[4], words[3]) = (spilled, context, function);
+        let frames = vec![FrameWords { index: 0, reads: 1, words }];
+        sample.taken = Some(Box::new(TakenWords { registers: Some([spilled; 3]), frames }));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    };
+    let first = sample(&mut world, [0x77, 0x1001, 2]);
+    world.run_for(200);
+    hold_answers(&mut world);
+    let again = [0x78, 0x79].map(|spilled| sample(&mut world, [spilled, 0x2001, 2]));
+    world.run_for(200);
+    assert_eq!((asked(&world).len(), world.engine.progress().waiting), (1, 0), "nothing is to be asked");
+    // Another function, and a word of another kind.
+    let other = sample(&mut world, [0x77, 0x1001, 6]);
+    let tagged = sample(&mut world, [0x77, 0x1002, 2]);
+    world.run_for(50);
+    assert_eq!(world.engine.progress().waiting, 2);
+    world.release();
+    world.run_for(1200);
+    let late = sample(&mut world, [0x80, 0x1001, 2]);
+    world.run_for(100);
+    world.release();
+    world.run_for(200);
+    world.finish();
+    let asked: Vec<Vec<u64>> =
+        asked(&world).iter().map(|frames| frames.iter().map(|ask| ask.words[0]).collect()).collect();
+    assert_eq!(asked, [vec![0x77], vec![0x77, 0x77], vec![0x80]], "an old answer is asked for anew, with all words");
+    for (at, name) in [(first, "first"), (again[0], "first"), (again[1], "first"), (other, "second"), (tagged, "first")]
+    {
+        assert_eq!(stack(&world, PID, at), format!("_start;main;{name}"));
+    }
+    assert_eq!(stack(&world, PID, late), "_start;main;first");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::taken::MAX_WORDS;
 use jitprof_common::units::{Avma, FileOffset, MonoNs, Pid, Tid};
 use jitprof_jitdump::writer::{DumpWriter, HeaderFields, LoadFields};
@@ -19,8 +20,8 @@ use jitprof_jitdump::writer::{DumpWriter, HeaderFields, LoadFields};
 use super::machine::{MadeProcess, file_mapping, memory_mapping};
 use super::{BEGIN, Fate, MS, World, failure, mmap_event, options, raw_sample};
 use crate::engine::border::{
-    Answer, AnswerBody, FrameWords, Order, PageNumber, Refused, Request, RequestId, RowsAnswer, StackSnapshot,
-    TakenWords, Ticks, WhyUnread,
+    Answer, AnswerBody, FrameList, FrameWords, Order, PageNumber, Refused, Request, RequestId, RowsAnswer,
+    StackSnapshot, TakenWords, Ticks, WhyUnread,
 };
 use crate::engine::{CallGraph, Input, Selector, Who};
 use crate::process::Mapping;
@@ -28,7 +29,10 @@ use crate::process::event::TaskChange;
 use crate::process::hierarchy::{Group, GroupQuery};
 use crate::process::open::FileId;
 use crate::profile::{Profile, StackId};
-use crate::runtime::{Capture, DescribedFrame, DescribedFrames, DescribedFunction, RuntimeRead, TakeRead};
+use crate::runtime::{
+    Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, ListCapture, RuntimeRead,
+    TakeRead,
+};
 use crate::symbol::{Name, NameAnswer, SymbolKey, Unresolved};
 
 /// Steps of one story at most.
@@ -60,6 +64,8 @@ const FRESH_NS: u64 = 1_000 * MS;
 const AHEAD_NS: u64 = 120 * MS;
 /// The word of a frame that says its function.
 const FUNCTION_WORD: usize = 3;
+/// In the upper byte of a list's record: a loop has begun there.
+const LEAST_MARK: u8 = 3;
 /// The programs.
 const PROGRAMS: [&str; 3] = ["/bin/a", "/bin/b", "/bin/c"];
 
@@ -350,11 +356,33 @@ impl<'a> Teller<'a> {
         });
         let mut sample = raw_sample(time.max(BEGIN), pid, &stack, snapshot);
         sample.stop = byte % 16;
-        sample.taken = self.words(pid, sample.time, stack.len());
+        sample.listed = self.listed(pid, sample.time);
+        sample.taken = if sample.listed.is_none() { self.words(pid, sample.time, stack.len()) } else { None };
         if byte & 16 != 0 {
             sample.kernel = vec![0xffff_ffff_8100_0000 + u64::from(byte)].into();
         }
         self.world.give(&sample);
+    }
+
+    /// The list of frames of a sample, if its process' runtime keeps one: functions, what is none, and marks where a loop has
+    /// begun, which fit the stack now and then.
+    fn listed(&mut self, pid: u32, time: MonoNs) -> Option<Box<FrameList>> {
+        let runtime = &self.world.machine.processes.get(&pid)?.runtime;
+        runtime.capture.as_ref()?.list.as_ref()?;
+        let known: Vec<u64> = runtime.functions.keys().copied().collect();
+        let byte = self.dice.byte();
+        let mut records = Vec::new();
+        for _ in 0..byte % 8 {
+            let byte = self.dice.byte();
+            let code = match byte % 8 {
+                0 => u64::from(byte >> 3),
+                _ => known.get(usize::from(byte >> 3) % known.len().max(1)).copied().unwrap_or(0),
+            };
+            self.naive.words.entry((pid, time)).or_default().insert(code);
+            let is_mark = byte & 3 == 1;
+            records.push([code, if is_mark { u64::from(LEAST_MARK) << 56 | 0x70 } else { 0x70 }]);
+        }
+        Some(Box::new(FrameList { records, is_whole: byte & 0x80 == 0 }))
     }
 
     /// Words of the frames of a sample, if its process' runtime has such.
@@ -372,8 +400,9 @@ impl<'a> Teller<'a> {
                 1 => u64::from(byte >> 3),
                 _ => known.get(usize::from(byte >> 3) % known.len().max(1)).copied().unwrap_or(0),
             };
+            // One that no answer depends on.
             let mut words = [u64::from(byte & 64); MAX_WORDS];
-            words[FUNCTION_WORD] = word;
+            (words[0], words[FUNCTION_WORD]) = (self.dice.byte().into(), word);
             self.naive.words.entry((pid, time)).or_default().insert(word);
             taken.frames.push(FrameWords { index: index as u16, reads: 1 + byte % 2, words });
         }
@@ -417,7 +446,19 @@ impl<'a> Teller<'a> {
                     let read = TakeRead { base: None, offset: -40, words: 5, to: 0, tagged: false };
                     let code = vec![(Avma(APP + 0x1000), 0x800)];
                     runtime.name = Some("V8".to_owned());
-                    runtime.capture = Some(Capture { reads: vec![read], key: byte >> 6, code, ..Capture::default() });
+                    runtime.capture = Some(if byte & 0x30 == 0x30 {
+                        let walk = ListSpec::new(&[&[Step::load(8)]], &[Field::new(0, u64::MAX, 0, 0)], 8);
+                        let mark =
+                            EntryMark { least: LEAST_MARK, is_frame: byte & 0x40 != 0, has_base: byte & 0x80 != 0 };
+                        let loops = vec![(Avma(APP + 0x1000), 0x800)];
+                        let list = walk.map(|walk| ListCapture { walk, mark, loops });
+                        Capture { list, ..Capture::default() }
+                    } else {
+                        Capture { reads: vec![read], key: byte >> 6, code, ..Capture::default() }
+                    });
+                    let has_list = runtime.capture.as_ref().is_some_and(|capture| capture.list.is_some());
+                    let words = if has_list { 1 } else { 1 << FUNCTION_WORD };
+                    runtime.depends_on = (byte & 8 != 0).then_some(DependsOn { words, tags: 2, registers: 0 });
                 }
                 runtime.functions.insert(word, format!("JS:*v{word} a.js:1:1"));
                 self.naive.described.push(Described { life, word, until: MonoNs(u64::MAX) });
@@ -908,6 +949,7 @@ fn lies_of_frames(number: u8) -> DescribedFrames {
     DescribedFrames {
         frames: vec![DescribedFrame::Functions(vec![function]); usize::from(number)],
         names: vec!["no name".to_owned(); usize::from(number % 4)],
+        depends_on: vec![Some(DependsOn { words: number.into(), tags: 0, registers: number }); usize::from(number % 8)],
         cpu_ns: u64::from(number) << 50,
         code: vec![(Avma(u64::MAX - u64::from(number)), u32::MAX)],
     }

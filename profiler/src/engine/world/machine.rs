@@ -18,8 +18,8 @@ use crate::process::hierarchy::Group;
 use crate::process::open::{FileId, FileIdentity};
 use crate::process::{Device, Mapping, MappingKind, Prot};
 use crate::runtime::{
-    Capture, CodeChange, DescribedFrame, DescribedFrames, DescribedFunction, FoundCode, FrameAsk, RuntimeRead,
-    WhyUnnamed,
+    Capture, CodeChange, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, FoundCode, FrameAsk,
+    RuntimeRead, WhyUnnamed,
 };
 use crate::symbol::{Frame, FrameKind, Module, Name, SymbolKey, Unresolved, digest};
 
@@ -104,6 +104,8 @@ pub struct MadeRuntime {
     /// Functions at addresses of its code: by its number and the distance from its first byte, the outermost first, each
     /// with a line, as in `outer@7 > inlined@3`.
     pub listed: BTreeMap<(u32, u64), String>,
+    /// What its answers depend on.
+    pub depends_on: Option<DependsOn>,
     /// Where code lies that its frames are in.
     pub places: Vec<(Avma, u32)>,
     /// Its code as it was read last.
@@ -182,6 +184,7 @@ impl MadeRuntime {
                 (_, false) => DescribedFrame::Functions(functions),
             });
         }
+        described.depends_on = vec![self.depends_on; described.frames.len()];
         described
     }
 }
@@ -487,7 +490,7 @@ impl Machine {
         bytes.get(from..from.checked_add(len as usize)?).map(<[u8]>::to_vec)
     }
 
-    /// The names at an address, as the symbolizer gives them.
+    /// The names at an address, as the symbolizer gives them; a symbol `outer > inlined` is two.
     pub fn name(&self, key: SymbolKey) -> Name {
         let (name, kind, address) = match key {
             SymbolKey::Kernel(address) => (format!("kernel_{:x}", address.0), FrameKind::Kernel, address.0),
@@ -506,8 +509,17 @@ impl Machine {
             SymbolKey::Kernel(_) => None,
         };
         let module = path.map(|path| Arc::new(Module { path: Arc::clone(path), build_id: None }));
-        let name = Arc::from(name);
-        Name::Frames(Box::new([Frame { name, kind, tier: None, inlined: false, module, source: None, address }]))
+        let depth = name.matches(" > ").count();
+        let frame = |(level, name): (usize, &str)| Frame {
+            name: Arc::from(name),
+            kind,
+            tier: None,
+            inlined: level < depth,
+            module: module.clone(),
+            source: None,
+            address,
+        };
+        Name::Frames(name.rsplit(" > ").enumerate().map(frame).collect())
     }
 
     /// The rows of an open file.

@@ -27,7 +27,7 @@ pub const MAX_LINE_ROWS: usize = 1 << 16;
 
 /// Memory at which a map drops its ended objects and then refuses new ones: 1.3 million functions of 40-byte names.
 const DEFAULT_LIMIT_BYTES: usize = 256 << 20;
-/// How long a full map keeps what has ended, if others ended longer ago: samples wait for so long to be looked up.
+/// How long a full map keeps what has ended, if others ended longer ago.
 const ASKED_FOR_NS: u64 = 10_000_000_000;
 
 /// A look-up's answer that may begin only after the sample.
@@ -60,6 +60,10 @@ pub struct CodeMap {
     version: u64,
     object_bytes: usize,
     limit_bytes: usize,
+    /// Nobody asks for what ended before.
+    asked_from: u64,
+    /// What ended before went when the map was full last.
+    evicted_until: u64,
     newest_event: u64,
     stats: CodeMapStats,
 }
@@ -90,6 +94,8 @@ impl CodeMap {
             version: 0,
             object_bytes: 0,
             limit_bytes,
+            asked_from: NEVER,
+            evicted_until: 0,
             newest_event: 0,
             stats: CodeMapStats::default(),
         }
@@ -98,6 +104,17 @@ impl CodeMap {
     /// Lets the map grow to another size from now on. What is there already stays.
     pub fn set_limit(&mut self, limit_bytes: usize) {
         self.limit_bytes = limit_bytes;
+    }
+
+    /// Nobody asks for what ended before a time, and for the rest somebody may: a full map gives up what ended before, and
+    /// refuses new objects if that is not enough. As long as this is not said, everything that has ended may go.
+    pub fn keep_from(&mut self, time: MonoNs) {
+        self.asked_from = time.0;
+    }
+
+    /// Whether more than half of what the map may take up is taken up.
+    pub fn is_half_full(&self) -> bool {
+        self.bytes() > self.limit_bytes / 2
     }
 
     /// Takes up one announcement.
@@ -147,7 +164,7 @@ impl CodeMap {
     fn add(&mut self, load: CodeLoad, size: u32, from: u64) -> Applied {
         if !self.has_room() {
             // It has no name, and what it takes the place of has none any more.
-            if load.origin != CodeOrigin::PerfMap && self.overlaps(load.start.0, size) {
+            if load.origin != CodeOrigin::PerfMap && self.ends_something(load.start.0, size) {
                 let end = self.piece(load.start.0, size, from, None);
                 let ended = self.announced.insert(end);
                 self.version += u64::from(ended.is_ok());
@@ -197,8 +214,7 @@ impl CodeMap {
             self.stats.duplicates += 1;
             return Applied::Unloaded;
         }
-        // In a full map only what ends something is kept, which there cannot be more of than what lives.
-        if !self.has_room() && !self.overlaps(start.0, size) {
+        if !self.has_room() && !self.ends_something(start.0, size) {
             self.stats.unloads += 1;
             return Applied::Unloaded;
         }
@@ -212,10 +228,12 @@ impl CodeMap {
         Applied::Unloaded
     }
 
-    /// Whether something that was announced lies in a range.
-    fn overlaps(&self, start: u64, size: u32) -> bool {
-        let (_, overlaps) = self.announced.overlap(&(start..start.saturating_add(u64::from(size))));
-        overlaps
+    /// Whether an end in a range is to be kept though the map is full: if it ends something that lives, which there cannot
+    /// be more of than that. What came late may end what has ended since; of that a few are kept.
+    fn ends_something(&self, start: u64, size: u32) -> bool {
+        let range = start..start.saturating_add(u64::from(size));
+        let has_some = self.bytes() < self.limit_bytes.saturating_add(self.limit_bytes / 16);
+        self.announced.names_living(&range) || (has_some && self.announced.overlap(&range).1)
     }
 
     /// Since when a line of a perf map holds: as long as the program whose it is, by its time or else the present one,
@@ -422,13 +440,17 @@ impl CodeMap {
         if self.bytes() < self.limit_bytes {
             return true;
         }
-        // Evicting is a pass over all that ended: only worth it when it frees at least a quarter.
-        if self.ended() > self.living() / 3 {
-            // Samples of the last seconds may still ask for what ended then: it goes last.
+        // Evicting is a pass over all that ended: only worth it when it frees at least a quarter, and if more may go than
+        // the last time.
+        let may_go = self.asked_from == NEVER || self.asked_from > self.evicted_until;
+        if may_go && self.ended() > self.living() / 3 {
+            // Somebody may look back for some seconds: what ended within them goes last.
             let before = self.ended();
-            let mut evicted = self.remove_ended(self.newest_event.saturating_sub(ASKED_FOR_NS));
+            let long_ago = self.newest_event.saturating_sub(ASKED_FOR_NS).min(self.asked_from);
+            let mut evicted = self.remove_ended(long_ago);
             if self.ended() > before / 2 {
-                evicted += self.remove_ended(NEVER);
+                evicted += self.remove_ended(self.asked_from);
+                self.evicted_until = self.asked_from;
             }
             self.stats.evicted = self.stats.evicted.saturating_add(evicted);
         }

@@ -63,6 +63,8 @@ pub(super) struct GeneratedCode {
     is_bounded: bool,
     /// That some of it found no room has been said.
     refusal_said: bool,
+    /// Functions that found no room, as far as that has been looked at.
+    refused: u64,
 }
 
 impl GeneratedCode {
@@ -77,6 +79,7 @@ impl GeneratedCode {
             since: MonoNs(0),
             is_bounded: false,
             refusal_said: false,
+            refused: 0,
         };
         if let Some(bounds) = options.bounds {
             code.set_bounds(bounds);
@@ -107,6 +110,22 @@ impl GeneratedCode {
     pub(super) fn refuses_first(&mut self) -> bool {
         let full = self.map.stats().dropped_full > 0 || self.rows.as_ref().is_some_and(JitSpace::is_full);
         full && !std::mem::replace(&mut self.refusal_said, true)
+    }
+
+    /// Whether further functions have found no room.
+    pub(super) fn refuses_more(&mut self) -> bool {
+        let refused = self.map.stats().dropped_full;
+        std::mem::replace(&mut self.refused, refused) < refused
+    }
+
+    /// Whether its functions take up more than half of the room that they have.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.map.is_half_full()
+    }
+
+    /// No sample asks for functions that ended before.
+    pub(super) fn keep_from(&mut self, time: MonoNs) {
+        self.map.keep_from(time);
     }
 
     /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.
@@ -235,6 +254,7 @@ impl GeneratedCode {
             since: self.since,
             is_bounded: self.is_bounded,
             refusal_said: self.refusal_said,
+            refused: self.refused,
         }
     }
 

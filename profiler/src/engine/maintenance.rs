@@ -8,6 +8,7 @@ use jitprof_common::units::{MonoNs, Pid};
 
 use crate::account::LearnStats;
 use crate::engine::border::{Output, Request};
+use crate::engine::files::Files;
 use crate::engine::generated::CodeBounds;
 use crate::engine::process::Process;
 use crate::engine::requests::{Purpose, Requests};
@@ -18,6 +19,8 @@ use crate::symbol::SymbolBudget;
 
 /// Code that ended this long ago is evicted when no waiting sample is older.
 const KEEP_ENDED_NS: u64 = 10_000_000_000;
+/// How long ago code must have ended so that no sample that is still on its way asks for it.
+const ON_ITS_WAY_NS: u64 = 1_000_000_000;
 /// How long a process is remembered after its end: its last samples come with the next tick.
 const KEEP_PAST_NS: u64 = 3_000_000_000;
 /// Between two looks at the names that nobody has asked for, and at who is running.
@@ -94,6 +97,29 @@ impl Maintenance {
             self.swept_at = now;
             parts.requests.ask(Purpose::Running, Request::Running);
             parts.requests.output(Output::GiveMemoryBack);
+        }
+    }
+
+    /// Code that waiting samples may ask for stays where there is little room; they do not wait for answers while new code
+    /// finds none.
+    pub(super) fn keep_code(tracking: &mut Tracking, resolving: &mut Resolving, files: &Files, now: MonoNs) {
+        let recent = MonoNs(now.0.saturating_sub(ON_ITS_WAY_NS));
+        let mut full = Vec::new();
+        for process in tracking.processes.iter_mut() {
+            // To look at all that wait is only worth it where something may have to go.
+            let queue = &process.queue;
+            let oldest = if process.code.is_half_full() { queue.oldest() } else { queue.first() };
+            let from = oldest.map_or(recent, |oldest| oldest.min(recent));
+            process.code.keep_from(from);
+            if process.code.refuses_more() && from < recent {
+                full.push(process.id);
+            }
+        }
+        for id in full {
+            resolving.resolve_all_of(&mut tracking.processes, id, files);
+            if let Some(process) = tracking.processes.get_mut(id) {
+                process.code.keep_from(recent);
+            }
         }
     }
 

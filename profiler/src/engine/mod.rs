@@ -688,6 +688,7 @@ impl Engine {
     fn tick(&mut self) {
         let now = self.requests.now;
         self.maintenance.refresh(&mut self.tracking, &mut self.requests);
+        Maintenance::keep_code(&mut self.tracking, &mut self.resolving, &self.files, now);
         let slow = now.0.saturating_sub(self.slow_at.0) >= SLOW_NS;
         if slow {
             self.slow_at = now;

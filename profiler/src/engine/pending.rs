@@ -176,6 +176,12 @@ impl Queue {
         self.iter().map(|sample| sample.time).min()
     }
 
+    /// When the one that came first was taken; the oldest, but for the order in which CPUs hand over theirs.
+    pub(super) fn first(&self) -> Option<MonoNs> {
+        let first = [self.samples.front(), self.unnamed.first()];
+        first.into_iter().flatten().map(|sample| sample.time).min()
+    }
+
     /// When the newest one was taken.
     pub(super) fn newest(&self) -> Option<MonoNs> {
         self.iter().map(|sample| sample.time).max()

@@ -601,6 +601,31 @@ fn what_ended_long_ago_goes_before_what_samples_may_ask_for() {
 }
 
 #[test]
+fn a_full_map_keeps_what_is_asked_for_and_refuses_what_comes() {
+    let mut map = CodeMap::with_limit(64 << 10);
+    map.keep_from(MonoNs(100));
+    let mut time = 0;
+    while map.stats().dropped_full == 0 {
+        time += 1;
+        map.apply(CodeEvent::Load(load(time, 0x1000, 64, &format!("at {time}"))));
+    }
+    let name = |map: &CodeMap, time| name_at(map, 0x1000, time);
+    assert_eq!((name(&map, 98), name(&map, 100)), (None, Some("at 100".to_owned())));
+    assert_eq!(name(&map, time - 1), Some(format!("at {}", time - 1)));
+    assert_eq!(map.stats().evicted, 99, "what ended before somebody asked");
+    // A pass over all that ended is made when more of it may go, not with each event.
+    for _ in 0..10_000 {
+        map.apply(CodeEvent::Load(load(time, 0x1000, 64, "refused")));
+    }
+    assert_eq!((map.stats().evicted, name(&map, 100)), (99, Some("at 100".to_owned())));
+    assert!(map.bytes() <= 69 << 10, "{} bytes", map.bytes());
+    map.keep_from(MonoNs(time - 10));
+    map.apply(CodeEvent::Load(load(time + 1, 0x1000, 64, "later")));
+    assert_eq!(name(&map, time + 1).as_deref(), Some("later"));
+    assert_eq!((name(&map, 100), name(&map, time - 5)), (None, Some(format!("at {}", time - 5))));
+}
+
+#[test]
 fn a_flood_of_huge_records_out_of_order_costs_a_bounded_search() {
     let mut map = CodeMap::new();
     for at in 0..20_000_u64 {

@@ -95,6 +95,13 @@ impl Timeline {
         (newest, any || self.overlaps_ended(range))
     }
 
+    /// Whether something with a name lives in a range.
+    pub(in crate::code) fn names_living(&self, range: &Range<u64>) -> bool {
+        let mut living =
+            self.alive.range(..range.end).rev().take_while(|(start, alive)| alive.end_address(**start) > range.start);
+        living.any(|(_, alive)| alive.object.is_some())
+    }
+
     fn overlaps_ended(&self, range: &Range<u64>) -> bool {
         let mut budget = SEARCH_BUDGET;
         self.used_classes().any(|class| {

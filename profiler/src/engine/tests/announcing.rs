@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::stories::*;
 use crate::engine::Input;
 use crate::engine::border::{Order, Request, Ticks, WhyUnread};
+use crate::engine::generated::CodeBounds;
 use crate::engine::world::machine::{Age, file_mapping, memory_mapping};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
 use jitprof_common::row::CfaKind;
@@ -35,6 +36,40 @@ fn a_function_is_announced_after_its_sample() {
     assert_eq!((account.jit.named.jitdump, account.stacks.complete), (1, 1));
     let source = &account.sources[0];
     assert_eq!((source.pid, source.functions, source.dumps.len()), (PID, 2, 1));
+}
+
+#[test]
+fn a_flood_of_functions_does_not_take_the_names_from_samples_that_wait() {
+    let mut world = World::new(options());
+    runtime(&mut world, PID);
+    world.engine.tracking.processes.set_bounds(CodeBounds { map_bytes: 64 << 10, functions: 1 << 13 });
+    announce(&mut world, PID, (JIT, 64, "old"));
+    world.run_for(3000);
+    let at = (world.now.0 - ms(0).0) / MS;
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    world.run_for(150);
+    assert_eq!(world.engine.progress().waiting, 1);
+    // All at once: the first is replaced, and then another one more often than there is room for.
+    for number in 0..2000 {
+        world.now = MonoNs(world.now.0 + 1000);
+        let start = if number == 0 { JIT } else { JIT + 0x2_0000 };
+        announce(&mut world, PID, (start, 64, &format!("flood {number}")));
+    }
+    world.run_for(500);
+    assert_eq!(world.engine.progress().waiting, 0);
+    // There is room again as soon as nobody asks for what has ended.
+    world.run_for(2000);
+    announce(&mut world, PID, (JIT, 64, "new"));
+    world.run_for(10);
+    let later = (world.now.0 - ms(0).0) / MS;
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    world.run_for(50);
+    announce(&mut world, PID, (JIT + 0x1000, 64, "last"));
+    world.run_for(500);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;old");
+    assert_eq!(stack(&world, PID, later), "_start;main;new");
+    assert_eq!(account.jit.named.jitdump, 2);
 }
 
 /// Announces a function in a dump that is written in blocks: the file ends with one.

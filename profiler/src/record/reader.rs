@@ -23,7 +23,8 @@ use crate::process::hierarchy::{Group, GroupQuery, Hierarchies};
 use crate::process::labels::{Cgroup, Users};
 use crate::process::monotonic_now;
 use crate::process::open::{
-    FileId, FileIdentity, MapPlace, OpenError, TargetFile, identify_mapping, open_in_root, open_mapping, open_perf_map,
+    FileId, FileIdentity, MapPlace, OpenError, TargetFile, identify_mapping, may_lead_through, open_in_root,
+    open_mapping, open_perf_map, perf_map_path,
 };
 use crate::process::procfs::{self, ProcError};
 use crate::record::debug_root::debug_root;
@@ -64,6 +65,10 @@ impl Reader {
             Request::Identify { via, place, .. } | Request::Open { via, place, .. } => {
                 self.waits.may_hold(*via, place.device)
             }
+            Request::OpenPerfMap { via, own_pid, .. } => self.may_lead_through(*via, &perf_map_path(*own_pid)),
+            Request::Version { via, files, .. } => {
+                files.iter().any(|file| self.may_lead_through(*via, Path::new(&file.path)))
+            }
             Request::Read { file, .. } | Request::Contents { file } => {
                 let open = self.files.get(*file);
                 return match open {
@@ -74,6 +79,10 @@ impl Reader {
             _ => false,
         };
         if may_hold { apart(|| self.read_here(request, true)) } else { self.read_here(request, false) }
+    }
+
+    fn may_lead_through(&self, via: Pid, path: &Path) -> bool {
+        may_lead_through(via, path, |device| self.waits.may_hold(via, device))
     }
 
     /// `may_hold` says whether what is opened may never be read to its end.
@@ -132,10 +141,13 @@ impl Reader {
 
     fn process(&self, pid: Pid, maps: bool, cgroup: bool, command_line: bool) -> Result<ProcessRead, Unread> {
         let stat = procfs::stat(pid).map_err(|error| unread_process(&error))?;
-        let threads = if maps { procfs::threads(pid).unwrap_or_default() } else { Vec::new() };
+        let mut threads = if maps || stat.is_dead() { procfs::threads(pid).unwrap_or_default() } else { Vec::new() };
         // The first thread may have ended before the others: its memory is to be seen through another one.
         let other = threads.iter().filter(|tid| tid.0 != pid.0).map(|tid| Pid(tid.0)).min();
         let via = if stat.is_dead() { other.unwrap_or(pid) } else { pid };
+        if !maps {
+            threads.clear();
+        }
         let mappings = match maps {
             true => {
                 let read = procfs::maps(via).map_err(|error| unread_process(&error))?;

@@ -255,8 +255,11 @@ fn threads_that_come_and_go() -> Result<()> {
 fn leader_ends_before_its_threads() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = native(&scratch, "native/lives.c", &["leader"])?;
-    let recording = record_cpu(&target, &scratch, "leader_ends_before_its_threads", 1500)?;
+    let recording = record_cpu(&target, &scratch, "leader_ends_before_its_threads", 3000)?;
     assert_has(&recording, &["outlives_leader"]);
+    // It is looked at each second whether the process is there yet.
+    let lasted = recording.account["duration_s"].as_f64();
+    assert!(lasted.is_some_and(|seconds| seconds > 2.8), "the recording ended with the first thread: {lasted:?}");
     Ok(())
 }
 

@@ -19,10 +19,11 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 /// machine.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The tenant, whose file system answers until his programs run; then `what` is left for ever.
+/// The tenant, whose file system answers until his programs run; then `what` is left for ever. It lies on the directory in
+/// which perf maps are looked for, if `what` is the asking for names.
 fn tenant(scratch: &Scratch, what: &str) -> Result<Target> {
     let program = compile(scratch, "cc", "native/silent.c", &["-O1", "-g", "-fno-omit-frame-pointer"])?;
-    let mount = scratch.file("mount");
+    let mount = if what == "lookup" { PathBuf::from("/tmp") } else { scratch.file("mount") };
     std::fs::create_dir_all(&mount)?;
     let mut command = Command::new(program);
     command.arg(mount).args([what, PROGRAMS, TENANT]);
@@ -90,6 +91,11 @@ fn rows_that_cannot_be_read_cost_only_who_runs_them() -> Result<()> {
 #[test]
 fn names_that_cannot_be_read_cost_only_who_runs_them() -> Result<()> {
     record_beside(".symtab").map(drop)
+}
+
+#[test]
+fn perf_maps_that_cannot_be_asked_for_cost_only_who_would_have_one() -> Result<()> {
+    record_beside("lookup").map(drop)
 }
 
 /// A file system in memory, as long as the value lives.

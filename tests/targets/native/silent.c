@@ -5,7 +5,8 @@
 //
 // Mounts a FUSE file system at DIRECTORY, in a mount namespace of its own, that holds this very program COUNT times, as
 // the files of the user OWNER; starts each of them; and when all run, leaves requests for ever: WHAT is `open` (opening a
-// file) or a section's name, such as `.symtab` (reading a page of it). Closing a file is not answered either. Says
+// file), `lookup` (asking for a name) or a section's name, such as `.symtab` (reading a page of it). Closing a file is not
+// answered either. Says
 // `ready pid=N` then, N being its own pid, and ends with a SIGTERM, which ends the file system.
 //
 // What it starts, and what can be started alone, burns CPU time in silent_burn and writes `ready pid=N` to a descriptor.
@@ -49,7 +50,7 @@ static int burn(int ready) {
 static char *image;
 static size_t length;
 static size_t hole_start, hole_end;
-static int is_silent, no_open;
+static int is_silent, no_open, no_lookup;
 static unsigned owner;
 
 static void fail(const char *what) {
@@ -117,6 +118,7 @@ static void answer(int fuse, const char *request, int count) {
         return reply(fuse, in->unique, 0, &out, sizeof out);
     }
     case FUSE_LOOKUP: {
+        if (is_silent && no_lookup) return;
         int number = atoi(arguments);
         if (number < 1 || number > count) return reply(fuse, in->unique, ENOENT, NULL, 0);
         struct fuse_entry_out out = {.nodeid = number + 1, .entry_valid = 3600, .attr_valid = 3600};
@@ -161,7 +163,8 @@ int main(int argc, char **argv) {
     owner = argc > 4 ? atoi(argv[4]) : 0;
     load();
     no_open = strcmp(argv[2], "open") == 0;
-    if (!no_open) find_hole(argv[2]);
+    no_lookup = strcmp(argv[2], "lookup") == 0;
+    if (!no_open && !no_lookup) find_hole(argv[2]);
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) fail("a mount namespace");
     int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     if (fuse < 0) fail("/dev/fuse");
@@ -190,7 +193,7 @@ int main(int argc, char **argv) {
             char byte;
             if (read(ready[0], &byte, 1) == 1 && byte == '\n' && ++running == count) {
                 is_silent = 1;
-                for (int number = 1; number <= count && !no_open; number++) forget(fuse, number + 1);
+                for (int number = 1; number <= count && hole_end != 0; number++) forget(fuse, number + 1);
                 printf("ready pid=%d\n", getpid());
                 fflush(stdout);
             }

@@ -17,10 +17,10 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::process::discover::perf_map_name;
@@ -219,10 +219,44 @@ pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
 /// # Errors
 /// [`OpenError`]; mostly [`OpenError::NotFound`].
 pub fn open_perf_map(pid: Pid, own_pid: u32, users: &[u32]) -> Result<TargetFile, OpenError> {
-    let path = Path::new("/tmp").join(perf_map_name(own_pid));
+    let path = perf_map_path(own_pid);
     let file = open_in(&proc_path(pid, "root"), &path, OFlags::NOFOLLOW)?;
     check_owner(&path, file.identity.uid, users)?;
     Ok(file)
+}
+
+/// The path of a process' perf map, in its root; `own_pid` is its pid in its own namespace.
+pub fn perf_map_path(own_pid: u32) -> PathBuf {
+    Path::new("/tmp").join(perf_map_name(own_pid))
+}
+
+/// Whether a path in a process' root leads through a device that `may_hold` whoever asks for something there, or through a
+/// symbolic link, of which that is not known. Asks none of those devices.
+pub fn may_lead_through(pid: Pid, path: &Path, may_hold: impl Fn(Device) -> bool) -> bool {
+    let is_certain = |at: &File| {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let known = rustix::fs::statx(at, c"", flags, StatxFlags::TYPE);
+        known.is_ok_and(|known| {
+            let is_link = u32::from(known.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
+            !is_link && !may_hold(Device { major: known.stx_dev_major, minor: known.stx_dev_minor })
+        })
+    };
+    let Ok(mut at) = reach(&proc_path(pid, "root"), libc::O_DIRECTORY) else { return false };
+    if !is_certain(&at) {
+        return true;
+    }
+    let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
+    for name in names {
+        let Component::Normal(name) = name else { return true };
+        match rustix::fs::openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(found) => at = File::from(found),
+            Err(error) => return error != rustix::io::Errno::NOENT,
+        }
+        if !is_certain(&at) {
+            return true;
+        }
+    }
+    false
 }
 
 fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> {

@@ -92,3 +92,22 @@ fn device_numbers_split_as_glibc_does() {
 fn files_can_be_opened_in_a_root_unless_a_filter_forbids_it() {
     check_open_in_root().unwrap();
 }
+
+#[test]
+fn what_a_path_leads_through_is_known_without_asking_it() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), b"x").unwrap();
+    symlink(directory.path().join("file"), directory.path().join("link")).unwrap();
+    let leads = |name: &str, holding: Option<Device>| {
+        may_lead_through(own(), &directory.path().join(name), |device| Some(device) == holding)
+    };
+    let own_device = Device::from_st_dev(std::fs::metadata(directory.path()).unwrap().dev());
+    assert!(!leads("file", None) && !leads("lacks", None), "nothing on the way holds anybody");
+    assert!(leads("file", Some(own_device)) && leads("lacks", Some(own_device)));
+    assert!(leads("link", None), "where it leads is not known");
+    assert!(leads("../file", None), "nor what lies above");
+    let of_proc = Device::from_st_dev(std::fs::metadata("/proc").unwrap().dev());
+    let through_proc = |path: &str| may_lead_through(own(), Path::new(path), |device| device == of_proc);
+    assert!(through_proc("/proc/version") && !through_proc("/etc/passwd"));
+    assert!(!may_lead_through(Pid(u32::MAX >> 2), Path::new("/tmp"), |_| true), "there is no such process");
+}

@@ -202,7 +202,7 @@ impl JitSpace {
         })
     }
 
-    /// Says more exactly of a function how it is unwound: by rows from its code, and where these have none as before.
+    /// Says more exactly of a function how it is unwound: by rows from its code, and where these lead nowhere as before.
     /// Returns whether it is there, since `loaded`.
     pub fn refine(&mut self, start: u64, loaded: MonoNs, from_code: &RowTable) -> bool {
         let Some(function) = self.functions.get(&start).filter(|function| function.loaded == loaded) else {
@@ -213,13 +213,14 @@ impl JitSpace {
         let ends = from_code.rows().map(|(address, _)| address).skip(1).chain([u64::MAX]);
         let mut merged: Vec<(u64, Rule)> = Vec::new();
         for ((address, rule), end) in from_code.rows().zip(ends) {
-            if rule != Rule::GAP {
+            if !matches!(rule.cfa, CfaKind::Gap | CfaKind::Unsupported) {
                 merged.push((address, rule));
                 continue;
             }
-            merged.push((address, rough_rule(address)));
+            let or_rough = |rough| if rough == Rule::GAP { rule } else { rough };
+            merged.push((address, or_rough(rough_rule(address))));
             let within = rough.iter().flat_map(RowTable::rows).filter(|(at, _)| *at > address && *at < end);
-            merged.extend(within);
+            merged.extend(within.map(|(at, rough)| (at, or_rough(rough))));
         }
         let merged = RowTable::of_rows(merged.into_iter());
         let rows = self.shapes.rows_of(&merged, start, size);

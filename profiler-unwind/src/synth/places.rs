@@ -43,6 +43,12 @@ impl Places {
         self.iter().find(|place| (place.base, place.at) == (base, at)).map_or(Word::Other, |place| place.word)
     }
 
+    /// Whether a followed word overlaps so many bytes.
+    pub(super) fn holds(&self, base: Base, at: i32, bytes: i32) -> bool {
+        let end = at.saturating_add(bytes);
+        self.iter().any(|place| place.base == base && place.at.saturating_add(8) > at && place.at < end)
+    }
+
     /// So many bytes are written; what overlaps is gone. Beyond the room for it a word is not followed.
     pub(super) fn set(&mut self, base: Base, at: i32, bytes: i32, word: Word) {
         let end = at.saturating_add(bytes);

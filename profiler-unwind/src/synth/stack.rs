@@ -35,6 +35,10 @@ pub(super) enum Word {
     Mixed,
     /// On another stack; of the stack pointer only.
     Elsewhere,
+    /// So many bytes above the CFA, if what was called has taken nothing off the stack; of the stack pointer only.
+    Kept(i32),
+    /// Perhaps what it was at the entry; of the frame pointer only.
+    Doubtful,
     /// So many bytes above the CFA, mostly below it.
     Cfa(i32),
     /// What the frame pointer was at the entry.
@@ -54,6 +58,26 @@ impl Word {
 
     fn meet(self, other: Self) -> Self {
         if self == other { self } else { Self::Other }
+    }
+
+    /// The same of the frame pointer: what it may be on one path it may be.
+    fn meet_fp(self, other: Self) -> Self {
+        let is_callers = |word| matches!(word, Self::CallersFp | Self::Doubtful);
+        match self.meet(other) {
+            Self::Other if is_callers(self) || is_callers(other) => Self::Doubtful,
+            met => met,
+        }
+    }
+
+    /// The same of the stack pointer.
+    fn meet_sp(self, other: Self) -> Self {
+        let is_lost = |word| matches!(word, Self::Kept(_) | Self::Other);
+        match (self, other) {
+            _ if self == other => self,
+            (Self::Elsewhere, _) | (_, Self::Elsewhere) => Self::Elsewhere,
+            _ if is_lost(self) && is_lost(other) => Self::Other,
+            _ => Self::Mixed,
+        }
     }
 }
 
@@ -97,18 +121,17 @@ impl StackState for Stack {
         for (word, other) in met.vectors.iter_mut().flatten().zip(other.vectors.iter().flatten()) {
             *word = word.meet(*other);
         }
-        if self.sp() != other.sp() {
-            let is_elsewhere = [self.sp(), other.sp()].contains(&Word::Elsewhere);
-            met.registers[RSP] = if is_elsewhere { Word::Elsewhere } else { Word::Mixed };
-        }
+        met.registers[RBP] = self.fp().meet_fp(other.fp());
+        met.registers[RSP] = self.sp().meet_sp(other.sp());
         let is_lost = self.leads_on() && other.leads_on() && !met.leads_on();
         (!is_lost && met.is_known()).then_some(met)
     }
 
     fn meet_unknown(self, unknown: Self) -> Self {
         let mut met = self;
-        if self.fp() == Word::CallersFp && unknown.fp() != Word::CallersFp {
-            met.registers[RBP] = Word::Other;
+        // A frame pointer in the standard way stays one. Others are only kept for a few instructions.
+        if !self.is_standard() {
+            met.registers[RBP] = self.fp().meet_fp(unknown.fp());
         }
         met
     }
@@ -159,7 +182,9 @@ impl Stack {
     fn with_callers_fp(&self, rule: Rule) -> Rule {
         match (rule, self.fp(), self.saved_fp()) {
             // The caller's own frame pointer would lead past the caller.
-            (Rule::UNSUPPORTED, Word::CallersFp, _) => Rule::UNSUPPORTED,
+            (Rule::UNSUPPORTED, Word::CallersFp | Word::Doubtful, _) => Rule::UNSUPPORTED,
+            // There the frame pointer cannot be checked against the stack pointer.
+            (Rule::UNSUPPORTED, ..) if self.sp() == Word::Elsewhere => Rule::UNSUPPORTED,
             (Rule::UNSUPPORTED, ..) => Rule::GAP,
             (rule, _, Some(at)) => rule.with_fp(FpKind::AtCfa, at.into()),
             (rule, Word::CallersFp, None) => rule,
@@ -174,7 +199,7 @@ impl Stack {
 
     /// The same where the frame pointer leads to the CFA, without knowing `sp` beside it.
     pub(super) fn by_frame_alone(mut self) -> Self {
-        if self.fp().is_cfa() {
+        if self.is_standard() {
             self.lose_sp();
         }
         self
@@ -223,7 +248,10 @@ impl Stack {
             (Mnemonic::Enter, ..) => self.enter(instruction),
             (Mnemonic::Call, ..) => self.call(),
             (Mnemonic::Mov, Some(target), _) => {
-                self.set(target, self.word_of(instruction, 1));
+                if target == RBP {
+                    self.confirm_sp(instruction);
+                }
+                self.load(target, self.word_of(instruction, 1), source.is_none());
                 self.note_switch(target);
             }
             (Mnemonic::Mov, None, Some(_)) => self.store(instruction, &[self.word_of(instruction, 1)]),
@@ -252,7 +280,7 @@ impl Stack {
     fn push(&mut self, word: Word, bytes: i32) {
         self.move_sp(-i64::from(bytes));
         let (base, at) = self.place(RSP, 0);
-        self.memory.set(base, at, bytes, if bytes == SLOT { word } else { Word::Other });
+        self.write(base, at, bytes, if bytes == SLOT { word } else { Word::Other });
     }
 
     /// Where only the frame pointer leads to the CFA, `sp` is back at the frame's own end: popping it means that.
@@ -264,7 +292,22 @@ impl Stack {
             return self.pop(RBP);
         }
         self.move_sp(SLOT.into());
-        self.set(target, word);
+        self.load(target, word, true);
+    }
+
+    /// A word of memory that is not followed may be the caller's frame pointer.
+    fn load(&mut self, target: usize, word: Word, is_memory: bool) {
+        self.set(target, if target == RBP && is_memory && word == Word::Other { Word::Doubtful } else { word });
+    }
+
+    /// Where the frame pointer is loaded from where it was stored if calls keep the stack pointer, they do.
+    fn confirm_sp(&mut self, instruction: &Instruction) {
+        if let (Word::Kept(sp), Some((RSP, bytes))) = (self.sp(), based(instruction))
+            && self.fp().is_cfa()
+            && i32::try_from(bytes).is_ok_and(|at| self.memory.get(Base::Cfa, sp.saturating_add(at)) == self.fp())
+        {
+            self.set(RSP, Word::Cfa(sp));
+        }
     }
 
     /// `enter bytes, 0`: what pushes the frame pointer and sets it.
@@ -286,7 +329,8 @@ impl Stack {
         let (base, at) = self.place(RSP, 0);
         self.memory.remove_below(base, at);
         if self.is_standard() {
-            self.lose_sp();
+            let kept = if let Word::Cfa(at) | Word::Kept(at) = self.sp() { Word::Kept(at) } else { self.lost_sp() };
+            self.set(RSP, kept);
         }
     }
 
@@ -396,15 +440,26 @@ impl Stack {
         }
         let Some((base, at)) = self.address(instruction) else { return };
         for (offset, word) in (0..).step_by(8).zip(words) {
-            self.memory.set(base, at.saturating_add(offset), SLOT, *word);
+            self.write(base, at.saturating_add(offset), SLOT, *word);
         }
     }
 
     fn remove_stored(&mut self, instruction: &Instruction) {
         let bytes = i32::try_from(instruction.memory_size().size()).unwrap_or(MAX_DEPTH).max(1);
         if let Some((base, at)) = self.address(instruction) {
-            self.memory.set(base, at, bytes, Word::Other);
+            self.write(base, at, bytes, Word::Other);
         }
+    }
+
+    /// Writes to memory. If that is where something of the frame was, as far as calls have kept the stack pointer, it is
+    /// taken that they have not.
+    fn write(&mut self, base: Base, at: i32, bytes: i32, word: Word) {
+        if let (Word::Kept(sp), Base::Register(4)) = (self.sp(), base)
+            && self.memory.holds(Base::Cfa, sp.saturating_add(at), bytes)
+        {
+            self.registers[RSP] = Word::Other;
+        }
+        self.memory.set(base, at, bytes, word);
     }
 
     /// Any other instruction: what it writes is something else.
@@ -456,7 +511,8 @@ impl Stack {
             (RSP, Word::Cfa(at)) if !(-MAX_DEPTH..=-SLOT).contains(&at) => Word::Other,
             // It points to another function's frame, or to anything.
             (RSP, Word::CallersFp) => Word::Other,
-            (register, Word::Mixed | Word::Elsewhere) if register != RSP => Word::Other,
+            (register, Word::Mixed | Word::Elsewhere | Word::Kept(_)) if register != RSP => Word::Other,
+            (register, Word::Doubtful) if register != RBP => Word::Other,
             (_, word) => word,
         };
         if let Some(known) = self.registers.get_mut(register) {
@@ -467,13 +523,22 @@ impl Stack {
     /// `sp` goes up by so many bytes.
     fn move_sp(&mut self, bytes: i64) {
         match self.sp() {
-            Word::Cfa(_) => self.set(RSP, self.sp().plus(bytes)),
-            _ => self.memory.shift(Base::register(RSP), bytes),
+            Word::Cfa(_) => return self.set(RSP, self.sp().plus(bytes)),
+            Word::Kept(at) => {
+                let moved = Word::Cfa(at).plus(bytes);
+                self.registers[RSP] = if let Word::Cfa(at) = moved { Word::Kept(at) } else { Word::Other };
+            }
+            _ => {}
         }
+        self.memory.shift(Base::register(RSP), bytes);
     }
 
     fn lose_sp(&mut self) {
-        self.set(RSP, if self.sp() == Word::Elsewhere { Word::Elsewhere } else { Word::Other });
+        self.set(RSP, self.lost_sp());
+    }
+
+    fn lost_sp(&self) -> Word {
+        if self.sp() == Word::Elsewhere { Word::Elsewhere } else { Word::Other }
     }
 
     /// A place by a register: where it leads to the CFA, from there.

@@ -202,6 +202,29 @@ fn samples_by_the_size_of_a_frame_stay_true_when_its_code_is_known() {
 }
 
 #[test]
+fn what_code_does_not_show_stays_as_the_frames_size_has_it() {
+    // push rbp; mov rbp, rsp; sub rsp, 16; call; mov rbp, [rsp + 8]; nop; (jump tables)
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 16, 0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x6c, 0x24, 8, 0x90];
+    let of_code = rows_of_code(Machine::X86_64, START, &code).unwrap();
+    assert_eq!(of_code.rule_at(START + 18), Rule::UNSUPPORTED);
+    let size = code.len() as u64 + 16;
+    for (rough, expected) in [(Some(pushed(32)), pushed(32)), (None, Rule::UNSUPPORTED)] {
+        let mut space = JitSpace::default();
+        let table = rough.map(|rule| {
+            let mut builder = RowTableBuilder::default();
+            builder.add(START..START + size, [(START, Rule::ENTRY), (START + 8, rule)]);
+            builder.finish().0
+        });
+        space.load(START, size, MonoNs(100), table);
+        assert!(space.refine(START, MonoNs(100), &of_code));
+        let rows = space.functions().find_map(|(_, _, rows)| rows).unwrap();
+        assert_eq!(rows.rule_at(START + 8), Rule::FRAME_POINTER);
+        assert_eq!(rows.rule_at(START + 18), expected);
+        assert_eq!(rows.rule_at(START + 20), rough.unwrap_or(Rule::GAP));
+    }
+}
+
+#[test]
 fn v8s_baseline_code_gets_its_frame_from_a_builtin() {
     // mov $0x28, %ebx; movabs $.., %r12; call; push %rax; mov -8(%rbp), %r8; jmp *%rcx
     let mut code = vec![0xbb, 0x28, 0, 0, 0, 0x49, 0xbc, 1, 2, 3, 4, 5, 6, 7, 8, 0xe8, 0, 0, 0, 0];
@@ -304,6 +327,48 @@ fn paths_that_differ_in_the_stack_pointer_alone_have_the_frame_pointer() {
     // The same, and rbp is used for something else: nothing leads on from there, and it is not guessed.
     let reused = [0x55, 0x48, 0x89, 0xe5, 0x50, 0x75, 0xfd, 0x48, 0x89, 0xc5, 0xc3];
     assert_eq!(rows(&reused).unwrap()[3], (10, Rule::GAP));
+}
+
+#[test]
+fn a_frame_pointer_read_back_from_the_frame_shows_where_the_stack_pointer_is_behind_a_call() {
+    // HotSpot's stubs: push rbp; mov rbp, rsp; sub rsp, 16; mov [rsp + 8], rbp; call; mov rbp, [rsp + 8]; add rsp, 16;
+    // pop rbp; ret
+    let code = [
+        0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 16, 0x48, 0x89, 0x6c, 0x24, 8, 0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x6c,
+        0x24, 8, 0x48, 0x83, 0xc4, 16, 0x5d, 0xc3,
+    ];
+    let framed = [(0, Rule::ENTRY), (1, pushed(16)), (4, Rule::FRAME_POINTER), (28, Rule::ENTRY), (29, Rule::GAP)];
+    assert_eq!(rows(&code).unwrap(), framed);
+    // Another place, a place that is written to meanwhile, and one that is not where it was if the call takes its
+    // arguments away: rbp may be the caller's.
+    let (mut other, mut written, mut pushed) = (code.to_vec(), code.to_vec(), code.to_vec());
+    other[22] = 0;
+    written.splice(18..18, [0x48, 0x89, 0x44, 0x24, 8]);
+    pushed.splice(13..13, [0x50]);
+    for (what, code) in [("other", other), ("written", written), ("pushed", pushed)] {
+        let rows = rows(&code).unwrap();
+        assert_eq!(rows[2], (4, Rule::FRAME_POINTER), "{what}");
+        assert!(rows[3..].iter().all(|(_, rule)| *rule != Rule::FRAME_POINTER), "{what}");
+        assert_eq!(rows[3].1, Rule::UNSUPPORTED, "{what}");
+    }
+}
+
+#[test]
+fn a_frame_pointer_that_may_be_the_callers_is_not_followed() {
+    // BEAM without frame pointers: je 1f; mov rbp, rsp; lea rsp, [rbx - 128]; call rax; mov rsp, rbp;
+    // 1: mov [r13 + 88], rsp; lea rsp, [rbx - 128]; call rax; mov rsp, [r13 + 88]; ret
+    let code = [
+        0x74, 12, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x63, 0x80, 0xff, 0xd0, 0x48, 0x89, 0xec, 0x49, 0x89, 0x65, 0x58, 0x48,
+        0x8d, 0x63, 0x80, 0xff, 0xd0, 0x49, 0x8b, 0x65, 0x58, 0xc3,
+    ];
+    let table = rows_of_called_code(Machine::X86_64, START, &code).unwrap();
+    for offset in [22, 24] {
+        assert_eq!(table.rule_at(START + offset), Rule::UNSUPPORTED, "{offset}");
+    }
+    assert_eq!(table.rule_at(START + 28), Rule { fp: FpKind::Lost, ..Rule::ENTRY });
+    // push rbp; mov rbp, rsp; push rax; call rax; pop rdx; mov rbp, [rsp]; jmp rax: the call may have left anything there.
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x50, 0xff, 0xd0, 0x5a, 0x48, 0x8b, 0x2c, 0x24, 0xff, 0xe0];
+    assert_eq!(rows(&code).unwrap()[3..], [(12, Rule::UNSUPPORTED), (14, Rule::GAP)]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! The fixtures are dumps of real runtimes, some cut: `node20-lines` has the first 20 records and every DEBUG_INFO
 //! with its UNWINDING_INFO and LOAD of Node 20.20.2, `node20-inlined` what it writes of
-//! `tests/targets/node/lines.js`, `otp25-lines` 320 records of Erlang/OTP 25 around its first lines.
+//! `tests/targets/node/lines.js`, `otp25-lines` 320 records of Erlang/OTP 25 around its first lines,
+//! the `-paths` and `-gaps` functions of many forms.
 
 use std::io::Read;
 

@@ -17,11 +17,12 @@
 //! mov [rsp + m], rbp    cfa = *(sp + m) + n from here on, whatever happens to rbp (oneDNN)
 //! mov rsp, [rsp + m]    cfa = sp + n again           (and [r13 + m], where BEAM has saved it, also by a vector register)
 //! mov rbp, rax          fp is lost, if it has not been saved
+//! mov rbp, [rsp + m]    where it was stored if calls keep sp (HotSpot's stubs): they do, and cfa = sp + n again
 //! ret                   must find cfa = sp + 8
 //! ```
 //!
-//! What cannot be followed is a gap, where the checked frame pointer is used, unless the frame pointer is known to be
-//! the caller's own: it would lead past the caller.
+//! What cannot be followed is a gap, where the checked frame pointer is used, unless the frame pointer may be the
+//! caller's own, which would lead past the caller, or the stack is another one, by which it cannot be checked.
 //!
 //! A function is recognised only if that adds up: a frame is set up in the standard way, or a `ret` is reached with
 //! the stack as it was at the entry, and no instruction is reached with two different stacks. Otherwise nothing is

@@ -11,7 +11,7 @@ use std::io::{BufWriter, Write};
 use std::time::Duration;
 
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
-use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
+use inferno::flamegraph::{self, Direction, Options};
 
 use super::color::Class;
 use super::counted::{CountedTree, Samples};
@@ -22,9 +22,12 @@ use super::options::{ColorScheme, OutputOptions};
 use crate::profile::printable;
 use crate::profile::{Profile, SampledEvent, shorten};
 
+mod label;
 mod marks;
+mod places;
 
-use marks::{LEGEND, LINE_START, Legend, SUBTITLE, Unmarked, marked};
+use marks::{LEGEND, Legend, SUBTITLE, Unmarked, marked};
+use places::Places;
 
 /// Most text that inferno is given. Its lines repeat the whole path for each leaf, so deep stacks of long names grow
 /// with the square of their depth; beyond this the narrowest frames are left out, and the subtitle says so.
@@ -39,7 +42,7 @@ const NARROW: &str = "[narrower than shown]";
 
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
     let tree = CountedTree::new(profile, &Looks { options, dress: dressed }, options.reverse);
-    draw(&tree, profile, options, writer)
+    draw(&tree, [Some(profile), None], options, writer)
 }
 
 /// Two profiles in one graph: as wide as in the second, red where it has more of its own than the first, blue where it
@@ -51,15 +54,23 @@ pub(super) fn write_diff(
     writer: impl Write,
 ) -> Result<(), OutputError> {
     let tree = CountedTree::of_both(profiles, factor, &Looks { options, dress: dressed }, options.reverse);
-    draw(&tree, profiles[1], options, writer)
+    draw(&tree, profiles.map(Some), options, writer)
 }
 
-fn draw(tree: &CountedTree, profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
+/// Draws a tree of one profile or two; the later one is what the head of the picture tells of.
+fn draw(
+    tree: &CountedTree,
+    sides: [Option<&Profile>; 2],
+    options: &OutputOptions,
+    writer: impl Write,
+) -> Result<(), OutputError> {
+    let Some(profile) = sides[1].or(sides[0]) else { return Ok(()) };
     let percent = options.min_width_percent;
     if !(0.0..=100.0).contains(&percent) {
         return Err(OutputError::MinWidth { percent });
     }
-    let drawing = Drawing::new(tree, percent);
+    let places = Places::of(&tree.tree, sides, options);
+    let drawing = Drawing::new(tree, &places, percent);
     // A difference has colours of its own.
     let by_kind = options.colors == ColorScheme::ByKind || drawing.is_diff();
     let mut palette = drawing.palette();
@@ -69,7 +80,6 @@ fn draw(tree: &CountedTree, profile: &Profile, options: &OutputOptions, writer: 
     settings.subtitle = Some(format!("{SUBTITLE}{}{LEGEND}", subtitle(profile, options, drawing.raised_percent)));
     settings.direction = if options.upwards { Direction::Straight } else { Direction::Inverted };
     settings.bgcolors = Some(BackgroundColor::Grey);
-    settings.text_truncate_direction = TextTruncateDirection::Right;
     settings.deterministic = true;
     // Narrow frames are already left out.
     settings.min_width = 0.0;
@@ -135,6 +145,7 @@ fn subtitle(profile: &Profile, options: &OutputOptions, raised_percent: Option<f
 /// What of a tree is drawn.
 struct Drawing<'a> {
     tree: &'a CountedTree,
+    places: &'a Places,
     /// Nodes with fewer samples are left out, and with them everything below.
     least: f64,
     /// For each node, its own samples and those of the children that are left out.
@@ -148,25 +159,25 @@ struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    fn new(tree: &'a CountedTree, min_width_percent: f64) -> Self {
+    fn new(tree: &'a CountedTree, places: &'a Places, min_width_percent: f64) -> Self {
         let total = float(tree.total());
         let asked = total * min_width_percent / 100.0;
         // In a difference, what the later profile does not have is no frame of the graph.
         let seen = if tree.before.is_empty() { 0.0 } else { 0.5 };
         let mut least = asked.max(least_of_widest(tree)).max(seen);
-        let mut drawing = Self::with_least(tree, least);
+        let mut drawing = Self::with_least(tree, places, least);
         while drawing.lines_bytes() > MAX_LINES_BYTES {
             least = least.max(0.5) * 2.0;
-            drawing = Self::with_least(tree, least);
+            drawing = Self::with_least(tree, places, least);
         }
         let left_out = |samples: &Samples| (asked.max(seen)..least).contains(&float(samples.total));
         drawing.raised_percent = tree.samples.iter().any(left_out).then(|| least / total * 100.0);
         drawing
     }
 
-    fn with_least(tree: &'a CountedTree, least: f64) -> Self {
+    fn with_least(tree: &'a CountedTree, places: &'a Places, least: f64) -> Self {
         let (own, before) = (vec![0; tree.samples.len()], vec![0; tree.before.len()]);
-        let mut drawing = Self { tree, least, own, before, classes: BTreeSet::new(), raised_percent: None };
+        let mut drawing = Self { tree, places, least, own, before, classes: BTreeSet::new(), raised_percent: None };
         for (position, samples) in tree.samples.iter().enumerate() {
             drawing.own[position] = drawing.own[position].saturating_add(samples.own);
             let parent = tree.parent(position);
@@ -201,13 +212,19 @@ impl<'a> Drawing<'a> {
         node == 0 || float(self.tree.samples[node].total) >= self.least
     }
 
+    /// Where the function of a node is.
+    fn place(&self, node: usize) -> &'a str {
+        self.places.of_frame(self.tree.tree.nodes()[node].frame())
+    }
+
     /// How long [`Self::lines`] will be, nearly.
     fn lines_bytes(&self) -> usize {
         let mut path_bytes = vec![0_usize; self.own.len()];
         let mut sum = 0_usize;
         for position in 1..self.own.len() {
             if self.shows(position) {
-                path_bytes[position] = path_bytes[self.tree.parent(position)] + self.tree.look(position).name.len() + 2;
+                let named = self.tree.look(position).name.len() + self.place(position).len();
+                path_bytes[position] = path_bytes[self.tree.parent(position)] + named + 4;
                 if self.own[position] > 0 || self.before.get(position).is_some_and(|before| *before > 0) {
                     sum = sum.saturating_add(path_bytes[position] + 42);
                 }
@@ -224,13 +241,15 @@ impl<'a> Drawing<'a> {
         for (depth, position) in self.tree.tree.preorder().filter(|&(_, position)| self.shows(position)) {
             ends.truncate(depth);
             path.truncate(ends.last().copied().unwrap_or(0));
-            path.push(if depth == 0 { LINE_START } else { ';' });
-            marked(&mut path, self.tree.look(position), by_kind);
+            if depth > 0 {
+                path.push(';');
+            }
+            marked(&mut path, self.tree.look(position), self.place(position), by_kind);
             ends.push(path.len());
             push_line(&mut lines, &path, self.before.get(position).copied(), self.own[position]);
         }
-        let mut narrow = String::from(LINE_START);
-        marked(&mut narrow, &narrow_look(), by_kind);
+        let mut narrow = String::new();
+        marked(&mut narrow, &narrow_look(), "", by_kind);
         push_line(&mut lines, &narrow, self.before.first().copied(), self.own[0]);
         lines
     }
@@ -239,18 +258,15 @@ impl<'a> Drawing<'a> {
     fn palette(&self) -> PaletteMap {
         let mut palette = PaletteMap::default();
         palette.insert("", Class::Task.color());
-        let mut add = |look: &Look, start: Option<char>| {
-            let mut name: String = start.into_iter().collect();
-            marked(&mut name, look, true);
+        let mut add = |look: &Look, place: &str| {
+            let mut name = String::new();
+            marked(&mut name, look, place, true);
             palette.insert(name, look.class.color_of(&look.name));
         };
-        for look in self.tree.tree.frames() {
-            add(look, None);
+        for (number, look) in self.tree.tree.frames().enumerate() {
+            add(look, self.places.of_frame(number));
         }
-        for position in (1..self.own.len()).filter(|&position| self.tree.parent(position) == 0) {
-            add(self.tree.look(position), Some(LINE_START));
-        }
-        add(&narrow_look(), Some(LINE_START));
+        add(&narrow_look(), "");
         palette
     }
 }

@@ -110,7 +110,7 @@ fn a_difference_is_drawn_in_red_and_blue_and_folded_with_two_counts() {
     assert_eq!(written(Format::Folded), "node;main;*a 60 30\nnode;main;*b 20 50\n");
     let svg = written(Format::Svg);
     let color = |name: &str| {
-        let title = format!("<title>{name} (");
+        let title = format!("<title>{name} \n");
         let rest = &svg[svg.find(&title).unwrap_or_else(|| panic!("no {name} in {svg}"))..];
         let fill = &rest[rest.find("fill=\"").unwrap() + 6..];
         fill[..fill.find('"').unwrap()].to_owned()
@@ -132,7 +132,7 @@ fn what_vanished_is_no_frame_of_the_picture() {
     let (before, after) = (split(30, 10, 10), split(0, 40, 10));
     let diff = Diff::new(&before, &after, Normalize::Total);
     let svg = text(|out| write_diff([&before, &after], &diff, Format::Svg, &OutputOptions::default(), out).unwrap());
-    assert!(svg.contains("<title>*b (") && !svg.contains("<title>*a ("), "{svg}");
+    assert!(svg.contains("<title>*b \n") && !svg.contains("<title>*a \n"), "{svg}");
     let empty = Profile::new(meta(), u64::MAX);
     let diff = Diff::new(&before, &empty, Normalize::Duration);
     let result = write_diff([&before, &empty], &diff, Format::Svg, &OutputOptions::default(), Vec::new());

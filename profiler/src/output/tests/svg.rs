@@ -10,8 +10,12 @@ use super::*;
 /// A frame as the SVG draws it.
 #[derive(Clone, Debug, Default)]
 struct Drawn {
-    /// What the tooltip says before ` (42 samples, 1.00%)`.
+    /// The first line of the tooltip, without ` (42 samples, 1.00%)`.
     name: String,
+    /// The second one, without the same.
+    place: String,
+    /// What stands on the box.
+    label: String,
     fill: String,
     samples: u64,
     x: u64,
@@ -22,7 +26,7 @@ struct Drawn {
 fn frames(svg: &str) -> Vec<Drawn> {
     let mut reader = Reader::from_str(svg);
     let mut frames: Vec<Drawn> = Vec::new();
-    let (mut in_frames, mut in_title, mut title) = (false, false, String::new());
+    let (mut in_frames, mut in_title, mut in_label, mut title) = (false, false, false, String::new());
     loop {
         match reader.read_event().expect("well-formed XML") {
             Event::Eof => break,
@@ -38,11 +42,15 @@ fn frames(svg: &str) -> Vec<Drawn> {
                 let name = start.name();
                 in_frames |= attributes.get("id").is_some_and(|id| id == "frames");
                 in_title = in_frames && name.as_ref() == b"title";
+                in_label = in_frames && name.as_ref() == b"text";
                 if in_frames && name.as_ref() == b"rect" {
                     let number = |key: &str| attributes[key].parse().unwrap();
-                    let (name, _) = title.rsplit_once(" (").expect("a tooltip with a count");
+                    let (named, _) = title.rsplit_once(" (").expect("a tooltip with a count");
+                    let (name, place) = named.split_once(" \n").unwrap_or((named, ""));
                     frames.push(Drawn {
                         name: name.to_owned(),
+                        place: place.to_owned(),
+                        label: String::new(),
                         fill: attributes["fill"].clone(),
                         samples: number("fg:w"),
                         x: number("fg:x"),
@@ -51,27 +59,36 @@ fn frames(svg: &str) -> Vec<Drawn> {
                     title.clear();
                 }
             }
-            Event::End(_) => in_title = false,
-            Event::Text(text) if in_title => {
-                title.push_str(&text.xml_content(quick_xml::XmlVersion::Implicit1_0).unwrap())
+            Event::End(_) => (in_title, in_label) = (false, false),
+            Event::Text(text) if in_title || in_label => {
+                let text = text.xml_content(quick_xml::XmlVersion::Implicit1_0).unwrap();
+                shown(in_title, &mut title, &mut frames).push_str(&text);
             }
-            Event::GeneralRef(entity) if in_title => match entity.resolve_char_ref().unwrap() {
-                Some(c) => title.push(c),
-                None => title.push_str(match &*entity.decode().unwrap() {
-                    "lt" => "<",
-                    "gt" => ">",
-                    "amp" => "&",
-                    "quot" => "\"",
-                    "apos" => "'",
-                    other => panic!("unknown entity {other}"),
-                }),
-            },
+            Event::GeneralRef(entity) if in_title || in_label => {
+                let shown = shown(in_title, &mut title, &mut frames);
+                match entity.resolve_char_ref().unwrap() {
+                    Some(c) => shown.push(c),
+                    None => shown.push_str(match &*entity.decode().unwrap() {
+                        "lt" => "<",
+                        "gt" => ">",
+                        "amp" => "&",
+                        "quot" => "\"",
+                        "apos" => "'",
+                        other => panic!("unknown entity {other}"),
+                    }),
+                }
+            }
             _ => {}
         }
     }
     let allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{fffd}' | '\u{10000}'..);
     assert!(svg.chars().all(allowed), "a character that XML 1.0 does not allow");
     frames
+}
+
+/// What is being read: a tooltip, or what stands on the last box.
+fn shown<'a>(in_title: bool, title: &'a mut String, frames: &'a mut [Drawn]) -> &'a mut String {
+    if in_title { title } else { &mut frames.last_mut().expect("a box has a rectangle before its text").label }
 }
 
 /// The samples of the frame `all`.
@@ -249,6 +266,106 @@ fn reversed_stacks_are_merged_by_leaf() {
     assert_eq!((all.samples, leaf.samples), (6, 6));
     assert_eq!(leaf.y - all.y, 16, "directly below the root");
     assert_eq!(frames.iter().filter(|frame| frame.name == "x").count(), 2);
+}
+
+/// Frames of one caller, each with as many samples as are said.
+fn side_by_side(frames: &[(Frame, u64)]) -> Vec<TestSample> {
+    let main = native("main", "/bin/x", 1);
+    let sample = |(frame, count): &(Frame, u64)| TestSample {
+        time_ns: 0,
+        task: task(1, "x"),
+        frames: vec![main.clone(), frame.clone()],
+        count: *count,
+    };
+    frames.iter().map(sample).collect()
+}
+
+fn in_file(frame: Frame, file: &str, line: u32) -> Frame {
+    Frame { source: Some(SourceLine { file: Arc::from(file), line }), ..frame }
+}
+
+#[test]
+fn a_tooltip_has_the_place_of_the_function_without_being_asked() {
+    let (tier, source) = (Some(Tier::Optimized), "/srv/app/a;b.js");
+    let samples = side_by_side(&[
+        (jit("once", tier, 1, 7), 1),
+        (jit("lines", tier, 2, 12), 1),
+        (jit("lines", tier, 3, 10), 1),
+        (jit("lines", tier, 4, 0), 1),
+        (in_file(jit("odd", tier, 5, 0), source, 3), 1),
+        (jit("fileOnly", tier, 6, 0), 1),
+        (in_file(jit("get", tier, 7, 0), "/srv/one.js", 1), 1),
+        (in_file(jit("get", tier, 8, 0), "/srv/two.js", 2), 1),
+        (Frame { source: None, ..jit("nowhere", tier, 9, 0) }, 1),
+        (kernel("vfs_read", 10), 1),
+        (native("memcpy", "/usr/lib/libc.so.6", 11), 1),
+    ]);
+    for colors in [ColorScheme::ByKind, "java".parse().unwrap()] {
+        let frames = frames(&draw(&samples, &OutputOptions { colors, ..OutputOptions::default() }));
+        for (name, place) in [
+            ("*once", "/app/server.js:7"),
+            ("*lines", "/app/server.js:10-12"),
+            ("*odd", "/srv/app/a;b.js:3"),
+            ("*fileOnly", "/app/server.js"),
+            ("*get", "/srv/one.js:1, /srv/two.js:2"),
+            ("*nowhere", ""),
+            ("vfs_read", ""),
+            ("memcpy", "/usr/lib/libc.so.6"),
+            ("x", ""),
+            ("all", ""),
+        ] {
+            assert_eq!(find(&frames, name).place, place, "{name}");
+        }
+        assert_eq!(find(&frames, "*lines").samples, 3, "lines keep a function in one box");
+    }
+    let with_lines = draw(&samples, &OutputOptions { lines: true, ..OutputOptions::default() });
+    assert_eq!(find(&frames(&with_lines), "*once (/app/server.js:7)").place, "", "its name has said it");
+}
+
+#[test]
+fn a_box_shows_the_end_that_tells_functions_apart() {
+    let tier = Some(Tier::Optimized);
+    let samples = side_by_side(&[
+        (in_file(jit("run", tier, 1, 0), "/srv/shop/node_modules/cart/lib/index.js", 117), 17),
+        (jit("(anonymous shopping_cart_of_mine.js:117)", tier, 2, 0), 17),
+        (native("v8::internal::Execution::Call<true>(v8::Isolate*)", "/bin/x", 3), 17),
+        (native("a\u{e4}<&>", "/bin/x", 4), 49),
+    ]);
+    let of = |options: OutputOptions, name: &str| find(&frames(&draw(&samples, &options)), name).label.clone();
+    let lines = || OutputOptions { lines: true, ..OutputOptions::default() };
+    // 1,180 px for 100 samples, and 7 px for a character.
+    assert_eq!(of(lines(), "*run (/srv/shop/node_modules/cart/lib/index.js:117)"), "*run (index.js:117)");
+    assert_eq!(of(OutputOptions::default(), "*run"), "*run");
+    assert_eq!(
+        of(OutputOptions::default(), "*(anonymous shopping_cart_of_mine.js:117)"),
+        "*(anonymous s.._mine.js:117)"
+    );
+    let native = "v8::internal::Execution::Call<true>(v8::Isolate*)";
+    assert_eq!(of(OutputOptions::default(), native), "Call<true>(v8::Isolate*)");
+    assert_eq!(of(OutputOptions::default(), "a\u{e4}<&>"), "a\u{e4}<&>");
+}
+
+#[test]
+fn a_browser_makes_the_same_labels() {
+    let svg = draw(&service(), &OutputOptions::default());
+    let ours = svg.find("function label(name, room)").expect("the function that makes them");
+    assert!(svg.find("function update_text_for_elements(").is_some_and(|theirs| theirs < ours));
+    assert_eq!(svg.matches("function update_text_for_elements(").count(), 2, "inferno's has been taken the place of");
+    assert!(
+        draw(&service(), &OutputOptions { colors: "java".parse().unwrap(), ..OutputOptions::default() })
+            .contains("function label(name, room)")
+    );
+}
+
+#[test]
+fn merged_tiers_of_a_function_are_one_box() {
+    let boxes = |merge_tiers, name: &str| {
+        let svg = draw(&service(), &OutputOptions { merge_tiers, ..OutputOptions::default() });
+        let of_name = |frame: &Drawn| frame.name.trim_start_matches(['~', '^', '+', '*']) == name;
+        frames(&svg).into_iter().filter(of_name).map(|frame| (frame.name, frame.samples)).collect::<Vec<_>>()
+    };
+    assert_eq!(boxes(false, "leafHot"), [("*leafHot".to_owned(), 45), ("~leafHot".to_owned(), 5)]);
+    assert_eq!(boxes(true, "leafHot"), [("leafHot".to_owned(), 50)]);
 }
 
 #[test]

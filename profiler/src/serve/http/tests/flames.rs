@@ -8,9 +8,12 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 
 use super::{Service, run};
+use crate::output::{Format, OutputOptions, write};
+use crate::profile::{FrameRef, Task};
 use crate::serve::http::flame::{Flame, Shape};
 use crate::serve::http::flame_json::flame_json;
-use jitprof_common::units::MonoNs;
+use crate::symbol::FrameKind;
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// `depth name self/total`, a line for each node.
 fn nodes(json: &Value) -> Vec<String> {
@@ -73,6 +76,33 @@ fn recursion_counts_once_in_the_total_of_a_function() {
         (used.own[0].cpu_ns, used.total[0].cpu_ns)
     };
     assert_eq!((of("f"), of("g")), ((40_000_000, 40_000_000), (0, 40_000_000)));
+}
+
+#[test]
+fn a_line_is_said_of_the_file_that_it_is_in() {
+    let mut profile = super::profile(MonoNs(1), &[]);
+    let mut sample = |file: &str, line: u32| {
+        let (kind, source) = (FrameKind::Jit, Some((file, line)));
+        let frame = FrameRef { name: "get", kind, tier: None, inlined: false, module: None, source, address: 1 };
+        let frame = profile.intern_frame_ref(&frame);
+        let stack = profile.push(profile.stack_root(), frame);
+        let (comm, labels) = ("p".into(), Default::default());
+        let task = profile.task(Task { pid: Pid(1), process_start: 1, tid: Tid(1), comm, labels });
+        profile.add(MonoNs(1), stack, task, 1);
+    };
+    sample("/b.js", 1);
+    sample("/a.js", 9);
+    let flame = Flame::new([Some(&profile), None], &Shape::default());
+    let json = serde_json::to_value(flame_json(&flame, 0.0, false)).unwrap();
+    let file = json["frames"]["file"][0].as_u64().unwrap();
+    assert_eq!(json["strings"][usize::try_from(file).unwrap()], "/a.js");
+    assert_eq!(json["frames"]["line"], serde_json::json!([9]));
+    let svg = {
+        let mut bytes = Vec::new();
+        write(&profile, Format::Svg, &OutputOptions::default(), &mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    };
+    assert!(svg.contains("<title>get \n/a.js:9, /b.js:1 (2 samples, 100.00%)</title>"), "{svg}");
 }
 
 #[test]

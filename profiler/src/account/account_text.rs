@@ -191,14 +191,12 @@ impl Account {
         if named + unnamed == 0 {
             return writeln!(f, "JIT        no frames of generated code");
         }
-        write!(
-            f,
-            "JIT        {named} of {} frames named ({}), {} of {} leaves",
-            named + unnamed,
-            percent(named, named + unnamed),
-            self.jit.leaves_named,
-            self.jit.leaves_named + self.jit.leaves_unnamed
-        )?;
+        write!(f, "JIT        {named} of {} frames named ({})", named + unnamed, percent(named, named + unnamed))?;
+        // A program that is only interpreted has none: its innermost code is the interpreter's.
+        let leaves = self.jit.leaves_named + self.jit.leaves_unnamed;
+        if leaves > 0 {
+            write!(f, ", {} of {leaves} leaves", self.jit.leaves_named)?;
+        }
         if self.jit.named.peeked > 0 {
             write!(f, "; {} by names still in the runtime's memory", self.jit.named.peeked)?;
         }
@@ -359,5 +357,16 @@ mod tests {
         account.samples.lost_ring_full = 3;
         let text = account.to_string();
         assert!(text.starts_with("samples    10 taken = 7 delivered + 3 lost (3 ring buffer full);"), "{text}");
+    }
+
+    #[test]
+    fn leaves_are_said_where_there_are_some() {
+        let mut account = Account::default();
+        account.jit.named.runtime = 8;
+        let text = account.to_string();
+        assert!(text.contains("JIT        8 of 8 frames named (100 %); 8 by the runtime's own tables\n"), "{text}");
+        account.jit.leaves_unnamed = 2;
+        let text = account.to_string();
+        assert!(text.contains("frames named (100 %), 0 of 2 leaves; 8 by"), "{text}");
     }
 }

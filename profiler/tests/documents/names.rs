@@ -149,6 +149,32 @@ fn every_reason_why_a_stack_ends_is_explained() {
     assert_none("reasons", missing.map(str::to_owned).collect());
 }
 
+/// The words before the lines of the account, as the source writes them: padded to the column where the text begins.
+fn keys_of_the_account() -> BTreeSet<String> {
+    const COLUMN: usize = 11;
+    let source = ALL.iter().find(|source| source.path == "profiler/src/account/account_text.rs");
+    let literals = source.expect("the account is written there").text.split('"').skip(1).step_by(2);
+    let key = |literal: &str| {
+        let head = literal.get(..COLUMN).filter(|head| head.ends_with("  ") && !head.starts_with(' '))?;
+        (!literal[COLUMN..].starts_with(' ')).then(|| head.trim_end().to_owned())
+    };
+    literals.filter_map(key).collect()
+}
+
+#[test]
+fn every_line_of_the_account_is_explained() {
+    let keys = keys_of_the_account();
+    assert!(keys.len() >= 12 && keys.contains("samples") && keys.contains("perf map"), "{keys:?}");
+    let documents = markdown::all();
+    let document = documents.iter().find(|document| document.path == "docs/guide/troubleshooting.md");
+    let tables = document.expect("there is a document on troubles").tables();
+    let table = tables.iter().find(|table| table.header.first().is_some_and(|cell| cell == "line"));
+    let rows = &table.expect("it has a table of the account's lines").rows;
+    let shown: Vec<String> = rows.iter().flat_map(|(_, cells)| code_in(&cells[0])).collect();
+    let is_missing = |key: &&String| !shown.iter().any(|line| line.starts_with(&format!("{key} ")));
+    assert_none("lines of the account", keys.iter().filter(is_missing).cloned().collect());
+}
+
 #[test]
 fn every_path_of_the_api_exists() {
     let mut wrong = Vec::new();

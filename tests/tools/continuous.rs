@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::Parser;
 use jitprof::output::{Destination, Format, OutputOptions, write_file};
 use jitprof::profile::Profile;
-use jitprof::record::{CallGraph, RecordOptions, Selector, Targets, Window, WindowOptions};
+use jitprof::record::{CallGraph, InterpreterFrames, RecordOptions, Selector, Targets, Window, WindowOptions};
 use jitprof::serve::{Governor, GovernorOptions, Handle, Recording};
 use jitprof_common::units::Pid;
 use serde_json::{Value, json};
@@ -95,6 +95,7 @@ fn options(arguments: &Arguments) -> RecordOptions {
         unwind_mib: None,
         peek: true,
         read_runtime: true,
+        interpreter: InterpreterFrames::default(),
         verify_names: false,
         gsym: Vec::new(),
         title: "continuous".to_owned(),

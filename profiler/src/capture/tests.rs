@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::engine::border::{Answer, AnswerBody, Counters, Order, Sample};
-use crate::engine::{CallGraph, Engine, Output, Who};
+use crate::engine::{CallGraph, Engine, InterpreterFrames, Output, Who};
 
 const SECOND: u64 = 1_000_000_000;
 const START: MonoNs = MonoNs(SECOND);
@@ -29,6 +29,7 @@ fn options() -> EngineOptions {
         tables: None,
         peek: false,
         read_runtime: false,
+        interpreter: InterpreterFrames::default(),
         verify_names: false,
         labels_host: None,
         title: "a test".to_owned(),

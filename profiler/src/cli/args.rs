@@ -103,13 +103,25 @@ pub struct Args {
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
 
-    /// Do not read what the target's runtime knows of its own code: the tables of HotSpot, and what is registered for
-    /// GDB (LLVM, numba). Without them the code of a process that announces nothing has no names
+    /// Do not read what the target's runtime knows of its own code: the tables of HotSpot and V8, the frames of CPython,
+    /// and what is registered for GDB (LLVM, numba). Without them the code of a process that announces nothing has no
+    /// names
     #[arg(long, help_heading = "Recording")]
     pub no_read_runtime: bool,
 
-    /// Compare the name of each frame of generated code with what the process' perf map says of the same address, where a
-    /// jitdump or the runtime's tables name it; the account says how many agree, and how others differ
+    /// Whether the native frames of an interpreter's evaluation loop (CPython's, PHP's) are shown between the functions that
+    /// it runs
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = NativeFramesArg::Show, help_heading = "Recording")]
+    pub native_frames: NativeFramesArg,
+
+    /// Leave out the frames that an interpreter keeps in a list of its own (CPython's without a flag): samples do not take
+    /// them along
+    #[arg(long, help_heading = "Recording")]
+    pub no_vm_frames: bool,
+
+    /// Compare the name of each frame of generated code with a second source: what a jitdump or HotSpot's tables name
+    /// with the process' perf map, what Node's jitdump names with V8's memory; CPython's frames have none. The account
+    /// says how many agree, and how others differ
     #[arg(long, help_heading = "Recording")]
     pub verify_names: bool,
 
@@ -162,6 +174,15 @@ pub enum EventArg {
     Cycles,
     /// The kernel's per-CPU clock.
     CpuClock,
+}
+
+/// `--native-frames`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NativeFramesArg {
+    /// All of them.
+    Show,
+    /// Not those of interpreters' loops.
+    Hide,
 }
 
 pub(super) fn id(text: &str) -> Result<u32, String> {

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::args::{Args, CallGraphArg, EventArg};
+use crate::cli::args::{Args, CallGraphArg, EventArg, NativeFramesArg};
 use crate::cli::outputs::{Formats, OutputsError, stdout_count};
 use crate::cli::trace_log::TraceLog;
 use crate::kernel::Event;
 use crate::output::{Destination, Format, OutputError, OutputOptions};
 use crate::process::procfs;
-use crate::record::{CallGraph, LabelOptions, RecordOptions, Targets};
+use crate::record::{CallGraph, InterpreterFrames, LabelOptions, RecordOptions, Targets};
 use jitprof_common::units::{Pid, Tid};
 
 /// Time buckets of outputs that show time.
@@ -116,6 +116,10 @@ fn record_options(args: &Args, targets: Targets, bucket: Duration) -> RecordOpti
         unwind_mib: args.unwind_memory,
         peek: !args.no_peek,
         read_runtime: !args.no_read_runtime,
+        interpreter: InterpreterFrames {
+            native: args.native_frames == NativeFramesArg::Show,
+            listed: !args.no_vm_frames,
+        },
         verify_names: args.verify_names,
         #[cfg(feature = "gsym")]
         gsym: args.gsym.clone(),

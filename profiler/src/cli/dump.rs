@@ -14,7 +14,8 @@ use crate::output::color::Class;
 use crate::output::frame_names::{frame_name, short_path};
 use crate::profile::{FrameRef, Profile, Row, StackId, printable, shorten};
 use crate::record::{
-    CallGraph, Doing, RecordError, RecordOptions, Recorder, Stacks, Targets, ThreadStack, processes_called,
+    CallGraph, Doing, InterpreterFrames, RecordError, RecordOptions, Recorder, Stacks, Targets, ThreadStack,
+    processes_called,
 };
 use jitprof_common::units::Pid;
 
@@ -53,6 +54,10 @@ pub struct Arguments {
     /// Do not read from the target's memory what its runtime has not written yet
     #[arg(long)]
     no_peek: bool,
+
+    /// Do not read what the target's runtime knows of its own code
+    #[arg(long)]
+    no_read_runtime: bool,
 }
 
 /// Why there is no dump.
@@ -87,26 +92,7 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Dum
     }
     pids.sort_unstable();
     pids.dedup();
-    let targets = Targets::Processes(pids.clone());
-    let recorder = Recorder::start(RecordOptions {
-        title: default_title(&targets, &[]),
-        targets,
-        inherit: false,
-        frequency_hz: FREQUENCY_HZ,
-        event: None,
-        kernel_stack: true,
-        user_stack: true,
-        call_graph: CallGraph::Auto,
-        unwind_mib: None,
-        peek: !arguments.no_peek,
-        read_runtime: true,
-        verify_names: false,
-        gsym: Vec::new(),
-        bucket: Duration::ZERO,
-        labels: None,
-        log_kernel: false,
-        capture: None,
-    })?;
+    let recorder = Recorder::start(options(arguments, Targets::Processes(pids.clone())))?;
     let stacks = recorder.stacks(&pids)?;
     let shown = if arguments.json { as_json(&stacks)? } else { print(&stacks, arguments.each) };
     out.write_all(shown.as_bytes())?;
@@ -118,6 +104,29 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Dum
         say!("jitprof: {without} of {} threads have no stack here; each says why", stacks.threads.len());
     }
     Ok(())
+}
+
+fn options(arguments: &Arguments, targets: Targets) -> RecordOptions {
+    RecordOptions {
+        title: default_title(&targets, &[]),
+        targets,
+        inherit: false,
+        frequency_hz: FREQUENCY_HZ,
+        event: None,
+        kernel_stack: true,
+        user_stack: true,
+        call_graph: CallGraph::Auto,
+        unwind_mib: None,
+        peek: !arguments.no_peek,
+        read_runtime: !arguments.no_read_runtime,
+        interpreter: InterpreterFrames::default(),
+        verify_names: false,
+        gsym: Vec::new(),
+        bucket: Duration::ZERO,
+        labels: None,
+        log_kernel: false,
+        capture: None,
+    }
 }
 
 /// A thread's stack in the profile: as it waited, or of the first sample.
@@ -268,5 +277,30 @@ fn place(frame: FrameRef<'_>) -> String {
         // A bracketed module, such as [jit], says no more than the kind.
         (None, Some(module)) if !module.path.starts_with('[') => short_path(&printable(module.path)).into_owned(),
         (None, _) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn what_is_not_to_be_read_is_not_read() {
+        let options = |words: &[&str]| {
+            let words = ["x", "1"].into_iter().chain(words.iter().copied());
+            options(&Command::try_parse_from(words).unwrap().arguments, Targets::Processes(vec![Pid(1)]))
+        };
+        let reads = |words: &[&str]| (options(words).peek, options(words).read_runtime);
+        assert_eq!(reads(&[]), (true, true));
+        assert_eq!(reads(&["--no-read-runtime"]), (true, false));
+        assert_eq!(reads(&["--no-peek"]), (false, true));
     }
 }

@@ -39,8 +39,12 @@ const OUTSIDE: u8 = 4;
     Exit status: 0 done, 1 failed, 2 wrong usage, 4 --check found an error (with --strict: anything).")]
 pub struct Arguments {
     /// A jitdump, or the pid of a process that writes one (a file that is named by a number alone is ./NUMBER)
-    #[arg(value_name = "FILE|PID")]
-    target: String,
+    #[arg(value_name = "FILE|PID", required_unless_present = "process")]
+    target: Option<String>,
+
+    /// The process, as its number alone
+    #[arg(short, value_name = "PID", conflicts_with = "target")]
+    process: Option<u32>,
 
     /// List the records
     #[arg(long, group = "what", help_heading = "What to do")]
@@ -164,7 +168,9 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     {
         return Err(JitdumpError::FilterOfNothing(name).into());
     }
-    let sources = Source::open(&arguments.target, !arguments.check && arguments.repair.is_none())?;
+    let process = arguments.process.map(|pid| pid.to_string());
+    let target = arguments.target.as_ref().or(process.as_ref()).map_or("", String::as_str);
+    let sources = Source::open(target, !arguments.check && arguments.repair.is_none())?;
     if let Some(output) = &arguments.repair {
         return Ok(repair::run(Source::only(&sources)?, output)?);
     }

@@ -12,16 +12,19 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::args::NativeFramesArg;
 use super::filter::FilterArgs;
 use super::look::LookArgs;
 use super::outputs::{Formats, OutputsError, stdout_count};
 use super::subcommand::SubcommandError;
+use crate::advice::is_evaluation_loop;
 use crate::cli::say::{say, say_part};
 use crate::output::{
     Destination, Format, OutputError, PprofError, SavedError, Sheet, SheetFormat, check_writable, write_changes,
     write_diff, write_file, write_to, write_top,
 };
-use crate::profile::{Diff, Filter, Normalize, Profile};
+use crate::profile::{Diff, Filter, FrameRef, Normalize, Profile};
+use crate::symbol::FrameKind;
 use crate::times::TimeError;
 use source::{Range, Source};
 
@@ -76,6 +79,10 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = SheetFormat::Text, help_heading = "Output")]
     table: SheetFormat,
 
+    /// Whether the native frames of an interpreter's evaluation loop are shown
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = NativeFramesArg::Show, help_heading = "Output")]
+    native_frames: NativeFramesArg,
+
     /// How outputs look.
     #[command(flatten)]
     look: LookArgs,
@@ -99,6 +106,11 @@ pub(super) enum ReportError {
     Open { path: PathBuf, source: io::Error },
     #[error("{} is no regular file", path.display())]
     NotRegular { path: PathBuf },
+    #[error(
+        "there is no file {0}; `report` reads recordings: `jitprof {0} -d 10 -o {0}.pb.gz` makes one of process {0}, \
+         which `jitprof report {0}.pb.gz` shows"
+    )]
+    NoRecording(u32),
     #[error("{}: {source}{}", path.display(), what_is_read(source))]
     Pprof { path: PathBuf, source: PprofError },
     #[error("{}: {source}", path.display())]
@@ -165,10 +177,14 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     let mut options = arguments.look.options(false).map_err(ReportError::from)?;
     let filter = arguments.filter.filter();
     let range = Range::parse(arguments.from.as_deref(), arguments.to.as_deref()).map_err(ReportError::from)?;
+    let shown = |profile: Profile| match arguments.native_frames {
+        NativeFramesArg::Show => profile,
+        NativeFramesArg::Hide => profile.without(is_native_loop),
+    };
     let mut table = Vec::new();
     let rows = arguments.top.unwrap_or(DEFAULT_TOP);
     let written = if let [before_name, after_name] = arguments.diff.as_slice() {
-        let side = |name| read(std::slice::from_ref(name), &range, &filter);
+        let side = |name| read(std::slice::from_ref(name), &range, &filter).map(shown);
         let (before, after) = (side(before_name)?, side(after_name)?);
         let named = format!("{} compared with {}", after_name.to_string_lossy(), before_name.to_string_lossy());
         options.title.get_or_insert(named);
@@ -189,7 +205,7 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     } else if arguments.normalize.is_some() {
         return Err(ReportError::NothingToNormalize.into());
     } else {
-        let profile = read(&arguments.paths, &range, &filter)?;
+        let profile = shown(read(&arguments.paths, &range, &filter)?);
         match (&arguments.by, arguments.table) {
             (None, SheetFormat::Text) => write_top(&profile, rows, &mut table)?,
             (by, format) => {
@@ -213,6 +229,11 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         out.flush()?;
     }
     Ok(())
+}
+
+/// Whether a frame is the native one of an interpreter's loop.
+fn is_native_loop(frame: FrameRef<'_>) -> bool {
+    frame.kind == FrameKind::Native && is_evaluation_loop(frame.name)
 }
 
 fn write_all(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use super::args::{NativeFramesArg, id};
 use super::select::SelectArgs;
 use crate::serve::config::{Bytes, ListenAt, LogFormat, LogLevel, SelectionSettings, Settings, TokenSetting};
 use crate::serve::{self, ServeError, log};
@@ -20,6 +21,10 @@ pub struct Arguments {
     #[arg(long)]
     check_config: bool,
 
+    /// Processes to profile, as with --pid
+    #[arg(value_name = "PID", value_parser = id, conflicts_with = "pid", help_heading = "What to profile")]
+    pids: Vec<u32>,
+
     /// Only some processes; takes the place of the file's whole selection.
     #[command(flatten)]
     select: SelectArgs,
@@ -33,6 +38,15 @@ pub struct Arguments {
     /// How long a window waits for names that come late [default: 3s]
     #[arg(long, value_name = "TIME", help_heading = "Recording")]
     grace: Option<Period>,
+    /// Do not read what targets' runtimes know of their own code
+    #[arg(long, help_heading = "Recording")]
+    no_read_runtime: bool,
+    /// Whether the native frames of interpreters' evaluation loops are shown [default: show]
+    #[arg(long, value_enum, value_name = "WHICH", help_heading = "Recording")]
+    native_frames: Option<NativeFramesArg>,
+    /// Leave out the frames that interpreters keep in a list of their own
+    #[arg(long, help_heading = "Recording")]
+    no_vm_frames: bool,
 
     /// Address to listen at, or unix:/PATH [default: 127.0.0.1:7878]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "HTTP")]
@@ -81,7 +95,8 @@ impl Arguments {
 
     /// Puts the command line over the file.
     fn change(&self, settings: &mut Settings) {
-        let SelectArgs { pid, comm, user, cgroup, container, unit } = self.select.clone();
+        let SelectArgs { mut pid, comm, user, cgroup, container, unit } = self.select.clone();
+        pid.extend(&self.pids);
         let chosen = [&comm, &user, &cgroup, &container, &unit];
         if !pid.is_empty() || chosen.iter().any(|values| !values.is_empty()) {
             let children = settings.selection.children;
@@ -90,6 +105,9 @@ impl Arguments {
         set(&mut settings.sampling.frequency, self.frequency_hz);
         set(&mut settings.window.length, self.window);
         set(&mut settings.window.grace, self.grace);
+        settings.sampling.read_runtime &= !self.no_read_runtime;
+        set(&mut settings.sampling.native_frames, self.native_frames.map(|which| which == NativeFramesArg::Show));
+        settings.sampling.vm_frames &= !self.no_vm_frames;
         set(&mut settings.http.listen, self.listen.clone());
         set(&mut settings.http.token, self.token);
         if self.token_file.is_some() {
@@ -163,8 +181,22 @@ mod tests {
         assert_eq!(changed.storage.max_bytes, Bytes(2 << 30));
         assert_eq!(changed.selection.pids, [1, 2]);
         assert!(changed.storage.directory.is_some_and(|path| path.is_absolute()));
+        assert_eq!(settings(&["1", "2"]).unwrap().selection.pids, [1, 2]);
         assert_eq!(settings(&[]).unwrap().http.token, TokenSetting::Random);
         assert_eq!(settings(&["--token", "none"]).unwrap().http.token, TokenSetting::None);
+        let reads = |more: &[&str]| settings(more).unwrap().record_options().read_runtime;
+        assert!(reads(&[]) && !reads(&["--no-read-runtime"]));
+        let shows = |more: &[&str]| {
+            let interpreter = settings(more).unwrap().record_options().interpreter;
+            (interpreter.native, interpreter.listed)
+        };
+        assert_eq!(shows(&[]), (true, true));
+        assert_eq!(shows(&["--native-frames", "hide"]), (false, true));
+        assert_eq!(shows(&["--no-vm-frames"]), (true, false));
+        let off = "[sampling]\nread_runtime = false\nnative_frames = false\nvm_frames = false\n";
+        std::fs::write(file.path(), off).unwrap();
+        assert!(!reads(&[]) && shows(&[]) == (false, false), "what the file switches off stays so");
+        assert_eq!(shows(&["--native-frames", "show"]), (true, false));
         assert!(settings(&["-F", "0"]).unwrap_err().to_string().starts_with("the command line: sampling.frequency"));
     }
 }

@@ -24,8 +24,12 @@ use jitprof_unwind::RowsError;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A program or library, or the pid of a process (a file that is named by a number alone is ./NUMBER)
-    #[arg(value_name = "PATH|PID")]
-    target: String,
+    #[arg(value_name = "PATH|PID", required_unless_present = "pid")]
+    target: Option<String>,
+
+    /// The process, as its number alone
+    #[arg(short, long, value_name = "PID", conflicts_with = "target")]
+    pid: Option<u32>,
 
     /// Also the rows around an address, and how the step to the caller goes there: an address of the file, or of the
     /// process; hexadecimal with or without 0x
@@ -74,9 +78,10 @@ enum Report {
 /// The file or process cannot be read, or `out` not be written.
 pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), SubcommandError> {
     let most = usize::from(arguments.gaps);
-    let report = match arguments.target.parse::<u32>() {
-        Ok(pid) => Report::Process(Box::new(process::report(Pid(pid), arguments.at, most)?)),
-        Err(_) => Report::File(Box::new(image::report(&PathBuf::from(&arguments.target), arguments.at, most)?)),
+    let target = arguments.target.as_deref().unwrap_or_default();
+    let report = match arguments.pid.or_else(|| target.parse().ok()) {
+        Some(pid) => Report::Process(Box::new(process::report(Pid(pid), arguments.at, most)?)),
+        None => Report::File(Box::new(image::report(&PathBuf::from(target), arguments.at, most)?)),
     };
     if arguments.json {
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
@@ -85,4 +90,33 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         write!(out, "{report}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn a_process_is_chosen_with_and_without_an_option() {
+        let own = std::process::id().to_string();
+        let report = |words: &[&str]| {
+            let line = Line::try_parse_from([&["unwind-info"], words].concat()).map_err(|error| error.to_string())?;
+            let mut out = Vec::new();
+            run(&line.arguments, &mut out).map_err(|error| error.to_string())?;
+            String::from_utf8(out).map_err(|error| error.to_string())
+        };
+        let whose = format!("process {own} ");
+        for words in [&[own.as_str()][..], &["--pid", &own], &["-p", &own]] {
+            assert!(report(words).unwrap().starts_with(&whose), "{words:?}");
+        }
+        assert!(report(&[]).is_err() && report(&["--pid", &own, "/bin/true"]).is_err());
+    }
 }

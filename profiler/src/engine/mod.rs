@@ -77,7 +77,7 @@ use jitprof_jitdump::{FileBytes, ReaderOptions};
 
 pub use self::border::{Input, Output};
 pub use self::generated::{RowOrigin, rows_of};
-pub use self::options::{CallGraph, EngineOptions, Selector};
+pub use self::options::{CallGraph, EngineOptions, InterpreterFrames, Selector};
 #[cfg(feature = "serve")]
 pub(crate) use self::resolve::UNNAMED_JIT;
 pub use self::selection::Who;
@@ -206,6 +206,7 @@ impl Engine {
                 selection,
                 labelling,
                 (options.peek, options.read_runtime, options.verify_names),
+                options.interpreter,
             ),
             files: Files::new(options.own),
             unwinding: sizes
@@ -224,6 +225,7 @@ impl Engine {
             options,
         };
         engine.requests.now = now;
+        engine.resolving.show_loops(engine.options.interpreter.native);
         engine.resolving.account.verified = engine.options.verify_names.then(VerifiedNames::default);
         engine
     }

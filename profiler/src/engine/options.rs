@@ -64,6 +64,22 @@ pub enum CallGraph {
     FramePointers,
 }
 
+/// Which frames of programs that an interpreter runs are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterpreterFrames {
+    /// The native ones of its evaluation loop.
+    pub native: bool,
+    /// Those that it keeps in a list of its own, which samples take along.
+    pub listed: bool,
+}
+
+impl Default for InterpreterFrames {
+    /// All of them.
+    fn default() -> Self {
+        Self { native: true, listed: true }
+    }
+}
+
 /// How a recording is made, as far as it is decided without a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineOptions {
@@ -82,6 +98,9 @@ pub struct EngineOptions {
     /// Read what targets' runtimes know of their own code.
     #[serde(default)]
     pub read_runtime: bool,
+    /// Which frames of interpreters are wanted.
+    #[serde(default)]
+    pub interpreter: InterpreterFrames,
     /// Compare each name of generated code with a second source, where there is one.
     #[serde(default)]
     pub verify_names: bool,

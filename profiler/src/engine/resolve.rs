@@ -213,6 +213,8 @@ pub(super) struct Resolver {
     exact: usize,
     /// Frames of generated code do not say where it lies.
     hides_addresses: bool,
+    /// Native frames of interpreters' loops are left out.
+    hides_loops: bool,
     chain: Vec<FrameId>,
     plain: HashMap<(FrameKind, Arc<str>), FrameId>,
     comms: HashMap<[u8; COMM_LEN], Arc<str>>,
@@ -229,6 +231,11 @@ impl Resolver {
     /// Profiles get other readers than those who may look into the targets.
     pub(super) fn begin_continuous(&mut self) {
         self.hides_addresses = true;
+    }
+
+    /// Whether the native frames of interpreters' loops are shown.
+    pub(super) fn show_loops(&mut self, shown: bool) {
+        self.hides_loops = !shown;
     }
 
     /// Drops the frames that it has made: the profile has been emptied.
@@ -523,8 +530,13 @@ impl Resolver {
         let entry = named.last().map_or(Entry::No, Entry::of);
         let interpreter = named.iter().position(|frame| advice::is_evaluation_loop(&frame.name));
         let own = |frame: &Frame| path.and_then(|path| mapped_as(frame, path));
-        let frames: Arc<[FrameId]> =
-            named.iter().map(|frame| of.profile.intern_frame(own(frame).as_ref().unwrap_or(frame))).collect();
+        // Of one that is not shown the place stays known.
+        let is_shown = |frame: &&Frame| !(self.hides_loops && advice::is_evaluation_loop(&frame.name));
+        let frames: Arc<[FrameId]> = named
+            .iter()
+            .filter(is_shown)
+            .map(|frame| of.profile.intern_frame(own(frame).as_ref().unwrap_or(frame)))
+            .collect();
         let native = NativeFrames { frames, entry, interpreter };
         if is_final {
             self.native.insert(place, native.clone());

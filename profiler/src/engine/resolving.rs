@@ -73,6 +73,11 @@ impl Resolving {
         }
     }
 
+    /// Whether the native frames of interpreters' loops are shown.
+    pub(super) fn show_loops(&mut self, shown: bool) {
+        self.resolver.show_loops(shown);
+    }
+
     /// From here on the recording is continuous.
     pub(super) fn begin_continuous(&mut self) {
         self.deferred.begin_continuous();

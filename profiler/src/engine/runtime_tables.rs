@@ -12,6 +12,7 @@ use jitprof_jitdump::code::{CodeLoad, CodeOrigin, SourceRows};
 
 use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Request};
+use crate::engine::options::InterpreterFrames;
 use crate::engine::requests::{Purpose, Requests};
 use crate::process::ProcessId;
 use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, ListCapture, NO_ROOM, RuntimeRead};
@@ -105,15 +106,18 @@ pub(super) struct RuntimeTables {
     capture: Option<Capture>,
     /// There are lists, too.
     lists: bool,
+    /// Frames that a runtime keeps in a list are not wanted.
+    leaves_lists: bool,
     /// What a dump names is compared with what frames are asked about.
     compares: bool,
     account: TablesAccount,
 }
 
 impl RuntimeTables {
-    /// Code without a name was met, or a runtime that has such tables.
-    pub(super) fn want(&mut self) {
+    /// Code without a name was met, or a runtime that has such tables; these frames of interpreters are wanted.
+    pub(super) fn want(&mut self, interpreter: InterpreterFrames) {
         self.wanted = true;
+        self.leaves_lists = !interpreter.listed;
     }
 
     /// Until when it is known what there was; nothing if nothing is to be waited for.
@@ -140,7 +144,9 @@ impl RuntimeTables {
 
     /// What samples are to take along, if frames are asked about one by one; `has_dump`: a dump names them.
     pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
-        self.capture.as_ref().filter(|_| self.state == State::Found && self.are_read(has_dump))
+        let is_left = |capture: &Capture| capture.list.is_some() && self.leaves_lists;
+        let capture = self.capture.as_ref().filter(|capture| !is_left(capture));
+        capture.filter(|_| self.state == State::Found && self.are_read(has_dump))
     }
 
     /// Frames are asked about also where a dump names them, if that is wanted.

@@ -20,6 +20,7 @@ use crate::engine::frames::{FrameRoom, FrameRooms};
 use crate::engine::generated::CodeBounds;
 use crate::engine::labelling::{Labelling, ask_program, keeps_frames, runtime_of};
 use crate::engine::learned::Learned;
+use crate::engine::options::InterpreterFrames;
 use crate::engine::process::{Process, ProgramState};
 use crate::engine::processes::{Arriving, Processes};
 use crate::engine::requests::{Purpose, Requests};
@@ -73,6 +74,7 @@ pub(super) struct Tracking {
     tsc: Option<TscConversion>,
     peek: bool,
     read_runtime: bool,
+    interpreter: InterpreterFrames,
     /// Frames are asked about also where a dump names them, to be compared.
     verify_names: bool,
     /// Command lines are read when they are needed, not beforehand.
@@ -115,6 +117,7 @@ impl Tracking {
         selection: Selection,
         labelling: Labelling,
         (peek, read_runtime, verify_names): (bool, bool, bool),
+        interpreter: InterpreterFrames,
     ) -> Self {
         Self {
             processes,
@@ -126,6 +129,7 @@ impl Tracking {
             tsc: None,
             peek,
             read_runtime,
+            interpreter,
             verify_names,
             continuous: false,
         }
@@ -537,7 +541,7 @@ impl Tracking {
             Announcements::look_for_perf_map(process, parts.files, parts.requests);
             if self.read_runtime && may_generate(process) {
                 process.tables.compare(self.verify_names);
-                process.tables.want();
+                process.tables.want(self.interpreter);
                 Self::poll_tables_of(process, parts.requests);
             }
             self.reunite(id, parts);
@@ -823,7 +827,7 @@ impl Tracking {
     pub(super) fn note_met(&mut self, id: ProcessId, met: &Met) {
         let Some(process) = self.processes.get_mut(id).filter(|_| self.read_runtime) else { return };
         if met.unnamed {
-            process.tables.want();
+            process.tables.want(self.interpreter);
         }
         met.code.iter().for_each(|address| process.learned.want(*address));
     }

@@ -284,6 +284,14 @@ impl Profile {
         selected
     }
 
+    /// A copy without frames that `is_left_out`: their samples and what they called are their callers'.
+    pub fn without(&self, is_left_out: impl Fn(FrameRef<'_>) -> bool) -> Self {
+        let mut copy = self.empty_like(self.meta.start);
+        let mut transfer = Transfer::without(self, is_left_out);
+        self.visit_rows(|row| transfer.add(&mut copy, row));
+        copy
+    }
+
     /// A copy within other limits, of which the stacks of all rows together have no more than so many frames. Rows with the
     /// most samples come first; the stacks of those that do not fit are `[profile full]`, and the total stays the same.
     pub fn within(&self, limits: Limits, mut stack_frames: usize) -> Self {

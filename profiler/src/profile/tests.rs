@@ -89,6 +89,27 @@ fn the_same_stack_in_two_buckets_is_two_rows_and_one_without_time() {
 }
 
 #[test]
+fn frames_that_are_left_out_give_what_they_have_to_their_callers() {
+    let mut profile = Profile::new(meta(), 100);
+    for (names, count) in [(&["main", "loop", "f", "loop"][..], 2), (&["main", "loop"], 3), (&["loop", "g"], 5)] {
+        let stack = push_all(&mut profile, names);
+        let task = profile.task(task(7));
+        profile.add(MonoNs(1_099), stack, task, count);
+    }
+    let without = profile.without(|frame| frame.name == "loop");
+    let mut stacks: Vec<(String, u64)> = Vec::new();
+    without.visit_rows(|row| {
+        let mut frames = Vec::new();
+        without.frames_of(row.stack, &mut frames);
+        let names: Vec<&str> = frames.iter().map(|id| without.frame(*id).name).collect();
+        stacks.push((names.join(";"), row.count));
+    });
+    stacks.sort();
+    assert_eq!(stacks, [("g".to_owned(), 5), ("main".to_owned(), 3), ("main;f".to_owned(), 2)]);
+    assert_eq!((without.total(), without.rows()[0].time.0), (10, 1_000));
+}
+
+#[test]
 fn names_that_are_too_long_stay_distinct() {
     let mut profile = Profile::new(meta(), u64::MAX);
     let long = "é".repeat(MAX_STRING_BYTES);

@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::frames::FrameRef;
 use super::handle::{FrameId, StackId, TaskId};
 use super::order::Row;
 use super::table::Profile;
@@ -12,11 +13,25 @@ pub(super) struct Transfer<'p> {
     frames: FxHashMap<FrameId, FrameId>,
     stacks: FxHashMap<StackId, StackId>,
     tasks: FxHashMap<TaskId, TaskId>,
+    /// By the handles of frames, which ones are not copied; none of those that it does not have.
+    left_out: Vec<bool>,
 }
 
 impl<'p> Transfer<'p> {
     pub(super) fn new(from: &'p Profile) -> Self {
-        Self { from, frames: FxHashMap::default(), stacks: FxHashMap::default(), tasks: FxHashMap::default() }
+        Self {
+            from,
+            frames: FxHashMap::default(),
+            stacks: FxHashMap::default(),
+            tasks: FxHashMap::default(),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// The same without frames that `is_left_out`: what they called, their callers called.
+    pub(super) fn without(from: &'p Profile, is_left_out: impl Fn(FrameRef<'p>) -> bool) -> Self {
+        let left_out = from.frame_ids().map(|id| is_left_out(from.frame(id))).collect();
+        Self { left_out, ..Self::new(from) }
     }
 
     /// Adds a row to `to`, which must be the same profile every time. The row's time is on that profile's clock, its
@@ -56,6 +71,10 @@ impl<'p> Transfer<'p> {
             }
         };
         for (here, frame) in missing.into_iter().rev() {
+            if self.left_out.get(frame.index()).is_some_and(|left_out| *left_out) {
+                self.stacks.insert(here, there);
+                continue;
+            }
             let frame = match self.frames.get(&frame) {
                 Some(frame) => *frame,
                 None => {

@@ -11,7 +11,7 @@ use jitprof_jitdump::ReaderOptions;
 use jitprof_jitdump::code::CodeMap;
 
 use crate::engine::border::{Order, Request};
-use crate::engine::{CallGraph, Engine, EngineOptions, Input, Output, Who};
+use crate::engine::{CallGraph, Engine, EngineOptions, Input, InterpreterFrames, Output, Who};
 use crate::kernel::{Arrivals, Waker};
 use crate::process::procfs::ProcError;
 use crate::process::{ProcessId, monotonic_now};
@@ -129,6 +129,7 @@ fn options() -> EngineOptions {
         tables: None,
         peek: true,
         read_runtime: false,
+        interpreter: InterpreterFrames::default(),
         verify_names: false,
         labels_host: None,
         title: String::new(),

@@ -20,7 +20,7 @@ mod stacks;
 mod workers;
 
 pub use crate::engine::border::{Recorded, Window};
-pub use crate::engine::{CallGraph, Health, Progress, Selector};
+pub use crate::engine::{CallGraph, Health, InterpreterFrames, Progress, Selector};
 pub use announced::{Depth, MappedDump, ProcessCode, announced};
 pub use machine::{keep_heap_small, processes_called};
 pub use options::{LabelOptions, RecordOptions, Targets};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jitprof_common::units::{Pid, Tid};
 
-use crate::engine::{CallGraph, Selector};
+use crate::engine::{CallGraph, InterpreterFrames, Selector};
 use crate::kernel::Event;
 
 /// Who is profiled.
@@ -46,6 +46,8 @@ pub struct RecordOptions {
     pub peek: bool,
     /// Read what targets' runtimes know of their own code.
     pub read_runtime: bool,
+    /// Which frames of interpreters are wanted.
+    pub interpreter: InterpreterFrames,
     /// Compare each name of generated code with a second source, where there is one.
     pub verify_names: bool,
     /// GSYM files, and directories of such, that name programs without debug information by their build id.

@@ -432,6 +432,7 @@ fn engine_options(options: &RecordOptions, sampler: &Sampler) -> EngineOptions {
         tables: sampler.table_sizes(),
         peek: options.peek,
         read_runtime: options.read_runtime,
+        interpreter: options.interpreter,
         verify_names: options.verify_names,
         labels_host: options.labels.as_ref().map(|labels| labels.host.clone()),
         title: options.title.clone(),

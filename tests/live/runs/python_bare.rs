@@ -74,6 +74,33 @@ fn functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
 }
 
 #[test]
+fn what_is_not_wanted_is_not_there() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/burn.py", &scratch)?;
+    let record = |more: &[&str]| {
+        let words = [&["--pid", target.said("pid")?], more].concat();
+        Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 2)
+    };
+    let has = |stack: &Stack, name: &str| stack.frames.iter().any(|frame| function(frame) == name);
+    let hidden = record(&["--native-frames", "hide"])?;
+    assert_bare(&hidden);
+    assert_eq!(hidden.folded.count(|stack| has(stack, "_PyEval_EvalFrameDefault")), 0);
+    assert_at_least("chains", chain(&hidden, &["_start", "<module>", "main", "outer", "leaf_hot"]), PROMISED);
+    let native = record(&["--no-vm-frames"])?;
+    let taken = native.number("/stacks/with_list") + native.number("/stacks/list_apart");
+    assert_eq!((taken, native.number("/jit/named/runtime")), (0, 0));
+    assert_eq!(native.folded.count(|stack| has(stack, "leaf_hot")), 0);
+    assert_enough("the loop", native.folded.count(|stack| has(stack, "_PyEval_EvalFrameDefault")), 100);
+    let pid = target.pid()?.to_string();
+    let dumped = |more: &[&str]| -> Result<bool> {
+        let finished = Jitprof::new(&scratch, [&["dump", &pid], more].concat())?.run()?;
+        Ok(finished.stdout.contains("outer"))
+    };
+    assert!(dumped(&[])? && !dumped(&["--no-read-runtime"])?);
+    Ok(())
+}
+
+#[test]
 fn each_way_to_call_keeps_its_callers() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = start("python/shapes.py", &scratch)?;

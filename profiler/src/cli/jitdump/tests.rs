@@ -388,3 +388,17 @@ fn an_elf_file_has_the_functions_of_the_time() {
     let error = dump.run(&["--write-elf", "/nonexistent/x.elf"]).1.unwrap_err();
     assert!(error.to_string().contains("create the directory first"), "{error}");
 }
+
+#[test]
+fn a_process_is_chosen_with_and_without_an_option() {
+    // This process maps no dump.
+    let own = std::process::id().to_string();
+    let said = |words: &[&str]| {
+        let line = CommandLine::try_parse_from([&["jitdump"], words].concat()).map_err(|error| error.to_string())?;
+        run(&line.arguments, &mut Vec::new()).map_err(|error| error.to_string())
+    };
+    let nothing = said(&[&own]).unwrap_err();
+    assert!(nothing.contains(&own) && !nothing.contains("Usage"), "{nothing}");
+    assert_eq!(said(&["-p", &own]).unwrap_err(), nothing);
+    assert!(said(&["-p", &own, "x.dump"]).unwrap_err().contains("Usage") && said(&[]).is_err());
+}

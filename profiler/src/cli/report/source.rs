@@ -1,7 +1,7 @@
 //! What a name on the command line stands for, and what is read from it.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -95,7 +95,11 @@ fn is_label(name: &str, value: &str) -> bool {
 
 /// A recording by what is in it, and whether its samples have times.
 fn read_file(path: &Path) -> Result<(Profile, bool), ReportError> {
-    let opened = open_regular(path).map_err(|source| ReportError::Open { path: path.to_owned(), source })?;
+    let failed = |source: io::Error| match path.to_str().and_then(|name| name.parse().ok()) {
+        Some(pid) if source.kind() == io::ErrorKind::NotFound => ReportError::NoRecording(pid),
+        _ => ReportError::Open { path: path.to_owned(), source },
+    };
+    let opened = open_regular(path).map_err(failed)?;
     let file = opened.ok_or_else(|| ReportError::NotRegular { path: path.to_owned() })?;
     let mut file = BufReader::new(file);
     let first = file.fill_buf().ok().and_then(|bytes| bytes.iter().find(|byte| !byte.is_ascii_whitespace()).copied());

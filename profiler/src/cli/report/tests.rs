@@ -63,6 +63,42 @@ fn report(line: &[&str]) -> Result<String, String> {
 }
 
 #[test]
+fn whoever_names_a_process_is_told_what_to_type() {
+    let said = report(&["4194304"]).unwrap_err();
+    assert!(said.contains("`jitprof 4194304 -d 10 -o 4194304.pb.gz` makes one of process 4194304"), "{said}");
+    assert!(report(&["nothing.pb.gz"]).unwrap_err().starts_with("cannot read nothing.pb.gz: "));
+}
+
+#[test]
+fn loops_of_interpreters_are_left_out_where_they_are_not_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorded = recording(0, &[]);
+    let mut stack = recorded.stack_root();
+    for (name, kind) in [
+        ("main", FrameKind::Native),
+        ("_PyEval_EvalFrameDefault", FrameKind::Native),
+        ("f", FrameKind::Interpreter),
+        ("execute_ex", FrameKind::Interpreter),
+    ] {
+        let (tier, inlined, module, source) = (None, false, None, None);
+        let frame = Frame { name: Arc::from(name), kind, tier, inlined, module, source, address: 1 };
+        let frame = recorded.intern_frame(&frame);
+        stack = recorded.push(stack, frame);
+    }
+    let (comm, labels) = (Arc::from("python"), Arc::default());
+    let task = recorded.task(Task { pid: Pid(1), process_start: 1, tid: Tid(1), comm, labels });
+    recorded.add(MonoNs(7_000_000_000), stack, task, 3);
+    let file = save(folder.path(), "a.pb.gz", &recorded);
+    let folded = |more: &[&str]| {
+        let to = folder.path().join("out.folded");
+        report(&[&[&file, "-o", to.to_str().unwrap()], more].concat()).unwrap();
+        std::fs::read_to_string(&to).unwrap()
+    };
+    assert_eq!(folded(&[]), "python;main;_PyEval_EvalFrameDefault;f;execute_ex 3\n");
+    assert_eq!(folded(&["--native-frames", "hide"]), "python;main;f;execute_ex 3\n", "a function may be called so");
+}
+
+#[test]
 fn files_of_both_kinds_are_merged_and_selected() {
     let folder = tempfile::tempdir().unwrap();
     let a = save(folder.path(), "a.pb.gz", &recording(0, &[(1, "f", 30), (2, "g", 10)]));

@@ -67,9 +67,13 @@ pub struct Arguments {
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = 99, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     freq: u32,
 
+    /// Do not read what targets' runtimes know of their own code
+    #[arg(long)]
+    no_read_runtime: bool,
+
     /// Look at what a running service samples, and record nothing; of --pid, --comm, --user, --container and --unit
     #[cfg(feature = "serve")]
-    #[arg(long, conflicts_with_all = ["all", "freq", "cgroup"], help_heading = "Service")]
+    #[arg(long, conflicts_with_all = ["all", "freq", "cgroup", "no_read_runtime"], help_heading = "Service")]
     service: bool,
 
     /// Who is asked.

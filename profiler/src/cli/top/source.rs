@@ -11,7 +11,9 @@ use super::{Arguments, TopError};
 use crate::cli::config::default_title;
 use crate::kernel::Waker;
 use crate::process::procfs;
-use crate::record::{CallGraph, LabelOptions, RecordError, RecordOptions, Recorder, Targets, WindowOptions};
+use crate::record::{
+    CallGraph, InterpreterFrames, LabelOptions, RecordError, RecordOptions, Recorder, Targets, WindowOptions,
+};
 use jitprof_common::units::Pid;
 
 /// Length of a window: how often there is something new.
@@ -51,7 +53,7 @@ impl Source {
         let mut select = arguments.select.clone();
         select.pid.extend(&arguments.pids);
         let targets = select.targets(false).filter(|_| !arguments.all).unwrap_or(Targets::All);
-        Self::record(options(targets, arguments.freq), ends)
+        Self::record(options(targets, arguments), ends)
     }
 
     fn record(options: RecordOptions, ends: &AtomicBool) -> Result<Option<Self>, TopError> {
@@ -160,19 +162,20 @@ fn serve(
     ended.map(drop)
 }
 
-fn options(targets: Targets, frequency_hz: u32) -> RecordOptions {
+pub(super) fn options(targets: Targets, arguments: &Arguments) -> RecordOptions {
     RecordOptions {
         title: default_title(&targets, &[]),
         targets,
         inherit: true,
-        frequency_hz,
+        frequency_hz: arguments.freq,
         event: None,
         kernel_stack: true,
         user_stack: true,
         call_graph: CallGraph::Auto,
         unwind_mib: None,
         peek: true,
-        read_runtime: true,
+        read_runtime: !arguments.no_read_runtime,
+        interpreter: InterpreterFrames::default(),
         verify_names: false,
         gsym: Vec::new(),
         bucket: Duration::from_millis(100),

@@ -9,8 +9,10 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::model::{Action, Model, News, Range, View};
+use super::source::options;
 use super::view::{Look, draw};
 use crate::profile::{FrameRef, Profile, ProfileMeta, SampledEvent, Task};
+use crate::record::Targets;
 use crate::symbol::{FrameKind, Tier};
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
@@ -261,15 +263,19 @@ fn control_c_and_q_end_it_also_while_a_filter_is_typed() {
     assert!(matches!(model.key_pressed(KeyEvent::from(KeyCode::Char('q'))), Action::Quit));
 }
 
+#[derive(Debug, clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: super::Arguments,
+}
+
+fn parse(words: &[&str]) -> Result<Line, clap::Error> {
+    <Line as clap::Parser>::try_parse_from([&["top"], words].concat())
+}
+
 #[cfg(feature = "serve")]
 #[test]
 fn where_a_service_is_means_nothing_without_one() {
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        _arguments: super::Arguments,
-    }
-    let parse = |words: &[&str]| <Line as clap::Parser>::try_parse_from([&["top"], words].concat());
     for words in
         [&["--listen", "127.0.0.1:7979"][..], &["--token-file", "/run/token"], &["4711", "--listen", "127.0.0.1:1"]]
     {
@@ -278,4 +284,12 @@ fn where_a_service_is_means_nothing_without_one() {
         assert!(parse(&[words, &["--service"]].concat()).is_ok(), "{words:?}");
     }
     assert!(parse(&[]).is_ok() && parse(&["--pid", "1"]).is_ok() && parse(&["--service"]).is_ok());
+}
+
+#[test]
+fn what_is_not_to_be_read_is_not_read() {
+    let reads = |words: &[&str]| options(Targets::All, &parse(words).unwrap().arguments).read_runtime;
+    assert!(reads(&[]) && !reads(&["--no-read-runtime"]));
+    #[cfg(feature = "serve")]
+    assert!(parse(&["--no-read-runtime", "--service"]).is_err(), "the service has read it or not");
 }

@@ -6,6 +6,7 @@ use jitprof_common::units::Pid;
 
 use super::stories::*;
 use crate::engine::border::{FrameList, Request};
+use crate::engine::options::{EngineOptions, InterpreterFrames};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::runtime::{Capture, EntryMark, ListCapture};
 
@@ -82,6 +83,20 @@ fn what_was_inlined_into_the_loop_stands_below_what_it_runs() {
     assert_eq!(stack(&world, PID, nested), called);
     let apart = stack(&world, PID, apart);
     assert!(apart.ends_with("_start;main;helper;step;count"), "{apart}");
+}
+
+#[test]
+fn frames_that_are_not_wanted_are_neither_taken_nor_shown() {
+    let without = InterpreterFrames { listed: false, ..InterpreterFrames::default() };
+    let mut world = World::new(EngineOptions { interpreter: without, ..options() });
+    python(&mut world, &[(16, "py::outer:/a.py")]);
+    assert!(world.kernel.takes.get(&Pid(PID)).is_none(), "samples take nothing along");
+    // One that was on its way.
+    let at = sample(&mut world, &[LOOP + 0x30, MAIN, START], &[16, 0], true);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;helper");
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart, account.jit.named.runtime), (0, 0, 0));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::account::AdviceLine;
 use crate::engine::border::{Request, WhyUnread};
 use crate::engine::world::machine::file_mapping;
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
-use crate::engine::{EngineOptions, Who};
+use crate::engine::{EngineOptions, InterpreterFrames, Who};
 use crate::process::event::TaskChange;
 use crate::process::labels::Cgroup;
 
@@ -279,9 +279,9 @@ fn a_jvm_s_perf_map_that_lacks_what_was_compiled_since_is_said_to() {
     assert!(matches!(advice[..], [only] if only.contains("nothing since")), "{advice:?}");
 }
 
-/// Samples of a Python of which `inside` are in the interpreter's loop; returns the advice.
-fn advice_for_python(inside: usize, outside: usize) -> Vec<AdviceLine> {
-    let mut world = World::new(options());
+/// Samples of a Python of which `inside` are in the interpreter's loop.
+fn python(options: EngineOptions, inside: usize, outside: usize) -> World {
+    let mut world = World::new(options);
     let symbols = [(0, "_start"), (0x1000, "main"), (0x2000, "_PyEval_EvalFrameDefault")];
     let inode = world.machine.add_program("/usr/bin/python3.13", b"python", &symbols);
     let start = jitprof_common::units::MonoNs(world.now.0 - 1000 * MS);
@@ -297,7 +297,26 @@ fn advice_for_python(inside: usize, outside: usize) -> Vec<AdviceLine> {
         world.run_for(10);
     }
     world.run_for(300);
-    world.finish().account.advice.clone()
+    world
+}
+
+fn advice_for_python(inside: usize, outside: usize) -> Vec<AdviceLine> {
+    python(options(), inside, outside).finish().account.advice.clone()
+}
+
+#[test]
+fn the_loop_of_an_interpreter_is_left_out_where_it_is_not_wanted() {
+    let frames = |native: bool| {
+        let interpreter = InterpreterFrames { native, ..InterpreterFrames::default() };
+        let mut world = python(EngineOptions { interpreter, ..options() }, 30, 0);
+        let recorded = world.finish();
+        let mut frames = Vec::new();
+        recorded.profile.visit_rows(|row| recorded.profile.frames_of(row.stack, &mut frames));
+        let names: Vec<String> = frames.iter().map(|id| recorded.profile.frame(*id).name.to_owned()).collect();
+        (names.join(";"), recorded.profile.total(), recorded.account.advice.len())
+    };
+    assert_eq!(frames(true), ("_start;main;_PyEval_EvalFrameDefault".to_owned(), 30, 1));
+    assert_eq!(frames(false), ("_start;main".to_owned(), 30, 1));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::engine::border::{
     TableUpdate, Unread, WhyUnread, Window,
 };
 use crate::engine::tables::{TableMemory, TableSizes, search_rows};
-use crate::engine::{CallGraph, Engine, EngineOptions, Input, Output, Who};
+use crate::engine::{CallGraph, Engine, EngineOptions, Input, InterpreterFrames, Output, Who};
 use crate::process::Mapping;
 use crate::process::event::{FileKey, MmapEvent, TaskChange, TaskEvent};
 use crate::process::open::FileId;
@@ -206,6 +206,7 @@ pub fn options() -> EngineOptions {
         tables: Some(TableSizes { rows: 4096, regions: 4096 }),
         peek: true,
         read_runtime: true,
+        interpreter: InterpreterFrames::default(),
         verify_names: false,
         labels_host: Some("host".to_owned()),
         title: "story".to_owned(),

@@ -27,7 +27,7 @@ pub use units::{Bytes, ListenAt};
 
 use crate::archive::ArchiveOptions;
 use crate::process::hierarchy::GroupQuery;
-use crate::record::{CallGraph, LabelOptions, RecordOptions, Selector, Targets, WindowOptions};
+use crate::record::{CallGraph, InterpreterFrames, LabelOptions, RecordOptions, Selector, Targets, WindowOptions};
 use crate::serve::governor::GovernorOptions;
 use crate::serve::http::Listen;
 use crate::times::Period;
@@ -131,6 +131,10 @@ pub struct SamplingSettings {
     pub peek: bool,
     /// Read what targets' runtimes know of their own code.
     pub read_runtime: bool,
+    /// Whether native frames of interpreters' evaluation loops are shown.
+    pub native_frames: bool,
+    /// Whether frames that interpreters keep in a list of their own are taken along.
+    pub vm_frames: bool,
     /// Memory of the BPF programs' tables of unwind rows.
     pub unwind_memory: Bytes,
     /// GSYM files, or directories of such.
@@ -146,6 +150,8 @@ impl Default for SamplingSettings {
             call_graph: CallGraphSetting::Auto,
             peek: true,
             read_runtime: true,
+            native_frames: true,
+            vm_frames: true,
             unwind_memory: Bytes(24 << 20),
             gsym: Vec::new(),
         }
@@ -388,6 +394,7 @@ impl Settings {
             unwind_mib: Some(u32::try_from(self.sampling.unwind_memory.0 >> 20).unwrap_or(u32::MAX)),
             peek: self.sampling.peek,
             read_runtime: self.sampling.read_runtime,
+            interpreter: InterpreterFrames { native: self.sampling.native_frames, listed: self.sampling.vm_frames },
             verify_names: false,
             gsym: self.sampling.gsym.clone(),
             title,

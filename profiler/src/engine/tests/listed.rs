@@ -90,7 +90,7 @@ fn frames_that_are_not_wanted_are_neither_taken_nor_shown() {
     let without = InterpreterFrames { listed: false, ..InterpreterFrames::default() };
     let mut world = World::new(EngineOptions { interpreter: without, ..options() });
     python(&mut world, &[(16, "py::outer:/a.py")]);
-    assert!(world.kernel.takes.get(&Pid(PID)).is_none(), "samples take nothing along");
+    assert!(!world.kernel.takes.contains_key(&Pid(PID)), "samples take nothing along");
     // One that was on its way.
     let at = sample(&mut world, &[LOOP + 0x30, MAIN, START], &[16, 0], true);
     world.run_for(400);

@@ -20,6 +20,11 @@ const NUMBERS_WITHOUT_ZERO: u32 = 20;
 const NO_DEAD_CODE: u32 = 20;
 /// Before, from this state on, code is no longer used but not freed yet (zombie, unloaded).
 const DEAD: i64 = 3;
+/// The option with which compilers say of every instruction which method it is of, and its value's origin, of which these are
+/// of the runtime's start: command line, environment, file of options.
+const EVERY_INSTRUCTION: &[u8] = b"DebugNonSafepoints";
+const ORIGIN: i64 = 0xf;
+const AT_START: std::ops::RangeInclusive<i64> = 1..=3;
 /// The oldest version whose tables have all that is looked for under a name that is known.
 const OLDEST: u32 = 17;
 
@@ -297,6 +302,8 @@ pub struct Layout {
     pub(super) method: MethodLayout,
     pub(super) pcs: PcLayout,
     pub(super) codelets: CodeletLayout,
+    /// Whether compiled code has a scope for every instruction: the next one's, as everywhere.
+    pub(super) is_dense: bool,
     #[cfg(any(test, feature = "recorded"))]
     pub(super) threads: Option<ThreadLayout>,
 }
@@ -317,6 +324,8 @@ impl Layout {
             method: wanted.method(),
             pcs: wanted.pcs(),
             codelets: wanted.codelets(),
+            // Where that cannot be read, places are taken for what they are without the option.
+            is_dense: tables.is_every_instruction_known(reader).unwrap_or(false),
             #[cfg(any(test, feature = "recorded"))]
             threads: Wanted { tables: &tables, missing: Vec::new() }.threads(),
             version,
@@ -469,6 +478,35 @@ impl Tables {
 
     fn field(&self, class: &str, field: &str) -> Option<Entry> {
         self.fields.get(&(class.as_bytes().to_vec(), field.as_bytes().to_vec())).copied()
+    }
+
+    /// Whether the runtime was started so that it knows of every instruction which method it is of. A debugger or profiler may
+    /// ask for it later: then older code has nothing of it.
+    fn is_every_instruction_known<M: Memory>(&self, reader: &Reader<M>) -> Result<bool, ReadError> {
+        let at = |field| match self.field("JVMFlag", field) {
+            Some(Entry::At(field)) => Some(field),
+            _ => None,
+        };
+        let word = |field| match self.field("JVMFlag", field) {
+            Some(Entry::Static(address)) => Some(address),
+            _ => None,
+        };
+        let size = self.sizes.get(b"JVMFlag".as_slice());
+        let (Some(name), Some(value), Some(flags), Some(size)) = (at("_name"), at("_addr"), at("_flags"), size) else {
+            return Ok(false);
+        };
+        let (Some(first), Some(count)) = (word("flags"), word("numFlags")) else { return Ok(false) };
+        let (first, count) = (reader.pointer(first)?, reader.u64(count)?);
+        for index in 0..count.min(u64::from(MAX_ENTRIES)) {
+            let option = plus(first, index * size)?;
+            let name = name.pointer(reader, option)?;
+            if name.0 != 0 && reader.c_string(name, MAX_NAME)? == EVERY_INSTRUCTION {
+                let is_set = value.pointer(reader, option)?;
+                let is_set = Field { offset: 0, width: Width::Signed8 }.read(reader, is_set)? != 0;
+                return Ok(is_set && AT_START.contains(&(flags.read(reader, option)? & ORIGIN)));
+            }
+        }
+        Ok(false)
     }
 
     fn version<M: Memory>(&self, reader: &Reader<M>) -> Result<Version, ReadError> {

@@ -37,10 +37,13 @@ pub struct Frame {
 /// How an address was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pc {
-    /// The code will be returned to: what is known of such an address is exact.
+    /// The code will be returned to, from where the runtime knows of it: either all is known of such an address, or which
+    /// method it is.
     Return,
-    /// The code was interrupted there. What is known is known of the next place where the runtime may stop it, which is
-    /// what the runtime itself assumes of such an address.
+    /// The code will be returned to, from anywhere: what is called without the runtime's knowing returns to where the table
+    /// has nothing, as if the code was interrupted there.
+    Called,
+    /// The code was interrupted there. What is known is known of the places around it where the runtime may stop it.
     Interrupted,
 }
 
@@ -49,6 +52,10 @@ pub enum Pc {
 pub struct Position {
     /// The method that was inlined deepest first, the one that was compiled last.
     pub frames: Vec<Frame>,
+    /// How many of the first are a guess: what the next place in the table has, which the runtime itself assumes of such an
+    /// address, and the last place before it has not. If the next one has nothing that the last has not, the innermost
+    /// method that both have stands there once more: it need not be the one that runs.
+    pub guessed: usize,
     /// Whether the runtime has this very address in its table.
     pub exact: bool,
 }
@@ -69,6 +76,13 @@ struct Tables {
 struct PcEntry {
     pc: i64,
     scope: Option<u32>,
+}
+
+/// A method, and which of its bytecodes runs, or calls the next one; none if that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scope {
+    method: Avma,
+    bci: Option<i64>,
 }
 
 impl CodeCache {
@@ -142,50 +156,81 @@ impl CodeCache {
 
 fn position<M: Memory>(names: &mut Names<'_, M>, blob: &Blob, pc: Avma, come_by: Pc) -> Result<Position, ReadError> {
     let (layout, reader) = (names.layout, names.reader);
-    let own = |names: &mut Names<'_, M>| {
-        // Which method it is, is known; where in it is not.
-        let frame = Frame { line: None, ..frame(names, blob.method, None)? };
-        Ok(Position { frames: vec![frame], exact: false })
-    };
     let distance = pc.0.checked_sub(blob.code.0).filter(|distance| *distance <= u64::from(blob.code_bytes));
     let distance = distance.ok_or(ReadError::Malformed { what: "address in code", address: pc.0 })?.cast_signed();
     let tables = Tables::of(layout, reader, blob)?;
     let index = tables.first_from(layout, reader, distance)?;
-    if index == tables.pcs_count {
-        return own(names);
-    }
-    let mut entry = tables.entry(layout, reader, index)?;
-    // An address that was interrupted may be a known one by chance.
-    let exact = entry.pc == distance;
-    if !exact && come_by == Pc::Return {
-        return own(names);
-    }
-    if exact && entry.scope.is_none() && come_by == Pc::Interrupted && index + 1 < tables.pcs_count {
-        entry = tables.entry(layout, reader, index + 1)?;
-    }
-    let Some(mut scope) = entry.scope else { return own(names) };
-    let mut frames = Vec::new();
-    // Scopes are written before those that refer to them, so that each lies further to the front than the last.
-    while frames.len() < MAX_DEPTH {
-        if u64::from(scope) >= tables.scopes_bytes {
-            return Err(ReadError::Malformed { what: "scope", address: tables.scopes.0 });
+    let at = tables.entry_if_there(layout, reader, Some(index))?;
+    // An address that was interrupted may be a listed one by chance.
+    let is_listed = at.is_some_and(|at| at.pc == distance);
+    let exact = is_listed && at.is_some_and(|at| at.scope.is_some());
+    let next = if is_listed { index + 1 } else { index };
+    let (before, behind) = match come_by {
+        Pc::Return if !exact => {
+            // Which method it is, is known; where in it is not.
+            let own = Scope { method: blob.method, bci: None }.frame(names)?;
+            return Ok(Position { frames: vec![own], guessed: 0, exact });
         }
-        let mut numbers = Numbers::new(reader, plus(tables.scopes, u64::from(scope))?, layout.number_bias());
-        let (caller, method) = (numbers.unsigned()?, numbers.unsigned()?);
-        let bci = i64::from(numbers.unsigned()?) + FIRST_BCI;
-        let slot = u64::from(method).checked_sub(1).filter(|slot| *slot < tables.metadata_count);
-        let slot = slot.ok_or(ReadError::Malformed { what: "method of a scope", address: tables.metadata.0 })?;
-        let method = reader.pointer(plus(tables.metadata, 8 * slot)?)?;
-        frames.push(frame(names, method, u32::try_from(bci).ok())?);
-        if caller == 0 {
-            return Ok(Position { frames, exact });
-        }
-        if caller >= scope {
-            return Err(ReadError::Malformed { what: "scope of a caller", address: tables.scopes.0 });
-        }
-        scope = caller;
+        Pc::Return | Pc::Called if exact => (Some(index), Some(index)),
+        // Each place is the end of instructions that it holds for.
+        _ if layout.is_dense => [if exact { index } else { next }; 2].map(Some).into(),
+        // Of a call the table has the address behind it, of what else stops its own: what runs there is that, or what follows.
+        _ if is_listed => (Some(index), Some(next)),
+        _ => (index.checked_sub(1), Some(next)),
+    };
+    let scopes = |index, bci| match tables.entry_if_there(layout, reader, index)?.and_then(|entry| entry.scope) {
+        Some(scope) => tables.scopes(layout, reader, scope),
+        None => Ok(vec![Scope { method: blob.method, bci }]),
+    };
+    // Code begins where the method is entered, and may end anywhere.
+    let entered = i64::from(blob.osr_bci.unwrap_or(0));
+    let (before, behind) = (scopes(before, Some(entered))?, scopes(behind, None)?);
+    between(names, [&before, &behind], exact)
+}
+
+/// What is between two places in the table, whose scopes are those of the outermost method first; or at the first of them.
+fn between<M: Memory>(
+    names: &mut Names<'_, M>,
+    [before, behind]: [&[Scope]; 2],
+    exact: bool,
+) -> Result<Position, ReadError> {
+    let assumed = if exact { before } else { behind };
+    // The outermost is the method that was compiled. Another one is in both places only if it was inlined into the same call.
+    let calls = before.iter().zip(behind).take_while(|(one, other)| one == other).count();
+    let divided = before.get(calls).zip(behind.get(calls)).filter(|(one, other)| one.method == other.method);
+    let sure = calls + usize::from(divided.is_some());
+    if sure == 0 {
+        return Err(ReadError::Malformed {
+            what: "outermost scope",
+            address: assumed.first().map_or(0, |scope| scope.method.0),
+        });
     }
-    Err(ReadError::Malformed { what: "end of scopes", address: tables.scopes.0 })
+    let is_all_sure = [before.len(), behind.len()] == [sure; 2];
+    let mut frames = Vec::with_capacity(assumed.len() + 1);
+    for scope in &assumed[..calls] {
+        frames.push(scope.frame(names)?);
+    }
+    if let Some((one, other)) = divided {
+        // Which of its bytecodes runs is not known, but they may have the same line.
+        let (one, other) = (one.frame(names)?, other.frame(names)?);
+        frames.push(Frame { bci: None, line: one.line.filter(|_| one.line == other.line), ..other });
+    }
+    let guess = match &assumed[sure..] {
+        [] if !is_all_sure => &assumed[sure - 1..],
+        guess => guess,
+    };
+    for scope in guess {
+        frames.push(scope.frame(names)?);
+    }
+    frames.reverse();
+    Ok(Position { frames, guessed: guess.len(), exact })
+}
+
+impl Scope {
+    fn frame<M: Memory>(self, names: &mut Names<'_, M>) -> Result<Frame, ReadError> {
+        let frame = frame(names, self.method, self.bci.and_then(|bci| u32::try_from(bci).ok()))?;
+        Ok(Frame { line: frame.line.filter(|_| self.bci.is_some()), ..frame })
+    }
 }
 
 /// A method with its name, file and line.
@@ -269,6 +314,43 @@ impl Tables {
             metadata,
             metadata_count: between(metadata, metadata_end)? / 8,
         })
+    }
+
+    /// The scopes that one leads to, the outermost method's first.
+    fn scopes<M: Memory>(&self, layout: &Layout, reader: &Reader<M>, mut scope: u32) -> Result<Vec<Scope>, ReadError> {
+        let mut scopes = Vec::new();
+        // Scopes are written before those that refer to them, so that each lies further to the front than the last.
+        while scopes.len() < MAX_DEPTH {
+            if u64::from(scope) >= self.scopes_bytes {
+                return Err(ReadError::Malformed { what: "scope", address: self.scopes.0 });
+            }
+            let mut numbers = Numbers::new(reader, plus(self.scopes, u64::from(scope))?, layout.number_bias());
+            let (caller, method) = (numbers.unsigned()?, numbers.unsigned()?);
+            let bci = i64::from(numbers.unsigned()?) + FIRST_BCI;
+            let slot = u64::from(method).checked_sub(1).filter(|slot| *slot < self.metadata_count);
+            let slot = slot.ok_or(ReadError::Malformed { what: "method of a scope", address: self.metadata.0 })?;
+            let method = reader.pointer(plus(self.metadata, 8 * slot)?)?;
+            scopes.push(Scope { method, bci: Some(bci) });
+            if caller == 0 {
+                scopes.reverse();
+                return Ok(scopes);
+            }
+            if caller >= scope {
+                return Err(ReadError::Malformed { what: "scope of a caller", address: self.scopes.0 });
+            }
+            scope = caller;
+        }
+        Err(ReadError::Malformed { what: "end of scopes", address: self.scopes.0 })
+    }
+
+    fn entry_if_there<M: Memory>(
+        &self,
+        layout: &Layout,
+        reader: &Reader<M>,
+        index: Option<u64>,
+    ) -> Result<Option<PcEntry>, ReadError> {
+        let index = index.filter(|index| *index < self.pcs_count);
+        index.map(|index| self.entry(layout, reader, index)).transpose()
     }
 
     fn entry<M: Memory>(&self, layout: &Layout, reader: &Reader<M>, index: u64) -> Result<PcEntry, ReadError> {

@@ -206,6 +206,14 @@ impl Account {
         if self.jit.named.runtime > 0 {
             write!(f, "; {} by the runtime's own tables", self.jit.named.runtime)?;
         }
+        let looked_into = self.jit.leaves_certain + self.jit.leaves_guessed;
+        if looked_into > 0 {
+            let (certain, share) = (self.jit.leaves_certain, percent(self.jit.leaves_certain, looked_into));
+            write!(f, "; inlined methods certain in {certain} of {looked_into} leaves ({share})")?;
+        }
+        if self.jit.leaves_guessed > 0 {
+            write!(f, ", else marked ?")?;
+        }
         if self.jit.unconfirmed > 0 {
             write!(f, "; {} by what was not read again after the sample", self.jit.unconfirmed)?;
         }

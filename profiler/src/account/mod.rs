@@ -128,6 +128,11 @@ pub struct JitFrames {
     pub leaves_named: u64,
     /// Samples whose innermost frame is generated code without a name.
     pub leaves_unnamed: u64,
+    /// Of the named, those whose runtime was asked which functions were inlined there: it has the same at the places before
+    /// and behind the address.
+    pub leaves_certain: u64,
+    /// The same where it has not: what they do not have in common is marked as a guess.
+    pub leaves_guessed: u64,
     /// Samples whose innermost frame has its function's address, because too many instructions were sampled to keep
     /// each.
     pub leaves_inexact: u64,

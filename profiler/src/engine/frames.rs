@@ -505,7 +505,8 @@ impl Templates {
             let file = function.file.and_then(|file| self.names.get(file as usize));
             let line = file.map(|file| SourceLine { file: Arc::clone(file), line: function.line });
             let source = line.or_else(|| template.source.clone());
-            Some(Frame { inlined: function.inlined, source, ..template.clone() })
+            let frame = Frame { inlined: function.inlined, source, ..template.clone() };
+            Some(if function.guessed { frame.as_guess() } else { frame })
         });
         let frames: Arc<[Frame]> = frames.collect();
         let is_all = !frames.is_empty() && frames.len() == functions.len();
@@ -609,7 +610,7 @@ mod tests {
             frames.compact(&mut queue, is_tight);
             let number = frames.number(ask(1), now).unwrap();
             frames.asked = Some(MonoNs(0));
-            let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false };
+            let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false, guessed: false };
             let described = DescribedFrames {
                 names: vec!["x".repeat(LEAST_NAME_BYTES + 1)],
                 frames: vec![DescribedFrame::Functions(vec![function])],

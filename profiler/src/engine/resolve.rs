@@ -27,7 +27,7 @@ use crate::process::ProcessId;
 use crate::profile::{FrameId, Profile, Task};
 use crate::runtime::WhyUnnamed;
 use crate::symbol::names::classify;
-use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, mapped_as};
+use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, is_guess, mapped_as};
 
 /// The name of generated code that has none.
 pub(crate) const UNNAMED_JIT: &str = "[JIT code without a name]";
@@ -466,6 +466,9 @@ impl Resolver {
                 let address = self.address(&hit, is_innermost.then_some(addr), of.account);
                 if let Some(Known::Functions(functions)) = described.as_ref().filter(|_| is_listed) {
                     self.anonymous.described += 1;
+                    if is_innermost {
+                        count_leaf(functions, of.account);
+                    }
                     self.listed_chain(process.id, (&hit, pc), functions, address, of.profile);
                 } else {
                     if is_listed {
@@ -687,6 +690,13 @@ fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, (u16, u16
     let user = of.stacks.frames(sample.user).enumerate();
     let in_loop: Vec<usize> = user.filter(|(_, pc)| is_in_loop(*pc)).map(|(index, _)| index).collect();
     listed.placed(&in_loop)
+}
+
+/// Counts a leaf in listed code, innermost first, as certain or not.
+fn count_leaf(functions: &[Frame], account: &mut Account) {
+    let is_guessed = functions.first().is_some_and(|frame| is_guess(&frame.name, frame.kind, frame.inlined));
+    account.jit.leaves_guessed += u64::from(is_guessed);
+    account.jit.leaves_certain += u64::from(!is_guessed);
 }
 
 /// Whether a dump names it.

@@ -3,7 +3,7 @@
 use inferno::flamegraph::color::Color;
 
 use crate::profile::{FrameRef, fnv1a};
-use crate::symbol::{FrameKind, Tier};
+use crate::symbol::{FrameKind, Tier, is_guess};
 
 /// What a frame's colour tells. In the order of the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +16,8 @@ pub(crate) enum Class {
     Native,
     /// A function inlined into its caller.
     Inlined,
+    /// A function that was inlined there, or not.
+    Guess,
     /// Jitted code of a runtime without tiers, or of an unknown tier.
     Jit,
     /// Jitted code of the full optimiser.
@@ -39,11 +41,12 @@ struct Hsl(f64, f64, f64);
 
 impl Class {
     /// All classes in the order of the legend.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Task,
         Self::Kernel,
         Self::Native,
         Self::Inlined,
+        Self::Guess,
         Self::Jit,
         Self::Optimized,
         Self::Mid,
@@ -58,6 +61,7 @@ impl Class {
     pub(crate) fn of(frame: FrameRef<'_>) -> Self {
         match (frame.kind, frame.tier) {
             (FrameKind::Note, _) => Self::Note,
+            _ if is_guess(frame.name, frame.kind, frame.inlined) => Self::Guess,
             _ if frame.inlined => Self::Inlined,
             (FrameKind::Kernel, _) => Self::Kernel,
             (FrameKind::Native, _) => Self::Native,
@@ -78,6 +82,7 @@ impl Class {
             Self::Kernel => "kernel",
             Self::Native => "native",
             Self::Inlined => "inlined",
+            Self::Guess => "maybe inlined ?",
             Self::Jit => "JIT",
             Self::Optimized => "JIT optimised *",
             Self::Mid => "JIT mid +",
@@ -97,6 +102,7 @@ impl Class {
             Self::Kernel => Hsl(14.0, 88.0, 70.0),
             Self::Native => Hsl(48.0, 90.0, 66.0),
             Self::Inlined => Hsl(328.0, 70.0, 79.0),
+            Self::Guess => Hsl(325.0, 100.0, 94.0),
             Self::Jit => Hsl(84.0, 58.0, 62.0),
             Self::Optimized => Hsl(122.0, 50.0, 58.0),
             Self::Mid => Hsl(160.0, 50.0, 62.0),

@@ -202,7 +202,9 @@ fn flags(class: Class) -> FrameFlags {
     match class {
         Class::Jit | Class::Optimized | Class::Mid | Class::Baseline | Class::Interpreted => FrameFlags::IS_JS,
         Class::Builtin => FrameFlags::IS_RELEVANT_FOR_JS,
-        Class::Task | Class::Kernel | Class::Native | Class::Inlined | Class::Span | Class::Note => FrameFlags::empty(),
+        Class::Task | Class::Kernel | Class::Native | Class::Inlined | Class::Guess | Class::Span | Class::Note => {
+            FrameFlags::empty()
+        }
     }
 }
 
@@ -212,7 +214,7 @@ fn category_color(class: Class) -> CategoryColor {
         Class::Task => CategoryColor::Transparent,
         Class::Kernel => CategoryColor::Orange,
         Class::Native => CategoryColor::Yellow,
-        Class::Inlined => CategoryColor::Magenta,
+        Class::Inlined | Class::Guess => CategoryColor::Magenta,
         Class::Jit | Class::Mid => CategoryColor::LightGreen,
         Class::Optimized => CategoryColor::Green,
         Class::Baseline => CategoryColor::LightBlue,

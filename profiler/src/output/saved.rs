@@ -242,6 +242,7 @@ fn kind_of(category: &str) -> (FrameKind, Option<Tier>, bool) {
     match class {
         Some(Class::Kernel) => (FrameKind::Kernel, None, false),
         Some(Class::Inlined) => (FrameKind::Native, None, true),
+        Some(Class::Guess) => (FrameKind::Jit, None, true),
         Some(Class::Jit) => (FrameKind::Jit, None, false),
         Some(Class::Optimized) => (FrameKind::Jit, Some(Tier::Optimized), false),
         Some(Class::Mid) => (FrameKind::Jit, Some(Tier::Mid), false),

@@ -214,12 +214,15 @@ pub enum DescribedFrame {
 pub struct DescribedFunction {
     /// Its name among the names, as the runtime's announcements have it.
     pub name: u32,
-    /// Its file among the names, if a line is known.
+    /// Its file among the names, if that is known.
     pub file: Option<u32>,
     /// The line that runs; 0 if it is not known.
     pub line: u32,
     /// Whether it was inlined into the next one.
     pub inlined: bool,
+    /// Whether it is a guess: the runtime has it at a place near the address, and not at all places around it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guessed: bool,
 }
 
 /// Why it cannot be known what a frame is.
@@ -288,10 +291,16 @@ impl Answers {
         self.bytes >= MAX_NAME_BYTES
     }
 
-    /// A function, with the file and line that run.
+    /// A function, with the file and line that run. A file without a line is none.
     pub(super) fn function(&mut self, name: &str, (file, line): (&str, u32), inlined: bool) -> DescribedFunction {
-        let file = (!file.is_empty() && line > 0).then(|| self.name(file));
-        DescribedFunction { name: self.name(name), file, line, inlined }
+        let file = if line > 0 { file } else { "" };
+        self.function_in(name, (file, line), inlined)
+    }
+
+    /// The same, with the file whose line may not be known.
+    pub(super) fn function_in(&mut self, name: &str, (file, line): (&str, u32), inlined: bool) -> DescribedFunction {
+        let file = (!file.is_empty()).then(|| self.name(file));
+        DescribedFunction { name: self.name(name), file, line, inlined, guessed: false }
     }
 
     fn name(&mut self, name: &str) -> u32 {

@@ -7,7 +7,7 @@ use jitprof_common::taken::{KEPT_WORDS, MAX_WORDS};
 use jitprof_common::units::Avma;
 use jitprof_runtimes::hotspot::{
     Blob, BlobName, Change, CodeCache, Codelet, Frame, FrameShape, Interpreted, InterpreterFrame, Kind, Layout,
-    LayoutError, Pc, Tier, codelets,
+    LayoutError, Pc, Position, Tier, codelets,
 };
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
@@ -104,17 +104,16 @@ impl HotSpot {
             is_same.then_some((at, &**blob, Avma(ask.pc.pc())))
         });
         let compiled: Vec<_> = compiled.collect();
-        // What is called without the runtime's knowing returns to where the table has nothing, as if it was interrupted there.
         // The address of a frame that is no longer valid is replaced: then it says nothing.
         let come_by = |at: usize, blob: &Blob, pc: Avma| match frames[at].pc.is_interrupted() {
+            true => Pc::Interrupted,
             false if blob.is_deoptimized(pc) => Pc::Return,
-            _ => Pc::Interrupted,
+            false => Pc::Called,
         };
         let asked: Vec<_> = compiled.iter().map(|(at, blob, pc)| (*blob, *pc, come_by(*at, blob, *pc))).collect();
         let positions = self.cache.positions(&self.layout, reader, &asked);
         for ((at, blob, _), position) in compiled.iter().zip(positions) {
-            let methods = position.map(|position| position.map(|position| position.frames));
-            described[*at] = described_as(methods, tier(blob), &mut answers);
+            described[*at] = described_as(position, tier(blob), &mut answers);
         }
         let interpreted = frames.iter().enumerate().filter(|(_, ask)| ask.code.is_none());
         let mut asked = Vec::new();
@@ -126,8 +125,8 @@ impl HotSpot {
         }
         let words: Vec<Interpreted> = asked.iter().map(|(_, frame)| *frame).collect();
         for ((at, _), frame) in asked.iter().zip(Interpreted::frames(&words, &self.layout, reader)) {
-            let methods = frame.map(|frame| frame.map(|frame| vec![frame]));
-            described[*at] = described_as(methods, INTERPRETED, &mut answers);
+            let of_one = |frame| Position { frames: vec![frame], guessed: 0, exact: true };
+            described[*at] = described_as(frame.map(|frame| frame.map(of_one)), INTERPRETED, &mut answers);
         }
         answers.frames = described;
         answers
@@ -177,19 +176,22 @@ fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
     })
 }
 
-fn described_as(methods: Result<Option<Vec<Frame>>, ReadError>, tier: &str, answers: &mut Answers) -> DescribedFrame {
+fn described_as(position: Result<Option<Position>, ReadError>, tier: &str, answers: &mut Answers) -> DescribedFrame {
     if answers.is_full() {
         return DescribedFrame::Unnamed(WhyUnnamed::TooMuch);
     }
-    let methods = match methods {
-        Ok(Some(methods)) => methods,
+    let Position { frames: methods, guessed, .. } = match position {
+        Ok(Some(position)) => position,
         Ok(None) => return DescribedFrame::Unnamed(WhyUnnamed::Replaced),
         Err(ReadError::OverBudget) => return DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
         Err(ReadError::Unreadable(_)) => return DescribedFrame::Unnamed(WhyUnnamed::Unreadable),
         Err(ReadError::Malformed { .. }) => return DescribedFrame::Unnamed(WhyUnnamed::Implausible),
     };
     let last = methods.len().saturating_sub(1);
-    let functions = methods.iter().enumerate().map(|(depth, method)| function(method, tier, depth < last, answers));
+    let functions = methods.iter().enumerate().map(|(depth, method)| DescribedFunction {
+        guessed: depth < guessed,
+        ..function(method, tier, depth < last, answers)
+    });
     DescribedFrame::Functions(functions.collect())
 }
 
@@ -202,7 +204,7 @@ fn function(method: &Frame, tier: &str, inlined: bool, answers: &mut Answers) ->
         Some(file) => format!("{package}/{file}"),
         None => String::new(),
     };
-    answers.function(&name, (&file, method.line.unwrap_or(0)), inlined)
+    answers.function_in(&name, (&file, method.line.unwrap_or(0)), inlined)
 }
 
 fn found(blob: &Blob) -> FoundCode {

@@ -122,8 +122,9 @@ mod tests {
         answers.frames.extend(described);
         let said = answers.finish(0);
         assert_eq!(said.names, ["/srv/app.py", "py::Class.method:/srv/app.py"]);
-        let functions =
-            |line, file| DescribedFrame::Functions(vec![DescribedFunction { name: 1, file, line, inlined: false }]);
+        let functions = |line, file| {
+            DescribedFrame::Functions(vec![DescribedFunction { name: 1, file, line, inlined: false, guessed: false }])
+        };
         assert_eq!(said.frames, [functions(7, Some(0)), functions(0, None)]);
     }
 

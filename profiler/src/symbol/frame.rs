@@ -53,6 +53,9 @@ pub struct Module {
     pub build_id: Option<Arc<str>>,
 }
 
+/// Stands in front of the name of a function that is a guess, where others have the mark of their tier.
+const GUESS: char = '?';
+
 /// One frame. An inlined function is a frame of its own with `inlined` set, below (towards the leaf) the function it
 /// was inlined into.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -72,4 +75,37 @@ pub struct Frame {
     /// For an ELF file: the file offset of the looked-up instruction; for generated code: the virtual address of the
     /// sampled instruction, or of a caller's first byte, 0 in a service's profiles; 0 for the kernel and for notes.
     pub address: u64,
+}
+
+impl Frame {
+    /// The same as a guess: it may have been inlined where the code was interrupted, or not. Its tier is that of the function
+    /// that it would have been inlined into.
+    pub fn as_guess(self) -> Self {
+        Self { name: format!("{GUESS}{}", self.name).into(), tier: None, ..self }
+    }
+}
+
+/// Whether a frame is a guess, by its name and what else it is.
+pub fn is_guess(name: &str, kind: FrameKind, inlined: bool) -> bool {
+    inlined && kind == FrameKind::Jit && name.starts_with(GUESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_has_its_own_mark_and_stays_one() {
+        let frame = |name: &str, kind, inlined| {
+            let (name, tier) = (name.into(), Some(Tier::Optimized));
+            Frame { name, kind, tier, inlined, module: None, source: None, address: 1 }
+        };
+        let guess = frame("A.f()V", FrameKind::Jit, true).as_guess();
+        assert_eq!((&*guess.name, guess.tier, guess.inlined), ("?A.f()V", None, true));
+        let is_guess = |frame: &Frame| is_guess(&frame.name, frame.kind, frame.inlined);
+        assert!(is_guess(&guess) && !is_guess(&frame("A.f()V", FrameKind::Jit, true)));
+        // Names of C++ on Windows begin so, and other code is nothing that is guessed.
+        assert!(!is_guess(&frame("?f@@YAXXZ", FrameKind::Native, true)));
+        assert!(!is_guess(&frame("?f", FrameKind::Jit, false)));
+    }
 }

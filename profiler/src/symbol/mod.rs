@@ -30,7 +30,7 @@ mod tests;
 pub use debugfile::open_root;
 pub use demangle::MAX_NAME_BYTES;
 pub use digest::{Digest, contents_digest, digest};
-pub use frame::{Frame, FrameKind, Module, SourceLine, Tier};
+pub use frame::{Frame, FrameKind, Module, SourceLine, Tier, is_guess};
 pub use image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
 pub use kernel::unnamed_in_kernel;
 pub use loaded::MAX_LOADED_BYTES;

@@ -52,7 +52,7 @@ impl Look {
         match class {
             Class::Kernel => style.fg(Color::Red),
             Class::Native => style.fg(Color::Yellow),
-            Class::Inlined => style.fg(Color::LightMagenta),
+            Class::Inlined | Class::Guess => style.fg(Color::LightMagenta),
             Class::Jit | Class::Mid => style.fg(Color::Green),
             Class::Optimized => style.fg(Color::LightGreen),
             Class::Baseline => style.fg(Color::Cyan),
@@ -70,6 +70,7 @@ fn word(class: Class) -> &'static str {
         Class::Kernel => "kernel",
         Class::Native => "native",
         Class::Inlined => "inlined",
+        Class::Guess => "maybe ?",
         Class::Jit => "JIT",
         Class::Optimized => "JIT *",
         Class::Mid => "JIT +",

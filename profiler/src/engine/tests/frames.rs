@@ -488,6 +488,27 @@ fn functions_that_were_inlined_into_listed_code_are_frames_with_lines_and_asked_
 }
 
 #[test]
+fn what_was_inlined_for_sure_and_what_only_maybe_are_told_apart_and_counted() {
+    let mut world = World::new(options());
+    let guess = "LA;outer()V [C2]@5 > LA;inner()I [C2]@0 > ?LA;deep()I [C2]@9";
+    jvm(&mut world, &[(8, guess), (16, "LA;outer()V [C2]@6 > LA;inner()I [C2]@7")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let guessed = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    let sure = sample(&mut world, &[JIT + 16, MAIN, START], &[]);
+    // Of a caller nobody asks whether it is a leaf.
+    let called = sample(&mut world, &[MAIN, JIT + 8, START], &[]);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(lines(&world, guessed), "_start:0;main:0;A.outer()V:5;A.inner()I:0;?A.deep()I:9");
+    assert_eq!(lines(&world, sure), "_start:0;main:0;A.outer()V:6;A.inner()I:7");
+    assert_eq!(lines(&world, called), "_start:0;A.outer()V:5;A.inner()I:0;?A.deep()I:9;main:0");
+    assert_eq!((account.jit.leaves_certain, account.jit.leaves_guessed), (1, 1));
+    let text = account.to_string();
+    assert!(text.contains("; inlined methods certain in 1 of 2 leaves (50.00 %), else marked ?"), "{text}");
+}
+
+#[test]
 fn code_that_is_gone_before_it_is_looked_into_has_its_own_name_and_no_line() {
     let mut world = World::new(options());
     jvm(&mut world, &[(8, "LA;outer()V [C2]@5 > LA;inner()I [C2]@9")]);

@@ -945,7 +945,8 @@ fn lies_of_tables(number: u8) -> RuntimeRead {
 
 /// Frames of functions without names, of more than was asked.
 fn lies_of_frames(number: u8) -> DescribedFrames {
-    let function = DescribedFunction { name: number.into(), file: Some(number.into()), line: 1, inlined: true };
+    let (name, file, guessed) = (number.into(), Some(number.into()), number % 2 == 1);
+    let function = DescribedFunction { name, file, line: 1, inlined: true, guessed };
     DescribedFrames {
         frames: vec![DescribedFrame::Functions(vec![function]); usize::from(number)],
         names: vec!["no name".to_owned(); usize::from(number % 4)],

@@ -155,10 +155,11 @@ impl MadeRuntime {
                 let described_as = names.map_or(DescribedFrame::Unnamed(WhyUnnamed::Replaced), |names| {
                     let functions = names.rsplit(" > ").enumerate().filter_map(|(depth, name)| {
                         let (name, line) = name.rsplit_once('@')?;
+                        let (name, guessed) = name.strip_prefix('?').map_or((name, false), |name| (name, true));
                         described.names.extend([name.to_owned(), "A.java".to_owned()]);
                         let last = described.names.len() as u32 - 1;
                         let (line, inlined) = (line.parse().ok()?, depth < names.matches(" > ").count());
-                        Some(DescribedFunction { name: last - 1, file: Some(last), line, inlined })
+                        Some(DescribedFunction { name: last - 1, file: Some(last), line, inlined, guessed })
                     });
                     DescribedFrame::Functions(functions.collect())
                 });
@@ -175,7 +176,8 @@ impl MadeRuntime {
                 .map(|(depth, name)| {
                     described.names.push(name.to_owned());
                     let name = described.names.len() as u32 - 1;
-                    DescribedFunction { name, file: None, line: 0, inlined: depth == 0 && word % 2 == 1 }
+                    let inlined = depth == 0 && word % 2 == 1;
+                    DescribedFunction { name, file: None, line: 0, inlined, guessed: false }
                 })
                 .collect();
             described.frames.push(match (word, functions.is_empty()) {

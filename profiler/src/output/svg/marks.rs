@@ -5,7 +5,7 @@
 //!
 //! | bytes | meaning | in the SVG |
 //! |---|---|---|
-//! | 01-08, 0e-10, 15 | ends a name with its place and says its class | nothing |
+//! | 01-08, 0e-10, 15, 17 | ends a name with its place and says its class | nothing |
 //! | 11 | begins a name: nothing is trimmed, and no line is a comment | nothing |
 //! | 12 | a `;` in a name | `;` |
 //! | 16 | after a name, before its place | a line of the tooltip, nothing on the box |
@@ -34,6 +34,7 @@ fn mark_of(class: Class) -> char {
         Class::Kernel => '\x02',
         Class::Native => '\x03',
         Class::Inlined => '\x04',
+        Class::Guess => '\x17',
         Class::Jit => '\x05',
         Class::Optimized => '\x06',
         Class::Mid => '\x07',
@@ -59,7 +60,7 @@ pub(super) fn marked(line: &mut String, look: &Look, place: &str, by_kind: bool)
     if !by_kind {
         line.push_str(match look.class {
             Class::Kernel => "_[k]",
-            Class::Inlined => "_[i]",
+            Class::Inlined | Class::Guess => "_[i]",
             Class::Jit | Class::Optimized | Class::Mid | Class::Baseline => "_[j]",
             Class::Task | Class::Native | Class::Interpreted | Class::Builtin | Class::Span | Class::Note => "",
         });

@@ -100,6 +100,11 @@ fn in_any_tier(frame: &str) -> &str {
     frame.trim_start_matches(['~', '^', '+', '*'])
 }
 
+/// The same, be it marked as a guess or not.
+fn guessed_or_not(frame: &str) -> &str {
+    in_any_tier(frame).trim_start_matches('?')
+}
+
 /// Which of the methods of Inlined.java have frames of their own, and which have not.
 const INLINED: [&str; 7] = [
     "-XX:CompileCommand=quiet",
@@ -137,11 +142,11 @@ fn a_bare_jvm_has_what_was_inlined_and_what_is_interpreted_as_frames_with_their_
     });
     let in_lines: Share = in_lines.sum();
     assert_share("calls", folded.share("Inlined.hot(I)I", "Inlined.cold(I)I"), 0.75);
-    // Loops that are inlined have the lines of the method that they are in.
+    // Loops that are inlined have the lines of the method that they are in. Between two safepoints they are a guess.
     let [first, second] = ["first", "second"].map(|name| frame(name, &format!("{name} loops")));
     let spin = folded.count(|stack| stack.has("Inlined.spin(I)I"));
-    let [first, second] =
-        [first, second].map(|name| folded.count(|stack| stack.frames.iter().any(|frame| in_any_tier(frame) == name)));
+    let [first, second] = [first, second]
+        .map(|name| folded.count(|stack| stack.frames.iter().any(|frame| guessed_or_not(frame) == name)));
     println!("{first} and {second} of {spin} loops");
     let loops = Share { part: first + second, whole: spin };
     assert_at_least("calls and loops with their lines", [in_lines, loops].into_iter().sum(), 0.99);
@@ -158,6 +163,44 @@ fn a_bare_jvm_has_what_was_inlined_and_what_is_interpreted_as_frames_with_their_
     assert_at_least_of_few("callers", Share { part, whole: whole - copied }, PROMISED);
     assert_at_least("callers that were asked for", Share { part: whole - copied, whole }, 0.5);
     assert_eq!(recording.sum("/jit/not_looked_into"), 0, "{}", recording.account["jit"]);
+    Ok(())
+}
+
+#[test]
+fn a_bare_jvm_marks_the_inlined_methods_that_are_not_certain_and_says_how_many_are() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let every_instruction = ["-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"];
+    for (flags, knows_all) in [(&[][..], false), (&every_instruction[..], true)] {
+        let recording = java(&[&INLINED[..], flags].concat(), "java/Inlined.java", &scratch)?;
+        assert_bare(&recording);
+        let [certain, guessed] = ["certain", "guessed"].map(|what| recording.number(&format!("/jit/leaves_{what}")));
+        assert_enough("leaves in compiled code", certain + guessed, 100);
+        let said = format!("inlined methods certain in {certain} of {} leaves", certain + guessed);
+        assert!(recording.stderr.contains(&said), "{said}: {}", recording.stderr);
+        let folded = &recording.folded;
+        let is_guess = |stack: &Stack| stack.frames.iter().any(|frame| frame.starts_with('?'));
+        // Nothing was inlined into them, and what they were called by is known.
+        let is_plain = |stack: &Stack| stack.has("Inlined.hot(I)I") || stack.has("Inlined.cold(I)I");
+        let whole = folded.count(is_plain);
+        let part = folded.count(|stack| is_plain(stack) && !is_guess(stack));
+        assert_at_least("certain without inlined methods", Share { part, whole }, PROMISED);
+        // Loops lie between safepoints of their own, and of what is around them.
+        let whole = folded.count(|stack| stack.has("Inlined.spin(I)I"));
+        let part = folded.count(|stack| stack.has("Inlined.spin(I)I") && is_guess(stack));
+        println!("{part} of {whole} loops are guesses, of {guessed} in all");
+        let of_loop = |name: &str| {
+            folded
+                .count(|stack| stack.frames.iter().any(|frame| guessed_or_not(frame) == format!("Inlined.{name}(I)I")))
+        };
+        let (first, second) = (of_loop("first"), of_loop("second"));
+        assert_share("loops, guessed or not", Share { part: first, whole: first + second }, 0.75);
+        if knows_all {
+            assert_eq!((part, guessed), (0, 0));
+        } else {
+            assert_at_least("loops that are marked", Share { part, whole }, 0.5);
+            assert!(guessed >= part, "{guessed} {part}");
+        }
+    }
     Ok(())
 }
 

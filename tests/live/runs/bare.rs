@@ -183,7 +183,7 @@ fn a_bare_jvm_marks_the_inlined_methods_that_are_not_certain_and_says_how_many_a
         let is_plain = |stack: &Stack| stack.has("Inlined.hot(I)I") || stack.has("Inlined.cold(I)I");
         let whole = folded.count(is_plain);
         let part = folded.count(|stack| is_plain(stack) && !is_guess(stack));
-        assert_at_least("certain without inlined methods", Share { part, whole }, PROMISED);
+        assert_at_least_of_few("certain without inlined methods", Share { part, whole }, PROMISED);
         // Loops lie between safepoints of their own, and of what is around them.
         let whole = folded.count(|stack| stack.has("Inlined.spin(I)I"));
         let part = folded.count(|stack| stack.has("Inlined.spin(I)I") && is_guess(stack));

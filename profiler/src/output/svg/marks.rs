@@ -183,7 +183,7 @@ fn unescape(text: &str) -> String {
 
 /// The mark that ends a name and its place.
 fn is_mark_of_class(c: char) -> bool {
-    matches!(c, '\x01'..='\x08' | '\x0e'..='\x10' | '\x15')
+    matches!(c, '\x01'..='\x08' | '\x0e'..='\x10' | '\x15' | '\x17')
 }
 
 /// Control characters but tab, line feed and carriage return, which inferno's own text may have. No byte of a longer

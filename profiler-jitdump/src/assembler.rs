@@ -168,6 +168,13 @@ impl Assembler {
         }
     }
 
+    /// A record was not waited for. What waited may belong to it.
+    pub(super) fn note_given_up(&mut self) {
+        self.stats.skipped.given_up += 1;
+        self.drop_unwinding();
+        self.drop_debug();
+    }
+
     fn header(&mut self, header: &FileHeader) {
         self.stats.headers += 1;
         if !header.size_is_plausible() {

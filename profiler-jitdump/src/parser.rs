@@ -164,6 +164,17 @@ impl Parser {
         matches!(self.state, State::Lost(_))
     }
 
+    /// Skips, by its size, the record that begins at the offset, if not all of its bytes are in `window`. `None` if all are,
+    /// if no record begins there, or if it does not say a size that a record may have.
+    pub fn skip_torn(&mut self, window: &[u8]) -> Option<u32> {
+        let Prefix { total_size, total, .. } = self.prefix(window).filter(|_| matches!(self.state, State::Records))?;
+        if total_size > MAX_LOAD || total <= window.len() || total < PREFIX_SIZE {
+            return None;
+        }
+        self.advance(total_size.into());
+        Some(total_size)
+    }
+
     /// Sets what the following records carry.
     pub fn set_options(&mut self, options: ParserOptions) {
         self.options = options;

@@ -50,6 +50,16 @@ impl DumpReader {
         self.assembler.stats_up_to(file_len)
     }
 
+    /// Gives up the record that begins at [`DumpReader::offset`], if not all of it is in `window`, the bytes from there on:
+    /// it is counted, and what it announces is not known. Returns whether there was one.
+    pub fn give_up_torn(&mut self, window: &[u8]) -> bool {
+        let is_torn = self.parser.skip_torn(window).is_some();
+        if is_torn {
+            self.assembler.note_given_up();
+        }
+        is_torn
+    }
+
     /// The parser, for its header and state.
     pub fn parser(&self) -> &Parser {
         &self.parser

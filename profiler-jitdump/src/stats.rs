@@ -97,6 +97,8 @@ pub struct SkipCounts {
     pub other_pid: u64,
     /// Damaged, with the next record where the size said.
     pub bad_record: u64,
+    /// Incomplete, and so large that there was no room to wait for the rest.
+    pub given_up: u64,
 }
 
 /// Unwinding data by kind: UNWINDING_INFO records, and below them functions.

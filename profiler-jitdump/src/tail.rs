@@ -134,6 +134,20 @@ impl DumpStream {
         of_agent && !self.reader.parser().is_lost() && self.torn_tail().bytes.is_empty()
     }
 
+    /// Bytes of memory that hold what is not yet part of a record.
+    pub fn held_bytes(&self) -> usize {
+        self.window.held_bytes()
+    }
+
+    /// Gives up the incomplete record at the end, and the memory that it takes. It is counted as `given_up`; what comes
+    /// behind it is read on.
+    pub fn give_up_torn(&mut self) {
+        if self.reader.give_up_torn(self.window.bytes()) {
+            self.window.go_on(self.reader.offset().0, 1);
+            self.window.give_back();
+        }
+    }
+
     /// The incomplete record at the end.
     pub fn torn_tail(&self) -> TornTail<'_> {
         TornTail {
@@ -182,6 +196,11 @@ impl DumpTail {
     /// What has been read of it.
     pub fn stream(&self) -> &DumpStream {
         &self.stream
+    }
+
+    /// See [`DumpStream::give_up_torn`].
+    pub fn give_up_torn(&mut self) {
+        self.stream.give_up_torn();
     }
 
     /// Reads what is new, up to [`ReaderOptions::poll_budget`] bytes, and gives the events of every record that is

@@ -152,6 +152,16 @@ impl FileWindow {
         &self.buffer
     }
 
+    /// Bytes of memory that the window takes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Gives back the memory that it does not need.
+    pub(super) fn give_back(&mut self) {
+        self.buffer.shrink_to(CHUNK);
+    }
+
     /// Whether there are as many bytes as the reader last asked for.
     pub(super) fn is_ready(&self) -> bool {
         self.buffer.len() >= self.needed

@@ -64,6 +64,33 @@ fn an_empty_file_and_a_torn_header_are_waited_for() {
 }
 
 #[test]
+fn a_record_that_is_not_waited_for_costs_no_memory_and_not_the_next_one() {
+    let large = vec![0x90; 3 << 20];
+    let mut dump = DumpWriter::new(1);
+    dump.load(5, &function(0x1000, b"first"));
+    dump.load(6, &LoadFields { code: &large, ..function(0x10_0000, b"large") });
+    let behind_large = dump.len();
+    dump.load(7, &function(0x2000, b"last"));
+    let bytes = dump.into_bytes();
+    let mut growing = Growing::new(ReaderOptions { keep_code: true, ..ReaderOptions::default() });
+    growing.tail.give_up_torn();
+    growing.append(&bytes[..behind_large / 2]);
+    growing.tail.give_up_torn();
+    let held = growing.tail.stream().held_bytes();
+    assert!(held <= 1 << 20, "{held} bytes");
+    // The rest comes, in parts, and is not read.
+    for part in bytes[behind_large / 2..behind_large].chunks(100_000) {
+        growing.append(part);
+        growing.tail.give_up_torn();
+    }
+    growing.append(&bytes[behind_large..]);
+    let names: Vec<&str> = loads(&growing.events).iter().map(|load| &*load.name).collect();
+    assert_eq!(names, ["first", "last"]);
+    let stats = growing.tail.stream().stats();
+    assert_eq!((stats.skipped.given_up, stats.corrupt_bytes), (1, 0));
+}
+
+#[test]
 fn a_poll_reads_no_more_than_its_budget() {
     let bytes = fixture("otp25-lines");
     let options = ReaderOptions { poll_budget: 10_000, ..ReaderOptions::default() };

@@ -281,6 +281,7 @@ fn fmt_source(source: &SourceAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result
             (skipped.stale_time, "records of an earlier process skipped"),
             (skipped.other_pid, "records of another process skipped"),
             (skipped.bad_record, "bad records skipped"),
+            (skipped.given_up, "incomplete records given up for want of room"),
             (records.corrupt_bytes, "of these bytes damaged and skipped"),
             (records.restarts, "restarts"),
             (records.records.lost, "announcements that the agent could not take up"),

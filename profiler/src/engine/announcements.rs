@@ -111,6 +111,21 @@ pub(super) struct Announcements {
     lines_at: Option<MonoNs>,
 }
 
+impl Announcements {
+    /// Memory that waits for the rest of records that are not whole.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.dumps.iter().chain(&self.left).map(Dump::held_bytes).sum()
+    }
+
+    /// Waits no longer for the rest of the largest of them.
+    pub(super) fn give_up_largest(&mut self) {
+        let largest = self.dumps.iter_mut().chain(&mut self.left).max_by_key(|dump| dump.held_bytes());
+        if let Some(dump) = largest {
+            dump.give_up_torn();
+        }
+    }
+}
+
 impl PerfMap {
     fn read_on(&mut self, id: ProcessId, requests: &mut Requests) {
         self.reading = true;

@@ -112,6 +112,16 @@ impl Dump {
         self.stream.set_ticks(tsc);
     }
 
+    /// Memory that waits for the rest of a record.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.stream.held_bytes()
+    }
+
+    /// Waits for it no longer.
+    pub(super) fn give_up_torn(&mut self) {
+        self.stream.give_up_torn();
+    }
+
     /// Its name among the dumps of its process.
     pub(super) fn id(&self) -> DumpId {
         DumpId(self.file)

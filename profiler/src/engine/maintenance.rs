@@ -44,6 +44,10 @@ const MAX_REMEMBERED: usize = 64 << 10;
 /// Memory that the announced code of all processes may take in a continuous recording; beyond it, the process that
 /// takes the most takes up no more.
 pub(super) const ALL_CODE_BYTES: usize = 40 << 20;
+/// Bytes of records that are not whole, of the dumps of all processes, and how many are given up in a tick. One record has
+/// 16 MiB at most.
+pub(super) const MAX_TORN_BYTES: usize = if cfg!(test) { 2 << 20 } else { 64 << 20 };
+const MAX_GIVEN_UP: usize = 256;
 /// Under pressure, a part of everything that can be had again.
 const TIGHT: u64 = 4;
 
@@ -120,6 +124,26 @@ impl Maintenance {
             if let Some(process) = tracking.processes.get_mut(id) {
                 process.code.keep_from(recent);
             }
+        }
+    }
+
+    /// What waits for the rest of records that are not whole has one bound. Who has the most of it gives up first.
+    pub(super) fn bound_torn(tracking: &mut Tracking) {
+        let mut held: usize = tracking.processes.iter().map(|process| process.announcements.held_bytes()).sum();
+        for _ in 0..MAX_GIVEN_UP {
+            if held <= MAX_TORN_BYTES {
+                return;
+            }
+            let most = tracking.processes.iter_mut().max_by_key(|process| process.announcements.held_bytes());
+            let Some(greediest) = most else { return };
+            let before = greediest.announcements.held_bytes();
+            greediest.announcements.give_up_largest();
+            let after = greediest.announcements.held_bytes();
+            // What is being read is a record soon, or torn.
+            if after >= before {
+                return;
+            }
+            held -= before - after;
         }
     }
 

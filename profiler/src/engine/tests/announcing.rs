@@ -6,6 +6,7 @@ use super::stories::*;
 use crate::engine::Input;
 use crate::engine::border::{Order, Request, Ticks, WhyUnread};
 use crate::engine::generated::CodeBounds;
+use crate::engine::maintenance::MAX_TORN_BYTES;
 use crate::engine::world::machine::{Age, file_mapping, memory_mapping};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
 use jitprof_common::row::CfaKind;
@@ -70,6 +71,50 @@ fn a_flood_of_functions_does_not_take_the_names_from_samples_that_wait() {
     assert_eq!(stack(&world, PID, at), "_start;main;old");
     assert_eq!(stack(&world, PID, later), "_start;main;new");
     assert_eq!(account.jit.named.jitdump, 2);
+}
+
+#[test]
+fn records_that_are_not_whole_have_one_bound_and_what_comes_behind_them_is_read() {
+    let mut world = World::new(options());
+    let held = |world: &World| -> usize {
+        world.engine.tracking.processes.iter().map(|process| process.announcements.held_bytes()).sum()
+    };
+    runtime(&mut world, PID);
+    app(&mut world, CHILD);
+    world.follow(&[PID, CHILD]);
+    begin_dump(&mut world, CHILD);
+    world.settle();
+    // Three MiB of code, of which not all is written.
+    let large = |world: &World, pid| record(pid, world.now, (JIT + 0x1_0000, 3 << 20, "large"));
+    let records = [PID, CHILD].map(|pid| large(&world, pid));
+    for (pid, (record, written)) in [PID, CHILD].into_iter().zip(records.iter().zip([600 << 10, 1400 << 10])) {
+        world.machine.append(&dump_path(pid), &record[..written]);
+    }
+    world.run_for(3000);
+    assert!(held(&world) <= MAX_TORN_BYTES, "{} bytes", held(&world));
+    for (pid, (record, written)) in [PID, CHILD].into_iter().zip(records.iter().zip([600 << 10, 1400 << 10])) {
+        world.machine.append(&dump_path(pid), &record[written..]);
+        announce(&mut world, pid, (JIT, 64, "behind"));
+    }
+    world.run_for(3000);
+    let at = (world.now.0 - ms(0).0) / MS;
+    world.sample(PID, &[JIT + 8, MAIN, START]);
+    world.sample(CHILD, &[JIT + 8, MAIN, START]);
+    world.run_for(100);
+    for pid in [PID, CHILD] {
+        announce(&mut world, pid, (JIT + 0x40, 64, "last"));
+    }
+    world.run_for(500);
+    let account = world.finish().account.clone();
+    for pid in [PID, CHILD] {
+        assert_eq!(stack(&world, pid, at), "_start;main;behind");
+    }
+    let given_up = |pid: u32| {
+        let source = account.sources.iter().find(|source| source.pid == pid);
+        source.map(|source| (source.dumps[0].records.skipped.given_up, source.functions))
+    };
+    assert_eq!((given_up(PID), given_up(CHILD)), (Some((0, 3)), Some((1, 2))), "who has the most gives up");
+    assert!(account.to_string().contains("1 incomplete records given up for want of room"), "{account}");
 }
 
 /// Announces a function in a dump that is written in blocks: the file ends with one.

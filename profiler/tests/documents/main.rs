@@ -23,6 +23,24 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the repository").to_owned()
 }
 
+#[test]
+fn every_crate_has_the_licences_themselves() {
+    // What is published; the BPF program goes along in the profiler's.
+    let is_crate = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("profiler") && name != "profiler-ebpf" && path.join("Cargo.toml").is_file()
+    };
+    let entries = std::fs::read_dir(root()).expect("the repository can be read").flatten();
+    let crates: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_crate).collect();
+    assert!(crates.len() >= 6, "{crates:?}");
+    let text = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let lacking = crates.iter().flat_map(|path| {
+        let names = ["LICENSE-APACHE", "LICENSE-MIT"];
+        names.into_iter().filter(|name| text(&path.join(name)) != text(&root().join(name))).map(|name| path.join(name))
+    });
+    assert_none("no licence", lacking.map(|path| path.display().to_string()).collect());
+}
+
 /// Fails with everything that is wrong, not only with the first.
 fn assert_none(what: &str, wrong: Vec<String>) {
     assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));

@@ -108,6 +108,15 @@ async function main() {
   browser = await chromium.launch({ executablePath: process.env.JITPROF_CHROMIUM, args: ARGUMENTS });
   let page = await open("#span=900");
 
+  await check("an SVG's labels are cut in a browser as they are by the program", async () => {
+    const svg = path.join(__dirname, "../../profiler/src/output/svg");
+    const read = (name) => require("node:fs").readFileSync(path.join(svg, name), "utf8");
+    const label = new Function(`${read("labels.js")}; return label;`)();
+    const cases = JSON.parse(read("label_cases.json"));
+    assert.ok(cases.length > 20);
+    for (const [name, room, shown] of cases) assert.equal(label(name, room), shown, `${name} in ${room}`);
+  });
+
   await check("it opens with a timeline, a flamegraph and a table", async () => {
     assert.match(await text(page, "#summary"), /of CPU · [\d,]+ samples/);
     await page.waitForSelector("#series button");

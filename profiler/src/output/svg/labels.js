@@ -22,31 +22,38 @@ function without_directories(name) {
     return short;
 }
 
-function behind_namespace(name) {
-    let depth = 0;
-    for (let i = 0; i < name.length; i++) {
-        if (name[i] === "(" || name[i] === "<") depth++;
-        else if (name[i] === ")" || name[i] === ">") depth = Math.max(0, depth - 1);
-        else if (depth === 0 && name.startsWith("::", i)) return name.substring(i + 2);
+function without_namespaces(name, room) {
+    const characters = Array.from(name);
+    let depth = 0, begin = 0;
+    for (let i = 0; i < characters.length && characters.length - begin > room; i++) {
+        const c = characters[i];
+        if (c === "(" || c === "<") depth++;
+        else if (c === ")" || c === ">") depth = Math.max(0, depth - 1);
+        else if (depth === 0 && i >= begin && c === ":" && characters[i + 1] === ":" && i + 2 < characters.length) begin = i + 2;
     }
-    return null;
+    return characters.slice(begin);
 }
 
-function without_namespaces(name, room) {
-    for (let rest = name; rest !== null; rest = behind_namespace(name)) {
-        name = rest;
-        if (Array.from(name).length <= room) break;
-    }
-    return name;
+function cut(characters, room, tail) {
+    if (characters.length <= room) return characters.join("");
+    const kept = Math.max(0, room - 2);
+    return characters.slice(0, kept - tail).join("") + ".." + characters.slice(characters.length - tail).join("");
+}
+
+function own_name(characters) {
+    if (/^[(<[]/.test(characters[0])) return characters;
+    const behind = characters.findIndex((c, i) => i > 0 && /[ (<[]/.test(c));
+    return behind < 0 ? characters : characters.slice(0, behind);
 }
 
 function label(name, room) {
     if (Array.from(name).length <= room) return name;
-    const characters = Array.from(without_namespaces(without_directories(name), room));
-    if (characters.length <= room) return characters.join("");
-    const kept = Math.max(0, room - 2);
-    const tail = /\.[\p{L}\p{N}_$]+(:[0-9]+)?\)?$/u.test(characters.join("")) ? Math.floor(kept / 2) : 0;
-    return characters.slice(0, kept - tail).join("") + ".." + characters.slice(characters.length - tail).join("");
+    const characters = without_namespaces(without_directories(name), room);
+    const own = own_name(characters), half = Math.floor(Math.max(0, room - 2) / 2);
+    const in_place = /\.[\p{L}\p{N}_$]+(:[0-9]+)?\)?$/u.test(characters.join(""));
+    if (in_place || own.length === characters.length) return cut(characters, room, half);
+    if (characters.length > room && own.length + 2 > room) return cut(own, room, half);
+    return cut(characters, room, 0);
 }
 
 function update_text_for_elements(elements) {

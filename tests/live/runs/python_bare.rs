@@ -153,6 +153,49 @@ fn long_lists_do_not_cost_other_samples_their_place() -> Result<()> {
     Ok(())
 }
 
+/// A process that spoils its own list of frames, and a quiet one beside it.
+fn record_beside_spoiled(mode: &str) -> Result<()> {
+    let (scratch, other) = (Scratch::new()?, Scratch::new()?);
+    let quiet = start("python/burn.py", &scratch)?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("python/spoiled.py")?).args([mode, "600"]);
+    let spoiled = Target::start(command, &other)?;
+    let pids = format!("{},{}", quiet.said("pid")?, spoiled.said("pid")?);
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", &pids])?.record_cpu(quiet.pid()?, 5)?;
+    assert_eq!(recording.number("/samples/lost_ring_full"), 0, "{mode}");
+    let of = |pid: &str| format!("pid-{pid}");
+    let (quiet, spoiled) = (of(quiet.said("pid")?), of(spoiled.said("pid")?));
+    let folded = &recording.folded;
+    let has = |stack: &Stack, process: &str| stack.frames.first().is_some_and(|frame| frame == process);
+    let is_burnt = |stack: &Stack| has(stack, &quiet);
+    let names = ["_start", "_PyEval_EvalFrameDefault", "<module>", "main", "outer"];
+    let is_whole = |stack: &Stack| {
+        let mut frames = stack.frames.iter().map(|frame| function(frame));
+        names.iter().all(|name| frames.any(|frame| frame == *name))
+    };
+    let whole = folded.count(is_burnt);
+    assert_enough("samples of the quiet one", whole, 1800);
+    let part = folded.count(|stack| is_burnt(stack) && is_whole(stack));
+    assert_at_least(&format!("its stacks beside {mode}"), Share { part, whole }, PROMISED);
+    assert_share("leaf_hot", folded.share("leaf_hot", "leaf_cold"), 0.75);
+    // What cannot be walked to its end is told, and put nowhere.
+    let apart = recording.number("/stacks/list_apart");
+    assert_enough("lists that are apart", apart, 500);
+    let of_spoiled = folded.count(|stack| has(stack, &spoiled));
+    assert!(apart <= of_spoiled, "{apart} of {of_spoiled}");
+    Ok(())
+}
+
+#[test]
+fn a_list_that_is_a_circle_spoils_its_own_stacks_only() -> Result<()> {
+    record_beside_spoiled("circle")
+}
+
+#[test]
+fn a_list_that_leads_anywhere_spoils_its_own_stacks_only() -> Result<()> {
+    record_beside_spoiled("anywhere")
+}
+
 #[test]
 fn forked_workers_are_read_as_their_parents() -> Result<()> {
     let scratch = Scratch::new()?;

@@ -12,8 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use jitprof_tests::{
-    Jitprof, Kept, Manner, Pprof, Receiver, Running, Scratch, Target, compile, free_address, get, path_from, wait_until,
+    Jitprof, Kept, Manner, Pprof, Receiver, Running, Scratch, Share, Target, assert_at_least_of_few, compile,
+    free_address, get, path_from, target_file, wait_until,
 };
+use serde_json::Value;
 
 /// Windows as short as they may be.
 const QUICK: &str = "[window]\nlength = \"1s\"\ngrace = \"1s\"\n[sampling]\nfrequency = 97\n";
@@ -178,6 +180,65 @@ fn a_target_that_never_answers_holds_up_neither_samples_nor_windows_nor_the_end(
     assert!(said.contains("windows that still waited"), "{said}");
     // Tried many times, said once.
     assert_eq!(said.matches("cannot push, will try again").count(), 1, "{said}");
+    Ok(())
+}
+
+/// What the service says of the names of one process.
+fn naming_of(service: &Service<'_>, pid: u32) -> Result<Option<Value>> {
+    let (status, answer) = get(service.address, "/api/status")?;
+    if status != 200 {
+        bail!("/api/status answers {status}: {answer}");
+    }
+    let answer: Value = serde_json::from_str(&answer)?;
+    let all = answer["naming"].as_array().context("no naming")?;
+    Ok(all.iter().find(|process| process["pid"] == pid).cloned())
+}
+
+#[test]
+fn programs_that_nobody_prepared_have_names_and_it_is_said_by_what_and_why_not() -> Result<()> {
+    let (scratch, other) = (Scratch::new()?, Scratch::new()?);
+    let start = |program: &str, script: &str, scratch: &Scratch| {
+        let mut command = Command::new(path_from(program)?);
+        command.arg(target_file(script)?).arg("600");
+        Target::start(command, scratch)
+    };
+    let node = start("JITPROF_NODE", "node/burn.js", &scratch)?;
+    let python = start("JITPROF_PYTHON", "python/burn.py", &other)?;
+    let selected = format!("{QUICK}[selection]\npids = [{}, {}]\n", node.said("pid")?, python.said("pid")?);
+    let by_tables = "jitprof_jit_frames_named_total{by=\"runtime\"}";
+    let mut service = Service::start(&scratch, &selected)?;
+    service.wait_for_metric(by_tables, |frames| frames >= 2000.0)?;
+    for (target, runtime) in [(&node, "V8 "), (&python, "CPython ")] {
+        let naming = naming_of(&service, target.pid()?)?.with_context(|| format!("nothing of {runtime}"))?;
+        assert!(naming["runtime"].as_str().is_some_and(|name| name.starts_with(runtime)), "{naming}");
+        let named = naming["named"]["runtime"].as_u64().unwrap_or(0);
+        let unnamed: u64 = naming["unnamed"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
+        assert!(named >= 500, "{naming}");
+        assert_at_least_of_few(runtime, Share { part: named, whole: named + unnamed }, 0.995);
+    }
+    let address = service.address.to_string();
+    let asked = Scratch::new()?;
+    let snapshot = ["snapshot", "--listen", &address, "-o", "-", "--format", "folded"];
+    let taken = Jitprof::new(&asked, snapshot)?.run()?;
+    for name in ["leafHot", "leaf_hot"] {
+        assert!(taken.stdout.contains(name), "{name}: {} {}", taken.stdout, taken.stderr);
+    }
+    service.end()?;
+
+    // Without its tables a Node has code without names, and it is said whose that is and what it needs.
+    let without = selected.replace("[sampling]\n", "[sampling]\nread_runtime = false\n");
+    let mut service = Service::start(&scratch, &without)?;
+    service.wait_for_metric("jitprof_jit_frames_total{name=\"unknown\"}", |frames| frames >= 500.0)?;
+    assert_eq!(service.metric(by_tables)?.unwrap_or(0.0), 0.0);
+    let address = service.address;
+    let said = service.running.wait_for("whose code has no names", || {
+        let (_, said) = get(address, "/api/unnamed")?;
+        let said: Value = serde_json::from_str(&said)?;
+        Ok(said["processes"][0]["advice"].is_string().then_some(said))
+    })?;
+    assert_eq!(said["processes"][0]["pid"], node.pid()?, "{said}");
+    assert!(said["processes"][0]["advice"].as_str().is_some_and(|text| text.contains("--perf-prof")), "{said}");
+    service.end()?;
     Ok(())
 }
 

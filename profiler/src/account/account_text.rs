@@ -209,7 +209,7 @@ impl Account {
         let looked_into = self.jit.leaves_certain + self.jit.leaves_guessed;
         if looked_into > 0 {
             let (certain, share) = (self.jit.leaves_certain, percent(self.jit.leaves_certain, looked_into));
-            write!(f, "; inlined methods certain in {certain} of {looked_into} leaves ({share})")?;
+            write!(f, "; both safepoints agree on inlined methods in {certain} of {looked_into} leaves ({share})")?;
         }
         if self.jit.leaves_guessed > 0 {
             write!(f, ", else marked ?")?;
@@ -219,6 +219,13 @@ impl Account {
         }
         for (reason, count) in &self.jit.unnamed {
             write!(f, "; {count} unnamed: {reason}")?;
+        }
+        if self.jit.leaves_guessed > 0 {
+            write!(
+                f,
+                "\n           a JVM started with `-XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints` knows what is \
+                 inlined between safepoints, too"
+            )?;
         }
         writeln!(f)
     }

@@ -505,7 +505,7 @@ fn what_was_inlined_for_sure_and_what_only_maybe_are_told_apart_and_counted() {
     assert_eq!(lines(&world, called), "_start:0;A.outer()V:5;A.inner()I:0;?A.deep()I:9;main:0");
     assert_eq!((account.jit.leaves_certain, account.jit.leaves_guessed), (1, 1));
     let text = account.to_string();
-    assert!(text.contains("; inlined methods certain in 1 of 2 leaves (50.00 %), else marked ?"), "{text}");
+    assert!(text.contains("; both safepoints agree on inlined methods in 1 of 2 leaves (50.00 %), else marked ?"), "{text}");
 }
 
 #[test]

@@ -137,8 +137,12 @@ fn has_map_alone(process: &Process) -> bool {
     process.announcements.has_perf_map() && !process.announcements.has_dump() && !process.tables.are_found()
 }
 
-/// Samples in an interpreter's loop, if they are most of those of a process without generated code.
+/// Samples in an interpreter's loop, if they are most of those of a process without generated code, and what it runs is
+/// not left out on purpose.
 fn interpreted(process: &Process) -> u64 {
+    if process.tables.leaves_list() {
+        return 0;
+    }
     let is_most = process.interpreted >= FEWEST_INTERPRETED && process.interpreted > process.resolved / 2;
     if process.unnamed == 0 && is_most { process.interpreted } else { 0 }
 }

@@ -139,13 +139,21 @@ impl RuntimeTables {
 
     /// The list of frames that samples take along, or have.
     pub(super) fn list(&self) -> Option<&ListCapture> {
+        self.any_list().filter(|_| !self.leaves_lists)
+    }
+
+    fn any_list(&self) -> Option<&ListCapture> {
         self.capture.as_ref()?.list.as_ref()
+    }
+
+    /// Whether there is a list that is not wanted.
+    pub(super) fn leaves_list(&self) -> bool {
+        self.leaves_lists && self.any_list().is_some()
     }
 
     /// What samples are to take along, if frames are asked about one by one; `has_dump`: a dump names them.
     pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
-        let is_left = |capture: &Capture| capture.list.is_some() && self.leaves_lists;
-        let capture = self.capture.as_ref().filter(|capture| !is_left(capture));
+        let capture = self.capture.as_ref().filter(|_| !self.leaves_list());
         capture.filter(|_| self.state == State::Found && self.are_read(has_dump))
     }
 
@@ -175,7 +183,7 @@ impl RuntimeTables {
             State::Unknown if self.missed == 0 => self.wanted,
             State::Unknown | State::None => self.wanted && requests.now >= self.next_at,
             // What is loaded later may have lists.
-            State::Found if !self.lists && self.list().is_some() => self.wanted && requests.now >= self.next_at,
+            State::Found if !self.lists && self.any_list().is_some() => self.wanted && requests.now >= self.next_at,
             State::Found if !self.lists => false,
             State::Found => requests.now >= self.next_at && self.is_unconfirmed(ran_at),
             State::Over => false,

@@ -92,6 +92,8 @@ fn what_is_not_wanted_is_not_there() -> Result<()> {
     assert_eq!((taken, native.number("/jit/named/runtime")), (0, 0));
     assert_eq!(native.folded.count(|stack| has(stack, "leaf_hot")), 0);
     assert_enough("the loop", native.folded.count(|stack| has(stack, "_PyEval_EvalFrameDefault")), 100);
+    let advises = |line: &str| line.starts_with("unnamed ") || line.starts_with("tables ");
+    assert!(!native.stderr.lines().any(advises), "it is left out on purpose: {}", native.stderr);
     let pid = target.pid()?.to_string();
     let dumped = |more: &[&str]| -> Result<bool> {
         let finished = Jitprof::new(&scratch, [&["dump", &pid], more].concat())?.run()?;

@@ -97,6 +97,7 @@ fn frames_that_are_not_wanted_are_neither_taken_nor_shown() {
     let account = world.finish().account.clone();
     assert_eq!(stack(&world, PID, at), "_start;main;helper");
     assert_eq!((account.stacks.with_list, account.stacks.list_apart, account.jit.named.runtime), (0, 0, 0));
+    assert!(account.sources.iter().all(|source| source.tables.is_none()), "{account}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ const KEPT_NAME_BYTES: usize = 1 << 20;
 /// Answers about addresses in listed code, and for questions that differ in what does not matter, of one process that are
 /// remembered besides those that samples wait for: the last ones.
 const KEPT_REUSABLE: usize = 4 << 10;
-/// Different parts of the words that answers about frames at one address depend on.
+/// Different parts of the words that answers about frames at one address depend on: those that were of use last.
 const MAX_PARTS: usize = 8;
 /// Bytes of names of frames of one process at most, those of all, and those that each may have when all have more.
 pub(super) const MAX_NAME_BYTES: usize = 8 << 20;
@@ -171,7 +171,7 @@ impl Slot {
 pub(super) struct Frames {
     // The target chooses its words: hashed with std's keyed hasher.
     known: IndexMap<FrameAsk, Slot>,
-    /// What answers about frames at an address depend on.
+    /// What answers about frames at an address depend on; first what was of use last.
     parts: HashMap<FramePc, Vec<DependsOn>>,
     wanted: VecDeque<u32>,
     generation: u32,
@@ -256,12 +256,18 @@ impl Frames {
 
     /// The number of an answer to a question that differs in nothing that the answer depends on.
     fn answered(&mut self, ask: &FrameAsk, time: MonoNs) -> Option<u32> {
-        for depends_on in self.parts.get(&ask.pc)? {
-            if let Some((number, ask, slot)) = self.known.get_full_mut(&depends_on.of(ask))
-                && slot.depends_on == Some(*depends_on)
+        let parts = self.parts.get_mut(&ask.pc)?;
+        let mut narrowed = ask.clone();
+        for at in 0..parts.len() {
+            let depends_on = parts[at];
+            depends_on.narrow(ask, &mut narrowed);
+            if let Some((number, ask, slot)) = self.known.get_full_mut(&narrowed)
+                && slot.depends_on == Some(depends_on)
                 && slot.at(ask, time).is_some()
             {
                 slot.used = slot.used.max(time);
+                // What was of use last is tried first.
+                parts[..=at].rotate_right(1);
                 return u32::try_from(number).ok();
             }
         }
@@ -277,10 +283,8 @@ impl Frames {
         }
         let parts = self.parts.entry(ask.pc).or_default();
         if !parts.contains(&depends_on) {
-            if parts.len() >= MAX_PARTS {
-                parts.remove(0);
-            }
-            parts.push(depends_on);
+            parts.truncate(MAX_PARTS - 1);
+            parts.insert(0, depends_on);
         }
         let slot = self.known.entry(ask).or_default();
         (slot.answer, slot.used, slot.depends_on) = (answer, slot.used.max(used), Some(depends_on));

@@ -167,18 +167,26 @@ pub struct DependsOn {
 impl DependsOn {
     /// The question as far as an answer depends on it.
     pub fn of(self, ask: &FrameAsk) -> FrameAsk {
+        let mut narrowed = ask.clone();
+        self.narrow(ask, &mut narrowed);
+        narrowed
+    }
+
+    /// Makes of a copy of a question the question as far as an answer depends on it, whatever it was made of it before.
+    pub fn narrow(self, ask: &FrameAsk, copy: &mut FrameAsk) {
         let has = |bits: u16, at: usize| u32::try_from(at).is_ok_and(|at| bits.checked_shr(at).unwrap_or(0) & 1 == 1);
-        let word = |(at, word): (usize, &u64)| match *word {
-            word if has(self.words, at) => word,
-            word if has(self.tags, at) => word & 3,
-            _ => 0,
-        };
-        let registers = ask.registers.filter(|_| self.registers != 0).map(|mut registers| {
+        for (at, (to, word)) in copy.words.iter_mut().zip(&ask.words).enumerate() {
+            *to = match *word {
+                word if has(self.words, at) => word,
+                word if has(self.tags, at) => word & 3,
+                _ => 0,
+            };
+        }
+        copy.registers = ask.registers.filter(|_| self.registers != 0).map(|mut registers| {
             let unseen = registers.iter_mut().enumerate().filter(|(at, _)| !has(self.registers.into(), *at));
             unseen.for_each(|(_, register)| *register = 0);
             registers
         });
-        FrameAsk { words: ask.words.iter().enumerate().map(word).collect(), registers, ..ask.clone() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! HTTP outwards: one TLS, one set of roots, for pushes and for datasets in buckets.
 
+use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 
 /// Bytes of a file with certificates, a token or a password at most.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -79,6 +80,29 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, ClientError> {
         return Err(file_error(io::Error::other("it holds no certificate; it must be PEM")));
     }
     Ok(store)
+}
+
+/// What a user does about a server that could not be spoken to, if its TLS is why.
+pub(crate) fn tls_advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        match error.downcast_ref() {
+            // The second: by an authority that has the name of a known one.
+            Some(rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            )) => {
+                return Some("set `ca_file` to the PEM certificate of the authority that has signed the server's");
+            }
+            Some(rustls::Error::InvalidMessage(_)) => {
+                return Some("what answers there may not speak TLS: is it meant to be http://?");
+            }
+            _ => {}
+        }
+        // An I/O error passes over what it was made of: its source is the source of that.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
 }
 
 /// The text of a file with a secret, without white space around it.

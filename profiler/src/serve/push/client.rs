@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 
 use crate::causes::chain;
-use crate::client::{ClientError, HttpClient, http_client};
+use crate::client::{ClientError, HttpClient, http_client, tls_advice};
 
 /// Bytes of an answer that are read: enough for a reason in a log line.
 const MAX_ANSWER_BYTES: usize = 16 << 10;
@@ -55,7 +55,10 @@ impl Client {
     async fn answer(&self, request: Request<Full<Bytes>>) -> Outcome {
         let response = match self.client.request(request).await {
             Ok(response) => response,
-            Err(error) => return Outcome::Later { why: chain(&error), after: None },
+            Err(error) => {
+                let advice = tls_advice(&error).map(|advice| format!("; {advice}")).unwrap_or_default();
+                return Outcome::Later { why: chain(&error) + &advice, after: None };
+            }
         };
         let (status, after) = (response.status(), retry_after(response.headers()));
         let body = match Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await {

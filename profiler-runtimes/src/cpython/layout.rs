@@ -100,6 +100,8 @@ pub struct Layout {
     version: Version,
     walk: ListSpec,
     entry: EntryMark,
+    runtime: Avma,
+    threads: Threads,
     pub(super) types: Types,
     pub(super) code: Code,
     pub(super) strings: Strings,
@@ -182,8 +184,8 @@ impl Layout {
             11 => EntryMark { least: 1, is_frame: true, has_base: false },
             minor => EntryMark { least: OWNED_BY_LOOP, is_frame: false, has_base: minor >= 15 },
         };
-        let Offsets { code, strings, .. } = offsets;
-        Ok(Self { version, walk, entry, types, code, strings })
+        let Offsets { threads, code, strings, .. } = offsets;
+        Ok(Self { version, walk, entry, runtime, threads, types, code, strings })
     }
 
     /// The version of CPython.
@@ -195,6 +197,15 @@ impl Layout {
     /// [instruction](super::INSTRUCTION) and, in the uppermost byte, what says of an [entry](Self::entry).
     pub fn walk(&self) -> &ListSpec {
         &self.walk
+    }
+
+    /// The threads that run Python, as the runtime lists them: the number of each, in the process' own namespace, and its
+    /// thread pointer.
+    ///
+    /// # Errors
+    /// The lists cannot be read.
+    pub fn thread_pointers<M: Memory>(&self, reader: &Reader<M>) -> Result<Vec<(u32, u64)>, ReadError> {
+        threads::pointers(self.runtime, &self.threads, reader)
     }
 
     /// How entries are known.
@@ -238,6 +249,7 @@ fn before_offsets(minor: u8) -> Offsets {
             first: if is_first { 16 } else { 72 },
             next: 8,
             id: if is_first { 152 } else { 136 },
+            number: if is_first { 160 } else { 144 },
         },
         // A thread's state leads to a part of the C stack that leads to the frame.
         to_frame: vec![56, if is_first { 8 } else { 0 }],
@@ -301,6 +313,7 @@ fn said_offsets<M: Memory>(version: Version, runtime: Avma, reader: &Reader<M>) 
             first: word(interpreter + 3, "threads_head")?,
             next: word(thread + 2, "thread_state.next")?,
             id: word(thread + 5 + more, "thread_id")?,
+            number: word(thread + 6 + more, "native_thread_id")?,
         },
         to_frame: vec![word(thread + 4, "current_frame")?],
         frame: Frame {

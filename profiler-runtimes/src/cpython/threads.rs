@@ -10,14 +10,15 @@ use jitprof_common::listed::Step;
 use jitprof_common::units::Avma;
 
 use super::layout::{LayoutError, Version};
-use crate::{Memory, Reader, Symbols};
+use crate::{Memory, ReadError, Reader, Symbols};
 
 /// What glibc says for debuggers of where a thread has the values of its keys.
 const KEYS_OF_THREADS: &str = "_thread_db_pthread_specific";
 /// Interpreters that are looked at.
 const MAX_INTERPRETERS: usize = 16;
-/// Threads that are looked at.
+/// Threads that are looked at for the key by which all of them have their states, and those that are looked for.
 const MAX_THREADS: usize = 64;
+const MAX_ALL_THREADS: usize = 4096;
 /// Keys of the C library's whose values are in the thread's own block.
 const KEYS: usize = 32;
 /// Bytes of each: a number, and the value.
@@ -32,15 +33,17 @@ const BLOCK_BYTES: u64 = 16;
 const REGISTERS: usize = 16;
 
 /// Offsets of the lists of threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Threads {
     /// In the runtime: the first interpreter.
     pub(super) interpreters: u64,
     /// In an interpreter: the next one, and its first thread.
     pub(super) next_interpreter: u64,
     pub(super) first: u64,
-    /// In a thread's state: the next one, and what the C library calls the thread.
+    /// In a thread's state: the next one, what the C library calls the thread, and what the kernel does.
     pub(super) next: u64,
     pub(super) id: u64,
+    pub(super) number: u64,
 }
 
 /// The ways from the thread pointer to the thread's state.
@@ -65,7 +68,7 @@ pub(super) fn bases<S: Symbols, M: Memory>(
     } else if let Some(at) = keys {
         // How many bits, how many of them, and where.
         let block = u64::from(reader.u32(Avma(at.0.saturating_add(8)))?);
-        let states = states(runtime, threads, reader)?;
+        let states = states(runtime, threads, MAX_THREADS, reader)?;
         if states.is_empty() {
             return Err(LayoutError::NotStarted(version));
         }
@@ -78,8 +81,27 @@ pub(super) fn bases<S: Symbols, M: Memory>(
     if bases.is_empty() { Err(LayoutError::Missing { version, what }) } else { Ok(bases) }
 }
 
-/// The states of threads that the runtime lists, with the thread pointer of each.
-fn states<M: Memory>(runtime: Avma, threads: &Threads, reader: &Reader<M>) -> Result<Vec<(u64, u64)>, LayoutError> {
+/// The number and the thread pointer of each thread that the runtime lists.
+pub(super) fn pointers<M: Memory>(
+    runtime: Avma,
+    threads: &Threads,
+    reader: &Reader<M>,
+) -> Result<Vec<(u32, u64)>, ReadError> {
+    let states = states(runtime, threads, MAX_ALL_THREADS, reader)?;
+    let numbered = states.into_iter().filter_map(|(state, pointer)| {
+        let number = reader.u64(Avma(state.wrapping_add(threads.number))).ok()?;
+        Some((u32::try_from(number).ok()?, pointer))
+    });
+    Ok(numbered.collect())
+}
+
+/// The states of threads that the runtime lists, at most so many of an interpreter, with the thread pointer of each.
+fn states<M: Memory>(
+    runtime: Avma,
+    threads: &Threads,
+    limit: usize,
+    reader: &Reader<M>,
+) -> Result<Vec<(u64, u64)>, ReadError> {
     let word = |object: u64, offset: u64| reader.u64(Avma(object.wrapping_add(offset)));
     let mut found = Vec::new();
     let mut interpreter = word(runtime.0, threads.interpreters)?;
@@ -88,7 +110,7 @@ fn states<M: Memory>(runtime: Avma, threads: &Threads, reader: &Reader<M>) -> Re
             break;
         }
         let mut state = word(interpreter, threads.first)?;
-        for _ in 0..MAX_THREADS {
+        for _ in 0..limit {
             if state == 0 {
                 break;
             }

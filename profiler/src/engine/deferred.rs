@@ -15,11 +15,12 @@ use jitprof_common::row::Row;
 use jitprof_common::sample::FramePc;
 use jitprof_common::snapshot::StackBytes;
 use jitprof_common::stop::StopReason;
+use jitprof_common::taken::MAX_WORDS;
 use jitprof_common::units::{Avma, MonoNs};
 use jitprof_common::unwind::{Frame, StackMemory, UnwindRules, lookup_pc, step};
 
 use crate::account::DeferredStats;
-use crate::engine::border::{StackSnapshot, may_hold_generated_code};
+use crate::engine::border::{FrameWords, StackSnapshot, TakenWords, may_hold_generated_code};
 use crate::engine::files::Files;
 use crate::engine::learned::Learned;
 use crate::engine::pending::Pending;
@@ -27,6 +28,7 @@ use crate::engine::process::Process;
 use crate::engine::row_cache::{RowCache, RowsOf};
 use crate::engine::tables::Tables;
 use crate::profile::{Holder, Shares};
+use crate::runtime::{Capture, TakeRead};
 
 /// Bytes of snapshots kept at most: 2048 whole ones, which is 20 seconds of one CPU at 99 Hz.
 const MAX_BYTES: usize = 32 << 20;
@@ -213,6 +215,14 @@ impl Deferred {
         self.kept == 0
     }
 
+    /// The words of a sample's frames, if it has none yet: of a thread that waits, whose stack is read from its beginning.
+    pub(super) fn words(sample: &Pending, capture: &Capture, rules: &RowsThen<'_>) -> Option<TakenWords> {
+        let snapshot = sample.snapshot.as_ref()?;
+        // No other one comes without any walk.
+        let is_waiting = sample.stop == StopReason::SnapshotEnd && snapshot.index == 0;
+        capture.reads.first().filter(|_| is_waiting).map(|read| snapshot.words(*read, rules))
+    }
+
     /// Walks on from a sample's snapshot if its code has rows; `walked` are the user frames that the sample has. With
     /// `last`, nothing will be announced any more. The snapshot is gone unless the answer is [`Finished::NotYet`].
     pub(super) fn finish(
@@ -317,13 +327,30 @@ impl Effects {
 }
 
 impl Snapshot {
+    /// What the first read of each frame gives. What is not on the stack is the runtime's reader's to find.
+    fn words(&self, read: TakeRead, rules: &impl UnwindRules) -> TakenWords {
+        let memory = StackBytes::new(self.base, &self.bytes);
+        let (frames, _) = walk(self.at, &memory, rules, MAX_USER_FRAMES);
+        let words_of = |(index, frame): (usize, Frame)| {
+            let mut words = [0; MAX_WORDS];
+            let from = frame.registers.fp.wrapping_add_signed(read.offset.into());
+            let to = words.get_mut(usize::from(read.to)..)?.get_mut(..usize::from(read.words))?;
+            for (to, at) in to.iter_mut().zip((from..).step_by(8)) {
+                *to = memory.read_u64(at).ok()?;
+            }
+            Some(FrameWords { index: u16::try_from(index).ok()?, reads: 1, words })
+        };
+        TakenWords { registers: None, frames: frames.into_iter().enumerate().filter_map(words_of).collect() }
+    }
+
     /// The chain that counts, if it is another one than the BPF program's, behind the first frame whose caller was not
     /// looked for here. `None` if the sample has no such frame.
     fn finish(&self, walked: &[u64], stop: StopReason, rules: &impl UnwindRules) -> Option<(usize, Option<Chain>)> {
         let (before, rest) = walked.split_at_checked(self.index)?;
         let memory = StackBytes::new(self.base, &self.bytes);
         let limit = MAX_USER_FRAMES.saturating_sub(before.len());
-        let (mut anew, mut end) = walk(self.at, &memory, rules, limit);
+        let (frames, mut end) = walk(self.at, &memory, rules, limit);
+        let mut anew: Vec<u64> = frames.into_iter().map(pc_of).collect();
         if end == StopReason::ReadFault && memory.was_left() {
             end = StopReason::SnapshotEnd;
         }
@@ -346,18 +373,21 @@ impl Snapshot {
 }
 
 /// The frames from `at` on, innermost first, `limit` at most, and why they end.
-fn walk(at: Frame, memory: &impl StackMemory, rules: &impl UnwindRules, limit: usize) -> (Vec<u64>, StopReason) {
-    let pc_of = |frame: Frame| FramePc::new(frame.registers.pc, frame.kind).0;
-    let mut frames = vec![pc_of(at)];
+fn walk(at: Frame, memory: &impl StackMemory, rules: &impl UnwindRules, limit: usize) -> (Vec<Frame>, StopReason) {
+    let mut frames = vec![at];
     let mut frame = at;
     while frames.len() < limit {
         match step(frame, memory, rules) {
             Ok(caller) => frame = caller,
             Err(reason) => return (frames, reason),
         }
-        frames.push(pc_of(frame));
+        frames.push(frame);
     }
     (frames, StopReason::DepthLimit)
+}
+
+fn pc_of(frame: Frame) -> u64 {
+    FramePc::new(frame.registers.pc, frame.kind).0
 }
 
 /// What follows the only occurrence of `wanted`.

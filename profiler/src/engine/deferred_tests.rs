@@ -1,6 +1,6 @@
 use jitprof_common::machine::Machine;
 use jitprof_common::row::{CfaKind, Rule};
-use jitprof_common::unwind::{PcKind, Registers};
+use jitprof_common::unwind::{LOST_FP, PcKind, Registers};
 
 use super::*;
 
@@ -66,6 +66,21 @@ fn frames_below_the_snapshot_are_kept() {
     let stack = [0, 0x2005];
     let finished = snapshot(2, &stack).finish(&[8, 9, INNERMOST, 0x1333], StopReason::EndOfStack, &Rows);
     assert_eq!(finished, all(vec![8, 9, INNERMOST, 0x2005], StopReason::EndOfStack));
+}
+
+#[test]
+fn words_of_frames_lie_at_their_frame_pointers() {
+    let mut snapshot = snapshot(0, &[5, 0x1020, 7, 0x2005]);
+    snapshot.at.registers.fp = SP + 16;
+    let read = TakeRead { base: None, offset: -16, words: 2, to: 1, tagged: false };
+    let taken = snapshot.words(read, &Rows);
+    let words: Vec<_> = taken.frames.iter().map(|frame| (frame.index, frame.reads, &frame.words[..4])).collect();
+    assert_eq!(words, [0, 1, 2].map(|index| (index, 1, &[0, 5, 0x1020, 0][..])));
+    // Beyond what was read of the stack, and where no frame pointer is known, there are none.
+    for fp in [SP + 8, SP + 48, LOST_FP] {
+        snapshot.at.registers.fp = fp;
+        assert_eq!(snapshot.words(read, &Rows).frames, [], "{fp:x}");
+    }
 }
 
 #[test]

@@ -308,6 +308,14 @@ impl Engine {
         !self.requests.is_waiting() && !self.unwinding.as_ref().is_some_and(Unwinding::is_building)
     }
 
+    /// Whether the runtime of a process keeps its frames in lists that samples take along.
+    pub fn keeps_lists(&self, pid: Pid) -> bool {
+        let process = self.tracking.processes.live_of(pid);
+        process.is_some_and(|process| {
+            process.tables.capture(process.announcements.has_dump()).is_some_and(|capture| capture.list.is_some())
+        })
+    }
+
     /// What a process has announced up to now. Nothing of it is read any more.
     pub fn take_announced(&mut self, pid: Pid) -> Option<Announced> {
         let id = self.tracking.processes.live_of(pid).map(|process| process.id)?;
@@ -906,6 +914,8 @@ impl Engine {
                     return;
                 }
                 if now < until {
+                    // What walks find is asked about.
+                    self.finish_deferred(false);
                     self.resolving.want_listed(&mut self.tracking.processes);
                     self.tracking.poll_frames(true, &mut self.requests);
                     if self.requests.is_reading() {

@@ -240,6 +240,8 @@ impl Resolving {
                 continue;
             }
             let walked = self.stacks.words_of(sample.user);
+            let capture = process.tables.capture(process.announcements.has_dump());
+            let words = capture.and_then(|capture| Deferred::words(sample, capture, &rules));
             let (finished, effects) = self.deferred.finish(sample, walked, (&rules, &learned), last);
             effects.note(&mut learned, &mut of_use);
             if let Finished::ByRows(frames, chain) = finished {
@@ -247,6 +249,9 @@ impl Resolving {
                 sample.by_rows = frames;
                 if let Some((frames, stop)) = chain {
                     sample.asked.follow((self.stacks.words_of(sample.user), &frames), from);
+                    if let Some((words, capture)) = words.zip(capture) {
+                        sample.asked = process.frames.want((&process.space, capture), (sample.time, &frames), &words);
+                    }
                     (sample.user, sample.stop) = (self.stacks.intern(&frames), stop);
                     changed.push((sample.user, sample.time));
                 }

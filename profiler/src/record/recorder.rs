@@ -332,6 +332,11 @@ impl Recorder {
         }
     }
 
+    /// What drives the engine.
+    pub(super) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
     /// Gives the engine a sample that the kernel has not taken.
     pub(super) fn hand_in(&mut self, sample: Sample<'_>) {
         self.driver.hand_in_sample(sample);

@@ -3,8 +3,12 @@
 //! A thread that waits does not move: the kernel says where its stack begins, and what lies there is read and walked by
 //! the rows that the engine has, as a sample's stack that was snapshot. Nothing is stopped. The frame pointer is not to
 //! be had so; most functions keep it on the stack, where rows find it.
+//!
+//! What samples bring along of a runtime's frames is had likewise: the engine takes words of frames from what was read of the
+//! stack, and a list of them is walked here.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use jitprof_common::limits::COMM_LEN;
@@ -13,10 +17,11 @@ use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
 use jitprof_common::unwind::LOST_FP;
 
 use super::recorder::{RecordError, Recorder};
-use crate::engine::border::{Recorded, Sample, StackSnapshot};
+use crate::engine::border::{FrameList, Recorded, Sample, StackSnapshot};
 use crate::peek::read_memory;
 use crate::process::monotonic_now;
 use crate::process::procfs::{self, ProcError, Standing};
+use crate::runtime::ThreadLists;
 
 /// Bytes of all stacks together that are read at most, within what the engine keeps.
 const MAX_BYTES: usize = 12 << 20;
@@ -86,8 +91,11 @@ impl Recorder {
         }
         let limit = (MAX_BYTES / found.len().max(1)).clamp(LEAST_STACK_BYTES, MAX_STACK_BYTES);
         let mut threads = Vec::with_capacity(found.len());
+        let mut lists = HashMap::new();
         for (pid, tid) in found {
-            match self.look_at(pid, tid, limit) {
+            let has_lists = self.driver().engine().keeps_lists(pid);
+            let lists = lists.entry(pid).or_insert_with(|| has_lists.then(|| ThreadLists::of(pid)).flatten());
+            match self.look_at(pid, tid, (limit, lists.as_ref())) {
                 Ok(thread) => threads.push(thread),
                 // It has ended meanwhile.
                 Err(ProcError::NoSuchProcess(_)) => {}
@@ -100,7 +108,12 @@ impl Recorder {
         Ok(Stacks { threads, recorded: self.finish_now()? })
     }
 
-    fn look_at(&mut self, pid: Pid, tid: Tid, limit: usize) -> Result<ThreadStack, ProcError> {
+    fn look_at(
+        &mut self,
+        pid: Pid,
+        tid: Tid,
+        (limit, lists): (usize, Option<&ThreadLists>),
+    ) -> Result<ThreadStack, ProcError> {
         let comm = procfs::thread_comm(pid, tid)?;
         let mut doing = Doing::Running;
         for _ in 0..MAX_LOOKS {
@@ -114,6 +127,7 @@ impl Recorder {
                 Standing::Blocked { sp, pc } => (sp, pc),
             };
             let bytes = read_stack(pid, sp, limit);
+            let listed = lists.and_then(|lists| lists.of_thread(tid));
             let kernel = procfs::kernel_stack(pid, tid).unwrap_or_default();
             let state = procfs::thread_state(pid, tid)?;
             let has_moved = procfs::context_switches(pid, tid)? != switches
@@ -138,7 +152,7 @@ impl Recorder {
                     bytes: Cow::Owned(bytes),
                 }),
                 taken: None,
-                listed: None,
+                listed: listed.map(|(records, is_whole)| Box::new(FrameList { records, is_whole })),
             });
             return Ok(ThreadStack { pid, tid, comm, state, doing: Doing::Waiting(time), kernel });
         }

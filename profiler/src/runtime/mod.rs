@@ -10,6 +10,7 @@ mod gdb_list;
 mod hotspot;
 mod modules;
 mod python;
+mod threads;
 mod v8;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use self::gdb_list::Lists;
 use self::hotspot::HotSpot;
 use self::modules::{KnownFiles, Modules};
 use self::python::Python;
+pub use self::threads::ThreadLists;
 use self::v8::V8;
 use crate::cost::thread_cpu_time;
 use crate::peek::read_memory;

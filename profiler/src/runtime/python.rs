@@ -60,6 +60,11 @@ impl Python {
         Capture { list: Some(list), ..Capture::default() }
     }
 
+    /// Where everything is.
+    pub(super) fn layout(&self) -> &Layout {
+        self.functions.layout()
+    }
+
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
         self.functions.bytes()

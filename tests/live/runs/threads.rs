@@ -30,34 +30,85 @@ fn switches(pid: u32) -> Result<Vec<String>> {
     Ok(status.lines().filter(|line| line.contains("ctxt_switches")).map(str::to_owned).collect())
 }
 
-#[test]
-fn a_thread_that_waits_below_javascript_is_shown_and_does_not_notice() -> Result<()> {
-    let scratch = Scratch::new()?;
-    let mut node = Command::new(path_from("JITPROF_NODE")?);
-    node.args(["--perf-prof", "--interpreted-frames-native-stack"]).arg(target_file("node/waits.js")?);
-    let target = Target::start(node, &scratch)?;
-    let pid = target.pid()?;
-    let waits = || -> Result<Option<()>> {
+/// Until a thread waits and stays so.
+fn wait_until_it_waits(pid: u32) -> Result<()> {
+    wait_until("the program to wait", || {
         let call = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/syscall"))?;
         let before = switches(pid)?;
         std::thread::sleep(std::time::Duration::from_millis(100));
         Ok((!call.starts_with("running") && switches(pid)? == before).then_some(()))
-    };
-    wait_until("the program to wait", waits)?;
+    })
+}
+
+/// Asserts that these are among the frames, from the innermost on, and that the last of them is the outermost.
+fn assert_calls(frames: &[String], calls: &[&str], shown: &str) -> Result<()> {
+    let mut places = Vec::new();
+    for name in calls {
+        let found = frames.iter().position(|frame| frame.trim_start_matches(['~', '^', '*', '+']) == *name);
+        places.push(found.with_context(|| format!("no {name}: {shown}"))?);
+    }
+    ensure!(places.is_sorted() && places.last() == Some(&(frames.len() - 1)), "{calls:?} are at {places:?}: {shown}");
+    Ok(())
+}
+
+/// A Node that waits below three functions, started with these flags.
+fn dump_of_node(flags: &[&str]) -> Result<(String, Vec<String>)> {
+    let scratch = Scratch::new()?;
+    let mut node = Command::new(path_from("JITPROF_NODE")?);
+    node.args(flags).arg(target_file("node/waits.js")?);
+    let target = Target::start(node, &scratch)?;
+    let pid = target.pid()?;
+    wait_until_it_waits(pid)?;
     let before = switches(pid)?;
     let shown = dump(&scratch, pid)?;
     ensure!(switches(pid)? == before, "it has run");
     let (what, frames) = thread_of(&shown, pid)?;
     ensure!(what == "waits", "{what}");
-    let place = |name: &str| {
-        let found = frames.iter().position(|frame| frame.trim_start_matches(['~', '^', '*', '+']) == name);
-        found.with_context(|| format!("no {name}: {shown}"))
-    };
-    let calls = [place("waits")?, place("holds")?, place("begins")?, place("_start")?];
-    ensure!(calls.is_sorted() && calls[3] == frames.len() - 1, "{shown}");
+    assert_calls(&frames, &["waits", "holds", "begins", "_start"], &shown)?;
     ensure!(frames[0].contains("futex") || frames[0].contains("schedule"), "no frame of the kernel: {shown}");
     // Its other threads wait, too, and none is without a stack.
     ensure!(!shown.contains("has no user code") && shown.matches("\nthread ").count() >= 2, "{shown}");
+    Ok((shown, frames))
+}
+
+#[test]
+fn a_thread_that_waits_below_javascript_is_shown_and_does_not_notice() -> Result<()> {
+    dump_of_node(&["--perf-prof", "--interpreted-frames-native-stack"]).map(drop)
+}
+
+#[test]
+fn functions_of_a_node_without_flags_that_waits_have_names_and_lines() -> Result<()> {
+    let (shown, frames) = dump_of_node(&[])?;
+    ensure!(!frames.iter().any(|frame| frame.contains("InterpreterEntryTrampoline")), "one has no name: {shown}");
+    let text = std::fs::read_to_string(target_file("node/waits.js")?)?;
+    let call = text.lines().position(|line| line.contains("${waits(cell)}")).context("no such call")? + 1;
+    ensure!(shown.contains(&format!("/waits.js:{call}\n")), "not where `holds` calls: {shown}");
+    Ok(())
+}
+
+#[test]
+fn functions_of_a_cpython_without_flags_have_names_in_all_threads_that_wait() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut python = Command::new(path_from("JITPROF_PYTHON")?);
+    python.arg(target_file("python/waits.py")?);
+    let target = Target::start(python, &scratch)?;
+    let pid = target.pid()?;
+    wait_until_it_waits(pid)?;
+    let shown = dump(&scratch, pid)?;
+    let threads: [(u32, &[&str]); 3] = [
+        (pid, &["Event.wait", "holds", "begins", "<module>", "_start"]),
+        (target.said("taker")?.parse()?, &["Taker.takes", "Thread.run", "Thread._bootstrap", "clone3"]),
+        // A C function between two runs of the interpreter's loop.
+        (
+            target.said("sorter")?.parse()?,
+            &["Event.wait", "compares", "list_sort", "sorts", "Thread.run", "Thread._bootstrap", "clone3"],
+        ),
+    ];
+    for (tid, calls) in threads {
+        let (what, frames) = thread_of(&shown, tid)?;
+        ensure!(what == "waits", "{what}");
+        assert_calls(&frames, calls, &shown)?;
+    }
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use maps::{Maps, parse_maps};
-pub use standing::{Standing, context_switches, kernel_stack, standing, thread_state};
+pub use standing::{Standing, context_switches, kernel_stack, own_tid, standing, thread_state};
 pub use stat::{Stat, Status};
 
 use jitprof_common::units::{Pid, Tid};

@@ -47,6 +47,19 @@ pub fn standing(pid: Pid, tid: Tid) -> Result<Standing, ProcError> {
     Standing::parse(&text).ok_or(ProcError::Malformed { path })
 }
 
+/// The number of a thread in its own namespace.
+///
+/// # Errors
+/// [`ProcError`].
+pub fn own_tid(pid: Pid, tid: Tid) -> Result<u32, ProcError> {
+    let (path, text) = thread_file(pid, tid, "status")?;
+    parse_own_tid(&text).ok_or(ProcError::Malformed { path })
+}
+
+fn parse_own_tid(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().next_back()?.parse().ok()
+}
+
 /// How often a thread has left its CPU: as long as the number is the same and it does not run, it has not run.
 ///
 /// # Errors

@@ -1,0 +1,41 @@
+//! The frames that a runtime keeps in lists, of threads that wait: no sample brings them along.
+
+use std::collections::HashMap;
+
+use jitprof_common::listed::{ListEnd, ListSpec, Record};
+use jitprof_common::units::{Pid, Tid};
+use jitprof_runtimes::{Reader, walk};
+
+use super::modules::{KnownFiles, Modules};
+use super::python::Python;
+use super::{BUDGET, DESCRIBE_BUDGET, Live};
+use crate::process::apart::Waits;
+use crate::process::procfs;
+
+/// Where the lists of a process begin.
+#[derive(Debug)]
+pub struct ThreadLists {
+    via: Pid,
+    walk: ListSpec,
+    /// The pointers of threads, by their numbers in the process' own namespace.
+    pointers: HashMap<u32, u64>,
+}
+
+impl ThreadLists {
+    /// Of a process as it is now; nothing if its runtime is none that has such lists, or they cannot be read.
+    pub fn of(via: Pid) -> Option<Self> {
+        let reader = Reader::new(Live(via), BUDGET);
+        let modules = Modules::of(via, &KnownFiles::default(), &Waits::default());
+        let python = Python::find(&modules, &reader)?.ok()?;
+        let pointers = python.layout().thread_pointers(&reader).ok()?.into_iter().collect();
+        Some(Self { via, walk: *python.layout().walk(), pointers })
+    }
+
+    /// The list of a thread, as samples of it have it, and whether that is all of it. Nothing if the thread has none.
+    pub fn of_thread(&self, tid: Tid) -> Option<(Vec<Record>, bool)> {
+        let pointer = *self.pointers.get(&procfs::own_tid(self.via, tid).ok()?)?;
+        let walked = walk(&self.walk, pointer, &Reader::new(Live(self.via), DESCRIBE_BUDGET));
+        walked.base?;
+        Some((walked.records, walked.end == ListEnd::Last))
+    }
+}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use jitprof_tests::{Scratch, Target, path_from, wait_until};
+use jitprof_tests::{Jitprof, Scratch, Target, free_address, get, path_from, wait_until};
 
 /// A terminal of 80 columns and 24 lines in which a shell runs.
 struct Terminal {
@@ -132,4 +132,59 @@ fn top_shows_a_jit_program_and_gives_the_terminal_back() -> Result<()> {
     let top = PathBuf::from("/proc").join(terminal.child()?);
     drop(terminal);
     wait_until("the end of top", || Ok((!top.exists()).then_some(())))
+}
+
+#[test]
+fn top_shows_what_a_service_samples_and_records_nothing() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let start = |number: &str| -> Result<Target> {
+        let mut demo = Command::new(path_from("JITPROF_DEMO")?);
+        demo.args(["--secs", "600", "--generations", number]);
+        Target::start(demo, &scratch)
+    };
+    let (target, other) = (start("1")?, start("1")?);
+    let address = free_address()?;
+    std::fs::write(
+        scratch.file("jitprof.toml"),
+        "[window]\nlength = \"1s\"\ngrace = \"1s\"\n[sampling]\nfrequency = 97\n",
+    )?;
+    let listen = address.to_string();
+    let words = ["serve", "--config", "jitprof.toml", "--token", "none", "--listen", &listen];
+    let mut service = Jitprof::new(&scratch, words)?.spawn()?;
+    for pid in [target.pid()?, other.pid()?] {
+        service.wait_for("samples of both", || {
+            let folded = get(address, &format!("/profile?format=folded&from=-60s&pid={pid}"));
+            Ok(folded.is_ok_and(|(_, folded)| folded.contains("leaf_hot")).then_some(()))
+        })?;
+    }
+    let terminal = Terminal::start(&scratch)?;
+    let jitprof = path_from("JITPROF_BIN")?;
+    let line = format!("{} top --service --listen {listen} {}; echo status $?", jitprof.display(), target.pid()?);
+    terminal.press(&[&line, "Enter"])?;
+    let functions =
+        terminal.wait_for(&["jitprof top", &format!("service at {listen}"), "leaf_hot", "leaf_cold", "JIT"])?;
+    let hot = percent(&functions, "leaf_hot")?;
+    ensure!((50.0..=97.0).contains(&hot), "{functions}");
+    // It has opened no event and loaded no program.
+    let own = PathBuf::from("/proc").join(terminal.child()?).join("fd");
+    for entry in std::fs::read_dir(own)? {
+        let file = std::fs::read_link(entry?.path()).unwrap_or_default();
+        ensure!(!file.to_string_lossy().contains("perf_event") && !file.to_string_lossy().contains("bpf"), "{file:?}");
+    }
+    // Of that process alone.
+    terminal.press(&["h"])?;
+    let threads = terminal.wait_for(&[&target.pid()?.to_string()])?;
+    let other = other.pid()?.to_string();
+    ensure!(!threads.split_whitespace().any(|word| word == other), "{threads}");
+    terminal.press(&["q"])?;
+    terminal.assert_is_given_back()?;
+
+    // The service goes: that is said, and what is known stays.
+    terminal.press(&[&line, "Enter"])?;
+    terminal.wait_for(&["leaf_hot"])?;
+    service.signal(libc::SIGTERM)?;
+    ensure!(service.finish()?.status.success(), "the service has failed");
+    terminal.wait_for(&["leaf_hot", "no service answers"])?;
+    terminal.press(&["q"])?;
+    terminal.assert_is_given_back()
 }

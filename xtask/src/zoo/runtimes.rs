@@ -125,7 +125,7 @@ const NODE_BARE: Mode = asked("no flag", "{program} {targets}/node/burn.js {seco
     .because(&[Chain, Share], "V8 inlines all of it, and has the places of calls only");
 
 const ENDING: &str =
-    "frames are asked about after their samples: those of the last 0.05 s have nobody left who answers";
+    "frames are asked about after their samples: what ran for the first time at the end has nobody left who answers";
 
 const NODE_TURBOFAN: &[Mode] = &[
     asked(
@@ -220,8 +220,8 @@ macro_rules! java {
     };
 }
 const JAVA: &[Mode] = java!();
-const JAVA_ENDING: &str = "interpreted callers are asked about after their samples: those of the last 0.05 s have nobody left who \
-                           answers; at the start as above";
+const JAVA_ENDING: &str = "callers of code that is newer than its rules are found in a copy of the stack, and have no words that \
+                           say which method is interpreted; at the start as above";
 const JAVA_BRIEFLY: &[Mode] = java!(
     asked(
         "no flag, no inlining, two seconds",

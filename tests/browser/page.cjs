@@ -408,6 +408,41 @@ async function main() {
   });
   await page.context().close();
 
+  await check("the frequency is told over time, and marked where it changed", async () => {
+    const context = await browser.newContext({ viewport: { width: 1360, height: 900 } });
+    page = await context.newPage();
+    await page.addInitScript(() => {
+      const { fillText } = CanvasRenderingContext2D.prototype;
+      window.drawn = [];
+      CanvasRenderingContext2D.prototype.fillText = function (text, x, ...more) {
+        if (/ Hz$/.test(text)) window.drawn.push([text, x]);
+        return fillText.call(this, text, x, ...more);
+      };
+    });
+    await page.goto(`${url}/#span=900`);
+    await loaded(page);
+    assert.match(await text(page, "#summary"), / samples at \d+ (to \d+ )?Hz/, "what the service says");
+    // The governor lowers it when it will; here it does so within the range that is shown.
+    await page.route("**/api/timeline?*", async (route) => {
+      const response = await route.fetch();
+      const json = await response.json();
+      const changed = json.from + json.step * json.series[0].cpu_ns.length * 0.9;
+      await route.fulfill({ response, json: { ...json, frequencies: [[json.from - 60, 97], [changed, 19]] } });
+    });
+    await page.reload();
+    await loaded(page);
+    assert.match(await text(page, "#summary"), / samples at 19 to 97 Hz/);
+    const box = await page.locator("#timeline").boundingBox();
+    const drawn = await page.evaluate(() => Object.fromEntries(window.drawn));
+    assert.deepEqual(Object.keys(drawn).sort(), ["19 Hz", "97 Hz"]);
+    assert.ok(drawn["97 Hz"] < box.width * 0.2 && Math.abs(drawn["19 Hz"] / box.width - 0.9) < 0.05, JSON.stringify(drawn));
+    for (const [at, hertz] of [[0.25, 97], [0.97, 19]]) {
+      await page.mouse.move(box.x + box.width * at, box.y + 40);
+      assert.match(await text(page, ".tip"), new RegExp(`sampled at ${hertz} Hz`));
+    }
+    await context.close();
+  });
+
   await check("hostile names are text", async () => {
     const context = await browser.newContext();
     page = await context.newPage();

@@ -95,22 +95,23 @@ impl Class {
     }
 
     /// The middle of the class's colours, which the legend shows. Light enough for black text on all of them
-    /// (contrast at least 7:1, tested).
+    /// (contrast at least 7:1, tested), and apart from each other for eyes that lack one kind of cones, too: what hue does not
+    /// tell, lightness does (tested). Found by search; a colour that is moved moves others.
     fn hsl(self) -> Hsl {
         match self {
-            Self::Task => Hsl(220.0, 12.0, 84.0),
-            Self::Kernel => Hsl(14.0, 88.0, 70.0),
-            Self::Native => Hsl(48.0, 90.0, 66.0),
-            Self::Inlined => Hsl(328.0, 70.0, 79.0),
-            Self::Guess => Hsl(325.0, 100.0, 94.0),
-            Self::Jit => Hsl(84.0, 58.0, 62.0),
-            Self::Optimized => Hsl(122.0, 50.0, 58.0),
-            Self::Mid => Hsl(160.0, 50.0, 62.0),
-            Self::Baseline => Hsl(188.0, 62.0, 66.0),
-            Self::Interpreted => Hsl(215.0, 78.0, 76.0),
-            Self::Builtin => Hsl(268.0, 60.0, 80.0),
-            Self::Span => Hsl(66.0, 90.0, 86.0),
-            Self::Note => Hsl(0.0, 0.0, 68.0),
+            Self::Task => Hsl(202.0, 5.0, 82.0),
+            Self::Kernel => Hsl(20.0, 100.0, 64.0),
+            Self::Native => Hsl(42.0, 89.0, 74.0),
+            Self::Inlined => Hsl(318.0, 64.0, 79.0),
+            Self::Guess => Hsl(312.0, 100.0, 93.0),
+            Self::Jit => Hsl(81.0, 67.0, 54.0),
+            Self::Optimized => Hsl(121.0, 40.0, 54.0),
+            Self::Mid => Hsl(160.0, 61.0, 54.0),
+            Self::Baseline => Hsl(190.0, 100.0, 54.0),
+            Self::Interpreted => Hsl(226.0, 100.0, 79.0),
+            Self::Builtin => Hsl(286.0, 45.0, 71.0),
+            Self::Span => Hsl(74.0, 100.0, 88.0),
+            Self::Note => Hsl(0.0, 0.0, 64.0),
         }
     }
 

@@ -430,12 +430,14 @@ fn search_and_zoom_are_in_the_file() {
     }
 }
 
+/// The light of a channel of sRGB.
+fn linear(channel: u8) -> f64 {
+    let channel = f64::from(channel) / 255.0;
+    if channel <= 0.040_45 { channel / 12.92 } else { ((channel + 0.055) / 1.055).powf(2.4) }
+}
+
 /// WCAG 2's relative luminance.
 fn luminance(color: inferno::flamegraph::color::Color) -> f64 {
-    let linear = |channel: u8| {
-        let channel = f64::from(channel) / 255.0;
-        if channel <= 0.040_45 { channel / 12.92 } else { ((channel + 0.055) / 1.055).powf(2.4) }
-    };
     0.2126 * linear(color.r) + 0.7152 * linear(color.g) + 0.0722 * linear(color.b)
 }
 
@@ -445,6 +447,94 @@ fn black_text_is_readable_on_every_colour() {
         for i in 0..1_000 {
             let contrast = (luminance(class.color_of(&format!("f{i}"))) + 0.05) / 0.05;
             assert!(contrast >= 7.0, "{class:?}: contrast {contrast:.1}");
+        }
+    }
+}
+
+/// How eyes see linear red, green and blue: with all kinds of cones, and without those for long, middle and short waves
+/// (Machado, Oliveira and Fernandes 2009, severity 1).
+const EYES: [(&str, [[f64; 3]; 3]); 4] = [
+    ("all cones", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
+    (
+        "protanopia",
+        [[0.152_286, 1.052_583, -0.204_868], [0.114_503, 0.786_281, 0.099_216], [-0.003_882, -0.048_116, 1.051_998]],
+    ),
+    (
+        "deuteranopia",
+        [[0.367_322, 0.860_646, -0.227_968], [0.280_085, 0.672_501, 0.047_413], [-0.011_820, 0.042_940, 0.968_881]],
+    ),
+    (
+        "tritanopia",
+        [[1.255_528, -0.076_749, -0.178_779], [-0.078_411, 0.930_809, 0.147_602], [0.004_733, 0.691_367, 0.303_900]],
+    ),
+];
+
+/// Of 8-bit channels: lightness and two axes of colour in Oklab, in percent, as such eyes see them.
+fn seen([r, g, b]: [u8; 3], eyes: &[[f64; 3]; 3]) -> [f64; 3] {
+    let times = |matrix: &[[f64; 3]; 3], of: [f64; 3]| {
+        matrix.map(|row| row.iter().zip(of).map(|(factor, channel)| factor * channel).sum::<f64>())
+    };
+    let light = times(eyes, [r, g, b].map(linear)).map(|channel| channel.clamp(0.0, 1.0));
+    let cones = times(
+        &[
+            [0.412_221_470_8, 0.536_332_536_3, 0.051_445_992_9],
+            [0.211_903_498_2, 0.680_699_545_1, 0.107_396_956_6],
+            [0.088_302_461_9, 0.281_718_837_6, 0.629_978_700_5],
+        ],
+        light,
+    );
+    let axes = [
+        [0.210_454_255_3, 0.793_617_785_0, -0.004_072_046_8],
+        [1.977_998_495_1, -2.428_592_205_0, 0.450_593_709_9],
+        [0.025_904_037_1, 0.782_771_766_2, -0.808_675_766_0],
+    ];
+    times(&axes, cones.map(f64::cbrt)).map(|axis| axis * 100.0)
+}
+
+fn distance(one: [u8; 3], other: [u8; 3], eyes: &[[f64; 3]; 3]) -> f64 {
+    let (one, other) = (seen(one, eyes), seen(other, eyes));
+    one.iter().zip(other).map(|(one, other)| (one - other).powi(2)).sum::<f64>().sqrt()
+}
+
+/// 2 is a difference that is just seen between two patches that touch.
+#[test]
+fn each_class_is_told_from_each_other_without_one_kind_of_cones() {
+    for (name, eyes) in &EYES {
+        let mut least = (f64::MAX, Class::Task, Class::Task);
+        for (index, one) in Class::ALL.iter().enumerate() {
+            for other in &Class::ALL[..index] {
+                let [this, that] = [one, other].map(|class| class.color()).map(|color| [color.r, color.g, color.b]);
+                let apart = distance(this, that, eyes);
+                assert!(apart >= 5.5, "{name}: {one:?} and {other:?} are {apart:.1} apart");
+                least = if apart < least.0 { (apart, *one, *other) } else { least };
+            }
+        }
+        println!("{name}: {:.1} at least, {:?} and {:?}", least.0, least.1, least.2);
+    }
+}
+
+/// The page's colours of a difference stand in its script.
+#[cfg(feature = "serve")]
+#[test]
+fn more_and_less_are_told_apart_without_one_kind_of_cones() {
+    let script = include_str!("../../serve/page/flame.js");
+    let line = script.lines().find(|line| line.contains("change > 0 ? [")).expect("the colours of a difference");
+    let channel = |hex: &str| u8::from_str_radix(hex, 16).expect("a colour");
+    let colors: Vec<[u8; 3]> = line
+        .split('"')
+        .filter_map(|part| part.strip_prefix('#'))
+        .map(|hex| [&hex[..2], &hex[2..4], &hex[4..]].map(channel))
+        .collect();
+    let (more, less) = colors.split_at(5);
+    assert_eq!((colors.len(), more[0]), (10, less[0]), "the first of both is no change");
+    for (name, eyes) in &EYES {
+        for level in 1..5 {
+            let apart = distance(more[level], less[level], eyes);
+            assert!(apart >= 7.0, "{name}: level {level} of more and less are {apart:.1} apart");
+            for side in [more, less] {
+                let step = distance(side[level], side[level - 1], eyes);
+                assert!(step >= 4.5, "{name}: level {level} is {step:.1} from the one before");
+            }
         }
     }
 }

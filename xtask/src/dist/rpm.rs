@@ -1,5 +1,6 @@
 //! The RPM.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -34,6 +35,9 @@ fn build(package: &Package, files: &[Installed]) -> Result<rpm::Package, rpm::Er
         .post_install_script(installed)
         .pre_uninstall_script(removing)
         .post_uninstall_script(removed);
+    for folder in own_folders(files) {
+        builder.with_dir_entry(FileOptions::dir(format!("/{}", folder.display())).permissions(0o755))?;
+    }
     for file in files {
         let options =
             FileOptions::new(format!("/{}", file.path)).permissions(if file.executable { 0o755 } else { 0o644 });
@@ -45,6 +49,12 @@ fn build(package: &Package, files: &[Installed]) -> Result<rpm::Package, rpm::Er
         builder.with_file_contents(file.bytes.clone(), options)?;
     }
     builder.build()
+}
+
+/// The folders that are nobody else's: rpm removes those alone that a package has named.
+fn own_folders(files: &[Installed]) -> BTreeSet<&Path> {
+    let folders = files.iter().flat_map(|file| Path::new(&file.path).ancestors().skip(1));
+    folders.filter(|folder| folder.file_name().is_some_and(|name| name == "jitprof")).collect()
 }
 
 #[cfg(test)]
@@ -70,6 +80,9 @@ mod tests {
             |path: &str| entries.iter().find(|entry| entry.path() == Path::new(path)).unwrap().mode().permissions();
         assert_eq!(mode("/usr/bin/jitprof"), 0o755);
         assert_eq!(mode("/etc/jitprof/jitprof.toml"), 0o644);
-        assert_eq!(entries.len(), files.len());
+        // Its own folders go with it; others' are not its.
+        let own = ["/etc/jitprof", "/usr/share/doc/jitprof"];
+        assert_eq!(own.map(mode), [0o755; 2]);
+        assert_eq!(entries.len(), files.len() + own.len());
     }
 }

@@ -10,6 +10,7 @@ mod gsym;
 mod ingest;
 mod jitdump;
 mod kernel;
+mod linked;
 mod plog;
 mod profilers;
 mod recording;
@@ -76,6 +77,8 @@ enum Part {
     Plog,
     /// Checking dumps; needs no root
     Jitdump,
+    /// The static program beside the one that is linked to glibc; needs no root
+    Static,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
     /// Iterations of the target with and without profilers
@@ -85,12 +88,13 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Ingest,
         Self::Jitdump,
         Self::Gsym,
         Self::Plog,
         Self::Agent,
+        Self::Static,
         Self::Kernel,
         Self::Recording,
         Self::Slowdown,
@@ -105,6 +109,7 @@ impl Part {
             Self::Agent => "agent",
             Self::Plog => "plog",
             Self::Jitdump => "jitdump",
+            Self::Static => "static",
             Self::Recording => "recording",
             Self::Slowdown => "slowdown",
             Self::Accuracy => "accuracy",
@@ -223,8 +228,13 @@ fn measure(
         report.begin_part(Part::Agent.name());
         agent::run(workspace, bench, report)?;
     }
-    let needs_root =
-        |part: &Part| !matches!(part, Part::Ingest | Part::Gsym | Part::Plog | Part::Jitdump | Part::Agent);
+    if parts.contains(&Part::Static) {
+        report.begin_part(Part::Static.name());
+        linked::run(workspace, bench, arguments.no_build, report)?;
+    }
+    let needs_root = |part: &Part| {
+        !matches!(part, Part::Ingest | Part::Gsym | Part::Plog | Part::Jitdump | Part::Agent | Part::Static)
+    };
     let recorded: Vec<Part> = parts.iter().copied().filter(needs_root).collect();
     if recorded.is_empty() {
         return Ok(());

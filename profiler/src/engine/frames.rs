@@ -53,8 +53,9 @@ const MAX_BATCH: usize = 1024;
 const FRESH_NS: u64 = 1_000_000_000;
 /// After an answer nothing is asked for so many times the CPU time that it took...
 const REST: u64 = 9;
-/// ...but no longer than this, for samples wait.
+/// ...but no longer than this, for samples wait, and no shorter than this.
 const MAX_PAUSE_NS: u64 = 2_000_000_000;
+const LEAST_PAUSE_NS: u64 = 20_000_000;
 
 /// Stands for the number of a frame that there was no room for.
 const NO_ROOM: u32 = u32::MAX;
@@ -380,7 +381,8 @@ impl Frames {
         let described = if let AnswerBody::Frames(Some(described)) = body { *described } else { Default::default() };
         self.answers += 1;
         self.cpu_ns = self.cpu_ns.saturating_add(described.cpu_ns);
-        self.next_at = MonoNs(now.0.saturating_add(described.cpu_ns.saturating_mul(REST).min(MAX_PAUSE_NS)));
+        let pause = described.cpu_ns.saturating_mul(REST).clamp(LEAST_PAUSE_NS, MAX_PAUSE_NS);
+        self.next_at = MonoNs(now.0.saturating_add(pause));
         let templates = Templates::of(&described);
         self.name_bytes = self.name_bytes.saturating_add(templates.bytes);
         let has_room = self.name_bytes <= if self.is_tight { LEAST_NAME_BYTES } else { MAX_NAME_BYTES };

@@ -623,6 +623,10 @@ impl Engine {
                 None => self.wait_for(pid, sample),
             }
         }
+        // A process that ends takes along what its last frames were.
+        if self.windows.is_none() {
+            self.tracking.ask_frames_early(&mut self.requests);
+        }
         self.at(Activity::Upkeep);
         if self.requests.now >= self.next_tick {
             self.tick();

@@ -801,6 +801,14 @@ impl Tracking {
         }
     }
 
+    /// Has asked between two ticks what frames are, where no lists are to be read at the same time.
+    pub(super) fn ask_frames_early(&mut self, requests: &mut Requests) {
+        let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.ask_frames();
+        for process in self.processes.iter_mut().filter(is_meant) {
+            Self::poll_frames_of(process, false, requests);
+        }
+    }
+
     /// Has asked what samples have come to wait for since.
     pub(super) fn ask_frames(&mut self, requests: &mut Requests) {
         for process in self.processes.iter_mut().filter(|process| process.frames.is_wanting()) {

@@ -168,9 +168,8 @@ fn an_answer_is_found_again_whatever_the_words_are_that_it_does_not_depend_on() 
     world.release();
     world.run_for(200);
     world.finish();
-    let asked: Vec<Vec<u64>> =
-        asked(&world).iter().map(|frames| frames.iter().map(|ask| ask.words[0]).collect()).collect();
-    assert_eq!(asked, [vec![0x77], vec![0x77, 0x77], vec![0x80]], "an old answer is asked for anew, with all words");
+    let asked: Vec<u64> = asked(&world).iter().flatten().map(|ask| ask.words[0]).collect();
+    assert_eq!(asked, [0x77, 0x77, 0x77, 0x80], "an old answer is asked for anew, with all words");
     for (at, name) in [(first, "first"), (again[0], "first"), (again[1], "first"), (other, "second"), (tagged, "first")]
     {
         assert_eq!(stack(&world, PID, at), format!("_start;main;{name}"));
@@ -577,4 +576,35 @@ fn words_of_the_interpreter_s_frames_are_taken_where_it_lies_and_code_is_listed_
     assert_eq!(lines(&world, at), "_start:0;main:0;Interpreter:0;run:9;A.outer()V:5");
     assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (2, 1));
     assert!(account.sources[0].tables.as_ref().is_some_and(|tables| tables.readings > 1), "lists are read again");
+}
+
+#[test]
+fn what_runs_first_at_the_end_of_a_process_is_asked_about_before_the_next_tick() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1"), (4, "JS:~last a.js:1:1")]);
+    world.follow(&[PID]);
+    let first = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(100);
+    // It ends long before a tick, and has nothing in it that was seen before.
+    let last = sample(&mut world, &[JIT + 0x1000, MAIN, START], &[(0, 4)]);
+    world.run_for(25);
+    exit(&mut world, PID);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!([first, last].map(|at| stack(&world, PID, at)), ["_start;main;run", "_start;main;last"]);
+    assert_eq!(account.jit.unnamed_total(), 0);
+}
+
+#[test]
+fn what_a_runtime_is_asked_about_is_gathered_for_a_while() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);
+    world.follow(&[PID]);
+    (0..60).for_each(|at| {
+        sample(&mut world, &[JIT + 8 + at, MAIN, START], &[(0, 2)]);
+    });
+    world.run_for(300);
+    let asked = asked(&world);
+    assert_eq!(asked.iter().map(Vec::len).sum::<usize>(), 60);
+    assert!(asked.len() <= 5, "{}", asked.len());
 }

@@ -57,8 +57,9 @@ impl InterpreterFrame {
 pub struct Interpreted {
     /// The method.
     pub method: Avma,
-    /// What it had that never changes.
-    pub const_method: Avma,
+    /// What it had that never changes, if that was taken along. If it was not, the method is believed if the bytecode
+    /// that the frame has is one of its own.
+    pub const_method: Option<Avma>,
     /// The bytecode as the frame has it.
     pub saved: Avma,
     /// The bytecode as the register has it, of the frame that was interrupted.
@@ -82,19 +83,18 @@ impl Interpreted {
         layout: &Layout,
         reader: &Reader<M>,
     ) -> Vec<Result<Option<Frame>, ReadError>> {
-        let before: Vec<_> = asked.iter().map(|frame| frame.is_there(layout, reader)).collect();
+        let before: Vec<_> = asked.iter().map(|frame| frame.constant(layout, reader)).collect();
         reader.refresh();
         let mut strings = Strings::default();
         let mut names = Names::new(layout, reader, &mut strings);
-        let read = asked.iter().zip(before).map(
-            |(frame, is_there)| {
-                if is_there? { frame.read(&mut names).map(Some) } else { Ok(None) }
-            },
-        );
+        let read = asked.iter().zip(&before).map(|(frame, constant)| match (*constant)? {
+            Some(constant) => frame.read(constant, &mut names),
+            None => Ok(None),
+        });
         let read: Vec<_> = read.collect();
-        let certain = read.into_iter().zip(asked).map(|(read, frame)| match read {
+        let certain = read.into_iter().zip(asked.iter().zip(before)).map(|(read, (frame, before))| match read {
             Ok(Some(_)) | Err(ReadError::Malformed { .. }) => {
-                if frame.is_there(layout, reader)? {
+                if frame.constant(layout, reader)? == before? {
                     read
                 } else {
                     Ok(None)
@@ -105,34 +105,39 @@ impl Interpreted {
         certain.collect()
     }
 
-    /// Whether the method has what it had when the frame was taken.
-    fn is_there<M: Memory>(self, layout: &Layout, reader: &Reader<M>) -> Result<bool, ReadError> {
+    /// What the method has that never changes, if it is what it had when the frame was taken.
+    fn constant<M: Memory>(self, layout: &Layout, reader: &Reader<M>) -> Result<Option<Avma>, ReadError> {
         let mut now = [0; 8];
         let at = layout.method.const_method.within(self.method);
         match at.and_then(|at| reader.now(at, &mut now)) {
             Err(ReadError::OverBudget) => Err(ReadError::OverBudget),
             read => {
-                let is_it = u64::from_le_bytes(now) == self.const_method.0;
-                Ok(self.const_method.0 != 0 && read == Ok(now.len()) && is_it)
+                let constant = Avma(u64::from_le_bytes(now));
+                let is_it = self.const_method.is_none_or(|taken| taken == constant);
+                Ok((constant.0 != 0 && read == Ok(now.len()) && is_it).then_some(constant))
             }
         }
     }
 
-    fn read<M: Memory>(self, names: &mut Names<'_, M>) -> Result<Frame, ReadError> {
+    fn read<M: Memory>(self, constant: Avma, names: &mut Names<'_, M>) -> Result<Option<Frame>, ReadError> {
         let (layout, reader) = (names.layout, names.reader);
         let at = &layout.method;
-        let first = plus(self.const_method, at.const_method_bytes)?;
-        let bytes = at.code_size.read(reader, self.const_method)?.cast_unsigned();
+        let first = plus(constant, at.const_method_bytes)?;
+        let bytes = at.code_size.read(reader, constant)?.cast_unsigned();
         let within = |bytecode: Avma| {
             let bci = bytecode.0.checked_sub(first.0).filter(|bci| *bci < bytes)?;
             u32::try_from(bci).ok()
         };
         // The register is used for other things by whatever the interpreter calls.
         let bci = self.register.and_then(within).or_else(|| within(self.saved));
+        // A native method has no bytecodes, and its frame is at where they would be.
+        if self.const_method.is_none() && bci.is_none() && self.saved != first {
+            return Ok(None);
+        }
         let mut frame = frame(names, self.method, bci)?;
         // Without a bytecode, as in a native method, there is no line either.
         frame.line = frame.line.filter(|_| bci.is_some());
-        Ok(frame)
+        Ok(Some(frame))
     }
 }
 

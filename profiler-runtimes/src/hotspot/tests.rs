@@ -382,6 +382,26 @@ fn kinds_tiers_and_frames_are_told_apart() {
 }
 
 #[test]
+fn a_method_without_what_never_changes_of_it_is_told_by_the_bytecode_that_its_frame_is_at() {
+    for (recording, _) in COMPILED {
+        let memory = memory(recording);
+        let (layout, reader, cache) = read(&memory);
+        let threads = waiting_threads(&layout, &reader, &cache).unwrap();
+        let interpreted: Vec<Interpreted> = threads.into_iter().flat_map(|thread| thread.interpreted).collect();
+        let of = |frame: Interpreted| frame.frame(&layout, &reader).ok();
+        let mut told = 0;
+        for whole in interpreted {
+            let late = Interpreted { const_method: None, ..whole };
+            let expected = of(whole).filter(|_| whole.saved.0 != 0);
+            told += u32::from(expected.is_some());
+            assert_eq!(of(late), expected, "{recording} {whole:?}");
+            assert_eq!(of(Interpreted { saved: Avma(whole.saved.0 ^ (1 << 20)), ..late }), None, "{recording}");
+        }
+        assert!(told > 10, "{recording} {told}");
+    }
+}
+
+#[test]
 fn a_second_reading_finds_nothing_new_and_takes_one_look_at_each_blob() {
     let memory = memory("jdk21");
     let (layout, reader, mut cache) = read(&memory);

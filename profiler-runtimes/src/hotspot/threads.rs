@@ -21,6 +21,8 @@ pub struct WaitingThread {
     pub tid: u32,
     /// Its frames, as far as they could be followed.
     pub frames: Vec<Frame>,
+    /// The words of those that are interpreted.
+    pub interpreted: Vec<Interpreted>,
     /// How many of them were inlined into others.
     pub inlined: usize,
     /// Frames of compiled code that were come through.
@@ -58,7 +60,15 @@ pub fn waiting_threads<M: Memory>(
             reader,
             cache,
             at,
-            found: WaitingThread { tid, frames: Vec::new(), inlined: 0, compiled: 0, deoptimized: 0, ended: None },
+            found: WaitingThread {
+                tid,
+                frames: Vec::new(),
+                interpreted: Vec::new(),
+                inlined: 0,
+                compiled: 0,
+                deoptimized: 0,
+                ended: None,
+            },
         };
         walk.found.ended = walk.from(anchor).err();
         threads.push(walk.found);
@@ -120,13 +130,14 @@ impl<M: Memory> Walk<'_, M> {
                 let method = frame(InterpreterFrame::METHOD)?;
                 let saved = frame(InterpreterFrame::BYTECODE)?;
                 let const_method = self.layout.method.const_method.pointer(self.reader, method)?;
-                let words = Interpreted { method, const_method, saved, register: None };
+                let words = Interpreted { method, const_method: Some(const_method), saved, register: None };
                 let next = Registers {
                     pc: frame(InterpreterFrame::RETURN)?,
                     sp: frame(InterpreterFrame::CALLER_SP)?,
                     fp: frame(InterpreterFrame::CALLER_FP)?,
                 };
                 self.found.frames.push(words.frame(self.layout, self.reader)?);
+                self.found.interpreted.push(words);
                 Ok(next)
             }
             (kind, FrameShape::Sized { bytes, .. }) => {

@@ -20,7 +20,7 @@ use jitprof_common::units::{Avma, MonoNs};
 use jitprof_common::unwind::{Frame, StackMemory, UnwindRules, lookup_pc, step};
 
 use crate::account::DeferredStats;
-use crate::engine::border::{FrameWords, StackSnapshot, TakenWords, may_hold_generated_code};
+use crate::engine::border::{FrameWords, StackSnapshot, may_hold_generated_code};
 use crate::engine::files::Files;
 use crate::engine::learned::Learned;
 use crate::engine::pending::Pending;
@@ -28,7 +28,7 @@ use crate::engine::process::Process;
 use crate::engine::row_cache::{RowCache, RowsOf};
 use crate::engine::tables::Tables;
 use crate::profile::{Holder, Shares};
-use crate::runtime::{Capture, TakeRead};
+use crate::runtime::Capture;
 
 /// Bytes of snapshots kept at most: 2048 whole ones, which is 20 seconds of one CPU at 99 Hz.
 const MAX_BYTES: usize = 32 << 20;
@@ -80,8 +80,8 @@ pub(super) enum Finished {
 }
 
 /// All user frames, innermost first, each as [`FramePc`] encodes it, and why they end, if that is not as the BPF program
-/// had it.
-type Chain = (Vec<u64>, StopReason);
+/// had it; and what the snapshot has of words that samples take along of such frames.
+type Chain = (Vec<u64>, StopReason, Vec<FrameWords>);
 
 /// What finishing looks things up in.
 #[derive(Clone, Copy)]
@@ -215,14 +215,6 @@ impl Deferred {
         self.kept == 0
     }
 
-    /// The words of a sample's frames, if it has none yet: of a thread that waits, whose stack is read from its beginning.
-    pub(super) fn words(sample: &Pending, capture: &Capture, rules: &RowsThen<'_>) -> Option<TakenWords> {
-        let snapshot = sample.snapshot.as_ref()?;
-        // No other one comes without any walk.
-        let is_waiting = sample.stop == StopReason::SnapshotEnd && snapshot.index == 0;
-        capture.reads.first().filter(|_| is_waiting).map(|read| snapshot.words(*read, rules))
-    }
-
     /// Walks on from a sample's snapshot if its code has rows; `walked` are the user frames that the sample has. With
     /// `last`, nothing will be announced any more. The snapshot is gone unless the answer is [`Finished::NotYet`].
     pub(super) fn finish(
@@ -232,13 +224,14 @@ impl Deferred {
         (rules, learned): (&RowsThen<'_>, &Learned),
         last: bool,
     ) -> (Finished, Effects) {
+        let capture = rules.process.capture();
         let mut effects = Effects::default();
         let Some(snapshot) = &mut sample.snapshot else { return (Finished::AsWalked, effects) };
         let address = lookup_pc(snapshot.at.registers.pc, snapshot.at.kind);
         let row = rules.row(address);
         let by_rows = row.cfa_kind() != Row::GAP.cfa_kind();
         // Announced code without rows was walked by frame pointer, or by the rows of what it has replaced.
-        let anew = if row.is_unknown() { None } else { snapshot.finish(walked, sample.stop, rules) };
+        let anew = if row.is_unknown() { None } else { snapshot.finish((walked, sample.stop), rules, capture) };
         let finished = match anew {
             Some((until, chain)) => Finished::ByRows(snapshot.index..until, chain),
             None => Finished::AsWalked,
@@ -327,30 +320,19 @@ impl Effects {
 }
 
 impl Snapshot {
-    /// What the first read of each frame gives. What is not on the stack is the runtime's reader's to find.
-    fn words(&self, read: TakeRead, rules: &impl UnwindRules) -> TakenWords {
-        let memory = StackBytes::new(self.base, &self.bytes);
-        let (frames, _) = walk(self.at, &memory, rules, MAX_USER_FRAMES);
-        let words_of = |(index, frame): (usize, Frame)| {
-            let mut words = [0; MAX_WORDS];
-            let from = frame.registers.fp.wrapping_add_signed(read.offset.into());
-            let to = words.get_mut(usize::from(read.to)..)?.get_mut(..usize::from(read.words))?;
-            for (to, at) in to.iter_mut().zip((from..).step_by(8)) {
-                *to = memory.read_u64(at).ok()?;
-            }
-            Some(FrameWords { index: u16::try_from(index).ok()?, reads: 1, words })
-        };
-        TakenWords { registers: None, frames: frames.into_iter().enumerate().filter_map(words_of).collect() }
-    }
-
     /// The chain that counts, if it is another one than the BPF program's, behind the first frame whose caller was not
     /// looked for here. `None` if the sample has no such frame.
-    fn finish(&self, walked: &[u64], stop: StopReason, rules: &impl UnwindRules) -> Option<(usize, Option<Chain>)> {
+    fn finish(
+        &self,
+        (walked, stop): (&[u64], StopReason),
+        rules: &impl UnwindRules,
+        capture: Option<&Capture>,
+    ) -> Option<(usize, Option<Chain>)> {
         let (before, rest) = walked.split_at_checked(self.index)?;
         let memory = StackBytes::new(self.base, &self.bytes);
         let limit = MAX_USER_FRAMES.saturating_sub(before.len());
         let (frames, mut end) = walk(self.at, &memory, rules, limit);
-        let mut anew: Vec<u64> = frames.into_iter().map(pc_of).collect();
+        let mut anew: Vec<u64> = frames.iter().copied().map(pc_of).collect();
         if end == StopReason::ReadFault && memory.was_left() {
             end = StopReason::SnapshotEnd;
         }
@@ -368,8 +350,40 @@ impl Snapshot {
             anew.extend(tail);
             (until, end) = (last, stop);
         }
-        Some((until, Some(([before, &anew].concat(), end))))
+        // A stack that was read as it stands comes without any walk.
+        let stands = stop == StopReason::SnapshotEnd && self.index == 0;
+        let words = capture.map(|capture| words((capture, stands), (before.len(), &frames), &memory));
+        Some((until, Some(([before, &anew].concat(), end, words.unwrap_or_default()))))
     }
+}
+
+fn pc_of(frame: Frame) -> u64 {
+    FramePc::new(frame.registers.pc, frame.kind).0
+}
+
+/// What stands on the stack of the words that samples take along of a runtime's frames, of those that are called; the first
+/// frame has the number `from`. Elsewhere nothing is read: it is too late for that. So frames whose function a collector may
+/// have moved are left out, but of a thread that stands.
+fn words(
+    (capture, stands): (&Capture, bool),
+    (from, frames): (usize, &[Frame]),
+    memory: &impl StackMemory,
+) -> Vec<FrameWords> {
+    let Some(read) = capture.reads.first().filter(|read| read.base.is_none()) else { return Vec::new() };
+    let is_meant = |frame: &Frame| match capture.generated {
+        Some((start, size)) => lookup_pc(frame.registers.pc, frame.kind).wrapping_sub(start.0) < size,
+        None => stands,
+    };
+    let of = |(at, frame): (usize, &Frame)| {
+        let mut words = [0; MAX_WORDS];
+        let mut address = frame.registers.fp.checked_add_signed(read.offset.into()).filter(|_| is_meant(frame))?;
+        for word in words.iter_mut().skip(read.to.into()).take(read.words.into()) {
+            *word = memory.read_u64(address).ok()?;
+            address = address.checked_add(size_of::<u64>() as u64)?;
+        }
+        Some(FrameWords { index: u16::try_from(from + at).ok()?, reads: 1, words })
+    };
+    frames.iter().enumerate().skip(1).filter_map(of).collect()
 }
 
 /// The frames from `at` on, innermost first, `limit` at most, and why they end.
@@ -384,10 +398,6 @@ fn walk(at: Frame, memory: &impl StackMemory, rules: &impl UnwindRules, limit: u
         frames.push(frame);
     }
     (frames, StopReason::DepthLimit)
-}
-
-fn pc_of(frame: Frame) -> u64 {
-    FramePc::new(frame.registers.pc, frame.kind).0
 }
 
 /// What follows the only occurrence of `wanted`.

@@ -3,6 +3,7 @@ use jitprof_common::row::{CfaKind, Rule};
 use jitprof_common::unwind::{LOST_FP, PcKind, Registers};
 
 use super::*;
+use crate::runtime::TakeRead;
 
 /// Code at 0x1000 with frames of 16 bytes, code at 0x2000 that begins a thread, and nothing else.
 struct Rows;
@@ -51,20 +52,20 @@ fn snapshot(index: usize, stack: &[u64]) -> Snapshot {
 
 /// A chain of which every caller was found anew.
 fn all(frames: Vec<u64>, stop: StopReason) -> Option<(usize, Option<Chain>)> {
-    Some((usize::MAX, Some((frames, stop))))
+    Some((usize::MAX, Some((frames, stop, Vec::new()))))
 }
 
 #[test]
 fn rows_lead_to_the_callers_that_the_frame_pointer_does_not_know() {
     let stack = [0, 0x1020, 0, 0x1030, 0, 0x2000 + 5];
-    let finished = snapshot(0, &stack).finish(&[INNERMOST], StopReason::NoFramePointer, &Rows);
+    let finished = snapshot(0, &stack).finish((&[INNERMOST], StopReason::NoFramePointer), &Rows, None);
     assert_eq!(finished, all(vec![INNERMOST, 0x1020, 0x1030, 0x2005], StopReason::EndOfStack));
 }
 
 #[test]
 fn frames_below_the_snapshot_are_kept() {
     let stack = [0, 0x2005];
-    let finished = snapshot(2, &stack).finish(&[8, 9, INNERMOST, 0x1333], StopReason::EndOfStack, &Rows);
+    let finished = snapshot(2, &stack).finish((&[8, 9, INNERMOST, 0x1333], StopReason::EndOfStack), &Rows, None);
     assert_eq!(finished, all(vec![8, 9, INNERMOST, 0x2005], StopReason::EndOfStack));
 }
 
@@ -73,19 +74,32 @@ fn words_of_frames_lie_at_their_frame_pointers() {
     let mut snapshot = snapshot(0, &[5, 0x1020, 7, 0x2005]);
     snapshot.at.registers.fp = SP + 16;
     let read = TakeRead { base: None, offset: -16, words: 2, to: 1, tagged: false };
-    let taken = snapshot.words(read, &Rows);
-    let words: Vec<_> = taken.frames.iter().map(|frame| (frame.index, frame.reads, &frame.words[..4])).collect();
-    assert_eq!(words, [0, 1, 2].map(|index| (index, 1, &[0, 5, 0x1020, 0][..])));
+    let capture = Capture { reads: vec![read], ..Capture::default() };
+    let taken = |snapshot: &Snapshot, capture: &Capture, stop| {
+        let Some((_, Some((.., words)))) = snapshot.finish((&[INNERMOST], stop), &Rows, Some(capture)) else {
+            panic!("walked anew")
+        };
+        words
+    };
+    let of = |frame: &FrameWords| (frame.index, frame.reads, frame.words[..4].to_vec());
+    let words = [1, 2].map(|index| (index, 1, vec![0, 5, 0x1020, 0]));
+    let stands = taken(&snapshot, &capture, StopReason::SnapshotEnd);
+    assert_eq!(stands.iter().map(of).collect::<Vec<_>>(), words);
+    // What runs may have had its function moved, unless it is generated code that says where its frames have it.
+    assert_eq!(taken(&snapshot, &capture, StopReason::NoFramePointer), []);
+    let generated = Capture { generated: Some((Avma(0x1020 - 1), 1)), ..capture.clone() };
+    let runs = taken(&snapshot, &generated, StopReason::NoFramePointer);
+    assert_eq!(runs.iter().map(of).collect::<Vec<_>>(), words[..1]);
     // Beyond what was read of the stack, and where no frame pointer is known, there are none.
     for fp in [SP + 8, SP + 48, LOST_FP] {
         snapshot.at.registers.fp = fp;
-        assert_eq!(snapshot.words(read, &Rows).frames, [], "{fp:x}");
+        assert_eq!(taken(&snapshot, &capture, StopReason::SnapshotEnd), [], "{fp:x}");
     }
 }
 
 #[test]
 fn a_snapshot_that_is_too_short_says_so() {
-    let finished = snapshot(0, &[0, 0x1020, 0]).finish(&[INNERMOST], StopReason::NoFramePointer, &Rows);
+    let finished = snapshot(0, &[0, 0x1020, 0]).finish((&[INNERMOST], StopReason::NoFramePointer), &Rows, None);
     assert_eq!(finished, all(vec![INNERMOST, 0x1020], StopReason::SnapshotEnd));
 }
 
@@ -93,29 +107,30 @@ fn a_snapshot_that_is_too_short_says_so() {
 fn beyond_the_snapshot_both_chains_go_on_as_one_if_they_have_met() {
     let stack = [0, 0x1020, 0, 0x1030];
     let walked = [INNERMOST, 0x1030, 0x1040, 0x2005];
-    let finished = snapshot(0, &stack).finish(&walked, StopReason::EndOfStack, &Rows);
-    let met = (vec![INNERMOST, 0x1020, 0x1030, 0x1040, 0x2005], StopReason::EndOfStack);
+    let finished = snapshot(0, &stack).finish((&walked, StopReason::EndOfStack), &Rows, None);
+    let met = (vec![INNERMOST, 0x1020, 0x1030, 0x1040, 0x2005], StopReason::EndOfStack, Vec::new());
     assert_eq!(finished, Some((2, Some(met))), "what follows the third frame was found by the tables' rows");
     // Of a recursive function nobody knows which frame it is.
     let walked = [INNERMOST, 0x1030, 0x1030, 0x2005];
-    let finished = snapshot(0, &stack).finish(&walked, StopReason::EndOfStack, &Rows);
+    let finished = snapshot(0, &stack).finish((&walked, StopReason::EndOfStack), &Rows, None);
     assert_eq!(finished, all(vec![INNERMOST, 0x1020, 0x1030], StopReason::SnapshotEnd));
 }
 
 #[test]
 fn a_walk_that_says_the_same_and_less_changes_nothing() {
     let walked = [INNERMOST, 0x1020, 0x1030, 0x2005];
-    let finished = snapshot(0, &[0, 0x1020]).finish(&walked, StopReason::EndOfStack, &Rows);
+    let finished = snapshot(0, &[0, 0x1020]).finish((&walked, StopReason::EndOfStack), &Rows, None);
     assert_eq!(finished, Some((1, None)), "the second frame's caller lies beyond the snapshot");
     let stack = [0, 0x1020, 0, 0x1030, 0, 0x2005];
-    let finished = snapshot(0, &stack).finish(&walked, StopReason::EndOfStack, &Rows);
+    let finished = snapshot(0, &stack).finish((&walked, StopReason::EndOfStack), &Rows, None);
     assert_eq!(finished, Some((usize::MAX, None)), "both have found all callers");
 }
 
 #[test]
 fn a_stack_without_end_ends_at_the_limit_of_frames() {
     let stack: Vec<u64> = [0, 0x1020].repeat(3000);
-    let Some((_, Some((frames, stop)))) = snapshot(1, &stack).finish(&[8, INNERMOST], StopReason::ReadFault, &Rows)
+    let Some((_, Some((frames, stop, _)))) =
+        snapshot(1, &stack).finish((&[8, INNERMOST], StopReason::ReadFault), &Rows, None)
     else {
         panic!("walked anew");
     };
@@ -124,7 +139,7 @@ fn a_stack_without_end_ends_at_the_limit_of_frames() {
 
 #[test]
 fn an_index_beyond_the_frames_changes_nothing() {
-    let finished = snapshot(3, &[0, 0x1020]).finish(&[1, 2], StopReason::ReadFault, &Rows);
+    let finished = snapshot(3, &[0, 0x1020]).finish((&[1, 2], StopReason::ReadFault), &Rows, None);
     assert_eq!(finished, None);
 }
 

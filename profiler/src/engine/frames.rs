@@ -19,7 +19,7 @@ use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::code::{CodeHit, CodeOrigin};
 use rustc_hash::FxHashMap;
 
-use crate::engine::border::{AnswerBody, Request, TakenWords, may_hold_generated_code};
+use crate::engine::border::{AnswerBody, FrameWords, Request, TakenWords, may_hold_generated_code};
 use crate::engine::pending::{Pending, Queue};
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
@@ -253,6 +253,24 @@ impl Frames {
             frames.push((words.index, number.unwrap_or(NO_ROOM)));
         }
         Asked { generation: self.generation, frames: frames.into() }
+    }
+
+    /// The same of frames that a finished walk has found, where nothing was asked before.
+    pub(super) fn want_found(
+        &mut self,
+        of: (&AddressSpace, &Capture),
+        sample: (MonoNs, &[u64]),
+        asked: &mut Asked,
+        mut words: Vec<FrameWords>,
+    ) {
+        words.retain(|words| !asked.has(words.index.into()));
+        if words.is_empty() || (asked.generation != self.generation && !asked.frames.is_empty()) {
+            return;
+        }
+        let found = self.want(of, sample, &TakenWords { registers: None, frames: words });
+        let mut frames = [std::mem::take(&mut asked.frames), found.frames].concat();
+        frames.sort_unstable();
+        *asked = Asked { generation: self.generation, frames: frames.into() };
     }
 
     /// The number of an answer to a question that differs in nothing that the answer depends on.

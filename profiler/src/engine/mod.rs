@@ -703,6 +703,7 @@ impl Engine {
         let now = self.requests.now;
         self.maintenance.refresh(&mut self.tracking, &mut self.requests);
         Maintenance::keep_code(&mut self.tracking, &mut self.resolving, &self.files, now);
+        Maintenance::bound_torn(&mut self.tracking);
         let slow = now.0.saturating_sub(self.slow_at.0) >= SLOW_NS;
         if slow {
             self.slow_at = now;

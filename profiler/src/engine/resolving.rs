@@ -227,7 +227,7 @@ impl Resolving {
         let mut queue = std::mem::take(&mut process.queue);
         let (mut learned, mut of_use) = (std::mem::take(&mut process.learned), process.snapshots);
         let was_worth_it = of_use.is_worth_it();
-        let limit = resolvable_until(process, now);
+        let (limit, since) = (resolvable_until(process, now), process.runs_since());
         let asked = limit.max(MonoNs(now.0.saturating_sub(USUAL_DELAY_NS)));
         for sample in queue.iter_mut().filter(|sample| sample.snapshot.is_some() && (last || sample.time < asked)) {
             // Where its code lies is said with what its frames are.
@@ -240,20 +240,19 @@ impl Resolving {
                 continue;
             }
             let walked = self.stacks.words_of(sample.user);
-            let capture = process.tables.capture(process.announcements.has_dump());
-            let words = capture.and_then(|capture| Deferred::words(sample, capture, &rules));
             let (finished, effects) = self.deferred.finish(sample, walked, (&rules, &learned), last);
             effects.note(&mut learned, &mut of_use);
             if let Finished::ByRows(frames, chain) = finished {
                 let from = frames.start;
                 sample.by_rows = frames;
-                if let Some((frames, stop)) = chain {
-                    sample.asked.follow((self.stacks.words_of(sample.user), &frames), from);
-                    if let Some((words, capture)) = words.zip(capture) {
-                        sample.asked = process.frames.want((&process.space, capture), (sample.time, &frames), &words);
-                    }
-                    (sample.user, sample.stop) = (self.stacks.intern(&frames), stop);
+                if let Some((user, stop, words)) = chain {
+                    sample.asked.follow((self.stacks.words_of(sample.user), &user), from);
+                    (sample.user, sample.stop) = (self.stacks.intern(&user), stop);
                     changed.push((sample.user, sample.time));
+                    let Process { frames, space, tables, announcements, .. } = &mut *process;
+                    if let Some(capture) = tables.capture(announcements.has_dump()).filter(|_| sample.time >= since) {
+                        frames.want_found((space, capture), (sample.time, &user), &mut sample.asked, words);
+                    }
                 }
             }
         }

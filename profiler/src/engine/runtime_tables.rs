@@ -172,6 +172,11 @@ impl RuntimeTables {
         self.capture.as_ref().is_some_and(Capture::has_words) && !self.lists
     }
 
+    /// Whether frames are asked about, by words or a list of them, and there are no lists of code to be read besides.
+    pub(super) fn has_frames_alone(&self) -> bool {
+        self.capture.is_some() && !self.lists
+    }
+
     /// Whether what they said of a time was not looked at again afterwards.
     pub(super) fn is_unconfirmed(&self, time: MonoNs) -> bool {
         self.last.is_none_or(|(begun, _)| begun < time)

@@ -803,7 +803,7 @@ impl Tracking {
 
     /// Has asked between two ticks what frames are, where no lists are to be read at the same time.
     pub(super) fn ask_frames_early(&mut self, requests: &mut Requests) {
-        let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.ask_frames();
+        let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.has_frames_alone();
         for process in self.processes.iter_mut().filter(is_meant) {
             Self::poll_frames_of(process, false, requests);
         }

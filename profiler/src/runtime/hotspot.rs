@@ -134,19 +134,20 @@ impl HotSpot {
 
     /// The words of a frame in the interpreter's code, if it is a method's.
     fn interpreted(&self, ask: &FrameAsk) -> Result<Interpreted, WhyUnnamed> {
-        let all = ask.reads == 2;
-        let word = |at: usize| ask.words.get(at).copied().filter(|_| all).map(Avma).ok_or(WhyUnnamed::NoWords);
+        let word = |at: usize, reads: u8| {
+            ask.words.get(at).copied().filter(|_| ask.reads >= reads).map(Avma).ok_or(WhyUnnamed::NoWords)
+        };
         if !ask.pc.is_interrupted() {
-            return Ok(Interpreted {
-                method: word(METHOD)?,
-                const_method: word(CONST_METHOD)?,
-                saved: word(BYTECODE)?,
-                register: None,
-            });
+            let (method, saved, const_method) = (word(METHOD, 1)?, word(BYTECODE, 1)?, word(CONST_METHOD, 2).ok());
+            // There is no bytecode that would tell.
+            return match const_method {
+                None if saved.0 == 0 => Err(WhyUnnamed::NoWords),
+                _ => Ok(Interpreted { method, const_method, saved, register: None }),
+            };
         }
         // What it executes just now is in a register, and the frame has what it executed at its last call.
         if self.keeps_frame(ask.pc) {
-            let (method, const_method) = (word(METHOD)?, word(CONST_METHOD)?);
+            let (method, const_method) = (word(METHOD, 2)?, Some(word(CONST_METHOD, 2)?));
             return Ok(Interpreted { method, const_method, saved: Avma(0), register: None });
         }
         Err(WhyUnnamed::NoFrame)

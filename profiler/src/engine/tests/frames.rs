@@ -504,7 +504,10 @@ fn what_was_inlined_for_sure_and_what_only_maybe_are_told_apart_and_counted() {
     assert_eq!(lines(&world, called), "_start:0;A.outer()V:5;A.inner()I:0;?A.deep()I:9;main:0");
     assert_eq!((account.jit.leaves_certain, account.jit.leaves_guessed), (1, 1));
     let text = account.to_string();
-    assert!(text.contains("; both safepoints agree on inlined methods in 1 of 2 leaves (50.00 %), else marked ?"), "{text}");
+    assert!(
+        text.contains("; both safepoints agree on inlined methods in 1 of 2 leaves (50.00 %), else marked ?"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -607,4 +610,58 @@ fn what_a_runtime_is_asked_about_is_gathered_for_a_while() {
     let asked = asked(&world);
     assert_eq!(asked.iter().map(Vec::len).sum::<usize>(), 60);
     assert!(asked.len() <= 5, "{}", asked.len());
+}
+
+#[test]
+fn an_interpreted_caller_that_only_a_finished_walk_has_found_is_asked_about_by_what_the_snapshot_has_of_it() {
+    const INTERPRETER: u64 = JIT + 0x1000;
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "middle")]);
+    let interpreter = FoundCode {
+        start: avma(INTERPRETER),
+        size: 0x1000,
+        name: "Interpreter".to_owned(),
+        frame: FoundFrame::Interpreter,
+        number: 0,
+    };
+    let leaf = FoundCode {
+        start: avma(JIT),
+        size: 64,
+        name: "LBurn;leafHot(I)I [C1]".to_owned(),
+        frame: FoundFrame::Sized { bytes: 32, complete_from: 8 },
+        number: 0,
+    };
+    let made = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    made.code = vec![interpreter.clone()];
+    let capture = made.capture.as_mut().unwrap();
+    (capture.code, capture.generated) = (Vec::new(), Some((avma(INTERPRETER), 0x1000)));
+    world.follow(&[PID]);
+    world.run_for(100);
+    // The leaf is new: by its frame pointer it was walked past its caller.
+    let made = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    made.code = vec![interpreter, leaf];
+    world.run_for(1);
+    const SP: u64 = 0x7f00_0000;
+    let mut words = [0_u64; 32];
+    // 32 bytes of the leaf's frame, with its caller's frame pointer; then the interpreter's frame around that.
+    (words[2], words[3]) = (SP + 16 * 8, INTERPRETER + 8);
+    (words[14], words[15]) = (2, SP + 18 * 8);
+    (words[16], words[17]) = (0, START);
+    let snapshot = StackSnapshot {
+        registers: [JIT + 16, SP, SP + 16 * 8, 0],
+        kind: SnapshotHeader::code_of(PcKind::Instruction),
+        index: 0,
+        base: SP,
+        bytes: words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>().into(),
+    };
+    world.give(&raw_sample(world.now, PID, &[JIT + 16, START], Some(snapshot)));
+    let at = (world.now.0 - ms(0).0) / MS;
+    world.run_for(600);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;middle;Burn.leafHot(I)I");
+    assert_eq!(
+        asked(&world).iter().flatten().map(|ask| (ask.pc.pc(), ask.reads, ask.words[3])).collect::<Vec<_>>(),
+        [(INTERPRETER + 8, 1, 2)]
+    );
+    assert_eq!(account.jit.unnamed_total(), 0);
 }

@@ -86,6 +86,19 @@ fn what_was_inlined_into_the_loop_stands_below_what_it_runs() {
 }
 
 #[test]
+fn what_runs_first_at_the_end_of_a_process_is_asked_about_before_the_next_tick() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py")]);
+    let at = sample(&mut world, &[LOOP + 0x30, MAIN, START], &[16, 0], true);
+    world.run_for(25);
+    exit(&mut world, PID);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;helper;outer");
+    assert_eq!(account.jit.unnamed_total(), 0, "{account}");
+}
+
+#[test]
 fn frames_that_are_not_wanted_are_neither_taken_nor_shown() {
     let without = InterpreterFrames { listed: false, ..InterpreterFrames::default() };
     let mut world = World::new(EngineOptions { interpreter: without, ..options() });

@@ -220,8 +220,8 @@ macro_rules! java {
     };
 }
 const JAVA: &[Mode] = java!();
-const JAVA_ENDING: &str = "callers of code that is newer than its rules are found in a copy of the stack, and have no words that \
-                           say which method is interpreted; at the start as above";
+const JAVA_ENDING: &str = "at the start as above; frames are asked about after their samples, and those of the end have nobody left \
+                           who answers";
 const JAVA_BRIEFLY: &[Mode] = java!(
     asked(
         "no flag, no inlining, two seconds",

@@ -31,12 +31,29 @@ fn assert_burns(recording: &Recording) {
     assert_at_least("kernels below their callers", Share { part, whole }, 0.995);
 }
 
-#[test]
-fn onednn_is_unwound_through_its_kernels_by_its_own_dump() -> Result<()> {
+/// With the dump of its own that it writes for a value of its variable.
+fn burn_with_dump(value: &str) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let folder = scratch.path().to_str().context("a path of UTF-8")?;
     // Both of its names: the former before oneDNN 2.6.
-    assert_burns(&burn(&scratch, &[("ONEDNN_JIT_PROFILE", "4"), ("DNNL_JIT_PROFILE", "4"), ("JITDUMPDIR", folder)])?);
+    burn(&scratch, &[("ONEDNN_JIT_PROFILE", value), ("DNNL_JIT_PROFILE", value), ("JITDUMPDIR", folder)])
+}
+
+#[test]
+fn onednn_is_unwound_through_its_kernels_by_its_own_dump() -> Result<()> {
+    assert_burns(&burn_with_dump("4")?);
+    Ok(())
+}
+
+#[test]
+fn onednn_is_unwound_through_its_kernels_by_its_own_dump_with_the_processors_time() -> Result<()> {
+    let recording = burn_with_dump("12")?;
+    assert_eq!(
+        recording.account["sources"][0]["dumps"][0]["records"]["clock"], "tsc",
+        "{}",
+        recording.account["sources"]
+    );
+    assert_burns(&recording);
     Ok(())
 }
 

@@ -6,6 +6,7 @@ pub mod gdb_jit;
 pub mod hotspot;
 mod listed;
 mod memory;
+pub mod php;
 #[cfg(feature = "recorded")]
 pub mod recorded;
 pub mod v8;

@@ -10,7 +10,7 @@ use jitprof_common::units::MonoNs;
 
 use crate::engine::border::FrameList;
 use crate::engine::frames::{Asked, Frames};
-use crate::runtime::{EntryMark, FrameAsk};
+use crate::runtime::{EntryMark, FrameAsk, ListCapture};
 
 /// Bits of the second word of a record that are an address; those above say whose the frame is.
 const ADDRESS_BITS: u32 = 56;
@@ -20,69 +20,97 @@ const ADDRESS_BITS: u32 = 56;
 pub(super) struct Listed {
     /// By record.
     pub(super) asked: Asked,
-    /// Which records are the frames of each loop, from the innermost.
-    loops: Box<[(u16, u16)]>,
-    /// Frames without a loop are left, or records.
-    is_torn: bool,
+    /// Those records that say something, from the innermost.
+    elements: Box<[Element]>,
+    /// Elements that are marks are frames themselves.
+    marks_are_frames: bool,
+    is_whole: bool,
 }
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Element {
+    record: u16,
+    /// A frame of the program, or of a function of the runtime's own.
+    is_frame: bool,
+    /// A loop has begun here, unless it is the frame of a function that runs in none.
+    is_mark: bool,
+}
+
+/// From an element of a list to the one before which another loop has begun.
+pub(super) type Part = (u16, u16);
 
 impl Listed {
     /// Asks about the frames of a list.
-    pub(super) fn ask(list: &FrameList, mark: EntryMark, time: MonoNs, frames: &mut Frames) -> Self {
-        let (loops, rest) = loops(&list.records, mark);
-        let ask = |at: u16| {
-            let [code, place] = *list.records.get(usize::from(at))?;
-            let words = [code, place & ((1 << ADDRESS_BITS) - 1)];
-            Some((at, FrameAsk { words: words.into(), ..FrameAsk::of_list() }))
+    pub(super) fn ask(list: &FrameList, capture: &ListCapture, time: MonoNs, frames: &mut Frames) -> Self {
+        let elements = elements(&list.records, capture.mark);
+        let innermost = elements.first().map(|element| element.record).filter(|_| capture.tells_innermost);
+        let ask = |element: &Element| {
+            let [code, place] = *list.records.get(usize::from(element.record))?;
+            let own = [code, place & ((1 << ADDRESS_BITS) - 1), 1];
+            let words = if innermost == Some(element.record) { &own[..] } else { &own[..2] };
+            Some((element.record, FrameAsk { words: words.into(), ..FrameAsk::of_list() }))
         };
-        let records = loops.iter().chain([&rest]).flat_map(|(from, to)| *from..*to);
-        let asked = frames.want_records(records.filter_map(ask), time);
-        Self { asked, is_torn: !list.is_whole || rest.0 < rest.1, loops: with_rest(loops, rest).into() }
+        let wanted = elements.iter().filter(|element| element.is_frame).filter_map(ask);
+        let asked = frames.want_records(wanted, time);
+        let marks_are_frames = capture.mark.is_frame;
+        Self { asked, elements: elements.into(), marks_are_frames, is_whole: list.is_whole }
     }
 
-    /// Which records belong to which user frames: of each, its index and its records, from the innermost; `in_loop` are the
-    /// user frames in an evaluation loop. Nothing if that cannot be known.
-    pub(super) fn placed(&self, in_loop: &[usize]) -> Option<Vec<(usize, (u16, u16))>> {
-        if self.is_torn {
+    /// Which elements belong to which user frames: of each, its index and its part of the list, from the innermost;
+    /// `in_loop` are the user frames in an evaluation loop, and `is_own` tells of a record whether it is a function of the
+    /// runtime's own, which runs in none. Nothing if that cannot be known.
+    pub(super) fn placed(&self, in_loop: &[usize], is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Part)>> {
+        let (loops, rest) = self.loops(is_own);
+        if !self.is_whole || rest.0 < rest.1 {
             return None;
         }
-        let own = match in_loop.len().checked_sub(self.loops.len())? {
+        let own = match in_loop.len().checked_sub(loops.len())? {
             0 => in_loop,
             // It is about to begin, and has no frame yet, or about to end.
             1 => in_loop.strip_prefix(&[0])?,
             _ => return None,
         };
-        Some(own.iter().copied().zip(self.loops.iter().copied()).collect())
+        Some(own.iter().copied().zip(loops).collect())
     }
 
-    /// All frames, from the innermost.
+    /// The elements of each loop, and those outside of any.
+    fn loops(&self, is_own: impl Fn(u16) -> bool) -> (Vec<Part>, Part) {
+        let (mut loops, mut from) = (Vec::new(), 0);
+        let count = u16::try_from(self.elements.len()).unwrap_or(u16::MAX);
+        for (at, element) in (0..count).zip(&self.elements) {
+            if element.is_mark && !(element.is_frame && is_own(element.record)) {
+                loops.push((from, if self.marks_are_frames { at + 1 } else { at }));
+                from = at + 1;
+            }
+        }
+        (loops, (from, count))
+    }
+
+    /// The records of the frames of a part, from the innermost.
+    pub(super) fn frames(&self, (from, to): Part) -> impl Iterator<Item = u16> {
+        let part = self.elements.get(from.into()..to.into()).unwrap_or(&[]);
+        part.iter().filter(|element| element.is_frame).map(|element| element.record)
+    }
+
+    /// Those of all frames.
     pub(super) fn all(&self) -> impl Iterator<Item = u16> {
-        self.loops.iter().flat_map(|(from, to)| *from..*to)
+        self.elements.iter().filter(|element| element.is_frame).map(|element| element.record)
     }
 }
 
-fn with_rest(mut loops: Vec<(u16, u16)>, rest: (u16, u16)) -> Vec<(u16, u16)> {
-    if rest.0 < rest.1 {
-        loops.push(rest);
-    }
-    loops
-}
-
-/// The records of each loop, and those outside of any.
-fn loops(records: &[Record], mark: EntryMark) -> (Vec<(u16, u16)>, (u16, u16)) {
-    let count = u16::try_from(records.len()).unwrap_or(u16::MAX);
+/// What the records of a list are.
+fn elements(records: &[Record], mark: EntryMark) -> Vec<Element> {
     let is_mark = |[_, place]: &Record| place >> ADDRESS_BITS >= u64::from(mark.least);
     // The outermost is no frame, and no loop has begun at it.
     let has_base = mark.has_base && records.last().is_some_and(is_mark);
-    let count = if has_base { count.saturating_sub(1) } else { count };
-    let (mut loops, mut from) = (Vec::new(), 0);
-    for (at, record) in (0..count).zip(records) {
-        if is_mark(record) {
-            loops.push((from, if mark.is_frame { at + 1 } else { at }));
-            from = at + 1;
-        }
-    }
-    (loops, (from, count))
+    let records = if has_base { records.split_last().map_or(&[][..], |(_, rest)| rest) } else { records };
+    let element = |(at, record): (u16, &Record)| {
+        let is_mark = is_mark(record);
+        let is_nothing = mark.is_frame && record[0] == 0;
+        (!is_nothing).then_some(Element { record: at, is_frame: mark.is_frame || !is_mark, is_mark })
+    };
+    (0..).zip(records).filter_map(element).collect()
 }
 
 /// Whether a list is to be waited for.
@@ -99,6 +127,8 @@ impl FrameAsk {
 
 #[cfg(test)]
 mod tests {
+    use jitprof_common::listed::ListSpec;
+
     use super::*;
 
     const SHIM: EntryMark = EntryMark { least: 3, is_frame: false, has_base: false };
@@ -107,37 +137,71 @@ mod tests {
         owners.iter().map(|owner| [0x1000, owner << ADDRESS_BITS | 0x2000]).collect()
     }
 
+    fn of(owners: &[u64], mark: EntryMark, is_whole: bool) -> Listed {
+        let list = FrameList { records: records(owners), is_whole };
+        let capture = ListCapture {
+            walk: ListSpec::default(),
+            mark,
+            loops: Vec::new(),
+            tells_innermost: false,
+            of_first_thread: false,
+        };
+        Listed::ask(&list, &capture, MonoNs(1), &mut Frames::default())
+    }
+
+    /// The records of the frames of each loop, and those of none.
+    fn loops(listed: &Listed, own: &[u16]) -> (Vec<Vec<u16>>, Vec<u16>) {
+        let (loops, rest) = listed.loops(|record| own.contains(&record));
+        let frames = |part| listed.frames(part).collect();
+        (loops.into_iter().map(frames).collect(), frames(rest))
+    }
+
     #[test]
     fn what_lies_before_a_mark_ran_in_the_loop_that_began_there() {
-        assert_eq!(loops(&records(&[0, 1, 3, 0, 3, 3]), SHIM), (vec![(0, 2), (3, 4), (5, 5)], (6, 6)));
-        assert_eq!(loops(&records(&[0, 3, 0]), SHIM), (vec![(0, 1)], (2, 3)));
-        assert_eq!(loops(&[], SHIM), (vec![], (0, 0)));
+        let shim = |owners: &[u64]| loops(&of(owners, SHIM, true), &[]);
+        assert_eq!(shim(&[0, 1, 3, 0, 3, 3]), (vec![vec![0, 1], vec![3], vec![]], vec![]));
+        assert_eq!(shim(&[0, 3, 0]), (vec![vec![0]], vec![2]));
+        assert_eq!(shim(&[]), (vec![], vec![]));
     }
 
     #[test]
     fn a_mark_may_be_a_frame_and_the_outermost_one_none_at_all() {
-        let of_311 = EntryMark { least: 1, is_frame: true, has_base: false };
-        assert_eq!(loops(&records(&[0, 1, 0, 0, 1]), of_311), (vec![(0, 2), (2, 5)], (5, 5)));
+        let frames = EntryMark { least: 1, is_frame: true, has_base: false };
+        assert_eq!(loops(&of(&[0, 1, 0, 0, 1], frames, true), &[]), (vec![vec![0, 1], vec![2, 3, 4]], vec![]));
         let of_315 = EntryMark { has_base: true, ..SHIM };
-        assert_eq!(loops(&records(&[0, 3, 0, 4, 3]), of_315), (vec![(0, 1), (2, 3)], (4, 4)));
-        assert_eq!(loops(&records(&[0, 3, 0]), of_315), (vec![(0, 1)], (2, 3)));
+        let with_base = |owners: &[u64]| loops(&of(owners, of_315, true), &[]);
+        assert_eq!(with_base(&[0, 3, 0, 4, 3]), (vec![vec![0], vec![2]], vec![]));
+        assert_eq!(with_base(&[0, 3, 0]), (vec![vec![0]], vec![2]));
+    }
+
+    #[test]
+    fn no_loop_begins_at_a_function_of_the_runtimes_own_and_what_has_no_function_is_nothing() {
+        let frames = EntryMark { least: 1, is_frame: true, has_base: false };
+        let listed = of(&[1, 0, 1, 0, 1], frames, true);
+        assert_eq!(loops(&listed, &[0, 3]), (vec![vec![0, 1, 2], vec![3, 4]], vec![]));
+        assert_eq!(loops(&listed, &[4]), (vec![vec![0], vec![1, 2]], vec![3, 4]));
+        let mut list = FrameList { records: records(&[0, 1, 1]), is_whole: true };
+        list.records[1][0] = 0;
+        let found = elements(&list.records, frames);
+        assert_eq!(found.iter().map(|element| element.record).collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]
     fn as_many_marks_as_loops_are_placed_and_a_loop_that_has_no_frame_yet() {
-        let listed = |owners: &[u64], is_whole: bool| {
-            let list = FrameList { records: records(owners), is_whole };
-            Listed::ask(&list, SHIM, MonoNs(1), &mut Frames::default())
+        let placed = |listed: &Listed, in_loop: &[usize]| {
+            let placed = listed.placed(in_loop, |_| false)?;
+            Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
-        let two = listed(&[0, 3, 0, 0, 3], true);
-        assert_eq!(two.placed(&[1, 4]), Some(vec![(1, (0, 1)), (4, (2, 4))]));
-        assert_eq!(two.placed(&[0, 1, 4]), Some(vec![(1, (0, 1)), (4, (2, 4))]));
+        let two = of(&[0, 3, 0, 0, 3], SHIM, true);
+        let expected: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(1, vec![0]), (4, vec![2, 3])]);
+        assert_eq!(placed(&two, &[1, 4]), expected);
+        assert_eq!(placed(&two, &[0, 1, 4]), expected);
         for apart in [&[2, 3, 4][..], &[1], &[], &[0, 1, 2, 3]] {
-            assert_eq!(two.placed(apart), None, "{apart:?}");
+            assert_eq!(placed(&two, apart), None, "{apart:?}");
         }
         assert_eq!(two.all().collect::<Vec<_>>(), [0, 2, 3]);
-        assert_eq!(listed(&[0, 3], false).placed(&[1]), None, "there may be more");
-        let torn = listed(&[0, 3, 0], true);
-        assert_eq!((torn.placed(&[1]), torn.all().collect::<Vec<_>>()), (None, vec![0, 2]));
+        assert_eq!(placed(&of(&[0, 3], SHIM, false), &[1]), None, "there may be more");
+        let torn = of(&[0, 3, 0], SHIM, true);
+        assert_eq!((placed(&torn, &[1]), torn.all().collect::<Vec<_>>()), (None, vec![0, 2]));
     }
 }

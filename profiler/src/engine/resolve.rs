@@ -16,7 +16,7 @@ use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
 use crate::engine::frames::{Known, ask_of_listed, in_module};
-use crate::engine::listed::is_settled;
+use crate::engine::listed::{Part, is_settled};
 use crate::engine::names::Names;
 use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
@@ -335,10 +335,14 @@ impl Resolver {
                 Resolved::Native(native) => {
                     self.anonymous.in_files += 1;
                     let own = placed.as_ref().and_then(|all| all.iter().find(|(at, _)| *at == index));
-                    if let Some((_, (from, to))) = own {
+                    if let Some(((_, part), listed)) = own.zip(sample.listed.as_ref()) {
                         let (inlined, around) = native.around_loop();
                         frames.extend_from_slice(inlined);
-                        (*from..*to).for_each(|record| self.listed_frame(record, sample, of, frames));
+                        let called = listed.frames(*part).next().filter(|_| inlined.is_empty());
+                        if called.is_some_and(|record| is_shown_natively(record, sample, of, frames)) {
+                            frames.pop();
+                        }
+                        listed.frames(*part).for_each(|record| self.listed_frame(record, sample, of, frames));
                         listed_at = Some(index);
                         frames.extend_from_slice(around);
                     } else {
@@ -684,12 +688,28 @@ impl Resolver {
 
 /// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
 /// known.
-fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, (u16, u16))>> {
+fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
     let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
     let is_in_loop = |pc: FramePc| in_module(&of.process.space, &capture.loops, pc, sample.time).is_some();
     let user = of.stacks.frames(sample.user).enumerate();
     let in_loop: Vec<usize> = user.filter(|(_, pc)| is_in_loop(*pc)).map(|(index, _)| index).collect();
-    listed.placed(&in_loop)
+    listed.placed(&in_loop, |record| own_function(record, sample, of).is_some())
+}
+
+/// The function of a record of the sample's list, if it is one of the runtime's own.
+fn own_function(record: u16, sample: &Pending, of: &Resolution<'_>) -> Option<Frame> {
+    let known = of.process.frames.get(&sample.listed.as_ref()?.asked, record.into(), sample.time);
+    let Some(Known::Functions(functions)) = known else { return None };
+    functions.last().filter(|function| function.kind == FrameKind::Builtin).cloned()
+}
+
+/// Whether the function of a record is one of the runtime's own whose native frame is the last of these frames, and says so
+/// by its name: PHP's do.
+fn is_shown_natively(record: u16, sample: &Pending, of: &Resolution<'_>, frames: &[FrameId]) -> bool {
+    let Some(native) = frames.last().map(|frame| of.profile.frame(*frame)) else { return false };
+    let name = ["zif_", "zim_"].iter().find_map(|prefix| native.name.strip_prefix(prefix));
+    let Some(name) = name.filter(|_| native.kind == FrameKind::Native) else { return false };
+    own_function(record, sample, of).is_some_and(|own| own.name.replace("::", "_").eq_ignore_ascii_case(name))
 }
 
 /// Counts a leaf in listed code, innermost first, as certain or not.

@@ -25,7 +25,7 @@ use crate::engine::resolve::{Readiness, Resolution, Resolver, kernel_keys, readi
 use crate::process::ProcessId;
 use crate::process::open::FileId;
 use crate::profile::{Holder, Profile};
-use crate::runtime::FrameAsk;
+use crate::runtime::{FrameAsk, ListCapture};
 
 /// Longest wait for records that may still come. They arrive 2.3 s late at most in a running Node or JVM; only code
 /// without any name waits longer.
@@ -158,8 +158,9 @@ impl Resolving {
             let user = self.stacks.words_of(sample.user);
             sample.asked = frames.want((space, capture), (sample.time, user), &taken);
         }
-        if let Some((list, capture)) = list.zip(capture.list.as_ref()) {
-            sample.listed = Some(Box::new(Listed::ask(&list, capture.mark, sample.time, frames)));
+        let has_list = |capture: &&ListCapture| !capture.of_first_thread || sample.tid.0 == id.pid.0;
+        if let Some((list, capture)) = list.zip(capture.list.as_ref().filter(has_list)) {
+            sample.listed = Some(Box::new(Listed::ask(&list, capture, sample.time, frames)));
             self.listed += sample.listed_frames();
         }
     }

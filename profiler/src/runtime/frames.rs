@@ -45,6 +45,12 @@ pub struct ListCapture {
     pub mark: EntryMark,
     /// Where the runtime's module has the loop, and the length of each part. Other mappings of the same bytes count as well.
     pub loops: Vec<(Avma, u64)>,
+    /// Whether it matters which record is the innermost: a third word says so then when it is asked about.
+    #[serde(default)]
+    pub tells_innermost: bool,
+    /// There is one in the process, and its first thread has it.
+    #[serde(default)]
+    pub of_first_thread: bool,
 }
 
 /// Which elements of a list say that an evaluation loop has begun. Each has a byte in the upper end of its second word.
@@ -52,7 +58,8 @@ pub struct ListCapture {
 pub struct EntryMark {
     /// Those in which it has this value at least.
     pub least: u8,
-    /// They are frames of the program themselves.
+    /// They are frames of the program themselves, but for those without a first word, which are nothing; those of the
+    /// runtime's own functions say nothing of loops.
     pub is_frame: bool,
     /// The outermost element is one that no loop has begun at.
     pub has_base: bool,

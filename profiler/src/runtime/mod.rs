@@ -9,6 +9,7 @@ mod frames;
 mod gdb_list;
 mod hotspot;
 mod modules;
+mod php;
 mod python;
 mod threads;
 mod v8;
@@ -30,6 +31,7 @@ pub use self::frames::{
 use self::gdb_list::Lists;
 use self::hotspot::HotSpot;
 use self::modules::{KnownFiles, Modules};
+use self::php::Php;
 use self::python::Python;
 pub use self::threads::ThreadLists;
 use self::v8::V8;
@@ -159,6 +161,8 @@ enum Runtime {
     V8(Box<V8>),
     /// What it has loaded may generate code.
     Python(Box<Python>, Lists),
+    /// So may this.
+    Php(Box<Php>, Lists),
     Lists(Lists),
 }
 
@@ -175,6 +179,10 @@ impl Runtime {
             let lists = Lists::find(modules).unwrap_or_default();
             return Ok(Self::Python(Box::new(python.map_err(Box::new)?), lists));
         }
+        if let Some(php) = Php::find(modules, reader) {
+            let lists = Lists::find(modules).unwrap_or_default();
+            return Ok(Self::Php(Box::new(php.map_err(Box::new)?), lists));
+        }
         // What was read is remembered: the next look comes further.
         let incomplete = modules.is_partial();
         let none = || Box::new(RuntimeRead { anew: true, incomplete, ..RuntimeRead::default() });
@@ -187,13 +195,16 @@ impl Runtime {
         match self {
             Self::HotSpot(hotspot) => hotspot.read(reader),
             Self::V8(v8) => v8.read(),
-            Self::Python(python, lists) => {
-                let read = if lists.is_empty() { RuntimeRead::default() } else { lists.read(reader) };
-                let (runtime, capture) = (Some(python.name()), Some(python.capture()));
-                RuntimeRead { runtime, capture, lists: !lists.is_empty(), ..read }
-            }
+            Self::Python(python, lists) => Self::read_beside(lists, (python.name(), python.capture()), reader),
+            Self::Php(php, lists) => Self::read_beside(lists, (php.name(), php.capture()), reader),
             Self::Lists(lists) => lists.read(reader),
         }
+    }
+
+    /// What a runtime says whose frames are asked about, with what the lists say of what it has loaded.
+    fn read_beside<M: Memory>(lists: &mut Lists, (name, capture): (String, Capture), reader: &Reader<M>) -> RuntimeRead {
+        let read = if lists.is_empty() { RuntimeRead::default() } else { lists.read(reader) };
+        RuntimeRead { runtime: Some(name), capture: Some(capture), lists: !lists.is_empty(), ..read }
     }
 
     /// Bytes that are kept, nearly.
@@ -202,6 +213,7 @@ impl Runtime {
             Self::HotSpot(hotspot) => hotspot.bytes(),
             Self::V8(v8) => v8.bytes(),
             Self::Python(python, lists) => python.bytes() + lists.bytes(),
+            Self::Php(php, lists) => php.bytes() + lists.bytes(),
             Self::Lists(lists) => lists.bytes(),
         }
     }
@@ -268,6 +280,7 @@ impl RuntimeReaders {
                 }
                 answers
             }
+            Runtime::Php(php, _) => php.describe(&reader, frames),
             Runtime::Lists(_) => return None,
         };
         let spent = thread_cpu_time().saturating_sub(begun);
@@ -327,13 +340,13 @@ impl State {
     /// Finds what there is among the modules, or has come to them; returns whether nothing is known from before.
     fn look<M: Memory>(&mut self, modules: impl Fn() -> Modules, reader: &Reader<M>) -> Result<bool, Box<RuntimeRead>> {
         let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
-        let may_load_more = matches!(self.runtime, Some(Runtime::Lists(_) | Runtime::Python(..)));
+        let may_load_more = matches!(self.runtime, Some(Runtime::Lists(_) | Runtime::Python(..) | Runtime::Php(..)));
         if self.runtime.is_some() && !(is_due && may_load_more) {
             return Ok(false);
         }
         self.looked_at = Some(Instant::now());
         let modules = modules();
-        if let Some(Runtime::Python(_, lists)) = &mut self.runtime {
+        if let Some(Runtime::Python(_, lists) | Runtime::Php(_, lists)) = &mut self.runtime {
             lists.look_again(&modules);
             return Ok(false);
         }

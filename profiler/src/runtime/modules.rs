@@ -31,7 +31,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// Files whose symbols are remembered.
 const MAX_FILES: usize = 4096;
 /// How the names of the symbols begin that readers ask for.
-const WANTED: [&[u8]; 10] = [
+const WANTED: [&[u8]; 11] = [
     b"gHotSpotVM",
     b"__jit_debug_descriptor\0",
     b"v8dbg_",
@@ -42,10 +42,11 @@ const WANTED: [&[u8]; 10] = [
     b"Builtins_WideHandler\0",
     b"_PyRuntime\0",
     b"_thread_db_pthread_specific\0",
+    b"executor_globals\0",
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
-/// CPython has some of these names.
-const WANTED_BESIDES: [&[u8]; 7] = [
+/// CPython or PHP has some of these names.
+const WANTED_BESIDES: [&[u8]; 9] = [
     b"Py_Version\0",
     b"PyCode_Type\0",
     b"PyUnicode_Type\0",
@@ -53,11 +54,15 @@ const WANTED_BESIDES: [&[u8]; 7] = [
     b"_PyThreadState_GetCurrent\0",
     b"PyGILState_GetThisThreadState\0",
     b"_PyEval_EvalFrameDefault\0",
+    b"get_zend_version\0",
+    b"execute_ex\0",
 ];
-/// The functions whose parts are looked for: CPython's loop over instructions.
-const SPLIT: [&str; 1] = [EVALUATION_LOOP];
+/// The functions whose parts are looked for: the loops over instructions.
+const SPLIT: [&str; 2] = [EVALUATION_LOOP, PHP_LOOP];
 /// The function in which CPython runs instructions.
 pub(super) const EVALUATION_LOOP: &str = "_PyEval_EvalFrameDefault";
+/// The function in which PHP does.
+pub(super) const PHP_LOOP: &str = "execute_ex";
 /// Parts that a function may have been split into.
 const MAX_PARTS: usize = 8;
 /// Bytes of one that are looked at; CPython's has 90,000.

@@ -56,7 +56,8 @@ impl Python {
     pub(super) fn capture(&self) -> Capture {
         let cpython::EntryMark { least, is_frame, has_base } = self.functions.layout().entry();
         let mark = EntryMark { least, is_frame, has_base };
-        let list = ListCapture { walk: *self.functions.layout().walk(), mark, loops: self.loops.clone() };
+        let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
+        let list = ListCapture { walk, mark, loops, tells_innermost: false, of_first_thread: false };
         Capture { list: Some(list), ..Capture::default() }
     }
 

@@ -8,7 +8,7 @@
 //! | V8 | `JS:*leafHot /srv/burn.js:2:17`, `Builtin:ArrayMap`, `RegExp:^a+$` | Node 20.20 (V8 11.3) |
 //! | CPython | `py::leaf_hot:/srv/burn.py` | 3.13.0 |
 //! | Erlang | `burn:leaf_hot/2`, `$burn:leaf_hot/2-CodeInfoPrologue`, `$global::garbage_collect` | OTP 25 |
-//! | PHP | `JIT$leaf_hot`, `TRACE-3$leaf_hot$3`, `JIT$$trace_exit` | 8.2 |
+//! | PHP | `JIT$leaf_hot`, `TRACE-3$leaf_hot$3`, `JIT$$trace_exit`; of its list `php::leaf_hot`, `php.internal::usort` | 8.2 |
 //! | wasmtime | `leaf_hot`, `wasm[0]::function[3]::f`, `signatures[0]::wasm_to_array_trampoline` | 50.0 |
 //! | JVM | `LT;fib(I)I`, `Interpreter` | OpenJDK 17 with perf's agent |
 //! | .NET | `int32 [app] Program::Fib(int32)[OptimizedTier1]` | 8 |
@@ -46,7 +46,7 @@ pub fn classify(name: &str, origin: CodeOrigin) -> JitName {
     let name = name.trim();
     let known = v8::classify(name)
         .or_else(|| cpython(name))
-        .or_else(|| php(name))
+        .or_else(|| php(name, origin))
         .or_else(|| luajit(name))
         .or_else(|| wasmtime(name))
         .or_else(|| ruby(name))
@@ -117,7 +117,17 @@ fn cpython(name: &str) -> Option<JitName> {
 /// `JIT$FUNCTION` or `TRACE-ID$FUNCTION$LINE`; a script's top level has the file for its function; `JIT$$STUB`.
 ///
 /// The traces of a function share its name: which of them ran is of no use to the reader of a profile.
-fn php(name: &str) -> Option<JitName> {
+fn php(name: &str, origin: CodeOrigin) -> Option<JitName> {
+    // How jitprof itself tells what it has read of the interpreter's frames from what the JIT announces.
+    if origin == CodeOrigin::Runtime {
+        if let Some(function) = name.strip_prefix("php::") {
+            let tier = Some(Tier::Interpreted);
+            return Some(JitName { kind: FrameKind::Interpreter, tier, ..self::function(function) });
+        }
+        if let Some(function) = name.strip_prefix("php.internal::") {
+            return Some(builtin(function));
+        }
+    }
     if let Some(stub) = name.strip_prefix("JIT$$").or_else(|| name.strip_prefix("jit$$")) {
         return Some(builtin(stub));
     }

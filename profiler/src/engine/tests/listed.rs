@@ -25,7 +25,13 @@ fn python(world: &mut World, functions: &[(u64, &str)]) {
     let fields = [Field::new(0, u64::MAX, 0, 0), Field::new(56, u64::MAX, 1, 0)];
     let walk = ListSpec::new(&[&[Step::add_thread_pointer(8), Step::load(0)]], &fields, 8).unwrap();
     let mark = EntryMark { least: 3, is_frame: false, has_base: false };
-    let list = ListCapture { walk, mark, loops: vec![(avma(LOOP), LOOP_SIZE)] };
+    let list = ListCapture {
+        walk,
+        mark,
+        loops: vec![(avma(LOOP), LOOP_SIZE)],
+        tells_innermost: false,
+        of_first_thread: false,
+    };
     runtime.capture = Some(Capture { list: Some(list), ..Capture::default() });
     runtime.functions = functions.iter().map(|(code, name)| (*code, (*name).to_owned())).collect();
     world.follow(&[PID]);

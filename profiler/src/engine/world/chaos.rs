@@ -451,7 +451,13 @@ impl<'a> Teller<'a> {
                         let mark =
                             EntryMark { least: LEAST_MARK, is_frame: byte & 0x40 != 0, has_base: byte & 0x80 != 0 };
                         let loops = vec![(Avma(APP + 0x1000), 0x800)];
-                        let list = walk.map(|walk| ListCapture { walk, mark, loops });
+                        let list = walk.map(|walk| ListCapture {
+                            walk,
+                            mark,
+                            loops,
+                            tells_innermost: false,
+                            of_first_thread: false,
+                        });
                         Capture { list, ..Capture::default() }
                     } else {
                         Capture { reads: vec![read], key: byte >> 6, code, ..Capture::default() }

@@ -1,0 +1,354 @@
+//! On memory made by hand, as each version lays it out.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use jitprof_common::listed::ListEnd;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Budget, Symbols, walk};
+
+const BUDGET: Budget = Budget { pages: 1 << 12, steps: 1 << 18 };
+const VARIABLES_AT: u64 = 0x1_0000;
+const CODE: u64 = 0x2_0000;
+const TEXT: u64 = 0x2_0800;
+/// Frames, functions, their instructions and strings.
+const HEAP: u64 = 0x10_0000;
+/// Of each version: the engine's, and where a function has its count, instructions, file and lines.
+const VERSIONS: [(&str, &str, [u64; 4]); 6] = [
+    ("7.4.33", "3.4.33", [60, 64, 136, 144]),
+    ("8.0.30", "4.0.30", [68, 72, 144, 152]),
+    ("8.1.2", "4.1.2", [68, 72, 144, 152]),
+    ("8.2.36", "4.2.36", [80, 88, 152, 160]),
+    ("8.3.0", "4.3.0-dev", [76, 80, 144, 152]),
+    ("8.4.11", "4.4.11", [96, 104, 168, 176]),
+];
+
+/// Pages that are there once something was put into them.
+#[derive(Clone, Default)]
+struct Memory(BTreeMap<u64, Vec<u8>>);
+
+impl crate::Memory for Memory {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < into.len() {
+            let at = address.0.wrapping_add(done as u64);
+            let page = self.0.get(&(at & !4095)).ok_or(io::ErrorKind::NotFound);
+            let page = match page {
+                Ok(page) => &page[(at & 4095) as usize..],
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.into()),
+            };
+            let count = page.len().min(into.len() - done);
+            into[done..done + count].copy_from_slice(&page[..count]);
+            done += count;
+        }
+        Ok(done)
+    }
+}
+
+impl Symbols for Memory {
+    fn address_of(&self, name: &str) -> Option<Avma> {
+        match name {
+            "executor_globals" => Some(Avma(VARIABLES_AT)),
+            "get_zend_version" => Some(Avma(CODE)),
+            _ => None,
+        }
+    }
+}
+
+impl Memory {
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        for (at, byte) in (at..).zip(bytes) {
+            self.0.entry(at & !4095).or_insert_with(|| vec![0; 4096])[(at & 4095) as usize] = *byte;
+        }
+    }
+
+    fn word(&mut self, at: u64, word: u64) {
+        self.put(at, &word.to_le_bytes());
+    }
+
+    fn half(&mut self, at: u64, half: u32) {
+        self.put(at, &half.to_le_bytes());
+    }
+}
+
+/// A process of a version in the making.
+struct Process {
+    memory: Memory,
+    offsets: [u64; 4],
+    next: u64,
+}
+
+/// What a function is made of.
+struct Made {
+    function: u64,
+    instructions: u64,
+}
+
+impl Process {
+    fn new(engine: &str, offsets: [u64; 4]) -> Self {
+        let mut memory = Memory::default();
+        // mov rax, [rip + x]; ret
+        let variable = CODE + 0x100;
+        memory.put(CODE, &[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8b, 0x05, 0xf5, 0, 0, 0, 0xc3]);
+        memory.word(variable, TEXT);
+        memory.put(TEXT, format!("Zend Engine v{engine}, Copyright (c) Zend Technologies\n\0").as_bytes());
+        memory.word(VARIABLES_AT, 0);
+        memory.word(HEAP, 0);
+        Self { memory, offsets, next: HEAP }
+    }
+
+    fn room(&mut self, bytes: u64) -> u64 {
+        let at = self.next;
+        self.next += bytes.next_multiple_of(8);
+        // All of it is there.
+        (at..self.next).step_by(8).for_each(|at| self.memory.word(at, 0));
+        at
+    }
+
+    fn string(&mut self, text: &str) -> u64 {
+        let at = self.room(32 + text.len() as u64);
+        let step = |hash: u64, byte: u8| hash.wrapping_mul(33).wrapping_add(byte.into());
+        self.memory.word(at, 0x46 << 32 | 1);
+        self.memory.word(at + 8, text.bytes().fold(5381, step) | 1 << 63);
+        self.memory.word(at + 16, text.len() as u64);
+        self.memory.put(at + 24, text.as_bytes());
+        at
+    }
+
+    fn class(&mut self, name: &str) -> u64 {
+        let (name, at) = (self.string(name), self.room(16));
+        self.memory.word(at + 8, name);
+        at
+    }
+
+    /// A function of a kind whose instructions are on these lines.
+    fn function(&mut self, kind: u8, name: Option<&str>, class: Option<&str>, lines: &[u32]) -> Made {
+        let name = name.map_or(0, |name| self.string(name));
+        let class = class.map_or(0, |class| self.class(class));
+        let file = self.string("/srv/app.php");
+        let instructions = self.room(32 * lines.len() as u64);
+        for (at, line) in (instructions..).step_by(32).zip(lines) {
+            self.memory.half(at + 24, *line);
+        }
+        let at = self.room(256);
+        let [count, code, of_file, of_lines] = self.offsets;
+        self.memory.put(at, &[kind]);
+        self.memory.word(at + 8, name);
+        self.memory.word(at + 16, class);
+        if kind != INTERNAL {
+            self.memory.word(at + code, instructions);
+            self.memory.half(at + count, lines.len() as u32);
+            self.memory.word(at + of_file, file);
+            self.memory.half(at + of_lines, lines.iter().copied().min().unwrap_or(0));
+            self.memory.half(at + of_lines + 4, lines.iter().copied().max().unwrap_or(0));
+        }
+        Made { function: at, instructions }
+    }
+
+    /// A frame above the last one, which becomes the innermost.
+    fn frame(&mut self, function: u64, instruction: u64, call: u32, caller: u64) -> u64 {
+        let at = self.room(80);
+        for (offset, word) in [(0, instruction), (24, function), (48, caller)] {
+            self.memory.word(at + offset, word);
+        }
+        self.memory.half(at + 40, call);
+        self.memory.word(VARIABLES_AT + 488, at);
+        at
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::read(&self.memory, &Reader::new(&self.memory, BUDGET)).unwrap()
+    }
+
+    /// As `name file line` and the mark, from the innermost.
+    fn stack(&self) -> Vec<String> {
+        let (layout, reader) = (self.layout(), Reader::new(&self.memory, BUDGET));
+        let walked = walk(layout.walk(), 0, &reader);
+        assert_eq!(walked.end, ListEnd::Last);
+        let line = |(at, [function, instruction]): (usize, &[u64; 2])| {
+            let mark = instruction >> 56;
+            match layout.describe(&reader, (*function, *instruction), at == 0) {
+                Ok(Described { function: Function { name, file, .. }, line }) => format!("{name} {file} {line} {mark}"),
+                Err(error) => format!("{error} {mark}"),
+            }
+        };
+        walked.records.iter().enumerate().map(line).collect()
+    }
+}
+
+const TOP: u32 = 1 << 17;
+
+/// A closure that PHP's own function calls, in a method that the script calls.
+fn nested(engine: &str, offsets: [u64; 4]) -> Process {
+    let mut process = Process::new(engine, offsets);
+    let main = process.function(USER, None, None, &[1, 40, 41]);
+    let method = process.function(USER, Some("work"), Some("App\\Job"), &[10, 12]);
+    let own = process.function(INTERNAL, Some("array_map"), None, &[]);
+    let closure = process.function(USER, Some("App\\{closure}"), Some("App\\Job"), &[11, 11]);
+    let outer = process.frame(main.function, main.instructions + 64, TOP | 1 << 16, 0);
+    let middle = process.frame(method.function, method.instructions + 32, 0, outer);
+    let inner = process.frame(own.function, 0x1234, 0, middle);
+    process.frame(closure.function, closure.instructions, TOP | 1 << 22, inner);
+    process
+}
+
+#[test]
+fn each_version_has_its_frames_from_the_innermost() {
+    for (version, engine, offsets) in VERSIONS {
+        let process = nested(engine, offsets);
+        assert_eq!(process.layout().version().to_string(), version);
+        let expected = [
+            "App\\Job::App\\{closure:/srv/app.php:11} /srv/app.php 0 1",
+            "array_map  0 0",
+            "App\\Job::work /srv/app.php 12 0",
+            "/srv/app.php /srv/app.php 41 1",
+        ];
+        assert_eq!(process.stack(), expected, "{version}");
+    }
+}
+
+#[test]
+fn what_is_no_function_of_the_frame_is_not_named() {
+    for (_, engine, offsets) in VERSIONS {
+        let mut process = Process::new(engine, offsets);
+        let Made { function, instructions } = process.function(USER, Some("f"), None, &[10, 12]);
+        let (layout, reader) = (process.layout(), Reader::new(process.memory.clone(), BUDGET));
+        let describe = |instruction| layout.describe(&reader, (function, instruction), false);
+        assert_eq!(describe(instructions + 32 | 1 << 56).unwrap().line, 12, "what is above is left out");
+        for outside in [instructions - 32, instructions + 64, instructions + 8, 0, u64::MAX] {
+            assert_eq!(describe(outside), Err(Unknown::No("instruction of the function")), "{outside:#x}");
+        }
+        // It handles an exception.
+        assert_eq!(describe(VARIABLES_AT + 1200).unwrap().line, 0);
+        for function in [0, 4, function + 4] {
+            assert_eq!(layout.describe(&reader, (function, instructions), false), Err(Unknown::No("function")));
+        }
+        let after = |change: &dyn Fn(&mut Memory)| {
+            let mut memory = process.memory.clone();
+            change(&mut memory);
+            layout.describe(&Reader::new(memory, BUDGET), (function, instructions), true)
+        };
+        let [count, _, of_file, _] = offsets;
+        assert!(after(&|_| ()).is_ok());
+        assert_eq!(after(&|memory| memory.put(function, &[3])), Err(Unknown::No("function")));
+        let line = after(&|memory| memory.half(instructions + 24, 9));
+        assert_eq!(line, Err(Unknown::No("line of the function")));
+        assert_eq!(after(&|memory| memory.half(function + count, u32::MAX)), Err(Unknown::TooLarge("function")));
+        assert_eq!(after(&|memory| memory.word(function + of_file, 0)), Err(Unknown::No("function's file")));
+    }
+}
+
+#[test]
+fn a_name_is_believed_if_its_hash_stands_before_it() {
+    let mut process = Process::new("4.2.36", VERSIONS[3].2);
+    let Made { function, instructions } = process.function(USER, Some("leaf_hot"), None, &[10]);
+    let at = process.memory.clone();
+    let reader = Reader::new(at, BUDGET);
+    let name = reader.u64(Avma(function + 8)).unwrap();
+    let layout = process.layout();
+    let after = |change: &dyn Fn(&mut Memory)| {
+        let mut memory = process.memory.clone();
+        change(&mut memory);
+        let described = layout.describe(&Reader::new(memory, BUDGET), (function, instructions), true);
+        described.map(|described| described.function.name.to_string())
+    };
+    let none = Err(Unknown::No("function's name"));
+    assert_eq!(after(&|memory| memory.put(name + 24, b"LEAF")), none);
+    assert_eq!(after(&|memory| memory.half(name + 4, 7)), none, "no string");
+    assert_eq!(after(&|memory| memory.word(name + 16, 7)), none, "no end");
+    assert_eq!(after(&|memory| memory.word(name + 16, 1025)), Err(Unknown::TooLarge("function's name")));
+    let unasked = after(&|memory| {
+        memory.word(name + 8, 0);
+        memory.put(name + 24, b"LEAF");
+    });
+    assert_eq!(unasked.as_deref(), Ok("LEAF_hot"), "nobody has asked for its hash");
+}
+
+#[test]
+fn a_class_without_a_name_ends_before_its_place() {
+    let mut process = Process::new("4.2.36", VERSIONS[3].2);
+    let made = process.function(USER, Some("run"), Some("class@anonymous\0/srv/app.php:5$0"), &[6]);
+    process.frame(made.function, made.instructions, TOP, 0);
+    assert_eq!(process.stack(), ["class@anonymous::run /srv/app.php 0 1"]);
+}
+
+#[test]
+fn what_is_no_php_or_has_not_started_is_told() {
+    let read = |change: &dyn Fn(&mut Memory)| {
+        let mut memory = Process::new("4.2.36", VERSIONS[3].2).memory;
+        change(&mut memory);
+        Layout::read(&memory, &Reader::new(&memory, BUDGET)).map(|layout| layout.version())
+    };
+    assert_eq!(read(&|_| ()), Ok(Version { major: 8, minor: 2, micro: 36 }));
+    assert_eq!(read(&|memory| memory.word(CODE + 0x100, 0)), Err(LayoutError::NotStarted));
+    assert_eq!(read(&|memory| memory.put(TEXT, b"Zen")), Ok(Version { major: 8, minor: 2, micro: 36 }));
+    for other in [&b"zend"[..], b"Zend Engine v", b"Zend Engine v4.", b"Zend Engine v4.x", b"Zend Engine v4.999"] {
+        let text = read(&|memory| memory.put(TEXT, &[other, &[0]].concat()));
+        assert_eq!(text, Err(LayoutError::NoVersion), "{other:?}");
+    }
+    // It calls another function; it returns nothing of the kind.
+    for code in [&[0xe8, 0, 0, 0, 0, 0xc3][..], &[0xc3], &[0x31, 0xc0, 0xc3]] {
+        assert_eq!(read(&|memory| memory.put(CODE, code)), Err(LayoutError::NoVersion));
+    }
+    let unknown = read(&|memory| memory.put(TEXT, b"Zend Engine v4.5.1,")).unwrap_err();
+    assert_eq!(unknown.to_string(), "the frames of PHP 8.5.1 are not known");
+}
+
+#[test]
+fn a_list_that_is_a_circle_ends() {
+    let mut process = Process::new("4.2.36", VERSIONS[3].2);
+    let frame = process.frame(0x1000, 0, 0, 0);
+    process.memory.word(frame + 48, frame);
+    let walked = walk(process.layout().walk(), 0, &Reader::new(&process.memory, BUDGET));
+    assert_eq!((walked.end, walked.records.len()), (ListEnd::TooLong, 1024));
+    process.memory.word(VARIABLES_AT + 488, 0);
+    let walked = walk(process.layout().walk(), 0, &Reader::new(&process.memory, BUDGET));
+    assert_eq!((walked.end, walked.base), (ListEnd::Empty, None));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever stands in memory, a reading ends, within its budget.
+    #[test]
+    fn hostile_memory_costs_a_bounded_reading(
+        version in 0..VERSIONS.len(),
+        places in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..512, any::<u64>(), 0..5_u8), 1..500),
+        asked in any::<(u64, u64)>(),
+        budget in prop_oneof![Just(BUDGET), (1..20_u32, 1..2000_u64).prop_map(|(pages, steps)| Budget { pages, steps })],
+    ) {
+        let (_, engine, offsets) = VERSIONS[version];
+        let mut process = nested(engine, offsets);
+        let honest = process.layout();
+        let pages: Vec<u64> = process.memory.0.keys().copied().collect();
+        for (page, word_of_page, value, how) in places {
+            let at = page.get(&pages) + word_of_page * 8;
+            let before = Reader::new(&process.memory, BUDGET).u64(Avma(at)).unwrap();
+            let with = match how {
+                0 => value,
+                // An object of some other place.
+                1 => page.get(&pages) ^ (value & 0xff8),
+                // A pointer to itself.
+                2 => at,
+                // A length.
+                3 => value & 0xfffff,
+                _ => before ^ 1 << (value % 64),
+            };
+            process.memory.word(at, with);
+        }
+        let lying = Layout::read(&process.memory, &Reader::new(&process.memory, budget));
+        for layout in [Some(honest), lying.ok()].into_iter().flatten() {
+            let reader = Reader::new(&process.memory, budget);
+            let walked = walk(layout.walk(), 0, &reader);
+            prop_assert!(walked.records.len() <= 1024);
+            for [function, instruction] in walked.records.into_iter().chain([[asked.0, asked.1]]) {
+                let described = layout.describe(&reader, (function, instruction), asked.0 & 1 == 1);
+                let text = described.map_or(0, |is| is.function.name.len() + is.function.file.len());
+                prop_assert!(text <= 4 * 3 * 1024 + 64);
+            }
+        }
+    }
+}

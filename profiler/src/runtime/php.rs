@@ -1,0 +1,127 @@
+//! PHP's frames: how samples walk them, and which functions they are of.
+//!
+//! The frames are found in the process' list, and not on its stack: see [`jitprof_runtimes::php`].
+
+use jitprof_common::units::Avma;
+use jitprof_runtimes::php::{self, Described, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
+
+use super::RuntimeRead;
+use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed};
+use super::modules::{Modules, PHP_LOOP};
+
+/// The symbol by which the module is known.
+const VARIABLES: &str = "executor_globals";
+
+/// A PHP whose layout is known.
+pub(super) struct Php {
+    layout: Layout,
+    loops: Vec<(Avma, u64)>,
+}
+
+impl Php {
+    /// Finds it among a process' modules. What is there and cannot be read is said instead.
+    pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
+        let module = modules.iter().find(|module| module.address_of(VARIABLES).is_some())?;
+        let error = match Layout::read(module, reader) {
+            Ok(layout) => return Some(Ok(Self { layout, loops: module.parts_of(PHP_LOOP) })),
+            Err(LayoutError::NoVersion) => return None,
+            Err(error) => error,
+        };
+        let version = match &error {
+            LayoutError::UnknownVersion(version) => Some(name_of(*version)),
+            // It may be there the next time.
+            LayoutError::Read(_) | LayoutError::NotStarted | LayoutError::NoVersion => None,
+        };
+        let incomplete = version.is_none();
+        let problem = (!incomplete).then(|| error.to_string());
+        Some(Err(RuntimeRead { runtime: version, problem, incomplete, anew: true, ..RuntimeRead::default() }))
+    }
+
+    /// As in `PHP 8.2.7`.
+    pub(super) fn name(&self) -> String {
+        name_of(self.layout.version())
+    }
+
+    /// What samples take along, and how it goes with the native stack.
+    pub(super) fn capture(&self) -> Capture {
+        let php::EntryMark { least } = self.layout.entry();
+        let mark = EntryMark { least, is_frame: true, has_base: false };
+        let (walk, loops) = (*self.layout.walk(), self.loops.clone());
+        let list = ListCapture { walk, mark, loops, tells_innermost: true, of_first_thread: true };
+        Capture { list: Some(list), ..Capture::default() }
+    }
+
+    /// Bytes that are kept, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+    }
+
+    /// Says of each record which function it is of: its words are what the walk has kept, and whether it is the innermost.
+    pub(super) fn describe<M: Memory>(&self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
+        let mut answers = Answers::default();
+        for frame in frames {
+            let described = match frame.words[..] {
+                [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
+                [function, instruction, ref innermost @ ..] => {
+                    let is_innermost = innermost.first().is_some_and(|innermost| *innermost != 0);
+                    answer(self.layout.describe(reader, (function, instruction), is_innermost), &mut answers)
+                }
+                _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
+            };
+            answers.frames.push(described);
+        }
+        answers
+    }
+}
+
+fn name_of(version: Version) -> String {
+    format!("PHP {version}")
+}
+
+fn answer(described: Result<Described, Unknown>, answers: &mut Answers) -> DescribedFrame {
+    match described {
+        Ok(Described { function, line }) => {
+            let dialect = if function.is_internal() { "php.internal" } else { "php" };
+            let name = format!("{dialect}::{}", function.name);
+            DescribedFrame::Functions(vec![answers.function_in(&name, (&function.file, line), false)])
+        }
+        Err(Unknown::Read(ReadError::OverBudget) | Unknown::TooLarge(_)) => {
+            DescribedFrame::Unnamed(WhyUnnamed::TooMuch)
+        }
+        Err(Unknown::Read(_)) => DescribedFrame::Unnamed(WhyUnnamed::Unreadable),
+        Err(Unknown::No(_)) => DescribedFrame::Unnamed(WhyUnnamed::Replaced),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_runtimes::php::Function;
+
+    use super::super::frames::DescribedFunction;
+    use super::*;
+
+    #[test]
+    fn a_function_of_the_program_has_its_file_and_one_of_phps_own_none() {
+        let mut answers = Answers::default();
+        let of = |name: &str, file: &str| Function { name: name.into(), file: file.into(), first_line: 3 };
+        let described = [(of("A::b", "/srv/a.php"), 7), (of("A::b", "/srv/a.php"), 0), (of("usort", ""), 0)];
+        let described = described.map(|(function, line)| answer(Ok(Described { function, line }), &mut answers));
+        answers.frames.extend(described);
+        let said = answers.finish(0);
+        assert_eq!(said.names, ["/srv/a.php", "php::A::b", "php.internal::usort"]);
+        let functions = |name, line, file| {
+            DescribedFrame::Functions(vec![DescribedFunction { name, file, line, inlined: false, guessed: false }])
+        };
+        assert_eq!(said.frames, [functions(1, 7, Some(0)), functions(1, 0, Some(0)), functions(2, 0, None)]);
+    }
+
+    #[test]
+    fn why_a_frame_has_no_name_is_said() {
+        let why = |unknown| answer(Err(unknown), &mut Answers::default());
+        assert_eq!(why(Unknown::No("function")), DescribedFrame::Unnamed(WhyUnnamed::Replaced));
+        assert_eq!(why(Unknown::TooLarge("function")), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
+        assert_eq!(why(Unknown::Read(ReadError::OverBudget)), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
+        assert_eq!(why(Unknown::Read(ReadError::Unreadable(8))), DescribedFrame::Unnamed(WhyUnnamed::Unreadable));
+    }
+}

@@ -90,6 +90,8 @@ pub(super) struct Offsets {
     pub(super) file: usize,
     /// Its first line, and its last one.
     pub(super) lines: usize,
+    /// How many closures stand in it, and where they are listed: from 8.1 on.
+    pub(super) closures: Option<(usize, usize)>,
 }
 
 impl Layout {
@@ -133,15 +135,16 @@ impl Layout {
 
 impl Offsets {
     fn of(version: Version) -> Option<Self> {
-        let (count, instructions, file) = match (version.major, version.minor) {
-            (7, 4) => (60, 64, 136),
-            (8, 0 | 1) => (68, 72, 144),
-            (8, 2) => (80, 88, 152),
-            (8, 3) => (76, 80, 144),
-            (8, 4) => (96, 104, 168),
+        let (count, instructions, file, closures) = match (version.major, version.minor) {
+            (7, 4) => (60, 64, 136, None),
+            (8, 0) => (68, 72, 144, None),
+            (8, 1) => (68, 72, 144, Some((172, 184))),
+            (8, 2) => (80, 88, 152, Some((180, 192))),
+            (8, 3) => (76, 80, 144, Some((172, 184))),
+            (8, 4) => (96, 104, 168, Some((188, 200))),
             _ => return None,
         };
-        Some(Self { count, instructions, file, lines: file + 8 })
+        Some(Self { count, instructions, file, lines: file + 8, closures })
     }
 }
 

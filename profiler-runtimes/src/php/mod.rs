@@ -6,8 +6,10 @@
 //!
 //! A frame is known by its function and by the instruction in it. A function of the program is believed only if the
 //! instruction is one of its own, on one of its own lines, and a name only if it is the string whose hash stands before it:
-//! without a cache of compiled scripts, functions are freed at the end of each request. Nothing that was read is kept.
+//! without a cache of compiled scripts, functions are freed at the end of each request. Nothing that was read is kept but
+//! which closures there are.
 
+mod closures;
 mod layout;
 
 #[cfg(test)]
@@ -20,6 +22,7 @@ use jitprof_common::units::Avma;
 pub use layout::{EntryMark, Layout, LayoutError, Version};
 
 use crate::{Memory, ReadError, Reader};
+use closures::Closures;
 
 /// The bits of a record's second word that have the address of the instruction; above is what is said of an entry.
 pub const INSTRUCTION: u64 = (1 << 56) - 1;
@@ -30,8 +33,13 @@ const LINE: u64 = 24;
 const MAX_INSTRUCTIONS: u64 = 1 << 24;
 /// Bytes of a string: of a name, or of a path.
 const MAX_LENGTH: u64 = 1024;
-/// Bytes of a function that are read: all that any version has before the number of its last line, and that number.
-const FUNCTION_BYTES: usize = 184;
+/// Bytes of a function that are read: all that is needed of it in any version.
+const FUNCTION_BYTES: usize = 208;
+/// Bytes of one of PHP's own, which has fewer.
+const INTERNAL_BYTES: usize = 24;
+/// Closures that are looked for in a function, and those in them, and so on.
+const MAX_CLOSURES: u64 = 64;
+const MAX_DEPTH: usize = 3;
 /// Where in any function its kind, its name and its class are; where in a class its name is.
 const KIND: usize = 0;
 const NAME: usize = 8;
@@ -45,15 +53,16 @@ const EVAL: u8 = 4;
 const STRING_HEAD: usize = 24;
 const TYPE_BITS: u32 = 15;
 const STRING: u32 = 6;
-/// What closures are called.
+/// What closures are called, up to 8.3 and from 8.4 on.
 const CLOSURE: &str = "{closure}";
+const CLOSURE_AT: &str = "{closure:";
 /// Bytes behind the begin of the interpreter's variables in which the instructions are by which it handles exceptions.
 const VARIABLES: u64 = 4096;
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name: `function`, `Class::method`, `{closure:FILE:LINE}`, or the file if it is what that has outside of functions.
+    /// Its name: `function`, `Class::method`, `{closure:app.php:7}`, or `app.php` if it is what that has outside of functions.
     pub name: Arc<str>,
     /// The file that it was compiled from; empty if it is one of PHP's own, whose code is native.
     pub file: Arc<str>,
@@ -91,7 +100,49 @@ pub enum Unknown {
     TooLarge(&'static str),
 }
 
-impl Layout {
+/// The functions of one process's frames.
+#[derive(Debug)]
+pub struct Functions {
+    layout: Layout,
+    closures: Closures,
+}
+
+/// A function of the program, with what its frames are compared with.
+struct Own {
+    function: Function,
+    /// Where its instructions begin, and how many there are.
+    instructions: (u64, u64),
+    lines: (u32, u32),
+    /// Where the closures that stand in it are listed, and how many there are.
+    closures: (u64, u64),
+}
+
+enum Either {
+    Internal(Function),
+    Own(Own),
+}
+
+impl Functions {
+    /// Nothing is known yet.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, closures: Closures::default() }
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Bytes that are remembered, nearly.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.closures.bytes()
+    }
+
+    /// Drops what is remembered; it is read again where it is met.
+    pub fn clear(&mut self) {
+        self.closures = Closures::default();
+    }
+
     /// Says which function a frame is of, by the function's description and the address of the instruction; what is above
     /// [`INSTRUCTION`] is left out of account.
     ///
@@ -101,16 +152,75 @@ impl Layout {
     /// # Errors
     /// There is no function, none with this instruction, or something in it is not what it should be.
     pub fn describe<M: Memory>(
-        &self,
+        &mut self,
         reader: &Reader<M>,
         (function, instruction): (u64, u64),
         is_innermost: bool,
     ) -> Result<Described, Unknown> {
+        let instruction = instruction & INSTRUCTION;
+        let described = match self.of_function(reader, function, instruction) {
+            Err(error @ Unknown::Read(ReadError::OverBudget)) => Err(error),
+            // Of a closure that was freed the code is still there.
+            Err(error) => self.closures.of(reader, instruction)?.ok_or(error),
+            described => described,
+        }?;
+        Ok(Described { line: if is_innermost { 0 } else { described.line }, ..described })
+    }
+
+    fn of_function<M: Memory>(
+        &mut self,
+        reader: &Reader<M>,
+        function: u64,
+        instruction: u64,
+    ) -> Result<Described, Unknown> {
+        let own = match self.layout.read_function(reader, function)? {
+            Either::Internal(function) => return Ok(Described { function, line: 0 }),
+            Either::Own(own) => own,
+        };
+        let from = |start: u64| instruction.checked_sub(start);
+        let handles = from(self.layout.variables).is_some_and(|offset| offset < VARIABLES);
+        let (start, count) = own.instructions;
+        let is_its = |offset: u64| offset < count * INSTRUCTION_BYTES && offset.is_multiple_of(INSTRUCTION_BYTES);
+        let line = match from(start) {
+            _ if handles => 0,
+            Some(offset) if is_its(offset) => line_at(reader, instruction, own.lines)?,
+            _ => return Err(Unknown::No("instruction of the function")),
+        };
+        self.learn(reader, &own, 0);
+        Ok(Described { function: own.function, line })
+    }
+
+    /// Remembers a function that is a closure, and those that stand in it.
+    fn learn<M: Memory>(&mut self, reader: &Reader<M>, own: &Own, depth: usize) {
+        if own.function.name.contains(CLOSURE_AT) {
+            self.closures.learn(reader, own.instructions, &own.function, own.lines);
+        }
+        let (list, count) = own.closures;
+        if depth >= MAX_DEPTH || list == 0 {
+            return;
+        }
+        for at in 0..count.min(MAX_CLOSURES) {
+            let Ok(function) = reader.u64(Avma(list.saturating_add(at * 8))) else { return };
+            if let Ok(Either::Own(inner)) = self.layout.read_function(reader, function) {
+                self.learn(reader, &inner, depth + 1);
+            }
+        }
+    }
+}
+
+impl Layout {
+    fn read_function<M: Memory>(&self, reader: &Reader<M>, function: u64) -> Result<Either, Unknown> {
         if function == 0 || !function.is_multiple_of(8) {
             return Err(Unknown::No("function"));
         }
         let mut bytes = [0; FUNCTION_BYTES];
-        reader.bytes(Avma(function), &mut bytes)?;
+        reader.bytes(Avma(function), &mut bytes[..INTERNAL_BYTES])?;
+        let kind = bytes.get(KIND).copied().unwrap_or(0);
+        if matches!(kind, USER | EVAL) {
+            reader.bytes(Avma(function), &mut bytes)?;
+        } else if kind != INTERNAL {
+            return Err(Unknown::No("function"));
+        }
         let object = Words(&bytes);
         let [name, class] = [NAME, CLASS].map(|at| object.word(at));
         let name = if name == 0 { None } else { Some(string(reader, name, "function's name")?) };
@@ -119,60 +229,43 @@ impl Layout {
             (Some(name), class) => Some(format!("{}::{name}", class_name(reader, class)?)),
             (None, _) => None,
         };
-        match bytes.get(KIND) {
-            Some(&INTERNAL) => {
-                let name = name.ok_or(Unknown::No("function's name"))?;
-                Ok(Described { function: Function { name: name.into(), file: "".into(), first_line: 0 }, line: 0 })
-            }
-            Some(&(USER | EVAL)) => {
-                let file = string(reader, object.word(self.function.file), "function's file")?;
-                if file.is_empty() {
-                    return Err(Unknown::No("function's file"));
-                }
-                let lines = self.function.lines;
-                let (first, last) = (object.half(lines), object.half(lines + 4));
-                let line = self.line(reader, &object, instruction & INSTRUCTION, (first, last))?;
-                let name = match name {
-                    // As PHP itself calls them from 8.4 on: else all of a program would be one.
-                    Some(name) if name.ends_with(CLOSURE) => {
-                        format!("{}{{closure:{file}:{first}}}", name.strip_suffix(CLOSURE).unwrap_or(""))
-                    }
-                    Some(name) => name,
-                    None => file.clone(),
-                };
-                let function = Function { name: name.into(), file: file.into(), first_line: first };
-                Ok(Described { function, line: if is_innermost { 0 } else { line } })
-            }
-            _ => Err(Unknown::No("function")),
+        if kind == INTERNAL {
+            let name = name.ok_or(Unknown::No("function's name"))?;
+            return Ok(Either::Internal(Function { name: name.into(), file: "".into(), first_line: 0 }));
         }
-    }
-
-    /// The line of an instruction of a function that has these lines; 0 if it is of those that handle exceptions.
-    fn line<M: Memory>(
-        &self,
-        reader: &Reader<M>,
-        object: &Words<'_>,
-        instruction: u64,
-        (first, last): (u32, u32),
-    ) -> Result<u32, Unknown> {
-        if first > last {
-            return Err(Unknown::No("function"));
+        let offsets = &self.function;
+        let file = string(reader, object.word(offsets.file), "function's file")?;
+        if file.is_empty() {
+            return Err(Unknown::No("function's file"));
         }
-        let from = |start: u64| instruction.checked_sub(start);
-        if from(self.variables).is_some_and(|offset| offset < VARIABLES) {
-            return Ok(0);
-        }
-        let count = u64::from(object.half(self.function.count));
+        let lines @ (first, last) = (object.half(offsets.lines), object.half(offsets.lines + 4));
+        let instructions @ (_, count) = (object.word(offsets.instructions), object.half(offsets.count).into());
         if count > MAX_INSTRUCTIONS {
             return Err(Unknown::TooLarge("function"));
         }
-        let offset = from(object.word(self.function.instructions));
-        offset
-            .filter(|offset| *offset < count * INSTRUCTION_BYTES && offset.is_multiple_of(INSTRUCTION_BYTES))
-            .ok_or(Unknown::No("instruction of the function"))?;
-        let line = reader.u32(Avma(instruction.checked_add(LINE).ok_or(Unknown::No("instruction of the function"))?))?;
-        if (first..=last).contains(&line) { Ok(line) } else { Err(Unknown::No("line of the function")) }
+        if first > last {
+            return Err(Unknown::No("function"));
+        }
+        let base = file.rsplit_once('/').map_or(&*file, |(_, base)| base);
+        let name = match name {
+            // Nearly as PHP itself calls them from 8.4 on: else all of a program would be one.
+            Some(name) => match name.strip_suffix(CLOSURE) {
+                Some(before) => format!("{before}{CLOSURE_AT}{base}:{first}}}"),
+                None => name,
+            },
+            None => base.to_owned(),
+        };
+        let closures = offsets.closures.map_or((0, 0), |(count, list)| (object.word(list), object.half(count).into()));
+        let function = Function { name: name.into(), file: file.into(), first_line: first };
+        Ok(Either::Own(Own { function, instructions, lines, closures }))
     }
+}
+
+/// The line of an instruction of a function that has these lines.
+fn line_at<M: Memory>(reader: &Reader<M>, instruction: u64, (first, last): (u32, u32)) -> Result<u32, Unknown> {
+    let at = instruction.checked_add(LINE).ok_or(Unknown::No("instruction of the function"))?;
+    let line = reader.u32(Avma(at))?;
+    if (first..=last).contains(&line) { Ok(line) } else { Err(Unknown::No("line of the function")) }
 }
 
 /// The name of a class; of one without a name, what stands for it: behind that is where it was declared.

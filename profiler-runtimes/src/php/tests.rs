@@ -133,6 +133,7 @@ impl Process {
         for (at, line) in (instructions..).step_by(32).zip(lines) {
             self.memory.half(at + 24, *line);
         }
+        // Between two others.
         let at = self.room(256);
         let [count, code, of_file, of_lines] = self.offsets;
         self.memory.put(at, &[kind]);
@@ -165,17 +166,17 @@ impl Process {
 
     /// As `name file line` and the mark, from the innermost.
     fn stack(&self) -> Vec<String> {
-        let (layout, reader) = (self.layout(), Reader::new(&self.memory, BUDGET));
-        let walked = walk(layout.walk(), 0, &reader);
+        let (mut functions, reader) = (Functions::new(self.layout()), Reader::new(&self.memory, BUDGET));
+        let walked = walk(functions.layout().walk(), 0, &reader);
         assert_eq!(walked.end, ListEnd::Last);
-        let line = |(at, [function, instruction]): (usize, &[u64; 2])| {
+        let mut line = |(at, [function, instruction]): (usize, &[u64; 2])| {
             let mark = instruction >> 56;
-            match layout.describe(&reader, (*function, *instruction), at == 0) {
+            match functions.describe(&reader, (*function, *instruction), at == 0) {
                 Ok(Described { function: Function { name, file, .. }, line }) => format!("{name} {file} {line} {mark}"),
                 Err(error) => format!("{error} {mark}"),
             }
         };
-        walked.records.iter().enumerate().map(line).collect()
+        walked.records.iter().enumerate().map(&mut line).collect()
     }
 }
 
@@ -201,10 +202,10 @@ fn each_version_has_its_frames_from_the_innermost() {
         let process = nested(engine, offsets);
         assert_eq!(process.layout().version().to_string(), version);
         let expected = [
-            "App\\Job::App\\{closure:/srv/app.php:11} /srv/app.php 0 1",
+            "App\\Job::App\\{closure:app.php:11} /srv/app.php 0 1",
             "array_map  0 0",
             "App\\Job::work /srv/app.php 12 0",
-            "/srv/app.php /srv/app.php 41 1",
+            "app.php /srv/app.php 41 1",
         ];
         assert_eq!(process.stack(), expected, "{version}");
     }
@@ -216,7 +217,8 @@ fn what_is_no_function_of_the_frame_is_not_named() {
         let mut process = Process::new(engine, offsets);
         let Made { function, instructions } = process.function(USER, Some("f"), None, &[10, 12]);
         let (layout, reader) = (process.layout(), Reader::new(process.memory.clone(), BUDGET));
-        let describe = |instruction| layout.describe(&reader, (function, instruction), false);
+        let layout = || Functions::new(layout.clone());
+        let describe = |instruction| layout().describe(&reader, (function, instruction), false);
         assert_eq!(describe(instructions + 32 | 1 << 56).unwrap().line, 12, "what is above is left out");
         for outside in [instructions - 32, instructions + 64, instructions + 8, 0, u64::MAX] {
             assert_eq!(describe(outside), Err(Unknown::No("instruction of the function")), "{outside:#x}");
@@ -224,12 +226,12 @@ fn what_is_no_function_of_the_frame_is_not_named() {
         // It handles an exception.
         assert_eq!(describe(VARIABLES_AT + 1200).unwrap().line, 0);
         for function in [0, 4, function + 4] {
-            assert_eq!(layout.describe(&reader, (function, instructions), false), Err(Unknown::No("function")));
+            assert_eq!(layout().describe(&reader, (function, instructions), false), Err(Unknown::No("function")));
         }
         let after = |change: &dyn Fn(&mut Memory)| {
             let mut memory = process.memory.clone();
             change(&mut memory);
-            layout.describe(&Reader::new(memory, BUDGET), (function, instructions), true)
+            layout().describe(&Reader::new(memory, BUDGET), (function, instructions), true)
         };
         let [count, _, of_file, _] = offsets;
         assert!(after(&|_| ()).is_ok());
@@ -252,7 +254,8 @@ fn a_name_is_believed_if_its_hash_stands_before_it() {
     let after = |change: &dyn Fn(&mut Memory)| {
         let mut memory = process.memory.clone();
         change(&mut memory);
-        let described = layout.describe(&Reader::new(memory, BUDGET), (function, instructions), true);
+        let reader = Reader::new(memory, BUDGET);
+        let described = Functions::new(layout.clone()).describe(&reader, (function, instructions), true);
         described.map(|described| described.function.name.to_string())
     };
     let none = Err(Unknown::No("function's name"));
@@ -273,6 +276,43 @@ fn a_class_without_a_name_ends_before_its_place() {
     let made = process.function(USER, Some("run"), Some("class@anonymous\0/srv/app.php:5$0"), &[6]);
     process.frame(made.function, made.instructions, TOP, 0);
     assert_eq!(process.stack(), ["class@anonymous::run /srv/app.php 0 1"]);
+}
+
+#[test]
+fn a_closure_that_was_freed_is_known_by_its_code() {
+    for (version, engine, offsets) in &VERSIONS[2..] {
+        let mut process = Process::new(engine, *offsets);
+        let outer = process.function(USER, Some("outer"), None, &[5, 9]);
+        let closure = process.function(USER, Some("{closure}"), None, &[7, 8]);
+        let list = process.room(8);
+        process.memory.word(list, closure.function);
+        let lines = offsets[3];
+        let [count, at] = if *version == "8.4.11" { [12, 24] } else { [20, 32] }.map(|behind| outer.function + lines + behind);
+        process.memory.half(count, 1);
+        process.memory.word(at, list);
+        // What it is a copy of stays where it is; here nothing stands where the copy was.
+        let mut functions = Functions::new(process.layout());
+        let freed = process.room(256);
+        let described = |functions: &mut Functions, memory: &Memory, instruction| {
+            let described = functions.describe(&Reader::new(memory, BUDGET), (freed, instruction), false);
+            described.map(|is| (is.function.name.to_string(), is.line))
+        };
+        let second = closure.instructions + 32;
+        assert_eq!(described(&mut functions, &process.memory, second), Err(Unknown::No("function")));
+        let reader = Reader::new(&process.memory, BUDGET);
+        functions.describe(&reader, (outer.function, outer.instructions), false).unwrap();
+        let expected = Ok(("{closure:app.php:7}".to_owned(), 8));
+        assert_eq!(described(&mut functions, &process.memory, second), expected, "{version}");
+        let known = functions.bytes();
+        for outside in [second + 32, second + 8, closure.instructions - 32, 0] {
+            assert!(described(&mut functions, &process.memory, outside).is_err());
+        }
+        // Other code is there now.
+        process.memory.half(closure.instructions + 28, 77);
+        assert_eq!(described(&mut functions, &process.memory, second), Err(Unknown::No("function")));
+        functions.clear();
+        assert!(functions.bytes() < known);
+    }
 }
 
 #[test]
@@ -342,10 +382,11 @@ proptest! {
         let lying = Layout::read(&process.memory, &Reader::new(&process.memory, budget));
         for layout in [Some(honest), lying.ok()].into_iter().flatten() {
             let reader = Reader::new(&process.memory, budget);
-            let walked = walk(layout.walk(), 0, &reader);
+            let mut functions = Functions::new(layout);
+            let walked = walk(functions.layout().walk(), 0, &reader);
             prop_assert!(walked.records.len() <= 1024);
             for [function, instruction] in walked.records.into_iter().chain([[asked.0, asked.1]]) {
-                let described = layout.describe(&reader, (function, instruction), asked.0 & 1 == 1);
+                let described = functions.describe(&reader, (function, instruction), asked.0 & 1 == 1);
                 let text = described.map_or(0, |is| is.function.name.len() + is.function.file.len());
                 prop_assert!(text <= 4 * 3 * 1024 + 64);
             }

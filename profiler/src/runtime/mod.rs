@@ -280,7 +280,14 @@ impl RuntimeReaders {
                 }
                 answers
             }
-            Runtime::Php(php, _) => php.describe(&reader, frames),
+            Runtime::Php(php, lists) => {
+                let answers = php.describe(&reader, frames);
+                if !self.keep(program, Some(php.bytes() + lists.bytes())) {
+                    php.clear();
+                    self.keep(program, Some(php.bytes() + lists.bytes()));
+                }
+                answers
+            }
             Runtime::Lists(_) => return None,
         };
         let spent = thread_cpu_time().saturating_sub(begun);

@@ -3,7 +3,7 @@
 //! The frames are found in the process' list, and not on its stack: see [`jitprof_runtimes::php`].
 
 use jitprof_common::units::Avma;
-use jitprof_runtimes::php::{self, Described, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::php::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
 use super::RuntimeRead;
@@ -15,7 +15,7 @@ const VARIABLES: &str = "executor_globals";
 
 /// A PHP whose layout is known.
 pub(super) struct Php {
-    layout: Layout,
+    functions: Functions,
     loops: Vec<(Avma, u64)>,
 }
 
@@ -24,7 +24,10 @@ impl Php {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let module = modules.iter().find(|module| module.address_of(VARIABLES).is_some())?;
         let error = match Layout::read(module, reader) {
-            Ok(layout) => return Some(Ok(Self { layout, loops: module.parts_of(PHP_LOOP) })),
+            Ok(layout) => {
+                let loops = module.parts_of(PHP_LOOP);
+                return Some(Ok(Self { functions: Functions::new(layout), loops }));
+            }
             Err(LayoutError::NoVersion) => return None,
             Err(error) => error,
         };
@@ -40,32 +43,37 @@ impl Php {
 
     /// As in `PHP 8.2.7`.
     pub(super) fn name(&self) -> String {
-        name_of(self.layout.version())
+        name_of(self.functions.layout().version())
     }
 
     /// What samples take along, and how it goes with the native stack.
     pub(super) fn capture(&self) -> Capture {
-        let php::EntryMark { least } = self.layout.entry();
+        let php::EntryMark { least } = self.functions.layout().entry();
         let mark = EntryMark { least, is_frame: true, has_base: false };
-        let (walk, loops) = (*self.layout.walk(), self.loops.clone());
+        let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
         let list = ListCapture { walk, mark, loops, tells_innermost: true, of_first_thread: true };
         Capture { list: Some(list), ..Capture::default() }
     }
 
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>()
+        self.functions.bytes()
+    }
+
+    /// Drops what can be read again.
+    pub(super) fn clear(&mut self) {
+        self.functions.clear();
     }
 
     /// Says of each record which function it is of: its words are what the walk has kept, and whether it is the innermost.
-    pub(super) fn describe<M: Memory>(&self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
+    pub(super) fn describe<M: Memory>(&mut self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
         let mut answers = Answers::default();
         for frame in frames {
             let described = match frame.words[..] {
                 [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
                 [function, instruction, ref innermost @ ..] => {
                     let is_innermost = innermost.first().is_some_and(|innermost| *innermost != 0);
-                    answer(self.layout.describe(reader, (function, instruction), is_innermost), &mut answers)
+                    answer(self.functions.describe(reader, (function, instruction), is_innermost), &mut answers)
                 }
                 _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
             };

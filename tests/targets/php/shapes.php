@@ -1,7 +1,7 @@
 <?php
 // Each way in which PHP calls PHP, with a leaf of its own for each, so that a stack says which way it came: functions of
-// functions, methods, closures, PHP's own functions that call back, generators, magic methods, included files, eval,
-// destructors. All leaves burn the same time.
+// functions, methods, closures, PHP's own functions that call back, generators, magic methods, what was evaluated, iterators,
+// destructors, what is caught. All leaves burn the same time.
 //
 // php shapes.php [SECONDS]
 
@@ -57,6 +57,8 @@ function inner_numbers() { leaf_delegated(); yield 1; }
 function outer_numbers() { yield from inner_numbers(); }
 function thrower() { throw new RuntimeException('x'); }
 
+eval('function evaluated() { return leaf_evaluated(); }');
+
 function turn($shape)
 {
     recurse(20);
@@ -72,7 +74,7 @@ function turn($shape)
     foreach (outer_numbers() as $number);
     $text = "$shape";
     $shape->nobody(1);
-    eval('leaf_evaluated();');
+    evaluated();
     foreach (new Iterated as $number);
     new Dying;
     try { thrower(); } catch (RuntimeException) { leaf_caught(); }

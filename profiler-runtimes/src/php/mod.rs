@@ -45,6 +45,10 @@ const KIND: usize = 0;
 const NAME: usize = 8;
 const CLASS: usize = 16;
 const CLASS_NAME: u64 = 8;
+/// Where what is said of it is; of that, the bits that it is in the cache of compiled scripts, and a closure.
+const FLAGS: usize = 4;
+const IS_CACHED: u32 = 1 << 7;
+const IS_CLOSURE: u32 = 1 << 22;
 /// The kinds: PHP's own, the program's, and what `eval` has compiled.
 const INTERNAL: u8 = 1;
 const USER: u8 = 2;
@@ -113,6 +117,8 @@ struct Own {
     /// Where its instructions begin, and how many there are.
     instructions: (u64, u64),
     lines: (u32, u32),
+    /// It stays where it is for as long as the process runs.
+    is_lasting: bool,
     /// Where the closures that stand in it are listed, and how many there are.
     closures: (u64, u64),
 }
@@ -146,8 +152,9 @@ impl Functions {
     /// Says which function a frame is of, by the function's description and the address of the instruction; what is above
     /// [`INSTRUCTION`] is left out of account.
     ///
-    /// The innermost frame's instruction is the last one that could have thrown: the interpreter notes no other. That shows
-    /// the function, and not the line. What handles an exception is an instruction of no function.
+    /// The innermost frame's instruction is the last one that could have thrown: the interpreter notes no other. So it does
+    /// not show the line; and where there was none yet, it is what another frame has left there: then only a function is
+    /// believed that the cache of compiled scripts has. What handles an exception is an instruction of no function.
     ///
     /// # Errors
     /// There is no function, none with this instruction, or something in it is not what it should be.
@@ -158,8 +165,9 @@ impl Functions {
         is_innermost: bool,
     ) -> Result<Described, Unknown> {
         let instruction = instruction & INSTRUCTION;
-        let described = match self.of_function(reader, function, instruction) {
+        let described = match self.of_function(reader, function, instruction, is_innermost) {
             Err(error @ Unknown::Read(ReadError::OverBudget)) => Err(error),
+            Err(error) if is_innermost => Err(error),
             // Of a closure that was freed the code is still there.
             Err(error) => self.closures.of(reader, instruction)?.ok_or(error),
             described => described,
@@ -172,6 +180,7 @@ impl Functions {
         reader: &Reader<M>,
         function: u64,
         instruction: u64,
+        is_innermost: bool,
     ) -> Result<Described, Unknown> {
         let own = match self.layout.read_function(reader, function)? {
             Either::Internal(function) => return Ok(Described { function, line: 0 }),
@@ -183,6 +192,7 @@ impl Functions {
         let is_its = |offset: u64| offset < count * INSTRUCTION_BYTES && offset.is_multiple_of(INSTRUCTION_BYTES);
         let line = match from(start) {
             _ if handles => 0,
+            _ if is_innermost && own.is_lasting => 0,
             Some(offset) if is_its(offset) => line_at(reader, instruction, own.lines)?,
             _ => return Err(Unknown::No("instruction of the function")),
         };
@@ -246,6 +256,8 @@ impl Layout {
         if first > last {
             return Err(Unknown::No("function"));
         }
+        // What a file has outside of functions is copied for each run.
+        let is_named = name.is_some();
         let base = file.rsplit_once('/').map_or(&*file, |(_, base)| base);
         let name = match name {
             // Nearly as PHP itself calls them from 8.4 on: else all of a program would be one.
@@ -257,7 +269,8 @@ impl Layout {
         };
         let closures = offsets.closures.map_or((0, 0), |(count, list)| (object.word(list), object.half(count).into()));
         let function = Function { name: name.into(), file: file.into(), first_line: first };
-        Ok(Either::Own(Own { function, instructions, lines, closures }))
+        let is_lasting = object.half(FLAGS) & (IS_CACHED | IS_CLOSURE) == IS_CACHED && is_named;
+        Ok(Either::Own(Own { function, instructions, lines, is_lasting, closures }))
     }
 }
 

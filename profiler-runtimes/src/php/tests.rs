@@ -279,6 +279,29 @@ fn a_class_without_a_name_ends_before_its_place() {
 }
 
 #[test]
+fn the_innermost_function_needs_no_instruction_of_its_own_if_it_is_cached() {
+    for (_, engine, offsets) in VERSIONS {
+        let mut process = Process::new(engine, offsets);
+        let other = process.function(USER, Some("other"), None, &[20]).instructions;
+        let cached = process.function(USER, Some("cached"), None, &[10]).function;
+        let closure = process.function(USER, Some("{closure}"), None, &[10]).function;
+        let main = process.function(USER, None, None, &[10]).function;
+        let loose = process.function(USER, Some("loose"), None, &[10]).function;
+        for (function, flags) in [(cached, IS_CACHED), (closure, IS_CACHED | IS_CLOSURE), (main, IS_CACHED)] {
+            process.memory.half(function + 4, flags);
+        }
+        let (mut functions, reader) = (Functions::new(process.layout()), Reader::new(&process.memory, BUDGET));
+        let mut describe = |function, is_innermost| functions.describe(&reader, (function, other), is_innermost);
+        let named = describe(cached, true).unwrap();
+        assert_eq!((&*named.function.name, named.line), ("cached", 0));
+        for (function, is_innermost) in [(cached, false), (closure, true), (main, true), (loose, true)] {
+            let unknown = Err(Unknown::No("instruction of the function"));
+            assert_eq!(describe(function, is_innermost), unknown);
+        }
+    }
+}
+
+#[test]
 fn a_closure_that_was_freed_is_known_by_its_code() {
     for (version, engine, offsets) in &VERSIONS[2..] {
         let mut process = Process::new(engine, *offsets);
@@ -287,7 +310,8 @@ fn a_closure_that_was_freed_is_known_by_its_code() {
         let list = process.room(8);
         process.memory.word(list, closure.function);
         let lines = offsets[3];
-        let [count, at] = if *version == "8.4.11" { [12, 24] } else { [20, 32] }.map(|behind| outer.function + lines + behind);
+        let [count, at] =
+            if *version == "8.4.11" { [12, 24] } else { [20, 32] }.map(|behind| outer.function + lines + behind);
         process.memory.half(count, 1);
         process.memory.word(at, list);
         // What it is a copy of stays where it is; here nothing stands where the copy was.
@@ -304,6 +328,8 @@ fn a_closure_that_was_freed_is_known_by_its_code() {
         let expected = Ok(("{closure:app.php:7}".to_owned(), 8));
         assert_eq!(described(&mut functions, &process.memory, second), expected, "{version}");
         let known = functions.bytes();
+        let innermost = functions.describe(&reader, (freed, second), true);
+        assert_eq!(innermost, Err(Unknown::No("function")), "the instruction may be another frame's");
         for outside in [second + 32, second + 8, closure.instructions - 32, 0] {
             assert!(described(&mut functions, &process.memory, outside).is_err());
         }

@@ -202,7 +202,11 @@ impl Runtime {
     }
 
     /// What a runtime says whose frames are asked about, with what the lists say of what it has loaded.
-    fn read_beside<M: Memory>(lists: &mut Lists, (name, capture): (String, Capture), reader: &Reader<M>) -> RuntimeRead {
+    fn read_beside<M: Memory>(
+        lists: &mut Lists,
+        (name, capture): (String, Capture),
+        reader: &Reader<M>,
+    ) -> RuntimeRead {
         let read = if lists.is_empty() { RuntimeRead::default() } else { lists.read(reader) };
         RuntimeRead { runtime: Some(name), capture: Some(capture), lists: !lists.is_empty(), ..read }
     }

@@ -21,6 +21,7 @@ mod node;
 mod onednn;
 mod page;
 mod php;
+mod php_bare;
 mod python;
 mod python_bare;
 mod selection;

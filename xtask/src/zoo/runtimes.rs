@@ -244,6 +244,8 @@ const NO_CALLERS: &str =
 macro_rules! php {
     ($options:literal) => {
         &[
+            asked("no flag, JIT off", "{program} {targets}/php/burn.php {seconds}"),
+            asked("no flag, JIT off, prefork", "{program} {targets}/php/prefork.php {seconds}"),
             asked(
                 "jit_debug=0x20, function JIT",
                 concat!(
@@ -294,6 +296,10 @@ macro_rules! fpm {
     };
 }
 const FPM: &[Mode] = &[
+    asked(
+        "no flag, JIT off, two workers",
+        "python3 {targets}/php/fpm.py {work} {seconds} {program} -d zend_extension=opcache",
+    ),
     asked("jit_debug=0x20, two workers", fpm!("-d opcache.jit_debug=0x20")).because(&[Complete, Chain], NO_CALLERS),
     bare(fpm!(""), "opcache.jit_debug=0x20").because(ALL, "not announced; the callers as above"),
 ];
@@ -538,7 +544,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-8.2",
-        guide: &["PHP ≥ 8.0"],
+        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
         get: Get::Prepared("php", "JITPROF_PHP"),
         program: "",
         version: "{program} --version",
@@ -549,7 +555,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-8.4",
-        guide: &["PHP ≥ 8.0"],
+        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
         get: Get::Debian("trixie", &["php8.4-cli", "php8.4-opcache"]),
         program: "/usr/bin/php8.4",
         version: "{program} --version",
@@ -560,7 +566,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-fpm-8.2",
-        guide: &["PHP ≥ 8.0"],
+        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
         get: Get::Debian("bookworm", &["php8.2-fpm", "php8.2-opcache", "python3-minimal"]),
         program: "/usr/sbin/php-fpm8.2",
         version: "{program} --version",
@@ -571,7 +577,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-fpm-8.4",
-        guide: &["PHP ≥ 8.0"],
+        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
         get: Get::Debian("trixie", &["php8.4-fpm", "php8.4-opcache", "python3-minimal"]),
         program: "/usr/sbin/php-fpm8.4",
         version: "{program} --version",

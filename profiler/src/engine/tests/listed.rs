@@ -2,7 +2,7 @@
 
 use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::table::Region;
-use jitprof_common::units::Pid;
+use jitprof_common::units::{Pid, Tid};
 
 use super::stories::*;
 use crate::engine::border::{FrameList, Request};
@@ -19,18 +19,22 @@ const MARK: u64 = 3 << 56;
 
 /// A process whose interpreter keeps a list of frames.
 fn python(world: &mut World, functions: &[(u64, &str)]) {
+    interpreter(world, functions, EntryMark { least: 3, is_frame: false, has_base: false });
+}
+
+/// The same, with marks of a kind; those that are frames are PHP's.
+fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark) {
     app(world, PID);
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("CPython 3.13.0".to_owned());
     let fields = [Field::new(0, u64::MAX, 0, 0), Field::new(56, u64::MAX, 1, 0)];
     let walk = ListSpec::new(&[&[Step::add_thread_pointer(8), Step::load(0)]], &fields, 8).unwrap();
-    let mark = EntryMark { least: 3, is_frame: false, has_base: false };
     let list = ListCapture {
         walk,
         mark,
         loops: vec![(avma(LOOP), LOOP_SIZE)],
-        tells_innermost: false,
-        of_first_thread: false,
+        tells_innermost: mark.is_frame,
+        of_first_thread: mark.is_frame,
     };
     runtime.capture = Some(Capture { list: Some(list), ..Capture::default() });
     runtime.functions = functions.iter().map(|(code, name)| (*code, (*name).to_owned())).collect();
@@ -169,4 +173,40 @@ fn what_cannot_be_placed_is_shown_apart_and_counted() {
     assert_eq!(stack(&world, PID, unknown), "_start;main;helper;outer;[interpreted function without a name]");
     assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 3));
     assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (5, 1));
+}
+
+#[test]
+fn functions_of_the_runtimes_own_begin_no_loop_and_are_shown_once() {
+    let mut world = World::new(options());
+    let functions =
+        [(16, "php::index.php"), (32, "php.internal::array_map"), (48, "php::A::leaf"), (64, "php.internal::md5")];
+    interpreter(&mut world, &functions, EntryMark { least: 1, is_frame: true, has_base: false });
+    let symbols = &mut world.machine.file_mut("/bin/app").unwrap().symbols;
+    symbols.insert(MAIN - APP + 0x100, "zif_array_map".to_owned());
+    symbols.insert(MAIN - APP + 0x200, "zif_md5".to_owned());
+    let (map, md5) = (MAIN + 0x110, MAIN + 0x210);
+    let of_thread = |world: &mut World, stack: &[u64], records: &[[u64; 2]], tid: u32| {
+        world.run_for(1);
+        let mut sample = raw_sample(world.now, PID, stack, None);
+        sample.tid = Tid(tid);
+        sample.listed = Some(Box::new(FrameList { records: records.to_vec(), is_whole: true }));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    };
+    let top = |code: u64| [code, 1 << 56 | 0x70];
+    let called = |code: u64| [code, 0x70];
+    // What PHP puts before a magic method has no function.
+    let nested = [LOOP + 0x20, map, LOOP + 0x30, MAIN, START];
+    let inner = of_thread(&mut world, &nested, &[top(48), top(0), called(32), top(16)], PID);
+    let unnamed =
+        of_thread(&mut world, &[LOOP + 0x20, MAIN + 8, LOOP + 0x30, START], &[top(48), called(32), top(16)], PID);
+    let own = of_thread(&mut world, &[md5, map, LOOP + 0x30, START], &[top(64), called(32), top(16)], PID);
+    let other = of_thread(&mut world, &[MAIN + 8, START], &[top(48), top(16)], PID + 1);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, inner), "_start;main;helper;index.php;array_map;helper;A::leaf");
+    assert_eq!(stack(&world, PID, unnamed), "_start;helper;index.php;array_map;main;helper;A::leaf");
+    assert_eq!(stack(&world, PID, own), "_start;helper;index.php;array_map;md5;zif_array_map;zif_md5");
+    assert_eq!(stack(&world, PID, other), "_start;main", "another thread has no part in it");
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (3, 0));
 }

@@ -167,7 +167,7 @@ impl MadeRuntime {
                 continue;
             }
             let word = match *frame.words {
-                [code, _] => code,
+                [code, _] | [code, _, _] => code,
                 ref words => words.get(3).copied().unwrap_or(0),
             };
             let functions = self.functions.get(&word).into_iter().flat_map(|names| names.split(';').rev());

@@ -219,7 +219,7 @@ fn what_is_no_function_of_the_frame_is_not_named() {
         let (layout, reader) = (process.layout(), Reader::new(process.memory.clone(), BUDGET));
         let layout = || Functions::new(layout.clone());
         let describe = |instruction| layout().describe(&reader, (function, instruction), false);
-        assert_eq!(describe(instructions + 32 | 1 << 56).unwrap().line, 12, "what is above is left out");
+        assert_eq!(describe((instructions + 32) | (1 << 56)).unwrap().line, 12, "what is above is left out");
         for outside in [instructions - 32, instructions + 64, instructions + 8, 0, u64::MAX] {
             assert_eq!(describe(outside), Err(Unknown::No("instruction of the function")), "{outside:#x}");
         }

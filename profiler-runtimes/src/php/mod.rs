@@ -2,7 +2,7 @@
 //!
 //! The interpreter runs all functions of the program that call each other in one native frame; its own frames hang on a
 //! variable of the process, innermost first. A [`Layout`] is read once for each process, and has how they are walked. From
-//! then on, [`Layout::describe`] says which function a frame is of, and which line of it runs.
+//! then on, [`Functions::describe`] says which function a frame is of, and which line of it runs.
 //!
 //! A frame is known by its function and by the instruction in it. A function of the program is believed only if the
 //! instruction is one of its own, on one of its own lines, and a name only if it is the string whose hash stands before it:

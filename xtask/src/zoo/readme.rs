@@ -63,15 +63,10 @@ const LINES: &[Line] = &[
     },
     Line { name: "Mono", start: "`--jitmap`", of: &["mono"], how: &["--jitmap"] },
     Line {
-        name: "PHP",
-        start: "`-d opcache.jit_debug=0x20`",
+        name: "PHP, its JIT off",
+        start: "nothing",
         of: &["php-"],
-        how: &[
-            "jit_debug=0x20, function JIT",
-            "jit_debug=0x20, tracing JIT",
-            "jit_debug=0x20, prefork",
-            "jit_debug=0x20, two workers",
-        ],
+        how: &["no flag, JIT off", "no flag, JIT off, prefork", "no flag, JIT off, two workers"],
     },
     Line { name: "QEMU", start: "`-jitdump`", of: &["qemu"], how: &["-jitdump"] },
 ];
@@ -174,7 +169,7 @@ mod tests {
         measured += &recorded("node-20", "no flag", "100.0 %", "100.0 %");
         let table = table(&measured).unwrap();
         assert!(table.contains("\n| Node.js | nothing | 99.1 % | 99.5 % | 100 % | 9, 20 |\n"), "{table}");
-        assert!(table.contains("\n| PHP | `-d opcache.jit_debug=0x20` | 98 % |"), "{table}");
+        assert!(table.contains("\n| PHP, its JIT off | nothing | 98 % |"), "{table}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(super) const MAX_FRAMES: usize = if cfg!(test) { 2 << 10 } else { 8 << 10 };
 const MAX_ALL_FRAMES: usize = 64 << 10;
 const LEAST_FRAMES: usize = 1024;
 /// Frames of one process that are remembered besides those that samples wait for, and bytes of names.
-const KEPT_FRAMES: usize = 1024;
+pub(super) const KEPT_FRAMES: usize = 1024;
 const KEPT_NAME_BYTES: usize = 1 << 20;
 /// Answers about addresses in listed code, and for questions that differ in what does not matter, of one process that are
 /// remembered besides those that samples wait for: the last ones.
@@ -167,6 +167,15 @@ impl Slot {
     }
 }
 
+/// What is being asked about.
+#[derive(Debug)]
+struct Question {
+    /// Of the program that runs since then.
+    since: MonoNs,
+    /// The frames' numbers, in the order of the answers. They follow their frames: what is kept does not have to wait.
+    numbers: Vec<u32>,
+}
+
 /// The frames of one process.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
@@ -176,8 +185,7 @@ pub(super) struct Frames {
     parts: HashMap<FramePc, Vec<DependsOn>>,
     wanted: VecDeque<u32>,
     generation: u32,
-    /// Of which program frames are being asked about.
-    asked: Option<MonoNs>,
+    asked: Option<Question>,
     next_at: MonoNs,
     name_bytes: usize,
     /// How many were kept that no sample waited for when others were dropped last, and bytes of their names.
@@ -379,23 +387,15 @@ impl Frames {
         let numbers: Vec<u32> = self.wanted.drain(..count).collect();
         let ask = |number: &u32| self.known.get_index(*number as usize).map(|(ask, _)| ask.clone());
         let frames = numbers.iter().filter_map(ask).collect();
-        self.asked = Some(since);
+        self.asked = Some(Question { since, numbers });
         let request = Request::DescribeFrames { via, process: id, since, frames };
-        requests.ask(Purpose::Frames(id, since, numbers), request);
+        requests.ask(Purpose::Frames(id, since), request);
     }
 
     /// Takes up an answer about frames of the program that runs since a time.
     /// Returns which code they are in.
-    pub(super) fn take(
-        &mut self,
-        since: MonoNs,
-        numbers: &[u32],
-        (body, done): (AnswerBody, MonoNs),
-        now: MonoNs,
-    ) -> Vec<(Avma, u32)> {
-        if self.asked.take_if(|program| *program == since).is_none() {
-            return Vec::new();
-        }
+    pub(super) fn take(&mut self, since: MonoNs, (body, done): (AnswerBody, MonoNs), now: MonoNs) -> Vec<(Avma, u32)> {
+        let Some(question) = self.asked.take_if(|question| question.since == since) else { return Vec::new() };
         let described = if let AnswerBody::Frames(Some(described)) = body { *described } else { Default::default() };
         self.answers += 1;
         self.cpu_ns = self.cpu_ns.saturating_add(described.cpu_ns);
@@ -404,7 +404,7 @@ impl Frames {
         let templates = Templates::of(&described);
         self.name_bytes = self.name_bytes.saturating_add(templates.bytes);
         let has_room = self.name_bytes <= if self.is_tight { LEAST_NAME_BYTES } else { MAX_NAME_BYTES };
-        for (at, number) in numbers.iter().enumerate() {
+        for (at, number) in question.numbers.iter().enumerate() {
             let Some((_, slot)) = self.known.get_index_mut(*number as usize) else { continue };
             slot.wanted = false;
             let known = match described.frames.get(at) {
@@ -430,25 +430,24 @@ impl Frames {
         self.is_tight = is_tight;
         let (kept, bytes) = if self.is_tight { (0, 0) } else { self.kept };
         let is_much = self.known.len() > KEPT_FRAMES + kept || self.name_bytes > KEPT_NAME_BYTES + bytes;
-        if !is_much || self.asked.is_some() {
+        if !is_much {
             return;
         }
         let mut known: IndexMap<FrameAsk, Slot> = IndexMap::new();
         let mut renumbered: Vec<Option<u32>> = vec![None; self.known.len()];
-        for asked in queue.iter_mut().flat_map(Pending::asked_mut) {
-            if asked.generation != self.generation {
-                continue;
-            }
-            for (_, number) in &mut asked.frames {
-                let Some(new) = renumbered.get_mut(*number as usize) else { continue };
-                *number = *new.get_or_insert_with(|| {
-                    let moved = self.known.get_index_mut(*number as usize);
-                    let moved = moved.map(|(ask, slot)| (ask.clone(), std::mem::take(slot)));
-                    let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
-                    known.extend(moved);
-                    next
-                });
-            }
+        let waited_for = queue.iter_mut().flat_map(Pending::asked_mut);
+        let waited_for = waited_for.filter(|asked| asked.generation == self.generation);
+        let waited_for = waited_for.flat_map(|asked| asked.frames.iter_mut().map(|(_, number)| number));
+        let being_asked = self.asked.iter_mut().flat_map(|question| &mut question.numbers);
+        for number in waited_for.chain(being_asked) {
+            let Some(new) = renumbered.get_mut(*number as usize) else { continue };
+            *number = *new.get_or_insert_with(|| {
+                let moved = self.known.get_index_mut(*number as usize);
+                let moved = moved.map(|(ask, slot)| (ask.clone(), std::mem::take(slot)));
+                let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
+                known.extend(moved);
+                next
+            });
         }
         let wanted = self.wanted.iter().filter_map(|number| *renumbered.get(*number as usize)?);
         self.wanted = wanted.collect();
@@ -475,7 +474,8 @@ impl Frames {
                 self.name_bytes -= slot.name_bytes();
                 break;
             }
-            self.known.insert(ask, slot);
+            // Nothing waits for it: whoever does next asks.
+            self.known.insert(ask, Slot { wanted: false, ..slot });
         }
         self.kept = (self.known.len() - needed.0, self.name_bytes - needed.1);
     }
@@ -633,7 +633,7 @@ mod tests {
             let (mut frames, mut queue, now) = (Frames::default(), Queue::default(), MonoNs(1));
             frames.compact(&mut queue, is_tight);
             let number = frames.number(ask(1), now).unwrap();
-            frames.asked = Some(MonoNs(0));
+            frames.asked = Some(Question { since: MonoNs(0), numbers: vec![number] });
             let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false, guessed: false };
             let described = DescribedFrames {
                 names: vec!["x".repeat(LEAST_NAME_BYTES + 1)],
@@ -641,7 +641,7 @@ mod tests {
                 ..DescribedFrames::default()
             };
             let body = AnswerBody::Frames(Some(Box::new(described)));
-            frames.take(MonoNs(0), &[number], (body, now), now);
+            frames.take(MonoNs(0), (body, now), now);
             let asked = Asked::of([(0, number)].into());
             let known = frames.get(&asked, 0, now);
             assert_eq!(matches!(known, Some(Known::Functions(_))), named, "{known:?}");

@@ -485,9 +485,9 @@ impl Engine {
                     unwinding.publish_code(&mut self.tracking.processes, id, &mut self.requests);
                 }
             }
-            Purpose::Frames(id, since, numbers) => {
+            Purpose::Frames(id, since) => {
                 let at_once = !matches!(self.stage, Stage::Running);
-                self.tracking.take_frames((id, since), &numbers, (body, done), at_once, &mut self.requests);
+                self.tracking.take_frames((id, since), (body, done), at_once, &mut self.requests);
             }
             Purpose::Version(question) => {
                 let found = if let AnswerBody::Version(found) = body { found } else { None };

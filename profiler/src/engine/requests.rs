@@ -53,8 +53,8 @@ pub(super) enum Purpose {
     Check(ProcessId, Vec<Avma>),
     /// The tables of the runtime of the program that a process runs since a time.
     Runtime(ProcessId, MonoNs),
-    /// What frames of the program are that a process runs since a time: their numbers.
-    Frames(ProcessId, MonoNs, Vec<u32>),
+    /// What frames of the program are that a process runs since a time.
+    Frames(ProcessId, MonoNs),
     /// The version of a program, by the number of the question.
     Version(u64),
     /// Processes in the groups of a selection.

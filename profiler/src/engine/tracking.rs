@@ -774,13 +774,12 @@ impl Tracking {
     pub(super) fn take_frames(
         &mut self,
         (id, since): (ProcessId, MonoNs),
-        numbers: &[u32],
         answer: (AnswerBody, MonoNs),
         at_once: bool,
         requests: &mut Requests,
     ) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        for (start, size) in process.frames.take(since, numbers, answer, requests.now) {
+        for (start, size) in process.frames.take(since, answer, requests.now) {
             Learned::note_place(process, start, size);
         }
         if at_once {

@@ -9,7 +9,7 @@ use jitprof_common::unwind::PcKind;
 use super::stories::*;
 use crate::engine::EngineOptions;
 use crate::engine::border::{FrameWords, Request, StackSnapshot, TakenWords};
-use crate::engine::frames::{Asked, MAX_FRAMES};
+use crate::engine::frames::{Asked, KEPT_FRAMES, MAX_FRAMES};
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::procfs::Status;
@@ -353,9 +353,38 @@ fn no_more_frames_are_kept_than_may_be_and_few_when_nothing_waits() {
     assert_eq!(world.engine.progress().waiting, 0);
     let last = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
     world.run_for(300);
-    assert!(world.engine.frames_of(PID) <= 1);
+    assert!(world.engine.frames_of(PID) <= KEPT_FRAMES);
     assert!(world.finish().account.jit.unnamed.contains_key("replaced before it was looked at"));
     assert!(stack(&world, PID, last).ends_with("[JIT code without a name]"));
+}
+
+#[test]
+fn an_answer_that_is_always_on_its_way_keeps_no_frames_of_samples_that_are_named() {
+    let mut world = World::new(options());
+    let words = |from: u64| (0..64).map(move |index: u16| (index, from + u64::from(index)));
+    let rounds = MAX_FRAMES as u64 / 64 + 8;
+    let functions: Vec<(u64, &str)> = (0..rounds * 64).map(|word| (2 + word, "JS:*moved a.js:9:1")).collect();
+    v8(&mut world, PID, &functions);
+    world.follow(&[PID]);
+    hold_answers(&mut world);
+    world.run_for(50);
+    let samples: Vec<u64> = (0..rounds)
+        .map(|round| {
+            let words: Vec<(u16, u64)> = words(2 + round * 64).collect();
+            let at = sample(&mut world, &[JIT + 8; 64], &words);
+            world.run_for(99);
+            // Half way between two ticks: what was asked before the last one is answered after it.
+            world.release();
+            at
+        })
+        .collect();
+    assert!(world.engine.frames_of(PID) < MAX_FRAMES, "{}", world.engine.frames_of(PID));
+    world.run_for(300);
+    world.release();
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    let frames = samples.len() as u64 * 64;
+    assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (frames, 0), "{:?}", account.jit.unnamed);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use jitprof_common::units::Avma;
@@ -40,6 +41,9 @@ const INTERNAL_BYTES: usize = 24;
 /// Closures that are looked for in a function, and those in them, and so on.
 const MAX_CLOSURES: u64 = 64;
 const MAX_DEPTH: usize = 3;
+/// Closures that are looked for in all functions whose frames are asked about together, and bytes of their code.
+const MAX_LEARNT: u64 = 256;
+const MAX_LEARNT_BYTES: u64 = 1 << 20;
 /// Where in any function its kind, its name and its class are; where in a class its name is.
 const KIND: usize = 0;
 const NAME: usize = 8;
@@ -109,6 +113,17 @@ pub enum Unknown {
 pub struct Functions {
     layout: Layout,
     closures: Closures,
+    learnt: Learnt,
+}
+
+/// What was learnt of closures for the frames that are asked about together. It is no more than a part of what describing
+/// them may cost.
+#[derive(Debug, Default)]
+struct Learnt {
+    /// Lists that were gone through.
+    lists: HashSet<u64>,
+    closures: u64,
+    bytes: u64,
 }
 
 /// A function of the program, with what its frames are compared with.
@@ -131,7 +146,7 @@ enum Either {
 impl Functions {
     /// Nothing is known yet.
     pub fn new(layout: Layout) -> Self {
-        Self { layout, closures: Closures::default() }
+        Self { layout, closures: Closures::default(), learnt: Learnt::default() }
     }
 
     /// The layout.
@@ -147,6 +162,11 @@ impl Functions {
     /// Drops what is remembered; it is read again where it is met.
     pub fn clear(&mut self) {
         self.closures = Closures::default();
+    }
+
+    /// Other frames are asked about: what has changed of closures since is learnt.
+    pub fn begin(&mut self) {
+        self.learnt = Learnt::default();
     }
 
     /// Says which function a frame is of, by the function's description and the address of the instruction; what is above
@@ -202,14 +222,20 @@ impl Functions {
 
     /// Remembers a function that is a closure, and those that stand in it.
     fn learn<M: Memory>(&mut self, reader: &Reader<M>, own: &Own, depth: usize) {
-        if own.function.name.contains(CLOSURE_AT) {
+        let bytes = own.instructions.1 * INSTRUCTION_BYTES;
+        if own.function.name.contains(CLOSURE_AT) && self.learnt.bytes + bytes <= MAX_LEARNT_BYTES {
+            self.learnt.bytes += bytes;
             self.closures.learn(reader, own.instructions, &own.function, own.lines);
         }
         let (list, count) = own.closures;
-        if depth >= MAX_DEPTH || list == 0 {
+        if depth >= MAX_DEPTH || list == 0 || !self.learnt.lists.insert(list) {
             return;
         }
         for at in 0..count.min(MAX_CLOSURES) {
+            self.learnt.closures += 1;
+            if self.learnt.closures > MAX_LEARNT {
+                return;
+            }
             let Ok(function) = reader.u64(Avma(list.saturating_add(at * 8))) else { return };
             if let Ok(Either::Own(inner)) = self.layout.read_function(reader, function) {
                 self.learn(reader, &inner, depth + 1);

@@ -68,6 +68,7 @@ impl Php {
     /// Says of each record which function it is of: its words are what the walk has kept, and whether it is the innermost.
     pub(super) fn describe<M: Memory>(&mut self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
         let mut answers = Answers::default();
+        self.functions.begin();
         for frame in frames {
             let described = match frame.words[..] {
                 [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),

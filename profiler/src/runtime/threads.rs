@@ -7,6 +7,7 @@ use jitprof_common::units::{Pid, Tid};
 use jitprof_runtimes::{Reader, walk};
 
 use super::modules::{KnownFiles, Modules};
+use super::php::Php;
 use super::python::Python;
 use super::{BUDGET, DESCRIBE_BUDGET, Live};
 use crate::process::apart::Waits;
@@ -26,9 +27,15 @@ impl ThreadLists {
     pub fn of(via: Pid) -> Option<Self> {
         let reader = Reader::new(Live(via), BUDGET);
         let modules = Modules::of(via, &KnownFiles::default(), &Waits::default());
-        let python = Python::find(&modules, &reader)?.ok()?;
-        let pointers = python.layout().thread_pointers(&reader).ok()?.into_iter().collect();
-        Some(Self { via, walk: *python.layout().walk(), pointers })
+        if let Some(python) = Python::find(&modules, &reader) {
+            let python = python.ok()?;
+            let pointers = python.layout().thread_pointers(&reader).ok()?.into_iter().collect();
+            return Some(Self { via, walk: *python.layout().walk(), pointers });
+        }
+        // The list is the process', and its first thread's; it begins at no thread pointer.
+        let walk = Php::find(&modules, &reader)?.ok()?.capture().list?.walk;
+        let first = procfs::own_tid(via, Tid(via.0)).ok()?;
+        Some(Self { via, walk, pointers: HashMap::from([(first, 0)]) })
     }
 
     /// The list of a thread, as samples of it have it, and whether that is all of it. Nothing if the thread has none.

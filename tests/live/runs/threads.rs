@@ -113,6 +113,20 @@ fn functions_of_a_cpython_without_flags_have_names_in_all_threads_that_wait() ->
 }
 
 #[test]
+fn functions_of_a_php_without_flags_that_waits_have_names() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut php = Command::new(path_from("JITPROF_PHP")?);
+    php.arg(target_file("php/waits.php")?);
+    let target = Target::start(php, &scratch)?;
+    let pid = target.pid()?;
+    wait_until_it_waits(pid)?;
+    let shown = dump(&scratch, pid)?;
+    let (what, frames) = thread_of(&shown, pid)?;
+    ensure!(what == "waits", "{what}");
+    assert_calls(&frames, &["holds", "Keeper::keeps", "waits.php", "_start"], &shown)
+}
+
+#[test]
 fn a_thread_that_runs_is_sampled() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut demo = Command::new(path_from("JITPROF_DEMO")?);

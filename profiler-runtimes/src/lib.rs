@@ -2,6 +2,7 @@
 
 mod capture;
 pub mod cpython;
+mod described;
 pub mod gdb_jit;
 pub mod hotspot;
 mod listed;
@@ -12,5 +13,6 @@ pub mod recorded;
 pub mod v8;
 
 pub use capture::{Base, CaptureSpec, Take};
+pub use described::{Described, Function, Unknown, Version};
 pub use listed::{Walked, walk};
 pub use memory::{Budget, Memory, ReadError, Reader, Symbols};

@@ -3,13 +3,11 @@
 //! From 3.13 on the runtime's state begins with the offsets that readers need. Those of the versions before are the same in
 //! all release builds for 64-bit machines, and stand here.
 
-use std::fmt;
-
 use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
-use super::MAX_WORDS;
 use super::threads::{self, Threads};
+use super::{MAX_WORDS, Version};
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// Where in each object its type is.
@@ -28,23 +26,6 @@ const MAX_OFFSET: u64 = 1 << 20;
 const TAGS: u64 = 3;
 /// What the frame at which a loop begins has as its owner, or more.
 const OWNED_BY_LOOP: u8 = 3;
-
-/// A version of CPython.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// As in `3.13.1`: 3.
-    pub major: u8,
-    /// 13.
-    pub minor: u8,
-    /// 1.
-    pub micro: u8,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "{}.{}.{}", self.major, self.minor, self.micro)
-    }
-}
 
 /// Why a process's CPython cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -17,56 +17,19 @@ mod threads;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use jitprof_common::units::Avma;
 
-pub use layout::{EntryMark, Layout, LayoutError, Version};
+pub use layout::{EntryMark, Layout, LayoutError};
 
-use crate::{Memory, ReadError, Reader};
+pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
+use crate::{Memory, Reader};
 use lines::line_of;
 use strings::Strings;
 
-/// The bits of a record's second word that have the address of the instruction; above is what is said of an entry.
-pub const INSTRUCTION: u64 = (1 << 56) - 1;
 /// Instructions are two bytes, and so are what is kept between them.
 const UNIT: u64 = 2;
 /// Bytes of one function's code. The largest that compilers of tables make have some MiB.
 const MAX_CODE: u64 = 64 << 20;
-
-/// A function of the program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
-    /// Its qualified name: `Class.method`, `outer.<locals>.inner`, `<module>`.
-    pub name: Arc<str>,
-    /// The file that it was compiled from, as the compiler was told.
-    pub file: Arc<str>,
-    /// The line on which it begins.
-    pub first_line: u32,
-}
-
-/// What a frame is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
-    /// Whose it is.
-    pub function: Function,
-    /// The line that runs, or that the call is on; 0 if the instruction has none.
-    pub line: u32,
-}
-
-/// Why it cannot be known what a frame is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unknown {
-    /// Memory could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// Something is not what it should be.
-    #[error("there is no {0} where it should be")]
-    No(&'static str),
-    /// Something is larger than can be read.
-    #[error("there is a {0} that is too large")]
-    TooLarge(&'static str),
-}
 
 /// The functions of one process's frames, with what was read for them.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use jitprof_common::listed::Step;
 use jitprof_common::units::Avma;
 
-use super::layout::{LayoutError, Version};
+use super::Version;
+use super::layout::LayoutError;
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// What glibc says for debuggers of where a thread has the values of its keys.

@@ -2,13 +2,11 @@
 //!
 //! It says none of its offsets; those of each version's builds for 64-bit machines without threads stand here.
 
-use std::fmt;
-
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
 use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
-use super::INSTRUCTION;
+use super::{INSTRUCTION, Version};
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// Where in the interpreter's variables the innermost frame is.
@@ -27,23 +25,6 @@ const FRAME_CALLER: u16 = 48;
 /// The bit of a call by which a loop was begun, and which bit it becomes: the lowest one above the instruction.
 const TOP: u32 = 17;
 const TOP_SHIFT: u8 = 56 - TOP as u8;
-
-/// A version of PHP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// As in `8.2.7`: 8.
-    pub major: u8,
-    /// 2.
-    pub minor: u8,
-    /// 7.
-    pub micro: u8,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "{}.{}.{}", self.major, self.minor, self.micro)
-    }
-}
 
 /// Why a process's PHP cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

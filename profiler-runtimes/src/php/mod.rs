@@ -16,17 +16,15 @@ mod layout;
 mod tests;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use jitprof_common::units::Avma;
 
-pub use layout::{EntryMark, Layout, LayoutError, Version};
+pub use layout::{EntryMark, Layout, LayoutError};
 
+pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
 use crate::{Memory, ReadError, Reader};
 use closures::Closures;
 
-/// The bits of a record's second word that have the address of the instruction; above is what is said of an entry.
-pub const INSTRUCTION: u64 = (1 << 56) - 1;
 /// Bytes of an instruction, and where in it its line is.
 const INSTRUCTION_BYTES: u64 = 32;
 const LINE: u64 = 24;
@@ -66,47 +64,6 @@ const CLOSURE: &str = "{closure}";
 const CLOSURE_AT: &str = "{closure:";
 /// Bytes behind the begin of the interpreter's variables in which the instructions are by which it handles exceptions.
 const VARIABLES: u64 = 4096;
-
-/// A function.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
-    /// Its name: `function`, `Class::method`, `{closure:app.php:7}`, or `app.php` if it is what that has outside of functions.
-    pub name: Arc<str>,
-    /// The file that it was compiled from; empty if it is one of PHP's own, whose code is native.
-    pub file: Arc<str>,
-    /// The line on which it begins; 0 if it is one of PHP's own.
-    pub first_line: u32,
-}
-
-impl Function {
-    /// Whether it is one of PHP's own.
-    pub fn is_internal(&self) -> bool {
-        self.file.is_empty()
-    }
-}
-
-/// What a frame is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
-    /// Whose it is.
-    pub function: Function,
-    /// The line that runs, or that the call is on; 0 if that is not known.
-    pub line: u32,
-}
-
-/// Why it cannot be known what a frame is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unknown {
-    /// Memory could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// Something is not what it should be.
-    #[error("there is no {0} where it should be")]
-    No(&'static str),
-    /// Something is larger than can be read.
-    #[error("there is a {0} that is too large")]
-    TooLarge(&'static str),
-}
 
 /// The functions of one process's frames.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use jitprof_common::listed::ListSpec;
 use jitprof_common::sample::FramePc;
 use jitprof_common::taken::{FrameSpec, Read};
 use jitprof_common::units::Avma;
+use jitprof_runtimes::{ReadError, Unknown};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::ByteBuf;
@@ -261,7 +262,9 @@ pub enum WhyUnnamed {
     Replaced,
     /// WebAssembly's functions are not read.
     WebAssembly,
-    /// Nobody has answered: the process has ended, or somebody is stuck at it.
+    /// The process has ended, and its memory with it.
+    Ended,
+    /// Nobody has answered in time: the process' memory does not, another program runs, or too much was asked.
     NoAnswer,
     /// There were too many frames to be asked about.
     TooMany,
@@ -280,9 +283,19 @@ impl WhyUnnamed {
             Self::NoFrame => "the function had no frame at this instruction",
             Self::Replaced => "replaced before it was looked at",
             Self::WebAssembly => "WebAssembly, whose names are not read",
-            Self::NoAnswer => "the process ended before it was looked at",
+            Self::Ended => "the process ended before it was looked at",
+            Self::NoAnswer => "there was no answer in time",
             Self::TooMany => "too many frames to be looked at",
         }
+    }
+}
+
+/// Why a frame of a list is not known. `not_there`: what it means that something is not what it should be.
+pub(super) fn why_unknown(unknown: &Unknown, not_there: WhyUnnamed) -> WhyUnnamed {
+    match unknown {
+        Unknown::Read(ReadError::OverBudget) | Unknown::TooLarge(_) => WhyUnnamed::TooMuch,
+        Unknown::Read(_) => WhyUnnamed::Unreadable,
+        Unknown::No(_) => not_there,
     }
 }
 
@@ -338,5 +351,19 @@ impl Answers {
             code: self.code.into_iter().collect(),
             cpu_ns,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_frame_of_a_list_has_no_name_is_said() {
+        let why = |unknown| why_unknown(&unknown, WhyUnnamed::Replaced);
+        assert_eq!(why(Unknown::No("function")), WhyUnnamed::Replaced);
+        assert_eq!(why(Unknown::TooLarge("function")), WhyUnnamed::TooMuch);
+        assert_eq!(why(Unknown::Read(ReadError::OverBudget)), WhyUnnamed::TooMuch);
+        assert_eq!(why(Unknown::Read(ReadError::Unreadable(8))), WhyUnnamed::Unreadable);
     }
 }

@@ -4,10 +4,10 @@
 
 use jitprof_common::units::Avma;
 use jitprof_runtimes::php::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
-use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
+use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::RuntimeRead;
-use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed};
+use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed, why_unknown};
 use super::modules::{Modules, PHP_LOOP};
 
 /// The symbol by which the module is known.
@@ -95,11 +95,7 @@ fn answer(described: Result<Described, Unknown>, answers: &mut Answers) -> Descr
             let name = format!("{dialect}::{}", function.name);
             DescribedFrame::Functions(vec![answers.function_in(&name, (&function.file, line), false)])
         }
-        Err(Unknown::Read(ReadError::OverBudget) | Unknown::TooLarge(_)) => {
-            DescribedFrame::Unnamed(WhyUnnamed::TooMuch)
-        }
-        Err(Unknown::Read(_)) => DescribedFrame::Unnamed(WhyUnnamed::Unreadable),
-        Err(Unknown::No(_)) => DescribedFrame::Unnamed(WhyUnnamed::Replaced),
+        Err(unknown) => DescribedFrame::Unnamed(why_unknown(&unknown, WhyUnnamed::Replaced)),
     }
 }
 
@@ -123,14 +119,5 @@ mod tests {
             DescribedFrame::Functions(vec![DescribedFunction { name, file, line, inlined: false, guessed: false }])
         };
         assert_eq!(said.frames, [functions(1, 7, Some(0)), functions(1, 0, Some(0)), functions(2, 0, None)]);
-    }
-
-    #[test]
-    fn why_a_frame_has_no_name_is_said() {
-        let why = |unknown| answer(Err(unknown), &mut Answers::default());
-        assert_eq!(why(Unknown::No("function")), DescribedFrame::Unnamed(WhyUnnamed::Replaced));
-        assert_eq!(why(Unknown::TooLarge("function")), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
-        assert_eq!(why(Unknown::Read(ReadError::OverBudget)), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
-        assert_eq!(why(Unknown::Read(ReadError::Unreadable(8))), DescribedFrame::Unnamed(WhyUnnamed::Unreadable));
     }
 }

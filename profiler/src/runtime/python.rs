@@ -4,10 +4,10 @@
 
 use jitprof_common::units::Avma;
 use jitprof_runtimes::cpython::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
-use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
+use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::RuntimeRead;
-use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed};
+use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed, why_unknown};
 use super::modules::{EVALUATION_LOOP, Modules};
 
 /// The symbol by which the module is known.
@@ -102,11 +102,7 @@ fn answer(described: Result<Described, Unknown>, answers: &mut Answers) -> Descr
             let name = format!("py::{}:{}", function.name, function.file);
             DescribedFrame::Functions(vec![answers.function(&name, (&function.file, line), false)])
         }
-        Err(Unknown::Read(ReadError::OverBudget) | Unknown::TooLarge(_)) => {
-            DescribedFrame::Unnamed(WhyUnnamed::TooMuch)
-        }
-        Err(Unknown::Read(_)) => DescribedFrame::Unnamed(WhyUnnamed::Unreadable),
-        Err(Unknown::No(_)) => DescribedFrame::Unnamed(WhyUnnamed::Implausible),
+        Err(unknown) => DescribedFrame::Unnamed(why_unknown(&unknown, WhyUnnamed::Implausible)),
     }
 }
 
@@ -132,14 +128,5 @@ mod tests {
             DescribedFrame::Functions(vec![DescribedFunction { name: 1, file, line, inlined: false, guessed: false }])
         };
         assert_eq!(said.frames, [functions(7, Some(0)), functions(0, None)]);
-    }
-
-    #[test]
-    fn why_a_frame_has_no_name_is_said() {
-        let why = |unknown| answer(Err(unknown), &mut Answers::default());
-        assert_eq!(why(Unknown::No("code object")), DescribedFrame::Unnamed(WhyUnnamed::Implausible));
-        assert_eq!(why(Unknown::TooLarge("function's name")), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
-        assert_eq!(why(Unknown::Read(ReadError::OverBudget)), DescribedFrame::Unnamed(WhyUnnamed::TooMuch));
-        assert_eq!(why(Unknown::Read(ReadError::Unreadable(8))), DescribedFrame::Unnamed(WhyUnnamed::Unreadable));
     }
 }

@@ -138,7 +138,7 @@ impl Buckets {
             *left += lent;
             self.spare_s -= lent;
         }
-        (self.at, self.spent) = (now, spent);
+        (self.at, self.spent) = (now.max(self.at), spent);
     }
 }
 
@@ -223,9 +223,14 @@ impl Ledger {
 
     /// Whether there is anything left for an activity.
     pub fn may_spend(&self, activity: Activity) -> bool {
+        self.may_spend_at(activity, Instant::now())
+    }
+
+    /// The same at a time.
+    pub fn may_spend_at(&self, activity: Activity, now: Instant) -> bool {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(buckets) = &mut *buckets else { return true };
-        buckets.settle(Instant::now(), self.charged());
+        buckets.settle(now, self.charged());
         buckets.left_s[activity as usize] > -ROUNDING_S
     }
 }

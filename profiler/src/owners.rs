@@ -1,11 +1,13 @@
-//! What looking into files may cost, for each owner of files: who maps dear ones waits for his own.
+//! What looking into files may cost, for each owner of files: who maps dear ones waits for his own. And the same of anything
+//! else that somebody causes.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::Instant;
 
 use crate::process::open::FileIdentity;
 
-/// Owners that are known at most; then those that owe nothing are evicted.
+/// Owners that are known; with more, those that owe nothing are evicted.
 const MAX_OWNERS: usize = 1024;
 
 /// Whose files: a user's on one file system, so that containers are told apart.
@@ -31,49 +33,64 @@ impl Owner {
     }
 }
 
+/// How far somebody is ahead of what he has earned at some time, in seconds at his rate. Rates may change: what is owed stays
+/// so many seconds.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    left_s: f64,
+    ahead_s: f64,
+    /// When something was spent last.
     at: Instant,
 }
 
 /// What each owner has left.
 #[derive(Debug)]
-pub(crate) struct Owners {
-    accounts: HashMap<Owner, Account>,
+pub(crate) struct Owners<K = Owner> {
+    accounts: HashMap<K, Account>,
     /// CPU seconds that an owner may use at once.
     start_s: f64,
     /// What an owner may owe at most, as seconds at his rate.
     owed_s: f64,
 }
 
-impl Owners {
+impl<K: Copy + Eq + Hash> Owners<K> {
     /// Each may use so many seconds at once, and owe at most what he earns in so many.
     pub(crate) fn starting_with(start_s: f64, owed_s: f64) -> Self {
         Self { accounts: HashMap::new(), start_s, owed_s }
     }
 
     /// Whether an owner's files may be looked into, if each may use `rate` seconds a second.
-    pub(crate) fn may_spend(&mut self, owner: Owner, rate: f64, now: Instant) -> bool {
-        self.account(owner, rate, now).left_s >= 0.0
+    pub(crate) fn may_spend(&self, owner: K, rate: f64, now: Instant) -> bool {
+        self.ahead_s(owner, rate, now) <= 0.0
     }
 
     /// A file of his has taken so many seconds.
-    pub(crate) fn spend(&mut self, owner: Owner, rate: f64, now: Instant, seconds: f64) {
-        let owed_s = self.owed_s;
-        let account = self.account(owner, rate, now);
-        account.left_s = (account.left_s - seconds).max(-owed_s * rate);
+    pub(crate) fn spend(&mut self, owner: K, rate: f64, now: Instant, seconds: f64) {
+        let ahead_s = (self.ahead_s(owner, rate, now) + seconds / rate).min(self.owed_s);
+        self.accounts.insert(owner, Account { ahead_s, at: now });
         if self.accounts.len() > MAX_OWNERS {
-            self.accounts.retain(|_, account| account.left_s < 0.0);
+            self.accounts.retain(|_, account| account.owes(now));
         }
     }
 
-    fn account(&mut self, owner: Owner, rate: f64, now: Instant) -> &mut Account {
-        let start_s = self.start_s;
-        let account = self.accounts.entry(owner).or_insert(Account { left_s: start_s, at: now });
-        let earned = now.saturating_duration_since(account.at).as_secs_f64() * rate;
-        *account = Account { left_s: (account.left_s + earned).min(start_s), at: now };
-        account
+    /// Those who have spent something in as long as anybody may owe something.
+    pub(crate) fn active(&self, now: Instant) -> impl Iterator<Item = K> {
+        let is_active = move |account: &Account| now.saturating_duration_since(account.at).as_secs_f64() < self.owed_s;
+        self.accounts.iter().filter(move |(_, account)| is_active(account)).map(|(owner, _)| *owner)
+    }
+
+    fn ahead_s(&self, owner: K, rate: f64, now: Instant) -> f64 {
+        let least = -self.start_s / rate;
+        self.accounts.get(&owner).map_or(least, |account| account.ahead_s(now).max(least))
+    }
+}
+
+impl Account {
+    fn ahead_s(&self, now: Instant) -> f64 {
+        self.ahead_s - now.saturating_duration_since(self.at).as_secs_f64()
+    }
+
+    fn owes(&self, now: Instant) -> bool {
+        self.ahead_s(now) > 0.0
     }
 }
 

@@ -141,7 +141,7 @@ fn stack_of(stacks: &Stacks, thread: &ThreadStack) -> Option<StackId> {
         let is_wanted = match thread.doing {
             Doing::Waiting(time) => row.time == time && is_it(&row),
             Doing::Running => is_it(&row),
-            Doing::Unreadable => false,
+            Doing::Unreadable | Doing::NoAnswer => false,
         };
         if is_wanted && found.is_none_or(|known| row.time < known.time) {
             found = Some(row);
@@ -242,6 +242,7 @@ fn doing_of(thread: &ThreadStack) -> &'static str {
         (Doing::Waiting(_), 'T' | 't') => "is stopped",
         (Doing::Waiting(_), _) => "waits",
         (Doing::Running, _) => "runs",
+        (Doing::NoAnswer, _) => "waits, and the memory of its process does not answer",
         (Doing::Unreadable, 'Z' | 'X') => "has ended",
         (Doing::Unreadable, _) => "has no user code",
     }

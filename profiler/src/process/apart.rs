@@ -86,11 +86,29 @@ struct Job<F, T> {
     work: Option<F>,
     done: Option<Result<T, Box<dyn Any + Send>>>,
     cpu: Duration,
+    descriptors: Descriptors,
 }
 
 /// Does something in a process of its own, and waits for it. Where the system refuses one, it is done here.
 pub fn apart<T, F: FnOnce() -> T>(work: F) -> T {
-    let mut job = Job { work: Some(work), done: None, cpu: Duration::ZERO };
+    start(work, Descriptors::Shared)
+}
+
+/// The same of something that uses no open file of this process: whoever waits for the end of one, of a pipe that this process
+/// writes to, does not wait for what never ends.
+pub fn apart_without_files<T, F: FnOnce() -> T>(work: F) -> T {
+    start(work, Descriptors::None)
+}
+
+/// Which of this process' descriptors the other one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Descriptors {
+    Shared,
+    None,
+}
+
+fn start<T, F: FnOnce() -> T>(work: F, descriptors: Descriptors) -> T {
+    let mut job = Job { work: Some(work), done: None, cpu: Duration::ZERO, descriptors };
     let ran = Stack::new().and_then(|stack| run(&stack, &mut job));
     if let Err(error) = ran {
         tracing::debug!("cannot do something in a process of its own: {error}");
@@ -109,6 +127,10 @@ pub fn apart<T, F: FnOnce() -> T>(work: F) -> T {
 extern "C" fn enter<T, F: FnOnce() -> T>(job: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `run` passes a job of this very type, and waits until this function has returned before it touches it.
     let job = unsafe { &mut *job.cast::<Job<F, T>>() };
+    if job.descriptors == Descriptors::None {
+        // SAFETY: the descriptors are copies that nothing here refers to: the work uses none but those that it opens itself.
+        unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
+    }
     if let Some(work) = job.work.take() {
         job.done = Some(catch_unwind(AssertUnwindSafe(work)));
     }
@@ -118,7 +140,8 @@ extern "C" fn enter<T, F: FnOnce() -> T>(job: *mut libc::c_void) -> libc::c_int 
 }
 
 fn run<T, F: FnOnce() -> T>(stack: &Stack, job: &mut Job<F, T>) -> io::Result<()> {
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;
+    let files = if job.descriptors == Descriptors::Shared { libc::CLONE_FILES } else { 0 };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | files | libc::CLONE_FS | libc::CLONE_SYSVSEM;
     let _signals = Blocked::all()?;
     // SAFETY: the function gets the stack for itself and the job that it expects. CLONE_VFORK suspends this thread until
     // the new process has ended, so that nobody else uses this thread's local data, the job or the stack meanwhile; if
@@ -333,6 +356,28 @@ mod tests {
         assert_eq!(apart(|| 7), 7);
         drop(writer);
         assert_eq!(waits.join().unwrap(), 3);
+    }
+
+    #[test]
+    fn who_waits_for_the_end_of_a_pipe_does_not_wait_for_what_uses_no_files() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (held, holds) = io::pipe().unwrap();
+        let waits = std::thread::spawn(move || {
+            apart_without_files(|| {
+                // None of the descriptors is there; those that are opened are.
+                let is_gone = io::Read::bytes(&held).next().is_some_and(|read| read.is_err());
+                let opened = File::open("/proc/self/stat").is_ok();
+                std::thread::sleep(Duration::from_millis(300));
+                (is_gone, opened)
+            })
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let begun = Instant::now();
+        drop(writer);
+        assert_eq!(io::Read::bytes(reader).count(), 0);
+        assert!(begun.elapsed() < Duration::from_millis(150), "{:?}", begun.elapsed());
+        assert_eq!(waits.join().unwrap(), (true, true));
+        drop(holds);
     }
 
     #[test]

@@ -365,7 +365,7 @@ impl Queue {
             let is_mine = !only_small || (order.functions < LARGE_FUNCTIONS && order.bytes < LARGE_BYTES);
             is_mine && !is_held_up(order) && (in_work == 0 || in_work.saturating_add(order.bytes) <= MAX_BYTES_AT_ONCE)
         };
-        let mut may_spend = |order: &Order| may_spend(owners, order, rate, now);
+        let may_spend = |order: &Order| may_spend(owners, order, rate, now);
         let waiting = waiting.iter().enumerate().filter(|(_, order)| fitting(order) && may_spend(order));
         waiting.min_by(|(_, a), (_, b)| a.compare_work(b)).map(|(index, _)| index)
     }
@@ -405,7 +405,7 @@ impl Queue {
 }
 
 /// Whether a file's owner has something left to spend.
-fn may_spend(owners: &mut Owners, order: &Order, rate: Option<f64>, now: Instant) -> bool {
+fn may_spend(owners: &Owners, order: &Order, rate: Option<f64>, now: Instant) -> bool {
     let (Some(rate), Some(owner)) = (rate, order.owner) else { return true };
     owners.may_spend(owner, rate, now)
 }

@@ -241,10 +241,10 @@ impl Driver {
         sampler.drain(|sample| hand_in(engine, capture, Input::Sample(sample)));
         self.phases.enter(Activity::Processes);
         self.take_events();
-        for (subject, answer) in answers {
+        for (charge, answer) in answers {
             let cpu = thread_cpu_time();
             self.feed(Input::Answer(answer));
-            self.workers.charge(subject, thread_cpu_time().saturating_sub(cpu));
+            self.workers.charge(charge, thread_cpu_time().saturating_sub(cpu));
         }
         if !names.is_empty() {
             self.feed(Input::Names(names));

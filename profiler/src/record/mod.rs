@@ -16,7 +16,9 @@ mod members;
 mod options;
 mod reader;
 mod recorder;
+mod stack_readers;
 mod stacks;
+mod usage;
 mod workers;
 
 pub use crate::engine::border::{Recorded, Window};

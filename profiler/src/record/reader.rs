@@ -18,7 +18,7 @@ use crate::advice::{VersionFile, flags_in_environment, version_in_environment};
 use crate::engine::border::{AnswerBody, Identified, OlderMap, Opened, ProcessRead, Request, Unread, WhyUnread};
 use crate::peek::{look, read_memory};
 use crate::process::ProcessId;
-use crate::process::apart::{HeldFile, Waits, apart};
+use crate::process::apart::{HeldFile, Waits, apart, apart_without_files};
 use crate::process::hierarchy::{Group, GroupQuery, Hierarchies};
 use crate::process::labels::{Cgroup, Users};
 use crate::process::monotonic_now;
@@ -76,6 +76,12 @@ impl Reader {
                     None => self.read_here(request, false),
                 };
             }
+            // A page of the process' memory may never come.
+            Request::Memory { .. }
+            | Request::Digests { .. }
+            | Request::ReadRuntime { .. }
+            | Request::DescribeFrames { .. } => return apart_without_files(|| self.read_here(request, false)),
+            Request::Peek(_) => true,
             _ => false,
         };
         if may_hold { apart(|| self.read_here(request, true)) } else { self.read_here(request, false) }

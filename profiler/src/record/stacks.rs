@@ -2,26 +2,25 @@
 //!
 //! A thread that waits does not move: the kernel says where its stack begins, and what lies there is read and walked by
 //! the rows that the engine has, as a sample's stack that was snapshot. Nothing is stopped. The frame pointer is not to
-//! be had so; most functions keep it on the stack, where rows find it.
+//! be had so; most functions keep it on the stack, where rows find it. Memory that does not answer costs its own process the
+//! rest of its stacks, and nobody else's ([`StackReaders`]).
 //!
 //! What samples bring along of a runtime's frames is had likewise: the engine takes words of frames from what was read of the
 //! stack, and a list of them is walked here.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use jitprof_common::limits::COMM_LEN;
 use jitprof_common::stop::StopReason;
-use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 use jitprof_common::unwind::LOST_FP;
 
 use super::recorder::{RecordError, Recorder};
+use super::stack_readers::{StackReaders, Wanted};
 use crate::engine::border::{FrameList, Recorded, Sample, StackSnapshot};
-use crate::peek::read_memory;
 use crate::process::monotonic_now;
 use crate::process::procfs::{self, ProcError, Standing};
-use crate::runtime::ThreadLists;
 
 /// Bytes of all stacks together that are read at most, within what the engine keeps.
 const MAX_BYTES: usize = 12 << 20;
@@ -44,6 +43,8 @@ pub enum Doing {
     Running,
     /// It has no user code, or its stack cannot be read.
     Unreadable,
+    /// It waited, and its process' memory did not answer in time.
+    NoAnswer,
 }
 
 /// A thread.
@@ -91,11 +92,9 @@ impl Recorder {
         }
         let limit = (MAX_BYTES / found.len().max(1)).clamp(LEAST_STACK_BYTES, MAX_STACK_BYTES);
         let mut threads = Vec::with_capacity(found.len());
-        let mut lists = HashMap::new();
+        let mut readers = StackReaders::default();
         for (pid, tid) in found {
-            let has_lists = self.driver().engine().keeps_lists(pid);
-            let lists = lists.entry(pid).or_insert_with(|| has_lists.then(|| ThreadLists::of(pid)).flatten());
-            match self.look_at(pid, tid, (limit, lists.as_ref())) {
+            match self.look_at(pid, tid, limit, &mut readers) {
                 Ok(thread) => threads.push(thread),
                 // It has ended meanwhile.
                 Err(ProcError::NoSuchProcess(_)) => {}
@@ -112,8 +111,10 @@ impl Recorder {
         &mut self,
         pid: Pid,
         tid: Tid,
-        (limit, lists): (usize, Option<&ThreadLists>),
+        limit: usize,
+        readers: &mut StackReaders,
     ) -> Result<ThreadStack, ProcError> {
+        let lists = self.driver().engine().keeps_lists(pid);
         let comm = procfs::thread_comm(pid, tid)?;
         let mut doing = Doing::Running;
         for _ in 0..MAX_LOOKS {
@@ -126,8 +127,7 @@ impl Recorder {
                 }
                 Standing::Blocked { sp, pc } => (sp, pc),
             };
-            let bytes = read_stack(pid, sp, limit);
-            let listed = lists.and_then(|lists| lists.of_thread(tid));
+            let read = readers.read(pid, Wanted { tid, sp, limit, lists });
             let kernel = procfs::kernel_stack(pid, tid).unwrap_or_default();
             let state = procfs::thread_state(pid, tid)?;
             let has_moved = procfs::context_switches(pid, tid)? != switches
@@ -135,6 +135,9 @@ impl Recorder {
             if has_moved {
                 continue;
             }
+            let Some((bytes, listed)) = read else {
+                return Ok(ThreadStack { pid, tid, comm, state, doing: Doing::NoAnswer, kernel });
+            };
             let time = monotonic_now();
             self.hand_in(Sample {
                 time,
@@ -164,21 +167,6 @@ impl Recorder {
         let end = Instant::now() + time;
         self.turn_until(|| Instant::now() >= end)
     }
-}
-
-/// What can be read of a stack from its pointer on.
-fn read_stack(pid: Pid, sp: u64, limit: usize) -> Vec<u8> {
-    let mut bytes = vec![0; limit];
-    let mut read = 0;
-    while read < limit {
-        let at = Avma(sp.saturating_add(u64::try_from(read).unwrap_or(u64::MAX)));
-        match read_memory(pid, at, &mut bytes[read..]) {
-            Ok(more @ 1..) => read += more,
-            _ => break,
-        }
-    }
-    bytes.truncate(read);
-    bytes
 }
 
 fn padded(comm: &str) -> [u8; COMM_LEN] {

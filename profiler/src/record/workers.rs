@@ -3,9 +3,10 @@
 //! A target can make whoever reads its files or its memory wait: a file system of its own, a page that never comes. So
 //! nothing of it is read on the thread of the samples; a read that takes too long is answered as stalled, its thread is
 //! left to itself and another one takes its place; and as long as it is stuck, nothing else is read of the same process
-//! on the same file system. Who holds one thread does not get another one at the same time.
+//! on the same file system. Who holds one thread does not get another one at the same time, and when all are held there
+//! is one more for whoever holds none.
 //!
-//! What is over its budget waits: of announcements those of whom cost more than the others', of processes that are new all,
+//! What is over its budget waits, but for those who have had less than their part of it; of processes that are new all wait,
 //! and those of them are refused that have waited too long. Who has started them is asked for again.
 
 use std::collections::{HashMap, VecDeque};
@@ -25,10 +26,13 @@ use crate::process::monotonic_now;
 use crate::process::open::FileId;
 use crate::process::procfs;
 use crate::record::reader::Reader;
+use crate::record::usage::{Charge, Payer, Subject, Usage};
 use crate::symbol::OpenFiles;
 
 /// Threads that read. Reads are short, and mostly of /proc.
 const THREADS: usize = 2;
+/// Threads at most, with those that are started because all others are held; nobody has more than [`THREADS`] of them.
+const MAX_THREADS: usize = 8;
 /// Longest time of a read before it is given up; a search of a process' memory takes 270 ms.
 const STALL_LIMIT: Duration = Duration::from_secs(3);
 /// Threads that are stuck at most; with more, nothing is read any more until one comes back.
@@ -54,18 +58,6 @@ const OVER_BUDGET_PAUSE: Duration = Duration::from_millis(100);
 /// How long a new process waits to be read while starts of processes are over their budget. A window waits as long for
 /// the names of its last samples.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// In this time what somebody has cost counts half.
-const HALF_LIFE_S: f64 = 10.0;
-/// Subjects whose cost is known.
-const MAX_SUBJECTS: usize = 1024;
-
-/// Who can make a read wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Subject {
-    Process(Pid),
-    File(FileId),
-    Host,
-}
 
 impl Subject {
     fn of(request: &Request) -> Self {
@@ -175,41 +167,10 @@ impl Party {
 #[derive(Debug)]
 struct Running {
     request: RequestId,
-    subject: Subject,
+    charge: Charge,
     party: Option<Party>,
     since: Instant,
     begun: MonoNs,
-}
-
-/// What subjects have cost lately.
-#[derive(Debug, Default)]
-struct Usage(HashMap<Subject, (f64, Instant)>);
-
-impl Usage {
-    fn add(&mut self, subject: Subject, spent: Duration, now: Instant) {
-        if self.0.len() >= MAX_SUBJECTS && !self.0.contains_key(&subject) {
-            let least = self.0.iter().min_by(|one, other| decayed(one.1, now).total_cmp(&decayed(other.1, now)));
-            if let Some(least) = least.map(|(subject, _)| *subject) {
-                self.0.remove(&least);
-            }
-        }
-        let usage = self.0.entry(subject).or_insert((0.0, now));
-        *usage = (decayed(usage, now) + spent.as_secs_f64(), now);
-    }
-
-    fn of(&self, subject: Subject, now: Instant) -> f64 {
-        self.0.get(&subject).map_or(0.0, |usage| decayed(usage, now))
-    }
-
-    /// Above it somebody costs more than the others.
-    #[expect(clippy::cast_precision_loss, reason = "a number of subjects")]
-    fn mean(&self, now: Instant) -> f64 {
-        self.0.values().map(|usage| decayed(usage, now)).sum::<f64>() / self.0.len().max(1) as f64
-    }
-}
-
-fn decayed((spent_s, at): &(f64, Instant), now: Instant) -> f64 {
-    spent_s * (-now.saturating_duration_since(*at).as_secs_f64() / HALF_LIFE_S).exp2()
 }
 
 /// Something that waits for a thread.
@@ -221,15 +182,27 @@ struct Waiting {
     since: Instant,
 }
 
+impl Waiting {
+    fn payer(&self) -> Payer {
+        Payer { user: self.party.map(|party| party.user), subject: Subject::of(&self.what) }
+    }
+
+    fn charge(&self, granted: bool) -> Charge {
+        Charge { payer: self.payer(), activity: activity(&self.what), granted }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Waiting>,
-    usage: Usage,
+    /// What processes have cost, and what they announce.
+    processes: Usage,
+    announcements: Usage,
     /// What each thread that has not been given up is at.
     running: HashMap<u64, Running>,
     /// Whom threads are stuck at that have been given up.
     stuck: HashMap<u64, (Subject, Option<Party>)>,
-    answers: Vec<(Subject, Answer)>,
+    answers: Vec<(Charge, Answer)>,
     /// Files that they hold open.
     untaken: usize,
     /// Somebody waits for one of them.
@@ -250,10 +223,35 @@ impl State {
     /// Whether a party's turn is not now, for it holds a thread or has held one.
     fn is_held_up(&self, party: Option<Party>) -> bool {
         let Some(party) = party else { return false };
-        let mut its = self.running.values().filter(|running| running.party == Some(party) && running.request != IDLE);
-        let has_held = self.stuck.values().any(|stuck| stuck.1 == Some(party));
-        its.any(|running| has_held || running.since.elapsed() >= party.quick())
+        let its = self.running.values().filter(|running| running.party == Some(party) && running.is_busy());
+        let has_held = self.has_held(party);
+        its.clone().any(|running| has_held || running.since.elapsed() >= party.quick()) || its.count() >= THREADS
     }
+
+    /// Whether a party holds a thread that was given up.
+    fn has_held(&self, party: Party) -> bool {
+        self.stuck.values().any(|stuck| stuck.1 == Some(party))
+    }
+
+    /// Whether one more thread is needed: something waits, and nobody will soon be done.
+    fn is_short(&self) -> bool {
+        let is_held = |running: &Running| running.is_busy() && running.since.elapsed() >= QUICK;
+        !self.queue.is_empty() && self.running.len() < MAX_THREADS && self.running.values().all(is_held)
+    }
+}
+
+impl Running {
+    fn is_busy(&self) -> bool {
+        self.request != IDLE
+    }
+}
+
+/// What is read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chosen {
+    index: usize,
+    /// Although all is spent.
+    granted: bool,
 }
 
 struct Shared {
@@ -293,16 +291,21 @@ impl Workers {
 
     /// Has something read.
     pub(super) fn ask(&self, request: RequestId, what: Request) {
-        let (subject, party) = (Subject::of(&what), Party::of(&what, &self.shared.files));
+        let party = Party::of(&what, &self.shared.files);
+        let waiting = Waiting { request, what, party, since: Instant::now() };
         let mut state = self.shared.lock();
-        if state.is_stuck(subject, party) || state.running.is_empty() {
+        if state.is_stuck(waiting.payer().subject, party) || state.running.is_empty() {
             let now = monotonic_now();
-            state.answers.push((subject, Answer { request, begun: now, done: now, body: AnswerBody::Stalled }));
+            let charge = waiting.charge(false);
+            state.answers.push((charge, Answer { request, begun: now, done: now, body: AnswerBody::Stalled }));
             drop(state);
             self.shared.wake[1].wake();
             return;
         }
-        state.queue.push_back(Waiting { request, what, party, since: Instant::now() });
+        state.queue.push_back(waiting);
+        if state.is_short() {
+            start_or_warn(&self.shared, &mut state);
+        }
         drop(state);
         self.shared.work.notify_one();
     }
@@ -310,7 +313,7 @@ impl Workers {
     /// Whether nothing is being read, and no answer waits to be taken.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.shared.lock();
-        let runs = state.running.values().any(|running| running.request != IDLE);
+        let runs = state.running.values().any(Running::is_busy);
         !runs && state.queue.is_empty() && state.answers.is_empty()
     }
 
@@ -319,13 +322,13 @@ impl Workers {
         self.shared.reader.drop_runtime(process);
     }
 
-    /// Taking up an answer about somebody has cost so much as well.
-    pub(super) fn charge(&self, subject: Subject, spent: Duration) {
-        self.shared.lock().usage.add(subject, spent, Instant::now());
+    /// Taking up an answer has cost so much as well.
+    pub(super) fn charge(&self, charge: Charge, spent: Duration) {
+        self.shared.charge(&mut self.shared.lock(), charge, spent);
     }
 
-    /// What has been read since the last call, and about whom.
-    pub(super) fn take_answers(&self) -> Vec<(Subject, Answer)> {
+    /// What has been read since the last call, and what that is put down to.
+    pub(super) fn take_answers(&self) -> Vec<(Charge, Answer)> {
         let mut state = self.shared.lock();
         state.prompt = false;
         if std::mem::take(&mut state.untaken) >= MAX_UNTAKEN {
@@ -344,27 +347,26 @@ impl Workers {
         let late: Vec<u64> = state
             .running
             .iter()
-            .filter(|(_, running)| running.request != IDLE && running.since.elapsed() >= STALL_LIMIT)
+            .filter(|(_, running)| running.is_busy() && running.since.elapsed() >= STALL_LIMIT)
             .map(|(thread, _)| *thread)
             .collect();
         for thread in late {
-            let Some(Running { request, subject, party, begun, .. }) = state.running.remove(&thread) else { continue };
-            state.stuck.insert(thread, (subject, party));
-            let stalled = |request, done| (subject, Answer { request, begun, done, body: AnswerBody::Stalled });
-            state.answers.push(stalled(request, monotonic_now()));
+            let Some(Running { request, charge, party, begun, .. }) = state.running.remove(&thread) else { continue };
+            state.stuck.insert(thread, (charge.payer.subject, party));
+            let done = monotonic_now();
+            let stalled = |charge, request| (charge, Answer { request, begun, done, body: AnswerBody::Stalled });
+            state.answers.push(stalled(charge, request));
             let queued = std::mem::take(&mut state.queue);
             let (given_up, rest): (VecDeque<_>, _) =
-                queued.into_iter().partition(|waiting| state.is_stuck(Subject::of(&waiting.what), waiting.party));
+                queued.into_iter().partition(|waiting| state.is_stuck(waiting.payer().subject, waiting.party));
             state.queue = rest;
-            let of = |waiting: &Waiting| Subject::of(&waiting.what);
-            let given_up = given_up.into_iter().map(|waiting| (of(&waiting), stalled(waiting.request, begun).1));
+            let given_up = given_up.into_iter().map(|waiting| stalled(waiting.charge(false), waiting.request));
             state.answers.extend(given_up);
             self.shared.wake[1].wake();
         }
         // Also for threads that were not replaced when too many were held.
-        while state.running.len() < THREADS && state.stuck.len() < MAX_STUCK {
-            if let Err(error) = start(&self.shared, &mut state) {
-                tracing::warn!(%error, "cannot start a thread in place of one that a target holds up");
+        while state.stuck.len() < MAX_STUCK && (state.running.len() < THREADS || state.is_short()) {
+            if !start_or_warn(&self.shared, &mut state) {
                 break;
             }
         }
@@ -385,45 +387,85 @@ impl Shared {
     }
 
     /// Waits for the next request. `None` to end.
-    fn next(&self, thread: u64) -> Option<(RequestId, Request)> {
+    fn next(&self, thread: u64) -> Option<(RequestId, Charge, Request)> {
         let mut state = self.lock();
         loop {
             if state.closing || !state.running.contains_key(&thread) {
                 return None;
             }
-            let chosen = self.choose(&state);
+            let chosen = self.choose(&mut state, Instant::now());
+            if chosen.is_none() && state.running.len() > THREADS {
+                // It was started because all others were held; nobody needs it any more.
+                state.running.remove(&thread);
+                return None;
+            }
             if chosen.is_none() && !state.queue.is_empty() {
                 let waited = self.work.wait_timeout(state, OVER_BUDGET_PAUSE);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            if let Some(Waiting { request, what, party, .. }) = chosen.and_then(|index| state.queue.remove(index)) {
-                let subject = Subject::of(&what);
-                let running = Running { request, subject, party, since: Instant::now(), begun: monotonic_now() };
+            let granted = chosen.is_some_and(|chosen| chosen.granted);
+            if let Some(waiting) = chosen.and_then(|chosen| state.queue.remove(chosen.index)) {
+                let charge = waiting.charge(granted);
+                let Waiting { request, what, party, .. } = waiting;
+                let running = Running { request, charge, party, since: Instant::now(), begun: monotonic_now() };
                 state.running.insert(thread, running);
-                return Some((request, what));
+                return Some((request, charge, what));
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// The first request that need not wait for what it costs.
-    fn choose(&self, state: &State) -> Option<usize> {
-        let is_over = |activity| !self.ledger.may_spend(activity);
-        let (processes, announcements) = (is_over(Activity::Processes), is_over(Activity::Announcements));
+    /// The first request that need not wait for what it costs; those of whom a thread is stuck at come last.
+    fn choose(&self, state: &mut State, now: Instant) -> Option<Chosen> {
+        let left = |activity| self.ledger.may_spend_at(activity, now);
+        let (processes, announcements) = (left(Activity::Processes), left(Activity::Announcements));
+        if !processes {
+            state.processes.count(now);
+        }
+        if !announcements {
+            state.announcements.count(now);
+        }
+        let state = &*state;
         let has_room = |what: &Request| state.untaken < MAX_UNTAKEN || opens(what).is_none();
         let is_free = |waiting: &Waiting| has_room(&waiting.what) && !state.is_held_up(waiting.party);
-        if !processes && !announcements {
-            return state.queue.iter().position(is_free);
-        }
-        let now = Instant::now();
-        let mean = state.usage.mean(now);
-        let within = |waiting: &Waiting| match (&waiting.what, activity(&waiting.what)) {
-            (Request::Process { .. } | Request::Version { .. }, _) => !processes,
-            (what, Activity::Announcements) => !announcements || state.usage.of(Subject::of(what), now) < mean,
-            (what, _) => !processes || state.usage.of(Subject::of(what), now) <= mean,
+        let comes_last = |waiting: &Waiting| waiting.party.is_some_and(|party| state.has_held(party));
+        let may = |waiting: &Waiting| {
+            let activity = activity(&waiting.what);
+            let is_left = if activity == Activity::Announcements { announcements } else { processes };
+            (is_left || self.is_within_part(state, waiting, now)).then_some(!is_left)
         };
-        state.queue.iter().position(|waiting| is_free(waiting) && within(waiting))
+        let first = |is_last: bool| {
+            state.queue.iter().enumerate().find_map(|(index, waiting)| {
+                let is_meant = comes_last(waiting) == is_last && is_free(waiting);
+                let granted = is_meant.then(|| may(waiting)).flatten()?;
+                Some(Chosen { index, granted })
+            })
+        };
+        first(false).or_else(|| if state.stuck.is_empty() { None } else { first(true) })
+    }
+
+    /// Whether somebody has had less than his part of what may be spent. Processes that are new wait all the same.
+    fn is_within_part(&self, state: &State, waiting: &Waiting, now: Instant) -> bool {
+        if matches!(waiting.what, Request::Process { .. } | Request::Version { .. }) {
+            return false;
+        }
+        let (payer, activity) = (waiting.payer(), activity(&waiting.what));
+        let usage = if activity == Activity::Announcements { &state.announcements } else { &state.processes };
+        let rate = self.ledger.rate(activity);
+        payer.subject == Subject::Host || rate.is_none_or(|rate| usage.is_within_part(payer, rate, now))
+    }
+
+    /// Puts something down to whose it is.
+    fn charge(&self, state: &mut State, charge: Charge, spent: Duration) {
+        let Some(rate) = self.ledger.rate(charge.activity).filter(|_| charge.payer.subject != Subject::Host) else {
+            return;
+        };
+        let usage = match charge.activity {
+            Activity::Announcements => &mut state.announcements,
+            _ => &mut state.processes,
+        };
+        usage.add(charge, spent, rate, Instant::now());
     }
 
     /// Does not read new processes that have waited too long for what that may cost.
@@ -440,26 +482,24 @@ impl Shared {
         if late.is_empty() {
             return;
         }
-        for Waiting { request, what, .. } in late {
+        for waiting in late {
             self.ledger.refuse();
-            let answer = Answer { request, begun: now, done: now, body: AnswerBody::Stalled };
-            state.answers.push((Subject::of(&what), answer));
+            let answer = Answer { request: waiting.request, begun: now, done: now, body: AnswerBody::Stalled };
+            state.answers.push((waiting.charge(false), answer));
         }
         self.wake[1].wake();
     }
 
     /// Takes an answer, and what it has cost. Returns whether the thread has not been given up.
-    fn answer(&self, thread: u64, (subject, answer): (Subject, Answer), spent: Duration, is_prompt: bool) -> bool {
+    fn answer(&self, thread: u64, (charge, answer): (Charge, Answer), spent: Duration, is_prompt: bool) -> bool {
         let mut state = self.lock();
-        if subject != Subject::Host {
-            state.usage.add(subject, spent, Instant::now());
-        }
+        self.charge(&mut state, charge, spent);
         if state.stuck.remove(&thread).is_some() {
             return false;
         }
         state.running.insert(thread, idle());
         state.untaken += usize::from(holds_file(&answer.body));
-        state.answers.push((subject, answer));
+        state.answers.push((charge, answer));
         state.prompt |= is_prompt;
         if state.queue.is_empty() || state.answers.len().is_multiple_of(MANY_ANSWERS) {
             self.wake[usize::from(!state.prompt)].wake();
@@ -472,7 +512,18 @@ impl Shared {
 const IDLE: RequestId = RequestId(u64::MAX);
 
 fn idle() -> Running {
-    Running { request: IDLE, subject: Subject::Host, party: None, since: Instant::now(), begun: MonoNs(0) }
+    let payer = Payer { user: None, subject: Subject::Host };
+    let charge = Charge { payer, activity: Activity::Upkeep, granted: false };
+    Running { request: IDLE, charge, party: None, since: Instant::now(), begun: MonoNs(0) }
+}
+
+/// Returns whether it was started.
+fn start_or_warn(shared: &Arc<Shared>, state: &mut State) -> bool {
+    let started = start(shared, state);
+    if let Err(error) = &started {
+        tracing::warn!(%error, "cannot start a thread in place of one that a target holds up");
+    }
+    started.is_ok()
 }
 
 fn start(shared: &Arc<Shared>, state: &mut State) -> io::Result<()> {
@@ -481,16 +532,15 @@ fn start(shared: &Arc<Shared>, state: &mut State) -> io::Result<()> {
     state.running.insert(number, idle());
     let builder = thread::Builder::new().name(format!("reads-{number}")).stack_size(STACK_BYTES);
     let started = builder.spawn(move || {
-        while let Some((request, what)) = shared.next(number) {
+        while let Some((request, charge, what)) = shared.next(number) {
             let begun = monotonic_now();
-            let (is_prompt, opened, activity) = (is_prompt(&what), opens(&what), activity(&what));
-            let subject = Subject::of(&what);
+            let (is_prompt, opened) = (is_prompt(&what), opens(&what));
             let cpu = thread_cpu_time();
             let body = shared.reader.read(what);
             let spent = thread_cpu_time().saturating_sub(cpu);
-            shared.ledger.add(activity, spent);
+            shared.ledger.add(charge.activity, spent);
             let answer = Answer { request, begun, done: monotonic_now(), body };
-            if !shared.answer(number, (subject, answer), spent, is_prompt) {
+            if !shared.answer(number, (charge, answer), spent, is_prompt) {
                 // It was answered as stalled: what it has opened nobody will close.
                 opened.into_iter().for_each(|file| shared.reader.close(file));
                 return;
@@ -534,6 +584,15 @@ mod tests {
         Request::Process { pid: Pid(pid), maps: true, cgroup: false, command_line: false }
     }
 
+    fn index_of(shared: &Shared, state: &mut State) -> Option<usize> {
+        shared.choose(state, Instant::now()).map(|chosen| chosen.index)
+    }
+
+    /// What a look at a process is put down to.
+    fn at(pid: u32, party: Option<Party>) -> Charge {
+        Waiting { party, ..waiting(0, process(pid), Instant::now()) }.charge(false)
+    }
+
     /// Nothing is left for an activity, and all for the others.
     fn used_up(activity: Activity) -> Ledger {
         let ledger = Ledger::default();
@@ -556,17 +615,17 @@ mod tests {
         let shared = shared(used_up(Activity::Announcements));
         let now = Instant::now();
         let mut state = State::default();
-        state.usage.add(Subject::File(FileId(1)), Duration::from_secs(9), now);
-        state.usage.add(Subject::File(FileId(2)), Duration::from_millis(1), now);
+        shared.charge(&mut state, waiting(0, read(1), now).charge(false), Duration::from_secs(9));
         state.queue.push_back(waiting(0, read(1), now));
-        assert_eq!(shared.choose(&state), None, "it churns code, and has to wait");
+        assert_eq!(shared.choose(&mut state, now), None, "it churns code, and has to wait");
         state.queue.push_back(waiting(1, read(2), now));
         state.queue.push_back(waiting(2, process(7), now));
-        assert_eq!(shared.choose(&state), Some(1));
+        assert_eq!(shared.choose(&mut state, now), Some(Chosen { index: 1, granted: true }));
         state.queue.remove(1);
-        assert_eq!(shared.choose(&state), Some(1), "starts of processes have a budget of their own");
+        let paid = |index| Some(Chosen { index, granted: false });
+        assert_eq!(shared.choose(&mut state, now), paid(1), "starts of processes have a budget of their own");
         shared.ledger.set_limit(None);
-        assert_eq!(shared.choose(&state), Some(0));
+        assert_eq!(shared.choose(&mut state, now), paid(0));
     }
 
     #[test]
@@ -577,11 +636,11 @@ mod tests {
         let map = Request::OpenPerfMap { via: Pid(7), own_pid: 7, uid: 0, file: FileId(9), unless: None };
         state.queue.push_back(waiting(0, map, now));
         state.queue.push_back(waiting(1, process(8), now));
-        assert_eq!(shared.choose(&state), Some(0));
+        assert_eq!(index_of(&shared, &mut state), Some(0));
         state.untaken = MAX_UNTAKEN;
-        assert_eq!(shared.choose(&state), Some(1));
+        assert_eq!(index_of(&shared, &mut state), Some(1));
         state.queue.pop_back();
-        assert_eq!(shared.choose(&state), None);
+        assert_eq!(index_of(&shared, &mut state), None);
     }
 
     #[test]
@@ -592,7 +651,7 @@ mod tests {
         state.queue.push_back(waiting(0, process(7), now.checked_sub(PATIENCE).unwrap()));
         state.queue.push_back(waiting(1, process(8), now));
         state.queue.push_back(waiting(2, read(1), now));
-        assert_eq!(shared.choose(&state), Some(2), "announcements have a budget of their own");
+        assert_eq!(index_of(&shared, &mut state), Some(2), "announcements have a budget of their own");
         shared.refuse(&mut state);
         let refused: Vec<_> = state.answers.iter().map(|(_, answer)| answer.request.0).collect();
         assert_eq!((refused, state.queue.len(), shared.ledger.refused()), (vec![0], 2, 1));
@@ -607,16 +666,18 @@ mod tests {
         let mut state = State::default();
         let long_ago = Instant::now().checked_sub(STALL_LIMIT).unwrap();
         let running =
-            Running { request: RequestId(0), subject: subject(7), party: dead, since: long_ago, begun: MonoNs(0) };
+            Running { request: RequestId(0), charge: at(7, dead), party: dead, since: long_ago, begun: MonoNs(0) };
         state.running.insert(1, running);
         let of = |request, pid, party| Waiting { party, ..waiting(request, process(pid), Instant::now()) };
         state.queue.extend([of(1, 8, dead), of(2, 7, alive)]);
-        assert_eq!(shared.choose(&state), Some(1), "another process' file on the same file system waits");
+        assert_eq!(index_of(&shared, &mut state), Some(1), "another process' file on the same file system waits");
         // It is given up: the same is not tried again, others are, one after the other, and not for ever.
         state.running.clear();
         state.stuck.insert(1, (subject(7), dead));
         assert!(state.is_stuck(subject(7), dead) && !state.is_stuck(subject(7), alive));
-        assert!(!state.is_stuck(subject(8), dead) && shared.choose(&state) == Some(0));
+        assert_eq!(index_of(&shared, &mut state), Some(1), "it comes last");
+        state.queue.pop_back();
+        assert!(!state.is_stuck(subject(8), dead) && index_of(&shared, &mut state) == Some(0));
         for thread in 2..=MAX_STUCK_OF_DEVICE as u64 {
             state.stuck.insert(thread, (subject(100 + thread as u32), dead));
         }
@@ -624,29 +685,59 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_were_not_replaced_are_when_one_comes_back() {
+    fn when_all_threads_are_held_there_is_one_more_for_who_holds_none() {
         let shared = Arc::new(shared(Ledger::default()));
         let workers = Workers { shared: Arc::clone(&shared) };
-        let at = Subject::Process(Pid(7));
-        shared.lock().stuck.extend((0..MAX_STUCK as u64).map(|thread| (1000 + thread, (at, None))));
+        let party = |user| Some(Party { device: None, user });
+        let ago = |time| Instant::now().checked_sub(time).unwrap();
+        let running = |number: u64, user, since| {
+            let (request, party) = (RequestId(number), party(user));
+            Running { request, charge: at(number as u32, party), party, since, begun: MonoNs(0) }
+        };
+        let of = |request, user| Waiting { party: party(user), ..waiting(request, process(90), Instant::now()) };
+        {
+            let mut state = shared.lock();
+            state.running.extend((0..THREADS as u64).map(|number| (number, running(number, 7, ago(2 * QUICK)))));
+            state.last_thread = 100;
+            state.queue.push_back(of(10, 7));
+            assert_eq!(index_of(&shared, &mut state), None, "he has all that he may have");
+            state.queue.push_back(of(11, 8));
+            assert_eq!(index_of(&shared, &mut state), Some(1));
+        }
+        // The thread that is started reads what the other wants, and ends when nobody needs it any more.
         workers.check();
-        assert!(shared.lock().running.is_empty(), "too many are held");
-        let late = Answer { request: RequestId(0), begun: MonoNs(0), done: MonoNs(0), body: AnswerBody::Stalled };
-        assert!(!shared.answer(1000, (at, late), Duration::ZERO, false), "it was given up");
-        workers.check();
-        assert_eq!(shared.lock().running.len(), THREADS);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let is_done = || {
+            let state = shared.lock();
+            state.answers.len() == 1 && state.running.len() == THREADS
+        };
+        while !is_done() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
+        assert!(is_done(), "{:?}", shared.lock());
+        {
+            let state = shared.lock();
+            assert_eq!((state.queue.len(), state.answers[0].1.request), (1, RequestId(11)));
+        }
+        // Whoever has held a thread comes last.
+        let mut state = State::default();
+        state.stuck.insert(1, (Subject::Process(Pid(91)), party(7)));
+        state.queue.extend([of(10, 7), of(11, 8)]);
+        assert_eq!(index_of(&shared, &mut state), Some(1));
+        shared.lock().closing = true;
     }
 
     #[test]
-    fn what_somebody_has_cost_is_evicted_in_time() {
-        let (mut usage, now) = (Usage::default(), Instant::now());
-        let of = |pid| Subject::Process(Pid(pid));
-        usage.add(of(1), Duration::from_secs(8), now);
-        let later = now + Duration::from_secs_f64(3.0 * HALF_LIFE_S);
-        assert!((usage.of(of(1), later) - 1.0).abs() < 1e-9);
-        for pid in 2..5000 {
-            usage.add(of(pid), Duration::from_millis(1), later);
-        }
-        assert!(usage.0.len() <= MAX_SUBJECTS && usage.of(of(1), later) > 0.9, "those with the largest cost stay");
+    fn threads_that_were_not_replaced_are_when_one_comes_back() {
+        let shared = Arc::new(shared(Ledger::default()));
+        let workers = Workers { shared: Arc::clone(&shared) };
+        let held = Subject::Process(Pid(7));
+        shared.lock().stuck.extend((0..MAX_STUCK as u64).map(|thread| (1000 + thread, (held, None))));
+        workers.check();
+        assert!(shared.lock().running.is_empty(), "too many are held");
+        let late = Answer { request: RequestId(0), begun: MonoNs(0), done: MonoNs(0), body: AnswerBody::Stalled };
+        assert!(!shared.answer(1000, (at(7, None), late), Duration::ZERO, false), "it was given up");
+        workers.check();
+        assert_eq!(shared.lock().running.len(), THREADS);
     }
 }

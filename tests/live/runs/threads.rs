@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use jitprof_tests::{Jitprof, Scratch, Target, path_from, target_file, wait_until};
+use jitprof_tests::{Jitprof, Scratch, Target, compile, path_from, target_file, wait_until};
 
 /// The frames of a thread, innermost first, and what it does.
 fn thread_of(dump: &str, tid: u32) -> Result<(String, Vec<String>)> {
@@ -192,4 +192,28 @@ fn a_dump_is_taken_before_what_keeps_the_machine_busy() -> Result<()> {
     let finished = running.finish()?;
     ensure!(finished.status.success(), "{}", finished.stderr);
     Ok(())
+}
+
+#[test]
+fn memory_that_does_not_answer_costs_the_stacks_of_its_own_process_only() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let program = compile(&scratch, "cc", "native/unanswered.c", &["-O1", "-g", "-pthread"])?;
+    let silent = Target::start(Command::new(program), &scratch)?;
+    let mut php = Command::new(path_from("JITPROF_PHP")?);
+    php.arg(target_file("php/waits.php")?);
+    let other = Target::start(php, &scratch)?;
+    let (pid, other) = (silent.pid()?, other.pid()?);
+    wait_until_it_waits(pid)?;
+    wait_until_it_waits(other)?;
+    let finished = Jitprof::new(&scratch, ["dump", &pid.to_string(), &other.to_string()])?.run()?;
+    ensure!(finished.status.success(), "{}", finished.stderr);
+    let shown = finished.stdout;
+    let mut tids = std::fs::read_dir(format!("/proc/{pid}/task"))?.map(|entry| Ok(entry?.file_name()));
+    let tid = tids.find_map(|name: Result<_>| name.ok()?.to_str()?.parse().ok().filter(|tid| *tid != pid));
+    let (what, frames) = thread_of(&shown, tid.context("one thread")?)?;
+    ensure!(what == "waits, and the memory of its process does not answer", "{what}: {shown}");
+    ensure!(!frames.iter().any(|frame| frame == "waits_within"), "{shown}");
+    let (what, frames) = thread_of(&shown, other)?;
+    ensure!(what == "waits", "{what}: {shown}");
+    assert_calls(&frames, &["holds", "Keeper::keeps", "waits.php", "_start"], &shown)
 }

@@ -53,9 +53,12 @@ const MAX_BATCH: usize = 1024;
 const FRESH_NS: u64 = 1_000_000_000;
 /// After an answer nothing is asked for so many times the CPU time that it took...
 const REST: u64 = 9;
-/// ...but no longer than this, for samples wait, and no shorter than this.
+/// ...but no longer than this, for samples wait, and no shorter than this. In a continuous recording all that is multiplied by
+/// the number of its holder's processes that ask: together they cost as much as one does.
 const MAX_PAUSE_NS: u64 = 2_000_000_000;
 const LEAST_PAUSE_NS: u64 = 20_000_000;
+/// How long a process counts that has asked.
+const ASKS_NS: u64 = 10_000_000_000;
 
 /// Stands for the number of a frame that there was no room for.
 const NO_ROOM: u32 = u32::MAX;
@@ -125,6 +128,23 @@ pub(super) struct FrameRoom {
 pub(super) struct FrameRooms {
     all: FrameRoom,
     of: FxHashMap<Holder, FrameRoom>,
+    /// Processes that have asked lately, where their holder pays for all of them together.
+    asking: FxHashMap<Holder, u64>,
+}
+
+/// What a process has of what all have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FrameShare {
+    /// All have too much, and its holder more than others.
+    is_tight: bool,
+    /// Processes that ask at its holder's expense, with this one.
+    askers: u64,
+}
+
+impl Default for FrameShare {
+    fn default() -> Self {
+        Self { is_tight: false, askers: 1 }
+    }
 }
 
 impl FrameRooms {
@@ -136,8 +156,19 @@ impl FrameRooms {
         }
     }
 
+    /// A process asks at its holder's expense.
+    pub(super) fn add_asking(&mut self, holder: Holder) {
+        *self.asking.entry(holder).or_default() += 1;
+    }
+
+    /// A process' share.
+    pub(super) fn share(&self, holder: Holder) -> FrameShare {
+        let askers = self.asking.get(&holder).copied().unwrap_or_default().max(1);
+        FrameShare { is_tight: self.is_tight(holder), askers }
+    }
+
     /// Whether all have too much, and somebody more than his part of what there may be.
-    pub(super) fn is_tight(&self, holder: Holder) -> bool {
+    fn is_tight(&self, holder: Holder) -> bool {
         let own = self.of.get(&holder).copied().unwrap_or_default();
         let is_over = |all: usize, own: usize, max: usize| all > max && own > max / self.of.len().max(1);
         is_over(self.all.frames, own.frames, MAX_ALL_FRAMES)
@@ -190,8 +221,9 @@ pub(super) struct Frames {
     name_bytes: usize,
     /// How many were kept that no sample waited for when others were dropped last, and bytes of their names.
     kept: (usize, usize),
-    /// Those of all processes are too many, and its holder has more than others.
-    is_tight: bool,
+    share: FrameShare,
+    /// When something was asked last.
+    asked_at: Option<MonoNs>,
     over: bool,
     /// Frames that were named in samples.
     pub(super) named: u64,
@@ -220,6 +252,11 @@ impl Frames {
     /// Whether samples wait for what is not asked for yet.
     pub(super) fn is_wanting(&self) -> bool {
         !self.wanted.is_empty()
+    }
+
+    /// Whether something was asked lately.
+    pub(super) fn has_asked(&self, now: MonoNs) -> bool {
+        self.asked_at.is_some_and(|at| now.0.saturating_sub(at.0) < ASKS_NS)
     }
 
     /// How many are remembered.
@@ -285,20 +322,18 @@ impl Frames {
     fn answered(&mut self, ask: &FrameAsk, time: MonoNs) -> Option<u32> {
         let parts = self.parts.get_mut(&ask.pc)?;
         let mut narrowed = ask.clone();
-        for at in 0..parts.len() {
-            let depends_on = parts[at];
+        let (at, number) = parts.iter().enumerate().find_map(|(at, depends_on)| {
             depends_on.narrow(ask, &mut narrowed);
-            if let Some((number, ask, slot)) = self.known.get_full_mut(&narrowed)
-                && slot.depends_on == Some(depends_on)
-                && slot.at(ask, time).is_some()
-            {
-                slot.used = slot.used.max(time);
-                // What was of use last is tried first.
-                parts[..=at].rotate_right(1);
-                return u32::try_from(number).ok();
+            let (number, ask, slot) = self.known.get_full_mut(&narrowed)?;
+            if slot.depends_on != Some(*depends_on) || slot.at(ask, time).is_none() {
+                return None;
             }
-        }
-        None
+            slot.used = slot.used.max(time);
+            Some((at, number))
+        })?;
+        // What was of use last is tried first.
+        parts.get_mut(..=at)?.rotate_right(1);
+        u32::try_from(number).ok()
     }
 
     /// Keeps an answer for all questions that differ in nothing that it depends on.
@@ -318,7 +353,7 @@ impl Frames {
     }
 
     fn has_room(&self) -> bool {
-        self.known.len() < if self.is_tight { LEAST_FRAMES } else { MAX_FRAMES }
+        self.known.len() < if self.share.is_tight { LEAST_FRAMES } else { MAX_FRAMES }
     }
 
     /// Wants to know what the frames of a list are, for a sample: each with its place in the list, in order.
@@ -374,7 +409,12 @@ impl Frames {
         let slot = self.known.get_index(number as usize).filter(|_| asked.generation == self.generation);
         // The code may be another's long since.
         let known = slot.and_then(|(ask, slot)| slot.at(ask, time));
-        Some(known.map_or(Known::Unnamed(WhyUnnamed::NoAnswer), Known::clone))
+        Some(known.map_or(Known::Unnamed(self.why_unanswered()), Known::clone))
+    }
+
+    /// Why there is no answer.
+    fn why_unanswered(&self) -> WhyUnnamed {
+        if self.over { WhyUnnamed::Ended } else { WhyUnnamed::NoAnswer }
     }
 
     /// Asks, if that is due; `at_once`: no further sample comes.
@@ -388,6 +428,7 @@ impl Frames {
         let ask = |number: &u32| self.known.get_index(*number as usize).map(|(ask, _)| ask.clone());
         let frames = numbers.iter().filter_map(ask).collect();
         self.asked = Some(Question { since, numbers });
+        self.asked_at = Some(requests.now);
         let request = Request::DescribeFrames { via, process: id, since, frames };
         requests.ask(Purpose::Frames(id, since), request);
     }
@@ -400,10 +441,10 @@ impl Frames {
         self.answers += 1;
         self.cpu_ns = self.cpu_ns.saturating_add(described.cpu_ns);
         let pause = described.cpu_ns.saturating_mul(REST).clamp(LEAST_PAUSE_NS, MAX_PAUSE_NS);
-        self.next_at = MonoNs(now.0.saturating_add(pause));
-        let templates = Templates::of(&described);
+        self.next_at = MonoNs(now.0.saturating_add(pause.saturating_mul(self.share.askers)));
+        let (templates, why_unanswered) = (Templates::of(&described), self.why_unanswered());
         self.name_bytes = self.name_bytes.saturating_add(templates.bytes);
-        let has_room = self.name_bytes <= if self.is_tight { LEAST_NAME_BYTES } else { MAX_NAME_BYTES };
+        let has_room = self.name_bytes <= if self.share.is_tight { LEAST_NAME_BYTES } else { MAX_NAME_BYTES };
         for (at, number) in question.numbers.iter().enumerate() {
             let Some((_, slot)) = self.known.get_index_mut(*number as usize) else { continue };
             slot.wanted = false;
@@ -411,7 +452,7 @@ impl Frames {
                 Some(DescribedFrame::Functions(_)) if !has_room => Some(Known::Unnamed(WhyUnnamed::TooMany)),
                 Some(frame) => Some(templates.known(frame)),
                 // What was known before holds as long as it would have.
-                None => slot.answer.is_none().then_some(Known::Unnamed(WhyUnnamed::NoAnswer)),
+                None => slot.answer.is_none().then_some(Known::Unnamed(why_unanswered)),
             };
             let Some(known) = known else { continue };
             let is_named = !matches!(known, Known::Unnamed(_));
@@ -424,11 +465,10 @@ impl Frames {
         described.code
     }
 
-    /// Drops what no sample in the queue waits for, if there is much of it. With `is_tight`, all processes have too much,
-    /// and those of this one's holder more than their part.
-    pub(super) fn compact(&mut self, queue: &mut Queue, is_tight: bool) {
-        self.is_tight = is_tight;
-        let (kept, bytes) = if self.is_tight { (0, 0) } else { self.kept };
+    /// Drops what no sample in the queue waits for, if there is much of it.
+    pub(super) fn compact(&mut self, queue: &mut Queue, share: FrameShare) {
+        self.share = share;
+        let (kept, bytes) = if share.is_tight { (0, 0) } else { self.kept };
         let is_much = self.known.len() > KEPT_FRAMES + kept || self.name_bytes > KEPT_NAME_BYTES + bytes;
         if !is_much {
             return;
@@ -462,7 +502,7 @@ impl Frames {
 
     /// Keeps what answers others of what no sample waits for, the last ones first.
     fn keep_reusable(&mut self, left: IndexMap<FrameAsk, Slot>) {
-        let most = if self.is_tight { 0 } else { KEPT_REUSABLE };
+        let most = if self.share.is_tight { 0 } else { KEPT_REUSABLE };
         let needed = (self.known.len(), self.name_bytes);
         let is_kept =
             |(ask, slot): &(FrameAsk, Slot)| (ask.code.is_some() || slot.depends_on.is_some()) && slot.answer.is_some();
@@ -631,7 +671,7 @@ mod tests {
         };
         for (is_tight, named) in [(false, true), (true, false)] {
             let (mut frames, mut queue, now) = (Frames::default(), Queue::default(), MonoNs(1));
-            frames.compact(&mut queue, is_tight);
+            frames.compact(&mut queue, FrameShare { is_tight, askers: 1 });
             let number = frames.number(ask(1), now).unwrap();
             frames.asked = Some(Question { since: MonoNs(0), numbers: vec![number] });
             let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false, guessed: false };

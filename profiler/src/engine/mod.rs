@@ -182,6 +182,8 @@ pub struct Engine {
     stage: Stage,
     /// How long samples were taken.
     duration: Duration,
+    /// Samples may wait for what can be asked between two ticks.
+    is_wanting: bool,
     next_tick: MonoNs,
     slow_at: MonoNs,
     /// A tick has asked for reads; when they have come, or by then, samples are resolved.
@@ -218,6 +220,7 @@ impl Engine {
             counters: Counters::default(),
             stage: Stage::Running,
             duration: Duration::ZERO,
+            is_wanting: false,
             next_tick: now,
             slow_at: MonoNs(0),
             resolve_by: None,
@@ -616,7 +619,9 @@ impl Engine {
     fn turn(&mut self, now: MonoNs) {
         self.requests.now = now.max(self.requests.now);
         self.at(Activity::Sampling);
-        for (pid, sample) in self.resolving.take_arrived() {
+        let arrived = self.resolving.take_arrived();
+        self.is_wanting |= !arrived.is_empty();
+        for (pid, sample) in arrived {
             let known = self.tracking.processes.sampled(pid, sample.time).map(|process| process.id);
             match known {
                 Some(_) => self.assign_to(known, pid, sample),
@@ -624,8 +629,8 @@ impl Engine {
             }
         }
         // A process that ends takes along what its last frames were.
-        if self.windows.is_none() {
-            self.tracking.ask_frames_early(&mut self.requests);
+        if self.windows.is_none() && self.is_wanting {
+            self.is_wanting = self.tracking.ask_frames_early(&mut self.requests);
         }
         self.at(Activity::Upkeep);
         if self.requests.now >= self.next_tick {
@@ -716,7 +721,7 @@ impl Engine {
             self.tracking.look_at_tables(now);
         }
         self.tracking.poll_tables(false, &mut self.requests);
-        self.tracking.poll_frames(false, &mut self.requests);
+        self.tracking.poll_frames((false, self.windows.is_some()), &mut self.requests);
         self.at(Activity::Upkeep);
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.retry(&mut self.tracking.processes, &mut self.requests);
@@ -900,7 +905,7 @@ impl Engine {
         self.stage = Stage::LastReads { until, unwritten_until, names_limit };
         self.tracking.poll_announcements_to_the_end(&mut self.requests);
         self.tracking.poll_tables(true, &mut self.requests);
-        self.tracking.poll_frames(true, &mut self.requests);
+        self.tracking.poll_frames((true, false), &mut self.requests);
         self.next_tick = self.requests.now.after(TICK);
     }
 
@@ -922,7 +927,7 @@ impl Engine {
                     // What walks find is asked about.
                     self.finish_deferred(false);
                     self.resolving.want_listed(&mut self.tracking.processes);
-                    self.tracking.poll_frames(true, &mut self.requests);
+                    self.tracking.poll_frames((true, false), &mut self.requests);
                     if self.requests.is_reading() {
                         return;
                     }

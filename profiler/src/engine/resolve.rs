@@ -693,14 +693,14 @@ fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
     let is_in_loop = |pc: FramePc| in_module(&of.process.space, &capture.loops, pc, sample.time).is_some();
     let user = of.stacks.frames(sample.user).enumerate();
     let in_loop: Vec<usize> = user.filter(|(_, pc)| is_in_loop(*pc)).map(|(index, _)| index).collect();
-    listed.placed(&in_loop, |record| own_function(record, sample, of).is_some())
+    listed.placed(&in_loop, |record| own_name(record, sample, of).is_some())
 }
 
-/// The function of a record of the sample's list, if it is one of the runtime's own.
-fn own_function(record: u16, sample: &Pending, of: &Resolution<'_>) -> Option<Frame> {
+/// The name of a record of the sample's list, if it is one of the runtime's own functions.
+fn own_name(record: u16, sample: &Pending, of: &Resolution<'_>) -> Option<Arc<str>> {
     let known = of.process.frames.get(&sample.listed.as_ref()?.asked, record.into(), sample.time);
     let Some(Known::Functions(functions)) = known else { return None };
-    functions.last().filter(|function| function.kind == FrameKind::Builtin).cloned()
+    functions.last().filter(|function| function.kind == FrameKind::Builtin).map(|function| Arc::clone(&function.name))
 }
 
 /// Whether the function of a record is one of the runtime's own whose native frame is the last of these frames, and says so
@@ -709,7 +709,7 @@ fn is_shown_natively(record: u16, sample: &Pending, of: &Resolution<'_>, frames:
     let Some(native) = frames.last().map(|frame| of.profile.frame(*frame)) else { return false };
     let name = ["zif_", "zim_"].iter().find_map(|prefix| native.name.strip_prefix(prefix));
     let Some(name) = name.filter(|_| native.kind == FrameKind::Native) else { return false };
-    own_function(record, sample, of).is_some_and(|own| own.name.replace("::", "_").eq_ignore_ascii_case(name))
+    own_name(record, sample, of).is_some_and(|own| own.replace("::", "_").eq_ignore_ascii_case(name))
 }
 
 /// Counts a leaf in listed code, innermost first, as certain or not.

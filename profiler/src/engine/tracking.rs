@@ -788,24 +788,32 @@ impl Tracking {
         }
     }
 
-    /// Has frames asked about that samples wait for.
-    pub(super) fn poll_frames(&mut self, at_once: bool, requests: &mut Requests) {
+    /// Has frames asked about that samples wait for; with `shared`, all processes of a holder as fast as one.
+    pub(super) fn poll_frames(&mut self, (at_once, shared): (bool, bool), requests: &mut Requests) {
         let mut rooms = FrameRooms::default();
-        let used = self.processes.iter().filter(|process| process.frames.room() != FrameRoom::default());
-        used.for_each(|process| rooms.add(process.holder(), process.frames.room()));
+        for process in self.processes.iter().filter(|process| process.frames.room() != FrameRoom::default()) {
+            rooms.add(process.holder(), process.frames.room());
+            if shared && process.frames.has_asked(requests.now) {
+                rooms.add_asking(process.holder());
+            }
+        }
         for process in self.processes.iter_mut() {
-            let is_tight = rooms.is_tight(process.holder());
-            process.frames.compact(&mut process.queue, is_tight);
+            let share = rooms.share(process.holder());
+            process.frames.compact(&mut process.queue, share);
             Self::poll_frames_of(process, at_once, requests);
         }
     }
 
-    /// Has asked between two ticks what frames are, where no lists are to be read at the same time.
-    pub(super) fn ask_frames_early(&mut self, requests: &mut Requests) {
+    /// Has asked between two ticks what frames are, where no lists are to be read at the same time. Returns whether samples
+    /// wait for more.
+    pub(super) fn ask_frames_early(&mut self, requests: &mut Requests) -> bool {
         let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.has_frames_alone();
+        let mut is_wanting = false;
         for process in self.processes.iter_mut().filter(is_meant) {
             Self::poll_frames_of(process, false, requests);
+            is_wanting |= process.frames.is_wanting();
         }
+        is_wanting
     }
 
     /// Has asked what samples have come to wait for since.

@@ -256,7 +256,8 @@ fn another_program_and_an_end_leave_nothing_behind() {
 
 #[test]
 fn a_process_that_ends_or_holds_up_its_reader_is_resolved_without() {
-    for fate in [Fate::Stall, Fate::Hold] {
+    let (ended, silent) = ("the process ended before it was looked at", "there was no answer in time");
+    for (fate, ends, why) in [(Fate::Stall, true, silent), (Fate::Hold, true, ended), (Fate::Stall, false, silent)] {
         let mut world = World::new(options());
         v8(&mut world, PID, &[(2, "JS:*held a.js:9:1")]);
         world.follow(&[PID]);
@@ -267,13 +268,15 @@ fn a_process_that_ends_or_holds_up_its_reader_is_resolved_without() {
         });
         let at = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
         world.run_for(150);
-        exit(&mut world, PID);
+        if ends {
+            exit(&mut world, PID);
+        }
         world.run_for(300);
         assert_eq!(world.engine.progress().waiting, 0);
         let account = world.finish().account.clone();
         assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
         let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
-        assert_eq!(reasons, [("the process ended before it was looked at", 1)]);
+        assert_eq!(reasons, [(why, 1)], "{fate:?} {ends}");
     }
 }
 
@@ -385,6 +388,38 @@ fn an_answer_that_is_always_on_its_way_keeps_no_frames_of_samples_that_are_named
     let account = world.finish().account.clone();
     let frames = samples.len() as u64 * 64;
     assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (frames, 0), "{:?}", account.jit.unnamed);
+}
+
+#[test]
+fn all_processes_of_a_user_together_have_as_much_looked_at_as_one_may() {
+    // Looks at frames in ten seconds in which there is something new all the time; each takes a millisecond.
+    let looks = |count: u32| {
+        let mut world = World::new(options());
+        world.continuous(1000, 300);
+        let pids: Vec<u32> = (0..count).map(|at| 1000 + at).collect();
+        for pid in &pids {
+            v8(&mut world, *pid, &[]);
+            world.machine.processes.get_mut(pid).unwrap().read.status =
+                Status::parse(b"Tgid:\t1\nUid:\t1000\t1000\t1000\t1000\n");
+        }
+        world.follow(&pids);
+        for round in 0..500 {
+            for pid in &pids {
+                let mut sample = raw_sample(world.now, *pid, &[JIT + 8, MAIN, START], None);
+                let mut words = [0; MAX_WORDS];
+                words[3] = 2 + round;
+                let frames = vec![FrameWords { index: 0, reads: 1, words }];
+                sample.taken = Some(Box::new(TakenWords { registers: None, frames }));
+                world.give(&sample);
+            }
+            world.run_for(20);
+        }
+        let looks = asked(&world).len();
+        world.finish();
+        looks
+    };
+    let (one, sixteen) = (looks(1), looks(16));
+    assert!(one >= 20 && (16..=500).contains(&sixteen), "{one} {sixteen}");
 }
 
 #[test]

@@ -51,6 +51,8 @@ const LEAST_NAME_BYTES: usize = 1 << 20;
 const MAX_BATCH: usize = 1024;
 /// How long an answer holds for further samples with the same words.
 const FRESH_NS: u64 = 1_000_000_000;
+/// The same where there was no name: that may be found at the next look, and is asked for until then.
+const UNNAMED_NS: u64 = 50_000_000;
 /// After an answer nothing is asked for so many times the CPU time that it took...
 const REST: u64 = 9;
 /// ...but no longer than this, for samples wait, and no shorter than this. In a continuous recording all that is multiplied by
@@ -193,7 +195,8 @@ impl Slot {
     fn at(&self, ask: &FrameAsk, time: MonoNs) -> Option<&Known> {
         let (done, known) = self.answer.as_ref()?;
         let is_final = matches!(known, Known::Functions(_) | Known::Unnamed(WhyUnnamed::Replaced));
-        let holds = (ask.code.is_some() && is_final) || time.0 <= done.0.saturating_add(FRESH_NS);
+        let fresh = if matches!(known, Known::Unnamed(_)) { UNNAMED_NS } else { FRESH_NS };
+        let holds = (ask.code.is_some() && is_final) || time.0 <= done.0.saturating_add(fresh);
         holds.then_some(known)
     }
 }

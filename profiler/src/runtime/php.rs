@@ -70,17 +70,35 @@ impl Php {
         let mut answers = Answers::default();
         self.functions.begin();
         for frame in frames {
-            let described = match frame.words[..] {
-                [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
-                [function, instruction, ref innermost @ ..] => {
-                    let is_innermost = innermost.first().is_some_and(|innermost| *innermost != 0);
-                    answer(self.functions.describe(reader, (function, instruction), is_innermost), &mut answers)
-                }
-                _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
-            };
+            let described = self.describe_one(reader, frame, &mut answers);
             answers.frames.push(described);
         }
+        // A closure that was freed is known by the function that has it, which may have come after it.
+        for (at, frame) in frames.iter().enumerate() {
+            if answers.frames.get(at) == Some(&DescribedFrame::Unnamed(WhyUnnamed::Replaced)) {
+                let described = self.describe_one(reader, frame, &mut answers);
+                if let Some(known) = answers.frames.get_mut(at) {
+                    *known = described;
+                }
+            }
+        }
         answers
+    }
+
+    fn describe_one<M: Memory>(
+        &mut self,
+        reader: &Reader<M>,
+        frame: &FrameAsk,
+        answers: &mut Answers,
+    ) -> DescribedFrame {
+        match frame.words[..] {
+            [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
+            [function, instruction, ref innermost @ ..] => {
+                let is_innermost = innermost.first().is_some_and(|innermost| *innermost != 0);
+                answer(self.functions.describe(reader, (function, instruction), is_innermost), answers)
+            }
+            _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
+        }
     }
 }
 

@@ -134,6 +134,23 @@ fn a_sample_waits_for_what_its_frames_are_and_asks_again_when_that_is_old() {
 }
 
 #[test]
+fn a_frame_without_a_name_is_asked_about_again_soon() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[]);
+    world.follow(&[PID]);
+    let first = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(300);
+    // What made the function known was looked at with it for the first time.
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.functions.insert(2, "JS:*late a.js:9:1".to_owned());
+    let second = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    world.run_for(300);
+    world.finish();
+    let stacks = [first, second].map(|at| stack(&world, PID, at));
+    assert_eq!(stacks, ["_start;main;[JIT code without a name]", "_start;main;late"]);
+}
+
+#[test]
 fn an_answer_is_found_again_whatever_the_words_are_that_it_does_not_depend_on() {
     let mut world = World::new(options());
     v8(&mut world, PID, &[(2, "JS:*first a.js:9:1"), (6, "JS:*second a.js:10:1")]);

@@ -8,8 +8,8 @@ use aya_ebpf::helpers::{
 };
 use jitprof_common::{
     listed::{
-        LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_SPAN,
-        MAX_STEPS, Record, Step,
+        ASIDE, ASIDE_WORDS, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED,
+        MAX_LISTED_IN_FULL_RING, MAX_SPAN, MAX_STEPS, Record, Step,
     },
     sample::{Counter, SampleBuffer},
 };
@@ -17,8 +17,11 @@ use jitprof_common::{
 use crate::FRAMES_END;
 use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, count, is_roomy};
 
-/// The bytes of an element.
-pub type Element = [u64; MAX_SPAN / 8];
+/// The words of an element, those beside it, and some that are 0.
+pub type Element = [u64; ELEMENT_WORDS];
+
+/// The way to where an array ends: the one behind those to its first element.
+const END: u64 = MAX_BASES as u64;
 
 /// A list that is being walked.
 #[repr(C)]
@@ -26,6 +29,8 @@ pub struct List {
     header: ListHeader,
     /// The next element, or 0.
     at: u64,
+    /// Where an array ends.
+    end: u64,
     element: Element,
 }
 
@@ -35,6 +40,7 @@ impl List {
     pub fn reset(&mut self) {
         self.header = ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, reserved: 0 };
         self.at = 0;
+        self.end = 0;
     }
 }
 
@@ -79,14 +85,40 @@ extern "C" fn begin_list() -> u64 {
     if !spec.is_some() {
         return 0;
     }
+    if spec.stride != 0 {
+        walk.list.end = way(END);
+        if walk.list.end == 0 {
+            return 0;
+        }
+    }
     for base in 0..MAX_BASES {
-        let value = first(&spec.bases[base]);
+        let value = way(base as u64);
         if value != 0 {
             (walk.list.header.base, walk.list.at) = (base as u32 + 1, value);
             break;
         }
     }
     walk.list.at
+}
+
+#[inline(always)]
+fn way(index: u64) -> u64 {
+    // Hidden from LLVM: the verifier knows nothing of the result.
+    core::hint::black_box(list_way(index))
+}
+
+/// Where a way leads, or 0. A global function, like `begin_list`, so that one walk of the verifier's is for all ways.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn list_way(index: u64) -> u64 {
+    let Some((_, spec)) = at_hand() else { return 0 };
+    // Hidden from LLVM, which would compare something else than what is added.
+    let index = core::hint::black_box(index);
+    if index > END {
+        return 0;
+    }
+    // SAFETY: the way to the end lies behind those to the first element.
+    first(unsafe { &*spec.bases.as_ptr().add(index as usize) })
 }
 
 #[inline(always)]
@@ -113,6 +145,13 @@ fn first(steps: &[Step; MAX_STEPS]) -> u64 {
                 if value == 0 {
                     return 0;
                 }
+            }
+            Step::EXTENT => {
+                // SAFETY: as above.
+                let count = unsafe { bpf_probe_read_user(value.wrapping_add(8) as *const u64) }.unwrap_or(0);
+                // SAFETY: as above.
+                let begin = unsafe { bpf_probe_read_user(value as *const u64) }.unwrap_or(0);
+                value = begin.wrapping_add(count.wrapping_mul(step.operand));
             }
             _ => return value,
         }
@@ -152,7 +191,8 @@ extern "C" fn list_element() -> u64 {
 #[inline(always)]
 fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     let count = walk.list.header.count as usize;
-    if walk.list.at == 0 {
+    let stride = u64::from(spec.stride);
+    if walk.list.at == 0 || (stride != 0 && walk.list.at >= walk.list.end) {
         return Some(ListEnd::Last);
     }
     if count >= MAX_LISTED {
@@ -168,10 +208,16 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     if unsafe { read_user(walk.list.element.as_mut_ptr().cast(), span, from) } != 0 {
         return Some(ListEnd::Unreadable);
     }
+    if spec.aside != 0 && !read_aside(&mut walk.list.element, spec.aside - 1) {
+        return Some(ListEnd::Unreadable);
+    }
     let mut record: Record = [0; 2];
     for at in 0..MAX_FIELDS {
         let field = &spec.fields[at];
-        let kept = (word(&walk.list.element, field.offset.into()) & field.mask) << (field.shift & 63);
+        let kept = word(&walk.list.element, field.offset.into())
+            & field.mask
+            & all_if_zero(word(&walk.list.element, field.unless.into()));
+        let kept = kept << (field.shift & 63);
         if field.to & 1 == 0 {
             record[0] |= kept;
         } else {
@@ -187,8 +233,24 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     // SAFETY: the record lies within the sample.
     unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
     walk.list.header.count = count as u32 + 1;
-    walk.list.at = word(&walk.list.element, spec.next);
+    walk.list.at = if stride != 0 { walk.list.at.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
     None
+}
+
+/// Reads the words up to where a word of the element points; false if they cannot be read.
+#[inline(always)]
+fn read_aside(element: &mut Element, pointer: u32) -> bool {
+    const BYTES: u64 = ASIDE_WORDS as u64 * 8;
+    let from = word(element, pointer).wrapping_sub(BYTES - 8);
+    let to = (&raw mut element[usize::from(ASIDE) / 8]).cast();
+    // SAFETY: behind an element is room for the words beside it; the helper checks the user address and never faults.
+    unsafe { read_user(to, BYTES as u32, from as *const c_void) == 0 }
+}
+
+/// All bits if a word is 0, and none else: without a branch, of which the verifier would walk both sides.
+#[inline(always)]
+fn all_if_zero(word: u64) -> u64 {
+    ((word | word.wrapping_neg()) >> 63).wrapping_sub(1)
 }
 
 /// The word at an offset of an element.

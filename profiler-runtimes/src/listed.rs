@@ -1,6 +1,8 @@
 //! The walk over a list of frames as samples make it, for readers of a thread that is held.
 
-use jitprof_common::listed::{ListEnd, ListSpec, MAX_LISTED, MAX_SPAN, Record, Step};
+use jitprof_common::listed::{
+    ASIDE, ASIDE_WORDS, ELEMENT_WORDS, Field, ListEnd, ListSpec, MAX_LISTED, MAX_SPAN, Record, Step,
+};
 use jitprof_common::units::Avma;
 
 use crate::{Memory, Reader};
@@ -16,40 +18,65 @@ pub struct Walked {
     pub base: Option<usize>,
 }
 
+/// The bytes that fields are taken from.
+type Element = [u8; ELEMENT_WORDS * 8];
+
 /// Walks the list of the thread that has this thread pointer.
 pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>) -> Walked {
     let mut walked = Walked { records: Vec::new(), end: ListEnd::Empty, base: None };
-    let first = |steps: &[Step]| follow(steps, thread_pointer, reader).filter(|first| *first != 0);
+    let leads_to = |steps: &[Step]| follow(steps, thread_pointer, reader).filter(|place| *place != 0);
     let bases = spec.bases.iter().enumerate().filter(|_| spec.is_some());
-    let Some((base, mut element)) = bases.into_iter().find_map(|(at, steps)| Some((at, first(steps)?))) else {
+    let Some((base, mut at)) = bases.into_iter().find_map(|(at, steps)| Some((at, leads_to(steps)?))) else {
         return walked;
     };
+    let Some(end) = (if spec.stride == 0 { Some(u64::MAX) } else { leads_to(&spec.end) }) else { return walked };
     walked.base = Some(base);
-    let mut bytes = [0; MAX_SPAN];
-    let span = usize::try_from(spec.span).map_or(MAX_SPAN, |span| span.min(MAX_SPAN));
-    while element != 0 {
+    let mut element = [0; ELEMENT_WORDS * 8];
+    while at != 0 && at < end {
         if walked.records.len() >= MAX_LISTED {
             walked.end = ListEnd::TooLong;
             return walked;
         }
-        if reader.bytes(Avma(element), &mut bytes[..span]).is_err() {
+        if read_element(spec, at, reader, &mut element).is_none() {
             walked.end = ListEnd::Unreadable;
             return walked;
         }
-        let word =
-            |offset: usize| bytes.get(offset..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_le_bytes);
-        let mut record = Record::default();
-        for field in &spec.fields {
-            if let Some(to) = record.get_mut(usize::from(field.to)) {
-                let bits = word(field.offset.into()) & field.mask;
-                *to = to.wrapping_add(bits.checked_shl(field.shift.into()).unwrap_or(0));
-            }
-        }
-        walked.records.push(record);
-        element = word(usize::try_from(spec.next).unwrap_or(MAX_SPAN));
+        walked.records.push(record(&spec.fields, &element));
+        at = match spec.stride {
+            0 => word(&element, usize::try_from(spec.next).unwrap_or(MAX_SPAN)),
+            stride => at.saturating_add(stride.into()),
+        };
     }
     walked.end = ListEnd::Last;
     walked
+}
+
+/// Reads an element, with the words beside it.
+fn read_element<M: Memory>(spec: &ListSpec, at: u64, reader: &Reader<M>, into: &mut Element) -> Option<()> {
+    let span = usize::try_from(spec.span).map_or(MAX_SPAN, |span| span.min(MAX_SPAN));
+    reader.bytes(Avma(at), into.get_mut(..span)?).ok()?;
+    if let Some(pointer) = spec.aside.checked_sub(1) {
+        let last = word(into, usize::try_from(pointer).ok()?);
+        let first = last.wrapping_sub(ASIDE_WORDS as u64 * 8 - 8);
+        reader.bytes(Avma(first), into.get_mut(ASIDE.into()..)?.get_mut(..ASIDE_WORDS * 8)?).ok()?;
+    }
+    Some(())
+}
+
+/// What is kept of an element.
+fn record(fields: &[Field], element: &Element) -> Record {
+    let mut record = Record::default();
+    for field in fields.iter().filter(|field| word(element, field.unless.into()) == 0) {
+        if let Some(to) = record.get_mut(usize::from(field.to)) {
+            let bits = word(element, field.offset.into()) & field.mask;
+            *to |= bits.checked_shl(field.shift.into()).unwrap_or(0);
+        }
+    }
+    record
+}
+
+fn word(element: &Element, offset: usize) -> u64 {
+    element.get(offset..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_le_bytes)
 }
 
 /// Where steps lead to.
@@ -62,6 +89,10 @@ fn follow<M: Memory>(steps: &[Step], thread_pointer: u64, reader: &Reader<M>) ->
             Step::ADD_THREAD_POINTER => sum.wrapping_add(thread_pointer),
             Step::LOAD if value == 0 => return None,
             Step::LOAD => reader.u64(Avma(sum)).ok()?,
+            Step::EXTENT => {
+                let count = reader.u64(Avma(value.wrapping_add(8))).ok()?;
+                reader.u64(Avma(value)).ok()?.wrapping_add(count.wrapping_mul(step.operand))
+            }
             _ => break,
         };
     }

@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// In [`SampleHeader::taken`](crate::sample::SampleHeader::taken): a list follows the frames.
 pub const LISTED: u8 = 0x80;
 /// Steps to the first element.
-pub const MAX_STEPS: usize = 8;
+pub const MAX_STEPS: usize = 6;
 /// Ways to the first element, of which the first that leads to one counts.
 pub const MAX_BASES: usize = 2;
 /// Parts of an element that are kept.

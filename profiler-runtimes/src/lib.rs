@@ -10,6 +10,7 @@ mod memory;
 pub mod php;
 #[cfg(feature = "recorded")]
 pub mod recorded;
+pub mod ruby;
 pub mod v8;
 
 pub use capture::{Base, CaptureSpec, Take};

@@ -49,11 +49,12 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 16] = [
+pub(crate) const RUNTIMES: [Runtime; 17] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
+    Runtime { name: "ruby", find: ruby },
     Runtime { name: "erlang", find: erlang },
     Runtime { name: "java", find: java },
     Runtime { name: "native", find: native },
@@ -117,6 +118,16 @@ fn php(_: &Workspace) -> Result<Variables> {
         bail!("{} has no opcache, which is PHP's JIT; install php-opcache, or set JITPROF_PHP", php.display());
     }
     Ok(vec![("JITPROF_PHP", php.into())])
+}
+
+/// 3.1, whose frames are known.
+fn ruby(_: &Workspace) -> Result<Variables> {
+    let ruby = program("JITPROF_RUBY", "ruby", &["ruby"])?;
+    let version = command::output(Command::new(&ruby).arg("--version"))?;
+    if !version.starts_with("ruby 3.1.") {
+        bail!("{} is not Ruby 3.1; install that, or set JITPROF_RUBY", ruby.display());
+    }
+    Ok(vec![("JITPROF_RUBY", ruby.into())])
 }
 
 fn erlang(_: &Workspace) -> Result<Variables> {

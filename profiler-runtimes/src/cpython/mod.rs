@@ -20,6 +20,7 @@ mod tests;
 use jitprof_common::units::Avma;
 
 pub use layout::{EntryMark, Layout, LayoutError};
+pub(crate) use threads::variable_of;
 
 pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
 use crate::{Memory, Reader};

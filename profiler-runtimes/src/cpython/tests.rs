@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jitprof_common::listed::{ListEnd, ListSpec, Step};
+use jitprof_common::listed::{ListEnd, ListSpec, MAX_STEPS, Step};
 use proptest::prelude::*;
 
 use super::layout::{SIZE, TYPE};
@@ -244,7 +244,7 @@ fn a_list_that_is_a_circle_ends() {
     let first = |memory: &Recorded| {
         let reader = Reader::new(memory, BUDGET);
         let steps = layout.walk().bases.into_iter().find(|steps| {
-            let way = ListSpec { bases: [*steps, [Step::default(); 8]], ..*layout.walk() };
+            let way = ListSpec { bases: [*steps, [Step::default(); MAX_STEPS]], ..*layout.walk() };
             walk(&way, recording.threads[0].pointer, &reader).base.is_some()
         });
         let mut value = 0_u64;

@@ -158,7 +158,7 @@ enum Value {
 /// The function is followed instruction by instruction. How it comes to the variable depends on whether it was built for a
 /// program or for a library, and on what the linker has made of it: by a number or by one that the loader has written, from
 /// the thread pointer, or by the number of the library and a number in its block.
-fn variable_of<M: Memory>(reader: &Reader<M>, function: Avma) -> Option<Vec<Step>> {
+pub(crate) fn variable_of<M: Memory>(reader: &Reader<M>, function: Avma) -> Option<Vec<Step>> {
     let mut bytes = [0; MAX_CODE];
     reader.bytes(function, &mut bytes).ok()?;
     let mut registers = Registers { values: [const { None }; REGISTERS] };

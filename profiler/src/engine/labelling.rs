@@ -184,7 +184,7 @@ pub(super) fn keeps_frames(process: &Process) -> bool {
     let Some(exe) = process.known_program().and_then(|program| program.exe.clone()) else { return false };
     let mapped_files = executable_files(process);
     let found = detect(&Clues { exe: &exe, mapped_files: &mapped_files, ..Clues::default() });
-    found.iter().any(|detected| matches!(detected.runtime, Runtime::CPython | Runtime::Php))
+    found.iter().any(|detected| matches!(detected.runtime, Runtime::CPython | Runtime::Php | Runtime::Ruby))
 }
 
 /// The executable files that a process has mapped, and memory by the name that it was given as a file.

@@ -61,9 +61,13 @@ impl Listed {
     /// `in_loop` are the user frames in an evaluation loop, and `is_own` tells of a record whether it is a function of the
     /// runtime's own, which runs in none. Nothing if that cannot be known.
     pub(super) fn placed(&self, in_loop: &[usize], is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Part)>> {
-        let (loops, rest) = self.loops(is_own);
-        if !self.is_whole || rest.0 < rest.1 {
+        let (mut loops, rest) = self.loops(&is_own);
+        if !self.is_whole || !self.frames(rest).all(&is_own) {
             return None;
+        }
+        // What a fiber has begun with, before any loop: it stands with the first one.
+        if let Some(outermost) = loops.last_mut() {
+            outermost.1 = rest.1;
         }
         let own = match in_loop.len().checked_sub(loops.len())? {
             0 => in_loop,
@@ -75,7 +79,7 @@ impl Listed {
     }
 
     /// The elements of each loop, and those outside of any.
-    fn loops(&self, is_own: impl Fn(u16) -> bool) -> (Vec<Part>, Part) {
+    fn loops(&self, is_own: &impl Fn(u16) -> bool) -> (Vec<Part>, Part) {
         let (mut loops, mut from) = (Vec::new(), 0);
         let count = u16::try_from(self.elements.len()).unwrap_or(u16::MAX);
         for (at, element) in (0..count).zip(&self.elements) {
@@ -102,12 +106,13 @@ impl Listed {
 /// What the records of a list are.
 fn elements(records: &[Record], mark: EntryMark) -> Vec<Element> {
     let is_mark = |[_, place]: &Record| place >> ADDRESS_BITS >= u64::from(mark.least);
+    let is_nothing = |[_, place]: &Record| mark.no_frames >> (place >> ADDRESS_BITS & 15) & 1 == 1;
     // The outermost is no frame, and no loop has begun at it.
     let has_base = mark.has_base && records.last().is_some_and(is_mark);
     let records = if has_base { records.split_last().map_or(&[][..], |(_, rest)| rest) } else { records };
     let element = |(at, record): (u16, &Record)| {
         let is_mark = is_mark(record);
-        let is_nothing = mark.is_frame && record[0] == 0;
+        let is_nothing = mark.is_frame && record[0] == 0 || is_nothing(record);
         (!is_nothing).then_some(Element { record: at, is_frame: mark.is_frame || !is_mark, is_mark })
     };
     (0..).zip(records).filter_map(element).collect()
@@ -131,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    const SHIM: EntryMark = EntryMark { least: 3, is_frame: false, has_base: false };
+    const SHIM: EntryMark = EntryMark { least: 3, is_frame: false, has_base: false, no_frames: 0 };
 
     fn records(owners: &[u64]) -> Vec<Record> {
         owners.iter().map(|owner| [0x1000, owner << ADDRESS_BITS | 0x2000]).collect()
@@ -143,6 +148,7 @@ mod tests {
             walk: ListSpec::default(),
             mark,
             loops: Vec::new(),
+            within: Vec::new(),
             tells_innermost: false,
             of_first_thread: false,
         };
@@ -151,7 +157,7 @@ mod tests {
 
     /// The records of the frames of each loop, and those of none.
     fn loops(listed: &Listed, own: &[u16]) -> (Vec<Vec<u16>>, Vec<u16>) {
-        let (loops, rest) = listed.loops(|record| own.contains(&record));
+        let (loops, rest) = listed.loops(&|record| own.contains(&record));
         let frames = |part| listed.frames(part).collect();
         (loops.into_iter().map(frames).collect(), frames(rest))
     }
@@ -166,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_mark_may_be_a_frame_and_the_outermost_one_none_at_all() {
-        let frames = EntryMark { least: 1, is_frame: true, has_base: false };
+        let frames = EntryMark { least: 1, is_frame: true, has_base: false, no_frames: 0 };
         assert_eq!(loops(&of(&[0, 1, 0, 0, 1], frames, true), &[]), (vec![vec![0, 1], vec![2, 3, 4]], vec![]));
         let of_315 = EntryMark { has_base: true, ..SHIM };
         let with_base = |owners: &[u64]| loops(&of(owners, of_315, true), &[]);
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn no_loop_begins_at_a_function_of_the_runtimes_own_and_what_has_no_function_is_nothing() {
-        let frames = EntryMark { least: 1, is_frame: true, has_base: false };
+        let frames = EntryMark { least: 1, is_frame: true, has_base: false, no_frames: 0 };
         let listed = of(&[1, 0, 1, 0, 1], frames, true);
         assert_eq!(loops(&listed, &[0, 3]), (vec![vec![0, 1, 2], vec![3, 4]], vec![]));
         assert_eq!(loops(&listed, &[4]), (vec![vec![0], vec![1, 2]], vec![3, 4]));
@@ -203,5 +209,18 @@ mod tests {
         assert_eq!(placed(&of(&[0, 3], SHIM, false), &[1]), None, "there may be more");
         let torn = of(&[0, 3, 0], SHIM, true);
         assert_eq!((placed(&torn, &[1]), torn.all().collect::<Vec<_>>()), (None, vec![0, 2]));
+    }
+    #[test]
+    fn elements_of_some_kinds_are_nothing_and_what_a_fiber_has_begun_with_stands_with_its_first_loop() {
+        let ruby = EntryMark { least: 0x80, is_frame: true, has_base: false, no_frames: 1 << 6 };
+        let listed = of(&[1, 0x82, 5, 6, 0x82, 5, 5], ruby, true);
+        assert_eq!(listed.all().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6]);
+        let placed = |own: &[u16]| {
+            let placed = listed.placed(&[3, 7], |record| own.contains(&record))?;
+            Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
+        };
+        let expected: Vec<(usize, Vec<u16>)> = vec![(3, vec![0, 1]), (7, vec![2, 4, 5, 6])];
+        assert_eq!(placed(&[2, 5, 6]), Some(expected));
+        assert_eq!(placed(&[2, 5]), None);
     }
 }

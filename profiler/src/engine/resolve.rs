@@ -690,9 +690,15 @@ impl Resolver {
 /// known.
 fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
     let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
-    let is_in_loop = |pc: FramePc| in_module(&of.process.space, &capture.loops, pc, sample.time).is_some();
-    let user = of.stacks.frames(sample.user).enumerate();
-    let in_loop: Vec<usize> = user.filter(|(_, pc)| is_in_loop(*pc)).map(|(index, _)| index).collect();
+    let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
+    let mut in_loop = Vec::new();
+    let mut is_callee_within = false;
+    for (index, pc) in of.stacks.frames(sample.user).enumerate() {
+        if is_in(&capture.loops, pc) {
+            in_loop.push(index - usize::from(is_callee_within));
+        }
+        is_callee_within = is_in(&capture.within, pc);
+    }
     listed.placed(&in_loop, |record| own_name(record, sample, of).is_some())
 }
 

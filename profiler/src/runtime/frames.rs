@@ -46,6 +46,10 @@ pub struct ListCapture {
     pub mark: EntryMark,
     /// Where the runtime's module has the loop, and the length of each part. Other mappings of the same bytes count as well.
     pub loops: Vec<(Avma, u64)>,
+    /// The same of a function that the loop has called to run instructions: as its callee, it is the part of the loop that the
+    /// functions stand in.
+    #[serde(default)]
+    pub within: Vec<(Avma, u64)>,
     /// Whether it matters which record is the innermost: a third word says so then when it is asked about.
     #[serde(default)]
     pub tells_innermost: bool,
@@ -55,7 +59,7 @@ pub struct ListCapture {
 }
 
 /// Which elements of a list say that an evaluation loop has begun. Each has a byte in the upper end of its second word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryMark {
     /// Those in which it has this value at least.
     pub least: u8,
@@ -64,6 +68,9 @@ pub struct EntryMark {
     pub is_frame: bool,
     /// The outermost element is one that no loop has begun at.
     pub has_base: bool,
+    /// Those are nothing of which this bit is set of the number in the byte's lower half.
+    #[serde(default)]
+    pub no_frames: u16,
 }
 
 fn write_walk<S: Serializer>(walk: &ListSpec, serializer: S) -> Result<S::Ok, S::Error> {

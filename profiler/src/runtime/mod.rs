@@ -11,6 +11,7 @@ mod hotspot;
 mod modules;
 mod php;
 mod python;
+mod ruby;
 mod threads;
 mod v8;
 
@@ -33,6 +34,7 @@ use self::hotspot::HotSpot;
 use self::modules::{KnownFiles, Modules};
 use self::php::Php;
 use self::python::Python;
+use self::ruby::Ruby;
 pub use self::threads::ThreadLists;
 use self::v8::V8;
 use crate::cost::thread_cpu_time;
@@ -163,6 +165,8 @@ enum Runtime {
     Python(Box<Python>, Lists),
     /// So may this.
     Php(Box<Php>, Lists),
+    /// And this.
+    Ruby(Box<Ruby>, Lists),
     Lists(Lists),
 }
 
@@ -183,6 +187,10 @@ impl Runtime {
             let lists = Lists::find(modules).unwrap_or_default();
             return Ok(Self::Php(Box::new(php.map_err(Box::new)?), lists));
         }
+        if let Some(ruby) = Ruby::find(modules, reader) {
+            let lists = Lists::find(modules).unwrap_or_default();
+            return Ok(Self::Ruby(Box::new(ruby.map_err(Box::new)?), lists));
+        }
         // What was read is remembered: the next look comes further.
         let incomplete = modules.is_partial();
         let none = || Box::new(RuntimeRead { anew: true, incomplete, ..RuntimeRead::default() });
@@ -197,6 +205,7 @@ impl Runtime {
             Self::V8(v8) => v8.read(),
             Self::Python(python, lists) => Self::read_beside(lists, (python.name(), python.capture()), reader),
             Self::Php(php, lists) => Self::read_beside(lists, (php.name(), php.capture()), reader),
+            Self::Ruby(ruby, lists) => Self::read_beside(lists, (ruby.name(), ruby.capture()), reader),
             Self::Lists(lists) => lists.read(reader),
         }
     }
@@ -218,6 +227,7 @@ impl Runtime {
             Self::V8(v8) => v8.bytes(),
             Self::Python(python, lists) => python.bytes() + lists.bytes(),
             Self::Php(php, lists) => php.bytes() + lists.bytes(),
+            Self::Ruby(ruby, lists) => ruby.bytes() + lists.bytes(),
             Self::Lists(lists) => lists.bytes(),
         }
     }
@@ -292,6 +302,7 @@ impl RuntimeReaders {
                 }
                 answers
             }
+            Runtime::Ruby(ruby, _) => ruby.describe(&reader, frames),
             Runtime::Lists(_) => return None,
         };
         let spent = thread_cpu_time().saturating_sub(begun);
@@ -351,13 +362,13 @@ impl State {
     /// Finds what there is among the modules, or has come to them; returns whether nothing is known from before.
     fn look<M: Memory>(&mut self, modules: impl Fn() -> Modules, reader: &Reader<M>) -> Result<bool, Box<RuntimeRead>> {
         let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
-        let may_load_more = matches!(self.runtime, Some(Runtime::Lists(_) | Runtime::Python(..) | Runtime::Php(..)));
+        let may_load_more = !matches!(self.runtime, None | Some(Runtime::HotSpot(_) | Runtime::V8(_)));
         if self.runtime.is_some() && !(is_due && may_load_more) {
             return Ok(false);
         }
         self.looked_at = Some(Instant::now());
         let modules = modules();
-        if let Some(Runtime::Python(_, lists) | Runtime::Php(_, lists)) = &mut self.runtime {
+        if let Some(Runtime::Python(_, lists) | Runtime::Php(_, lists) | Runtime::Ruby(_, lists)) = &mut self.runtime {
             lists.look_again(&modules);
             return Ok(false);
         }

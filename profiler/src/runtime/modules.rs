@@ -31,7 +31,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// Files whose symbols are remembered.
 const MAX_FILES: usize = 4096;
 /// How the names of the symbols begin that readers ask for.
-const WANTED: [&[u8]; 11] = [
+const WANTED: [&[u8]; 12] = [
     b"gHotSpotVM",
     b"__jit_debug_descriptor\0",
     b"v8dbg_",
@@ -43,10 +43,11 @@ const WANTED: [&[u8]; 11] = [
     b"_PyRuntime\0",
     b"_thread_db_pthread_specific\0",
     b"executor_globals\0",
+    b"ruby_version\0",
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
-/// CPython or PHP has some of these names.
-const WANTED_BESIDES: [&[u8]; 9] = [
+/// CPython, PHP or Ruby has some of these names.
+const WANTED_BESIDES: [&[u8]; 13] = [
     b"Py_Version\0",
     b"PyCode_Type\0",
     b"PyUnicode_Type\0",
@@ -56,13 +57,21 @@ const WANTED_BESIDES: [&[u8]; 9] = [
     b"_PyEval_EvalFrameDefault\0",
     b"get_zend_version\0",
     b"execute_ex\0",
+    b"ruby_current_vm_ptr\0",
+    b"rb_errinfo\0",
+    b"rb_id2str\0",
+    b"rb_vm_exec\0",
 ];
 /// The functions whose parts are looked for: the loops over instructions.
-const SPLIT: [&str; 2] = [EVALUATION_LOOP, PHP_LOOP];
+const SPLIT: [&str; 3] = [EVALUATION_LOOP, PHP_LOOP, RUBY_LOOP];
 /// The function in which CPython runs instructions.
 pub(super) const EVALUATION_LOOP: &str = "_PyEval_EvalFrameDefault";
 /// The function in which PHP does.
 pub(super) const PHP_LOOP: &str = "execute_ex";
+/// The function in which Ruby handles exceptions; what runs instructions is a part of it, or one that it calls.
+pub(super) const RUBY_LOOP: &str = "rb_vm_exec";
+/// The least size of that function, in bytes: of 3.1 it has 17,000.
+const MIN_RUN_BYTES: u64 = 8 << 10;
 /// Parts that a function may have been split into.
 const MAX_PARTS: usize = 8;
 /// Bytes of one that are looked at; CPython's has 90,000.
@@ -82,6 +91,8 @@ struct FileSymbols {
     symbols: HashMap<String, Symbol>,
     /// The functions among them that are looked for in parts.
     parts: HashMap<&'static str, Vec<Range<u64>>>,
+    /// The parts of the largest function that one of them calls.
+    within: HashMap<&'static str, Vec<Range<u64>>>,
     /// Bytes that were read for them.
     read: u64,
 }
@@ -121,9 +132,17 @@ impl Module {
     /// Where the code of a function is: as far as its symbol says, and where the compiler has put the rest of it. First
     /// byte, and length. Of functions that nobody wants in parts there are none.
     pub(super) fn parts_of(&self, name: &str) -> Vec<(Avma, u64)> {
-        let parts = self.file.parts.get(name).map_or(&[][..], Vec::as_slice);
+        self.placed(self.file.parts.get(name))
+    }
+
+    /// The same of a function that it calls to run instructions.
+    pub(super) fn parts_within(&self, name: &str) -> Vec<(Avma, u64)> {
+        self.placed(self.file.within.get(name))
+    }
+
+    fn placed(&self, parts: Option<&Vec<Range<u64>>>) -> Vec<(Avma, u64)> {
         let placed = |part: &Range<u64>| (Avma(part.start.wrapping_add(self.bias)), part.end - part.start);
-        parts.iter().map(placed).collect()
+        parts.into_iter().flatten().map(placed).collect()
     }
 }
 
@@ -212,6 +231,9 @@ impl FileSymbols {
             } else {
                 vec![own]
             };
+            if name == RUBY_LOOP && layout.machine == X86_64 && frames <= MAX_TABLE_BYTES {
+                found.within.insert(name, called_to_run(source, &layout, &parts));
+            }
             found.parts.insert(name, parts);
         }
         found
@@ -264,8 +286,24 @@ fn parts(source: &Source<'_>, layout: &Layout, own: Range<u64>) -> Vec<Range<u64
     parts
 }
 
+/// The parts of the largest function that the code calls, if it is as large as a loop over instructions.
+fn called_to_run(source: &Source<'_>, layout: &Layout, code: &[Range<u64>]) -> Vec<Range<u64>> {
+    let functions = functions_of_elf(source, MAX_FUNCTIONS);
+    let at = |target: &u64| functions.binary_search_by_key(target, |function| function.start).ok();
+    let called = code.iter().flat_map(|part| leads_out_of(source, layout, part, &[FlowControl::Call]));
+    let called = called.filter_map(|target| functions.get(at(&target)?));
+    let largest = called.max_by_key(|function| function.end - function.start);
+    let largest = largest.filter(|function| function.end - function.start >= MIN_RUN_BYTES);
+    largest.map_or_else(Vec::new, |function| parts(source, layout, function.clone()))
+}
+
 /// Where the jumps lead that leave a part of the code.
 fn jumps_out_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>) -> Vec<u64> {
+    leads_out_of(source, layout, part, &[FlowControl::ConditionalBranch, FlowControl::UnconditionalBranch])
+}
+
+/// Where the instructions of these kinds lead that leave a part of the code.
+fn leads_out_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>, kinds: &[FlowControl]) -> Vec<u64> {
     let length = (part.end - part.start).min(MAX_PART_BYTES);
     let code = layout.loaded_from(part.start).and_then(|(at, available)| source.read(at, length.min(available)).ok());
     let code = code.unwrap_or_default();
@@ -273,9 +311,8 @@ fn jumps_out_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>) -> Vec<
     let (mut instruction, mut targets) = (Instruction::default(), Vec::new());
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
-        let is_jump =
-            matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
-        if is_jump && !part.contains(&instruction.near_branch_target()) {
+        let is_meant = kinds.contains(&instruction.flow_control());
+        if is_meant && !part.contains(&instruction.near_branch_target()) {
             targets.push(instruction.near_branch_target());
         }
     }
@@ -365,6 +402,27 @@ mod tests {
         // Without what says where functions are, the symbol's own.
         let without = read(&["-freorder-blocks-and-partition", "-fno-asynchronous-unwind-tables"]);
         assert_eq!(without.parts[EVALUATION_LOOP].len(), 1);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_largest_function_that_a_loop_calls_is_within_it() {
+        let text = "int ruby_version; void out(void);
+            __attribute__((noinline)) static void small(void) { out(); out(); }
+            __attribute__((noinline)) static int run(volatile int *a) { asm(\".skip 9000, 0x90\"); return a[0]; }
+            int rb_vm_exec(volatile int *a) { small(); return run(a) + run(a + 1); }";
+        let read = |text: &str| {
+            let image = library(text, &["-O1", "-fno-semantic-interposition", "-fno-ipa-icf"]);
+            Module { file: Arc::new(FileSymbols::read(&Source::Bytes(&image))), bias: 0x1000 }
+        };
+        let module = read(text);
+        let [(start, size)] = module.parts_within(RUBY_LOOP)[..] else { panic!("{:?}", module.file.within) };
+        assert!((9000..9100).contains(&size), "{size}");
+        let (own, _) = module.parts_of(RUBY_LOOP)[0];
+        assert!(start.0 + size <= own.0 || own.0 < start.0);
+        // None of them is as large.
+        let module = read(&text.replace("9000", "90"));
+        assert_eq!((module.parts_of(RUBY_LOOP).len(), module.parts_within(RUBY_LOOP)), (1, Vec::new()));
     }
 
     #[test]

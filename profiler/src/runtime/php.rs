@@ -49,9 +49,10 @@ impl Php {
     /// What samples take along, and how it goes with the native stack.
     pub(super) fn capture(&self) -> Capture {
         let php::EntryMark { least } = self.functions.layout().entry();
-        let mark = EntryMark { least, is_frame: true, has_base: false };
+        let mark = EntryMark { least, is_frame: true, ..EntryMark::default() };
         let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
-        let list = ListCapture { walk, mark, loops, tells_innermost: true, of_first_thread: true };
+        let within = Vec::new();
+        let list = ListCapture { walk, mark, loops, within, tells_innermost: true, of_first_thread: true };
         Capture { list: Some(list), ..Capture::default() }
     }
 

@@ -55,9 +55,10 @@ impl Python {
     /// What samples take along, and how it goes with the native stack.
     pub(super) fn capture(&self) -> Capture {
         let cpython::EntryMark { least, is_frame, has_base } = self.functions.layout().entry();
-        let mark = EntryMark { least, is_frame, has_base };
+        let mark = EntryMark { least, is_frame, has_base, no_frames: 0 };
         let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
-        let list = ListCapture { walk, mark, loops, tells_innermost: false, of_first_thread: false };
+        let within = Vec::new();
+        let list = ListCapture { walk, mark, loops, within, tells_innermost: false, of_first_thread: false };
         Capture { list: Some(list), ..Capture::default() }
     }
 

@@ -9,6 +9,7 @@ use jitprof_runtimes::{Reader, walk};
 use super::modules::{KnownFiles, Modules};
 use super::php::Php;
 use super::python::Python;
+use super::ruby::Ruby;
 use super::{BUDGET, DESCRIBE_BUDGET, Live};
 use crate::process::apart::Waits;
 use crate::process::procfs;
@@ -32,8 +33,11 @@ impl ThreadLists {
             let pointers = python.layout().thread_pointers(&reader).ok()?.into_iter().collect();
             return Some(Self { via, walk: *python.layout().walk(), pointers });
         }
-        // The list is the process', and its first thread's; it begins at no thread pointer.
-        let walk = Php::find(&modules, &reader)?.ok()?.capture().list?.walk;
+        // What is read is the process' first thread's; it begins at no thread pointer.
+        let walk = match Php::find(&modules, &reader) {
+            Some(php) => php.ok()?.capture().list?.walk,
+            None => *Ruby::find(&modules, &reader)?.ok()?.walk_of_first_thread()?,
+        };
         let first = procfs::own_tid(via, Tid(via.0)).ok()?;
         Some(Self { via, walk, pointers: HashMap::from([(first, 0)]) })
     }

@@ -14,7 +14,7 @@
 //! | .NET | `int32 [app] Program::Fib(int32)[OptimizedTier1]` | 8 |
 //! | numba | `_ZN8__main__8leaf_hotB2v2B54c8tJTC..Ex`, `cfunc._ZN..`, `_ZN7cpython..` | 0.68, LLVM 22 |
 //! | LuaJIT | `TRACE_42::main.lua:123` | 2.1, built with `LUAJIT_USE_PERFTOOLS` |
-//! | Ruby | `[JIT] Integer#times@<internal:numeric>:231` | 3.3 `--yjit-perf` |
+//! | Ruby | `[JIT] Integer#times@<internal:numeric>:231`; of its frames `ruby::block in each`, `ruby.c::sort_by` | 3.3 `--yjit-perf`, 3.1 |
 
 mod managed;
 mod v8;
@@ -49,7 +49,7 @@ pub fn classify(name: &str, origin: CodeOrigin) -> JitName {
         .or_else(|| php(name, origin))
         .or_else(|| luajit(name))
         .or_else(|| wasmtime(name))
-        .or_else(|| ruby(name))
+        .or_else(|| ruby(name, origin))
         .or_else(|| managed::jvm(name))
         .or_else(|| managed::dotnet(name))
         .or_else(|| erlang(name, origin))
@@ -165,7 +165,17 @@ fn wasmtime(name: &str) -> Option<JitName> {
 }
 
 /// `[JIT] NAME` (YJIT) or `ZJIT: NAME`, where a method's name ends in `@FILE:LINE`.
-fn ruby(name: &str) -> Option<JitName> {
+fn ruby(name: &str, origin: CodeOrigin) -> Option<JitName> {
+    // How jitprof itself says what it has read of the interpreter's frames.
+    if origin == CodeOrigin::Runtime {
+        if let Some(function) = name.strip_prefix("ruby::") {
+            let tier = Some(Tier::Interpreted);
+            return Some(JitName { kind: FrameKind::Interpreter, tier, ..self::function(function) });
+        }
+        if let Some(function) = name.strip_prefix("ruby.c::") {
+            return Some(builtin(function));
+        }
+    }
     let method = name.strip_prefix("[JIT] ").or_else(|| name.strip_prefix("ZJIT: "))?;
     let located = split_number(method, ':').and_then(|(head, line)| Some((head.rsplit_once('@')?, line)));
     Some(match located {

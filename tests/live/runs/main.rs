@@ -24,6 +24,7 @@ mod php;
 mod php_bare;
 mod python;
 mod python_bare;
+mod ruby_bare;
 mod selection;
 mod serve;
 mod silence;

@@ -127,6 +127,20 @@ fn functions_of_a_php_without_flags_that_waits_have_names() -> Result<()> {
 }
 
 #[test]
+fn functions_of_a_ruby_that_waits_have_names() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut ruby = Command::new(path_from("JITPROF_RUBY")?);
+    ruby.arg(target_file("ruby/waits.rb")?);
+    let target = Target::start(ruby, &scratch)?;
+    let pid = target.pid()?;
+    wait_until_it_waits(pid)?;
+    let shown = dump(&scratch, pid)?;
+    let (what, frames) = thread_of(&shown, pid)?;
+    ensure!(what == "waits", "{what}");
+    assert_calls(&frames, &["sleep", "holds", "block in keeps", "each", "keeps", "<main>", "_start"], &shown)
+}
+
+#[test]
 fn a_thread_that_runs_is_sampled() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut demo = Command::new(path_from("JITPROF_DEMO")?);

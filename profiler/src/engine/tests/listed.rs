@@ -2,7 +2,7 @@
 
 use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::table::Region;
-use jitprof_common::units::{Pid, Tid};
+use jitprof_common::units::{Avma, Pid, Tid};
 
 use super::stories::*;
 use crate::engine::border::{FrameList, Request};
@@ -14,16 +14,18 @@ const PID: u32 = 100;
 /// The interpreter's loop: `helper`, from which `main` is called here.
 const LOOP: u64 = HELPER - 0x10;
 const LOOP_SIZE: u64 = 0x800;
+/// What is behind it.
+const WORK: u64 = LOOP + LOOP_SIZE;
 /// In the upper byte of a record that marks where a loop has begun.
 const MARK: u64 = 3 << 56;
 
 /// A process whose interpreter keeps a list of frames.
 fn python(world: &mut World, functions: &[(u64, &str)]) {
-    interpreter(world, functions, EntryMark { least: 3, is_frame: false, has_base: false });
+    interpreter(world, functions, EntryMark { least: 3, ..EntryMark::default() }, Vec::new());
 }
 
-/// The same, with marks of a kind; those that are frames are PHP's.
-fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark) {
+/// The same, with marks of a kind; those that are frames are PHP's. `within` is what the loop calls to run instructions.
+fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark, within: Vec<(Avma, u64)>) {
     app(world, PID);
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("CPython 3.13.0".to_owned());
@@ -33,6 +35,7 @@ fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark) {
         walk,
         mark,
         loops: vec![(avma(LOOP), LOOP_SIZE)],
+        within,
         tells_innermost: mark.is_frame,
         of_first_thread: mark.is_frame,
     };
@@ -74,6 +77,22 @@ fn what_an_interpreter_runs_stands_below_the_loop_that_runs_it() {
     assert!(account.advice.is_empty(), "{:?}", account.advice);
     let text = account.to_string();
     assert!(text.contains("app (100): CPython 3.13.0, 6 frames named in 1 looks"), "{text}");
+}
+
+#[test]
+fn what_a_loop_has_called_to_run_instructions_is_a_part_of_it() {
+    let mut world = World::new(options());
+    let mark = EntryMark { least: 3, ..EntryMark::default() };
+    interpreter(&mut world, &[(16, "ruby::outer"), (32, "ruby::leaf")], mark, vec![(avma(WORK), 0x100)]);
+    world.machine.file_mut("/bin/app").unwrap().symbols.insert(WORK - APP, "work".to_owned());
+    // `work` runs instructions for `helper`, and calls `main` for the inner function.
+    let nested = [WORK + 4, LOOP + 0x20, MAIN + 8, WORK + 4, LOOP + 0x30, MAIN, START];
+    let inner = sample(&mut world, &nested, &[32, 0, 16, 0], true);
+    let about_to_end = sample(&mut world, &nested, &[16, 0], true);
+    world.run_for(400);
+    world.finish();
+    assert_eq!(stack(&world, PID, inner), "_start;main;helper;work;outer;main;helper;work;leaf");
+    assert_eq!(stack(&world, PID, about_to_end), "_start;main;helper;work;outer;main;helper;work");
 }
 
 #[test]
@@ -180,7 +199,7 @@ fn functions_of_the_runtimes_own_begin_no_loop_and_are_shown_once() {
     let mut world = World::new(options());
     let functions =
         [(16, "php::index.php"), (32, "php.internal::array_map"), (48, "php::A::leaf"), (64, "php.internal::md5")];
-    interpreter(&mut world, &functions, EntryMark { least: 1, is_frame: true, has_base: false });
+    interpreter(&mut world, &functions, EntryMark { least: 1, is_frame: true, ..EntryMark::default() }, Vec::new());
     let symbols = &mut world.machine.file_mut("/bin/app").unwrap().symbols;
     symbols.insert(MAIN - APP + 0x100, "zif_array_map".to_owned());
     symbols.insert(MAIN - APP + 0x200, "zif_md5".to_owned());

@@ -448,13 +448,14 @@ impl<'a> Teller<'a> {
                     runtime.name = Some("V8".to_owned());
                     runtime.capture = Some(if byte & 0x30 == 0x30 {
                         let walk = ListSpec::new(&[&[Step::load(8)]], &[Field::new(0, u64::MAX, 0, 0)], 8);
-                        let mark =
-                            EntryMark { least: LEAST_MARK, is_frame: byte & 0x40 != 0, has_base: byte & 0x80 != 0 };
+                        let (is_frame, has_base) = (byte & 0x40 != 0, byte & 0x80 != 0);
+                        let mark = EntryMark { least: LEAST_MARK, is_frame, has_base, ..EntryMark::default() };
                         let loops = vec![(Avma(APP + 0x1000), 0x800)];
                         let list = walk.map(|walk| ListCapture {
                             walk,
                             mark,
                             loops,
+                            within: Vec::new(),
                             tells_innermost: false,
                             of_first_thread: false,
                         });

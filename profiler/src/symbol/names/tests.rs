@@ -220,6 +220,20 @@ fn dotnet_names_lose_assembly_and_tier() {
 }
 
 #[test]
+fn rubys_frames_show_the_function_and_whether_it_is_in_c() {
+    check(
+        CodeOrigin::Runtime,
+        &[
+            (
+                "ruby::block (2 levels) in <main>",
+                ("block (2 levels) in <main>", INTERPRETED, Some(Tier::Interpreted), None),
+            ),
+            ("ruby.c::sort_by", ("sort_by", OWN, None, None)),
+        ],
+    );
+}
+
+#[test]
 fn luajit_and_ruby_names_show_where_they_come_from() {
     check(
         CodeOrigin::PerfMap,

@@ -1,0 +1,151 @@
+//! Ruby: the functions of its interpreter, by what lies in its frames.
+//!
+//! The interpreter runs all functions of the program that call each other in one native frame; its own frames are an array,
+//! of each thread or fiber, innermost first. A [`Layout`] is read once for each process, and has how they are walked. From
+//! then on, [`Functions::describe`] says which function a frame is of, and which line of it runs.
+//!
+//! A frame is known by its code and by the instruction in it, or by its method if that is written in C. Both are objects of
+//! Ruby's, which a collector may free once nothing calls them any more: they are believed only if they are of their kind, and
+//! code only if the instruction is one of its own.
+
+mod layout;
+mod lines;
+mod objects;
+
+#[cfg(test)]
+mod tests;
+
+use jitprof_common::units::Avma;
+
+pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
+pub use layout::{EntryMark, Layout, LayoutError};
+
+use crate::{Memory, Reader};
+use lines::{Lines, line_at};
+use objects::{Internal, element, internal, is_array, string};
+
+/// Words of one function's instructions. The largest that generators of code make have some hundred thousand.
+const MAX_WORDS: u64 = 1 << 24;
+/// Where code has its body.
+const BODY: u64 = 16;
+/// Bytes of a body that are read.
+const BODY_BYTES: usize = 160;
+/// In a body: how many words of instructions it has, where they are, its file and its name, and its first line as a number of
+/// Ruby's.
+const WORD_COUNT: usize = 4;
+const INSTRUCTIONS: usize = 8;
+const FILE: usize = 64;
+const LABEL: usize = 80;
+const FIRST_LINE: usize = 88;
+/// Of a method, where it is defined; of that, the number of its name.
+const DEFINITION: u64 = 16;
+const DEFINED_AS: u64 = 32;
+/// Of a file that has two paths, the one from the root.
+const REAL_PATH: u64 = 1;
+
+/// The functions of one process' frames.
+#[derive(Debug)]
+pub struct Functions {
+    layout: Layout,
+}
+
+impl Functions {
+    /// Nothing but the layout is known.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout }
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Says which function a frame is of, by its code or method and the address of the instruction; what is above
+    /// [`INSTRUCTION`] is left out of account.
+    ///
+    /// # Errors
+    /// There is no function, none with this instruction, or something in it is not what it should be.
+    pub fn describe<M: Memory>(
+        &self,
+        reader: &Reader<M>,
+        (code, instruction): (u64, u64),
+    ) -> Result<Described, Unknown> {
+        match (internal(reader, code)?, instruction & INSTRUCTION) {
+            (Some(Internal::Method), 0) => self.method(reader, code),
+            (Some(Internal::Code), instruction) => self.code(reader, code, instruction),
+            _ => Err(Unknown::No("function")),
+        }
+    }
+
+    /// A function that is written in C.
+    fn method<M: Memory>(&self, reader: &Reader<M>, method: u64) -> Result<Described, Unknown> {
+        let definition = reader.u64(Avma(method.saturating_add(DEFINITION)))?;
+        let number = reader.u64(Avma(definition.checked_add(DEFINED_AS).ok_or(Unknown::No("method"))?))?;
+        let name = self.layout.symbol(reader, number)?;
+        Ok(Described { function: Function { name: name.into(), file: "".into(), first_line: 0 }, line: 0 })
+    }
+
+    /// One of the program, or of Ruby's own that are written in Ruby.
+    fn code<M: Memory>(&self, reader: &Reader<M>, code: u64, instruction: u64) -> Result<Described, Unknown> {
+        let offsets = &self.layout.offsets;
+        let mut body = [0; BODY_BYTES];
+        reader.bytes(reader.pointer(Avma(code.saturating_add(BODY)))?, &mut body)?;
+        let body = Words(&body);
+        let count = u64::from(body.half(WORD_COUNT));
+        if count > MAX_WORDS {
+            return Err(Unknown::TooLarge("function"));
+        }
+        let position = position(instruction, body.word(INSTRUCTIONS), count)?;
+        let name = string(offsets, reader, body.word(LABEL), "function's name")?;
+        let file = self.file(reader, body.word(FILE))?;
+        let lines = Lines {
+            entries: body.word(offsets.lines),
+            count: body.half(offsets.line_count),
+            index: body.word(offsets.line_index),
+        };
+        let line = line_at(reader, lines, position)?;
+        let first_line = u32::try_from(body.word(FIRST_LINE) >> 1).unwrap_or(0);
+        Ok(Described { function: Function { name: name.into(), file: file.into(), first_line }, line })
+    }
+
+    /// The file of a function: a path, or an array of the path as it was given and the one from the root.
+    fn file<M: Memory>(&self, reader: &Reader<M>, paths: u64) -> Result<String, Unknown> {
+        const WHAT: &str = "function's file";
+        let offsets = &self.layout.offsets;
+        if !is_array(reader, paths) {
+            return string(offsets, reader, paths, WHAT);
+        }
+        let of = |index| string(offsets, reader, element(offsets, reader, (paths, index), WHAT)?, WHAT);
+        // What was evaluated has no path from the root.
+        match of(REAL_PATH) {
+            Err(Unknown::No(_)) => of(0),
+            path => path,
+        }
+    }
+}
+
+/// How many words stand before the instruction that runs: what a frame has is the one behind it, but where none has run yet.
+fn position(instruction: u64, begin: u64, count: u64) -> Result<u64, Unknown> {
+    const NO_INSTRUCTION: Unknown = Unknown::No("instruction of the function");
+    let offset = instruction.checked_sub(begin).ok_or(NO_INSTRUCTION)?;
+    let words = offset / 8;
+    if !offset.is_multiple_of(8) || words > count {
+        return Err(NO_INSTRUCTION);
+    }
+    Ok(words.saturating_sub(1))
+}
+
+/// Bytes of an object.
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    /// Eight bytes; 0 if they are not there.
+    fn word(&self, at: usize) -> u64 {
+        self.0.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_le_bytes)
+    }
+
+    /// Four of them.
+    fn half(&self, at: usize) -> u32 {
+        self.0.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u32::from_le_bytes)
+    }
+}

@@ -1,0 +1,128 @@
+//! Ruby's frames: how samples walk them, and which functions they are of.
+//!
+//! The frames are found in the array of each thread's or fiber's, and not on its stack: see [`jitprof_runtimes::ruby`].
+
+use jitprof_common::listed::ListSpec;
+use jitprof_common::units::Avma;
+use jitprof_runtimes::ruby::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::{Memory, Reader, Symbols};
+
+use super::RuntimeRead;
+use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed, why_unknown};
+use super::modules::{Modules, RUBY_LOOP};
+
+/// The symbol by which the module is known.
+const VERSION: &str = "ruby_version";
+
+/// A Ruby whose layout is known.
+pub(super) struct Ruby {
+    functions: Functions,
+    loops: Vec<(Avma, u64)>,
+    within: Vec<(Avma, u64)>,
+}
+
+impl Ruby {
+    /// Finds it among a process' modules. What is there and cannot be read is said instead.
+    pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
+        let module = modules.iter().find(|module| module.address_of(VERSION).is_some())?;
+        let error = match Layout::read(module, reader) {
+            Ok(layout) => {
+                let (loops, within) = (module.parts_of(RUBY_LOOP), module.parts_within(RUBY_LOOP));
+                return Some(Ok(Self { functions: Functions::new(layout), loops, within }));
+            }
+            Err(LayoutError::NoVersion) => return None,
+            Err(error) => error,
+        };
+        let version = match &error {
+            LayoutError::UnknownVersion(version) | LayoutError::NoThreads(version) => Some(name_of(*version)),
+            // It may be there the next time.
+            LayoutError::Read(_) | LayoutError::NoVersion => None,
+        };
+        let incomplete = version.is_none();
+        let problem = (!incomplete).then(|| error.to_string());
+        Some(Err(RuntimeRead { runtime: version, problem, incomplete, anew: true, ..RuntimeRead::default() }))
+    }
+
+    /// As in `Ruby 3.1.2`.
+    pub(super) fn name(&self) -> String {
+        name_of(self.functions.layout().version())
+    }
+
+    /// What samples take along, and how it goes with the native stack.
+    pub(super) fn capture(&self) -> Capture {
+        let ruby::EntryMark { least, no_frames } = self.functions.layout().entry();
+        let mark = EntryMark { least, is_frame: true, no_frames, ..EntryMark::default() };
+        let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
+        let list = ListCapture {
+            walk,
+            mark,
+            loops,
+            within: self.within.clone(),
+            tells_innermost: false,
+            of_first_thread: false,
+        };
+        Capture { list: Some(list), ..Capture::default() }
+    }
+
+    /// How the frames of the first thread are walked.
+    pub(super) fn walk_of_first_thread(&self) -> Option<&ListSpec> {
+        self.functions.layout().walk_of_first_thread()
+    }
+
+    /// Bytes that are kept, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+    }
+
+    /// Says of each record which function it is of: its words are what the walk has kept.
+    pub(super) fn describe<M: Memory>(&self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
+        let mut answers = Answers::default();
+        for frame in frames {
+            let described = match frame.words[..] {
+                [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
+                [code, instruction, ..] => answer(self.functions.describe(reader, (code, instruction)), &mut answers),
+                _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
+            };
+            answers.frames.push(described);
+        }
+        answers
+    }
+}
+
+fn name_of(version: Version) -> String {
+    format!("Ruby {version}")
+}
+
+fn answer(described: Result<Described, Unknown>, answers: &mut Answers) -> DescribedFrame {
+    match described {
+        Ok(Described { function, line }) => {
+            let dialect = if function.is_internal() { "ruby.c" } else { "ruby" };
+            let name = format!("{dialect}::{}", function.name);
+            DescribedFrame::Functions(vec![answers.function_in(&name, (&function.file, line), false)])
+        }
+        Err(unknown) => DescribedFrame::Unnamed(why_unknown(&unknown, WhyUnnamed::Replaced)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_runtimes::ruby::Function;
+
+    use super::super::frames::DescribedFunction;
+    use super::*;
+
+    #[test]
+    fn a_function_of_the_program_has_its_file_and_one_in_c_none() {
+        let mut answers = Answers::default();
+        let of = |name: &str, file: &str| Function { name: name.into(), file: file.into(), first_line: 3 };
+        let described = [(of("block in turn", "/srv/a.rb"), 7), (of("sort_by", ""), 0)];
+        let described = described.map(|(function, line)| answer(Ok(Described { function, line }), &mut answers));
+        answers.frames.extend(described);
+        let said = answers.finish(0);
+        assert_eq!(said.names, ["/srv/a.rb", "ruby::block in turn", "ruby.c::sort_by"]);
+        let functions = |name, line, file| {
+            DescribedFrame::Functions(vec![DescribedFunction { name, file, line, inlined: false, guessed: false }])
+        };
+        assert_eq!(said.frames, [functions(1, 7, Some(0)), functions(2, 0, None)]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Ruby without any flag: its own frames, at their place in the native stack.
+
+use std::process::Command;
+
+use anyhow::Result;
+use jitprof_tests::{
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
+    assert_share, path_from, target_file,
+};
+
+/// Samples a second.
+const FREQUENCY: &str = "499";
+/// What is promised.
+const PROMISED: f64 = 0.995;
+
+fn start(program: &str, scratch: &Scratch) -> Result<Target> {
+    let mut command = Command::new(path_from("JITPROF_RUBY")?);
+    command.arg(target_file(program)?).arg("600");
+    Target::start(command, scratch)
+}
+
+/// Named by the interpreter's own frames alone, each of which has its place.
+#[track_caller]
+fn assert_bare(recording: &Recording) {
+    let jit = |name: &str| recording.number(&format!("/jit/named/{name}"));
+    assert_eq!((jit("jitdump"), jit("peeked"), jit("perf_map")), (0, 0, 0));
+    assert_enough("frames by the runtime's own tables", jit("runtime"), 100);
+    assert_at_least("named frames", recording.named_frames(), PROMISED);
+    let (placed, apart) = (recording.number("/stacks/with_list"), recording.number("/stacks/list_apart"));
+    assert_at_least("placed", Share { part: placed, whole: placed + apart }, PROMISED);
+    assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(0), "nothing is to be advised");
+}
+
+fn function(frame: &str) -> &str {
+    let frame = frame.strip_prefix('~').unwrap_or(frame);
+    let end = frame.find(" (/").or_else(|| frame.find(" (<")).unwrap_or(frame.len());
+    &frame[..end]
+}
+
+/// Of the stacks with the last of these functions, those in which all stand in this order, with others between them.
+fn chain(recording: &Recording, names: &[&str]) -> Share {
+    let folded = &recording.folded;
+    let has_leaf = |stack: &Stack| stack.frames.iter().any(|frame| Some(function(frame)) == names.last().copied());
+    let in_order = |stack: &Stack| {
+        let mut frames = stack.frames.iter().map(|frame| function(frame));
+        names.iter().all(|name| frames.any(|frame| frame == *name))
+    };
+    Share { part: folded.count(|stack| has_leaf(stack) && in_order(stack)), whole: folded.count(has_leaf) }
+}
+
+#[test]
+fn functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("ruby/burn.rb", &scratch)?;
+    let recording =
+        Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 5)?;
+    assert_bare(&recording);
+    assert_at_least("complete stacks", recording.complete(), PROMISED);
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+    let outer = ["_start", "rb_vm_exec", "<main>", "outer"];
+    let chains = [["middle", "leaf_hot"], ["side_cold", "leaf_cold"]];
+    let chains = chains.map(|inner| chain(&recording, &[&outer[..], &inner].concat()));
+    assert_at_least("chains", chains.into_iter().sum(), PROMISED);
+    Ok(())
+}
+
+#[test]
+fn each_way_to_call_keeps_its_callers() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("ruby/shapes.rb", &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    assert_bare(&recording);
+    let turn = ["_start", "rb_vm_exec", "<main>", "turn"];
+    let ways: [(&str, &[&str]); 13] = [
+        ("leaf_recursive", &["recurse", "recurse", "recurse"]),
+        ("leaf_method", &["method_of"]),
+        ("leaf_singleton", &["singleton_of"]),
+        ("leaf_block", &["with_block", "block in turn"]),
+        ("leaf_each", &["each", "rb_vm_exec", "block in turn"]),
+        ("leaf_sorted", &["sort_by", "each", "rb_vm_exec", "block in turn"]),
+        ("leaf_injected", &["inject", "each", "rb_vm_exec", "block in turn"]),
+        ("leaf_lambda", &["block in turn"]),
+        ("leaf_evaluated", &["evaluated"]),
+        ("leaf_defined", &["block in <class:Shape>"]),
+        ("leaf_missing", &["method_missing"]),
+        ("leaf_ensured", &["thrower"]),
+        ("leaf_rescued", &["rescue in turn"]),
+    ];
+    let mut chains = ways.map(|(leaf, way)| chain(&recording, &[&turn[..], way, &[leaf]].concat())).to_vec();
+    // A fiber has a stack of its own, which begins at its block.
+    chains.push(chain(&recording, &["rb_vm_exec", "block in turn", "leaf_fiber"]));
+    chains.push(chain(&recording, &["rb_vm_exec", "each", "each", "block in turn", "leaf_enumerated"]));
+    for (share, leaf) in chains.iter().zip(ways.iter().map(|(leaf, _)| *leaf).chain(["leaf_fiber", "leaf_enumerated"]))
+    {
+        assert_enough(leaf, share.whole, 20);
+    }
+    assert_at_least("chains", chains.into_iter().sum(), PROMISED);
+    Ok(())
+}
+
+#[test]
+fn a_caller_has_the_line_of_its_call() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("ruby/burn.rb", &scratch)?;
+    let words = ["--pid", target.said("pid")?, "--lines"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 5)?;
+    let text = std::fs::read_to_string(target_file("ruby/burn.rb")?)?;
+    let line_of = |what: &str| text.lines().position(|line| line.contains(what)).map_or(0, |at| at + 1);
+    let call = |what: &str| format!("/burn.rb:{})", line_of(what));
+    let callers =
+        [("middle", call("leaf_hot(n * 3)")), ("outer", call("a = middle(n)")), ("<main>", call("^= outer("))];
+    let hot = |stack: &Stack| stack.frames.iter().any(|frame| function(frame) == "leaf_hot");
+    let right = |stack: &Stack| {
+        let of = |name: &str| stack.frames.iter().find(|frame| function(frame) == name);
+        callers.iter().all(|(name, line)| of(name).is_some_and(|frame| frame.ends_with(line)))
+    };
+    let folded = &recording.folded;
+    let lines = Share { part: folded.count(|stack| hot(stack) && right(stack)), whole: folded.count(hot) };
+    assert_at_least_of_few("lines", lines, PROMISED);
+    Ok(())
+}

@@ -4,6 +4,8 @@
 //! wrong; so the sample brings along what a walk by rows needs: the registers at that frame and a snapshot of the stack.
 //! Userspace finishes the walk with the same step function once the rows are there.
 //!
+//! Where the walk has come to the end of the stack nonetheless, the snapshot ends there, too.
+//!
 //! ```text
 //! SampleHeader (snapshot = 1) │ kernel frames │ user frames │ SnapshotHeader 48 bytes │ stack bytes from `base` on
 //! ```

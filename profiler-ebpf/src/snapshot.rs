@@ -6,6 +6,7 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jitprof_common::{
     sample::{Counter, SampleBuffer},
     snapshot::{Allowance, CHUNK_BYTES, MAX_CHUNKS, SnapshotHeader},
+    stop::StopReason,
     unwind::Frame,
 };
 
@@ -55,13 +56,16 @@ pub fn append(walk: &mut Walk, size: usize) -> usize {
         return 0;
     }
     let base = walk.snapshot.at.sp & !(CHUNK_BYTES as u64 - 1);
+    // The outermost function stands at the end of the stack, and what other rows may find lies below it.
+    let is_whole = walk.stop == StopReason::EndOfStack as u8 && walk.frame.registers.sp >= base;
+    let length = if is_whole { walk.frame.registers.sp - base } else { u64::MAX };
     // SAFETY: `size` is at most where the words end, and room for a header follows.
     let header = unsafe { (&raw mut walk.sample).cast::<u8>().add(size) };
     let mut bytes = 0;
     for chunk in 0..MAX_CHUNKS {
         // Hidden from LLVM, which would compare something else than what the address is made of: the verifier refuses that.
         let at = core::hint::black_box(size + size_of::<SnapshotHeader>() + chunk * CHUNK_BYTES);
-        if at > size_of::<SampleBuffer>() - CHUNK_BYTES {
+        if at > size_of::<SampleBuffer>() - CHUNK_BYTES || (chunk * CHUNK_BYTES) as u64 > length {
             break;
         }
         // SAFETY: as above; the helper checks the user address and never faults.

@@ -43,6 +43,24 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 pub(crate) enum Profile {
     Debug,
     Release,
+    /// What is passed on: smaller and faster, and built in one piece for minutes.
+    Dist,
+}
+
+impl Profile {
+    /// What it is called for Cargo.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Debug => "dev",
+            Self::Release => "release",
+            Self::Dist => "dist",
+        }
+    }
+
+    /// Where in the target folder what is built with it lies.
+    pub(crate) fn folder(self) -> &'static str {
+        if self == Self::Debug { "debug" } else { self.name() }
+    }
 }
 
 /// Builds `jitprof` with its BPF programs inside and returns the binary's path.
@@ -119,19 +137,13 @@ fn binary(
     name: &str,
 ) -> Result<PathBuf> {
     platform.prepare(workspace, &mut cargo)?;
-    let folder = match profile {
-        Profile::Debug => "debug",
-        Profile::Release => {
-            cargo.arg("--release");
-            if platform.is_static() {
-                // What is passed on is not cut into pieces that can be built anew one by one.
-                cargo.env("CARGO_INCREMENTAL", "0");
-            }
-            "release"
-        }
-    };
+    cargo.args(["--profile", profile.name()]);
+    if profile == Profile::Dist || platform.is_static() {
+        // What is passed on, or runs in other machines, is not cut into pieces that can be built anew one by one.
+        cargo.env("CARGO_INCREMENTAL", "0");
+    }
     command::run(&mut cargo)?;
-    let binary = platform.folder(&workspace.target).join(folder).join(name);
+    let binary = platform.folder(&workspace.target).join(profile.folder()).join(name);
     if !binary.is_file() {
         // A `build.target` in a cargo configuration moves it.
         bail!("cargo built {name}, but not as {}; unset CARGO_BUILD_TARGET and `build.target`", binary.display());

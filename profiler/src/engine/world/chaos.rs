@@ -723,7 +723,8 @@ impl<'a> Teller<'a> {
             0 => file_mapping(APP, APP_BYTES, inode, PROGRAMS[program]),
             1 => memory_mapping(APP, APP_BYTES),
             2 => memory_mapping(JIT, SLOTS * SLOT_BYTES),
-            _ => file_mapping(0x100_0000 * u64::from(byte), APP_BYTES, inode, PROGRAMS[program]),
+            // Nowhere near where code is generated: what is named there is not a function of a program.
+            _ => file_mapping(0x100_0000 * u64::from(byte | 1), APP_BYTES, inode, PROGRAMS[program]),
         };
         self.map_as(pid, mapping, is_told);
         self.pass(1);

@@ -5,12 +5,12 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jitprof_common::{
     sample::{Counter, SampleBuffer},
-    snapshot::{Allowance, CHUNK_BYTES, MAX_CHUNKS, SnapshotHeader},
+    snapshot::{Allowance, CHUNK_BYTES, MAX_CHUNKS, MAX_SNAPSHOT_BYTES, SnapshotHeader},
     stop::StopReason,
     unwind::Frame,
 };
 
-use crate::maps::{USE_ROWS, Walk, count, is_roomy};
+use crate::maps::{STATE, USE_ROWS, Walk, count, is_roomy};
 use crate::tables::is_unknown;
 
 /// What a walk remembers about unknown code, and what this CPU may still hand over.
@@ -55,17 +55,34 @@ pub fn append(walk: &mut Walk, size: usize) -> usize {
         count(Counter::SnapshotsRefused, 1);
         return 0;
     }
+    // At most where the words end, and room for a header follows.
+    copy_stack(size as u64);
+    let bytes = (walk.snapshot.at.bytes as usize).min(MAX_SNAPSHOT_BYTES);
+    // SAFETY: as above.
+    unsafe {
+        let header = (&raw mut walk.sample).cast::<u8>().add(size).cast::<SnapshotHeader>();
+        header.write(walk.snapshot.at);
+    }
+    walk.sample.header.snapshot = 1;
+    size_of::<SnapshotHeader>() + bytes
+}
+
+/// Copies the stack, behind room for a header at `size`, and notes from where and how many bytes. A global function: the
+/// verifier walks through it once, and knows nothing of what it notes, so that it does not follow the rest for each length.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn copy_stack(size: u64) -> u64 {
+    // SAFETY: as in `begin` of the sampler.
+    let Some(walk) = STATE.get_ptr_mut(0).map(|walk| unsafe { &mut *walk }) else { return 0 };
     let base = walk.snapshot.at.sp & !(CHUNK_BYTES as u64 - 1);
-    // The outermost function stands at the end of the stack, and what other rows may find lies below it.
-    let is_whole = walk.stop == StopReason::EndOfStack as u8 && walk.frame.registers.sp >= base;
-    let length = if is_whole { walk.frame.registers.sp - base } else { u64::MAX };
-    // SAFETY: `size` is at most where the words end, and room for a header follows.
-    let header = unsafe { (&raw mut walk.sample).cast::<u8>().add(size) };
-    let mut bytes = 0;
+    (walk.snapshot.at.base, walk.snapshot.at.bytes) = (base, 0);
+    // Where the walk has found the stack's end, what other rows may find lies below.
+    let to_last = walk.frame.registers.sp.wrapping_sub(base);
+    let length = if walk.stop == StopReason::EndOfStack as u8 { to_last } else { u64::MAX };
     for chunk in 0..MAX_CHUNKS {
         // Hidden from LLVM, which would compare something else than what the address is made of: the verifier refuses that.
-        let at = core::hint::black_box(size + size_of::<SnapshotHeader>() + chunk * CHUNK_BYTES);
-        if at > size_of::<SampleBuffer>() - CHUNK_BYTES || (chunk * CHUNK_BYTES) as u64 > length {
+        let at = core::hint::black_box(size as usize + size_of::<SnapshotHeader>() + chunk * CHUNK_BYTES);
+        if (chunk * CHUNK_BYTES) as u64 > length || at > size_of::<SampleBuffer>() - CHUNK_BYTES {
             break;
         }
         // SAFETY: as above; the helper checks the user address and never faults.
@@ -77,12 +94,7 @@ pub fn append(walk: &mut Walk, size: usize) -> usize {
         if failed {
             break;
         }
-        bytes += CHUNK_BYTES;
+        walk.snapshot.at.bytes = ((chunk + 1) * CHUNK_BYTES) as u32;
     }
-    walk.snapshot.at.base = base;
-    walk.snapshot.at.bytes = bytes as u32;
-    // SAFETY: as above.
-    unsafe { header.cast::<SnapshotHeader>().write(walk.snapshot.at) };
-    walk.sample.header.snapshot = 1;
-    size_of::<SnapshotHeader>() + bytes
+    0
 }

@@ -13,7 +13,8 @@ use crate::engine::requests::Requests;
 use crate::engine::resolve::REPLACED;
 use crate::process::open::FileId;
 use crate::symbol::{
-    Frame, MAX_KEYS, Name, NameAnswer, SymbolKey, SymbolStats, Unresolved, unnamed_in_file, unnamed_in_kernel,
+    Frame, MAX_KEYS, Name, NameAnswer, SymbolKey, SymbolStats, Unresolved, unnamed_in_file, unnamed_in_function,
+    unnamed_in_kernel,
 };
 
 /// Addresses asked for at a time; what is asked for beyond waits for answers.
@@ -134,6 +135,15 @@ impl Names {
                     frames = frames.iter().map(|frame| Frame { name: REPLACED.into(), ..frame.clone() }).collect();
                 }
                 known.frames = Some(frames);
+            }
+            Name::Within(reason, begin) => {
+                self.stats.count(reason);
+                known.frames = Some(match key {
+                    SymbolKey::File(file, offset) => {
+                        Arc::from([unnamed_in_function(files.module(file).as_ref(), offset, begin)])
+                    }
+                    SymbolKey::Kernel(_) => unnamed(key, files),
+                });
             }
             // There was no time for it: who asks again later may have more luck.
             Name::Frames(_) | Name::NotNow => {

@@ -92,6 +92,10 @@ impl Loaded {
         match found {
             Ok(frames) => Name::Frames(frames.into()),
             Err(Unresolved::NotInTime) => Name::NotNow,
+            Err(reason @ (Unresolved::NoSymbols | Unresolved::NoSymbolHere)) => {
+                let begin = self.begin_of_function(shared, id, offset);
+                begin.map_or(Name::None(reason), |begin| Name::Within(reason, begin))
+            }
             Err(reason) => Name::None(reason),
         }
     }
@@ -119,6 +123,16 @@ impl Loaded {
             self.unload(id);
         }
         found
+    }
+
+    /// Where the function begins that has no name.
+    fn begin_of_function(&mut self, shared: &Shared, id: FileId, offset: FileOffset) -> Option<FileOffset> {
+        let file = self.files.get_mut(&id)?;
+        let (before, native) = (file.bytes(), file.native.as_mut().ok()?);
+        let origin = shared.files.origin(id).ok()?;
+        let begin = origin.file.reading(|| native.begin_of_function(offset, &origin.file));
+        self.bytes = self.bytes.saturating_add(file.bytes().saturating_sub(before));
+        begin.filter(|_| origin.is_unchanged())
     }
 
     fn load(&mut self, shared: &Shared, (lane, id): (Lane, FileId), stats: &mut SymbolStats) -> Result<(), Unresolved> {

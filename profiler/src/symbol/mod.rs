@@ -35,7 +35,7 @@ pub use image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
 pub use kernel::unnamed_in_kernel;
 pub use loaded::MAX_LOADED_BYTES;
 pub use naming::Naming;
-pub use native::{mapped_as, unnamed_in_file};
+pub use native::{mapped_as, unnamed_in_file, unnamed_in_function};
 pub use open_files::{OpenFile, OpenFiles};
 pub use stats::{DebugLoss, SymbolStats, Unresolved};
 pub use vet::MAX_INLINE_DEPTH;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::frame::Frame;
 use super::kernel::unnamed_in_kernel;
-use super::native::unnamed_in_file;
+use super::native::{unnamed_in_file, unnamed_in_function};
 use super::open_files::{OpenFile, OpenFiles};
 use super::stats::SymbolStats;
 use super::worker::{Limits, Name, NameAnswer, SymbolBudget, SymbolKey, Symbolizer};
@@ -87,6 +87,18 @@ impl Naming {
                 Name::None(reason) => {
                     self.stats.count(reason);
                     self.known.insert(key, Some(self.unnamed(key)));
+                }
+                Name::Within(reason, begin) => {
+                    self.stats.count(reason);
+                    let frames = match key {
+                        SymbolKey::File(file, offset) => {
+                            let open = self.files.get(file);
+                            let module = open.as_ref().map(|file| &file.module);
+                            Arc::from([unnamed_in_function(module, offset, begin)])
+                        }
+                        SymbolKey::Kernel(_) => self.unnamed(key),
+                    };
+                    self.known.insert(key, Some(frames));
                 }
                 Name::NotNow => {
                     self.stats.requests -= 1;

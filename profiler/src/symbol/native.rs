@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::fs::File;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -20,13 +22,17 @@ use super::stats::{DebugLoss, SymbolStats, Unresolved};
 use super::worker::SymbolBudget;
 use crate::gsym::{GsymStore, Place};
 use jitprof_common::units::FileOffset;
-use jitprof_unwind::elf::Layout;
+use jitprof_unwind::elf::{self, Layout};
+use jitprof_unwind::functions_of_elf;
 
 /// Functions inlined into one address that are shown; the outermost ones beyond it are left out.
 const MAX_INLINED: usize = 256;
 
 /// Errors in one file's debug information after which it is not tried again; a panic is one too many.
 const MAX_DEBUG_FAILURES: u8 = 8;
+
+/// Functions of one file whose places are known at most; Chromium has 500,000.
+const MAX_FUNCTIONS: usize = 1 << 19;
 
 /// Names and paths, each kept once. What a target chose is hashed with a secret key.
 #[derive(Debug, Default)]
@@ -58,7 +64,9 @@ pub(super) struct Native {
     gsym: Option<GsymTable>,
     /// In order of preference: the separate debug file, the file itself.
     tables: Vec<Table>,
-    /// Memory that the copies take.
+    /// Where its functions are, ascending, once one was asked for.
+    functions: Option<Vec<Range<u64>>>,
+    /// Memory that the copies take, and the functions.
     pub(super) bytes: u64,
 }
 
@@ -96,7 +104,7 @@ impl Native {
         let bytes = bytes.saturating_add(gsym.as_ref().map_or(0, GsymTable::bytes));
         let plt = Plt::read(&origin.file, &layout);
         let tables = images.into_iter().map(Table::new).collect();
-        Ok(Self { layout, module: Arc::clone(&origin.module), plt, gsym, tables, bytes })
+        Ok(Self { layout, module: Arc::clone(&origin.module), plt, gsym, tables, functions: None, bytes })
     }
 
     /// The frames at a file offset, innermost first.
@@ -127,6 +135,20 @@ impl Native {
             }
         }
         Err(reason)
+    }
+
+    /// Where the function begins that is at a file offset, as the unwind tables of the file have it. They stay when its
+    /// symbols are stripped.
+    pub(super) fn begin_of_function(&mut self, offset: FileOffset, file: &File) -> Option<FileOffset> {
+        let svma = self.layout.svma_of(offset.0)?;
+        let functions = self.functions.get_or_insert_with(|| {
+            let functions = functions_of_elf(&elf::Source::File(file), MAX_FUNCTIONS);
+            self.bytes = self.bytes.saturating_add(size_of_val(&functions[..]).try_into().unwrap_or(0));
+            functions
+        });
+        let behind = functions.partition_point(|function| function.start <= svma);
+        let function = functions.get(behind.checked_sub(1)?).filter(|function| function.contains(&svma))?;
+        Some(FileOffset(self.layout.loaded_from(function.start)?.0))
     }
 }
 
@@ -323,13 +345,14 @@ fn builtins_are_called_as_v8s_own_records_call_them() {
 
 /// The frame of code without a name: `[libc.so.6+0x1234]`, with the file offset.
 pub fn unnamed_in_file(module: Option<&Arc<Module>>, offset: FileOffset) -> Frame {
-    let path = module.map_or("unknown", |module| &module.path);
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    let file = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
-    let (file, _) = demangle::cut(file);
-    let file = file.trim_start_matches('[').trim_end_matches(']');
+    unnamed_in_function(module, offset, offset)
+}
+
+/// The same where it is known that its function begins at a file offset, which it is called by: else each address would
+/// be a function of its own.
+pub fn unnamed_in_function(module: Option<&Arc<Module>>, offset: FileOffset, begin: FileOffset) -> Frame {
     Frame {
-        name: format!("[{file}+{:#x}]", offset.0).into(),
+        name: format!("{}{:#x}]", before_offset(module), begin.0).into(),
         kind: FrameKind::Native,
         tier: None,
         inlined: false,
@@ -339,14 +362,22 @@ pub fn unnamed_in_file(module: Option<&Arc<Module>>, offset: FileOffset) -> Fram
     }
 }
 
+/// `[libc.so.6+`: how what has no name is called.
+fn before_offset(module: Option<&Arc<Module>>) -> String {
+    let path = module.map_or("unknown", |module| &module.path);
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let file = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
+    let (file, _) = demangle::cut(file);
+    let file = file.trim_start_matches('[').trim_end_matches(']');
+    format!("[{file}+")
+}
+
 /// A frame of a file as a process has it that maps the file under this path; nothing if it is as it is. Who has mapped
 /// the file first may be anybody, and may have called it anything.
 pub fn mapped_as(frame: &Frame, path: &Arc<str>) -> Option<Frame> {
     let known = frame.module.as_ref().filter(|known| known.path != *path)?;
     let module = Arc::new(Module { path: Arc::clone(path), build_id: known.build_id.clone() });
-    let offset = FileOffset(frame.address);
-    if unnamed_in_file(Some(known), offset).name == frame.name {
-        return Some(unnamed_in_file(Some(&module), offset));
-    }
-    Some(Frame { module: Some(module), ..frame.clone() })
+    let offset = frame.name.strip_prefix(&before_offset(Some(known))).filter(|offset| offset.starts_with("0x"));
+    let name = offset.map(|offset| (before_offset(Some(&module)) + offset).into());
+    Some(Frame { name: name.unwrap_or_else(|| Arc::clone(&frame.name)), module: Some(module), ..frame.clone() })
 }

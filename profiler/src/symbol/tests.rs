@@ -250,6 +250,26 @@ fn a_debug_file_of_another_build_is_not_used() {
 }
 
 #[test]
+fn code_without_a_name_is_called_by_where_its_function_begins() {
+    let root = Rooted::new();
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = root.add(&mut naming);
+    let (outer, entry) = (offset_of(&BUILT.1, "outer"), offset_of(&BUILT.1, "entry"));
+    for (begin, bytes) in [outer, entry] {
+        let name = format!("[stripped.so+{begin:#x}]");
+        for frames in frames_of(&mut naming, id, (begin, bytes)) {
+            assert_eq!(names(&frames), [name.as_str()]);
+            assert!((begin..begin + bytes).contains(&frames[0].address), "the address stays what it is");
+        }
+    }
+    assert!(naming.stats().unresolved[&Unresolved::NoSymbols] >= outer.1 + entry.1, "{:?}", naming.stats());
+    // As another process has it.
+    let frame = &naming.frames(SymbolKey::File(id, FileOffset(outer.0 + 1)))[0];
+    let renamed = mapped_as(frame, &"/opt/other.so".into()).unwrap();
+    assert_eq!((&*renamed.name, renamed.address), (&*format!("[other.so+{:#x}]", outer.0), outer.0 + 1));
+}
+
+#[test]
 fn a_link_out_of_the_root_is_not_followed() {
     let outside = tempfile::tempdir().unwrap();
     let kept = outside.path().join("kept.debug");

@@ -88,6 +88,8 @@ pub enum Name {
     None(Unresolved),
     /// There is no time for it now: who asks again later may have more luck.
     NotNow,
+    /// It has none, for this reason, and its function begins here.
+    Within(Unresolved, FileOffset),
 }
 
 /// Whose files; nobody's are the kernel and what is not open.

@@ -44,7 +44,7 @@ pub(crate) enum Profile {
     Debug,
     Release,
     /// What is passed on: smaller and faster, and built in one piece for minutes.
-    Dist,
+    Shipped,
 }
 
 impl Profile {
@@ -53,7 +53,7 @@ impl Profile {
         match self {
             Self::Debug => "dev",
             Self::Release => "release",
-            Self::Dist => "dist",
+            Self::Shipped => "shipped",
         }
     }
 
@@ -138,7 +138,7 @@ fn binary(
 ) -> Result<PathBuf> {
     platform.prepare(workspace, &mut cargo)?;
     cargo.args(["--profile", profile.name()]);
-    if profile == Profile::Dist || platform.is_static() {
+    if profile == Profile::Shipped || platform.is_static() {
         // What is passed on, or runs in other machines, is not cut into pieces that can be built anew one by one.
         cargo.env("CARGO_INCREMENTAL", "0");
     }

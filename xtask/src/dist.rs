@@ -141,7 +141,7 @@ impl Release<'_> {
         if self.no_build {
             return self.left(platform, "jitprof");
         }
-        build::jitprof_for(self.workspace, platform, Profile::Dist)
+        build::jitprof_for(self.workspace, platform, Profile::Shipped)
     }
 
     /// The library that other programs load: linked to glibc, as a static one cannot be loaded.
@@ -154,12 +154,12 @@ impl Release<'_> {
         if self.no_build {
             return self.left(&glibc, "libjitprof_agent.so");
         }
-        build::agent_for(self.workspace, &glibc, Profile::Dist)
+        build::agent_for(self.workspace, &glibc, Profile::Shipped)
     }
 
     /// What an earlier build has left.
     fn left(&self, platform: &Platform, name: &str) -> Result<PathBuf> {
-        let file = platform.folder(&self.workspace.target).join(Profile::Dist.folder()).join(name);
+        let file = platform.folder(&self.workspace.target).join(Profile::Shipped.folder()).join(name);
         if !file.is_file() {
             bail!("there is no {}; run without --no-build", file.display());
         }

@@ -216,7 +216,7 @@ fn a_line_is_the_one_that_runs() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = start("python/burn.py", &scratch)?;
     let words = ["--pid", target.said("pid")?, "--lines"];
-    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 5)?;
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 7)?;
     let text = std::fs::read_to_string(target_file("python/burn.py")?)?;
     let line_of = |what: &str| text.lines().position(|line| line.contains(what)).map_or(0, |at| at + 1);
     let (first, last) = (line_of("def leaf_hot"), line_of("def leaf_cold"));

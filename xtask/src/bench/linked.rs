@@ -28,8 +28,8 @@ const JOBS: [(&str, &[&str]); 3] = [
 /// Builds the static program, unless an earlier build is to be measured, and measures both.
 pub(crate) fn run(workspace: &Workspace, bench: &Bench, no_build: bool, report: &mut Report) -> Result<()> {
     let platform = Platform::of_triple(&format!("{}-unknown-linux-musl", std::env::consts::ARCH))?;
-    let left = platform.folder(&workspace.target).join(Profile::Dist.folder()).join("jitprof");
-    let linked = if no_build { left } else { build::jitprof_for(workspace, &platform, Profile::Dist)? };
+    let left = platform.folder(&workspace.target).join(Profile::Shipped.folder()).join("jitprof");
+    let linked = if no_build { left } else { build::jitprof_for(workspace, &platform, Profile::Shipped)? };
     ensure!(linked.is_file(), "there is no {}; run without --no-build", linked.display());
     let programs = [linked.as_path(), bench.jitprof.as_path()];
     let dump = bench.scratch.join("node.dump");

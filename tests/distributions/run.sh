@@ -3,7 +3,7 @@
 # Debian 11 and 13. In each it says its version, loads its BPF programs, and profiles a program of that root by its pid.
 # The kernel is this machine's; others are tried by `cargo xtask test --kernel all`. Not part of CI, as it downloads.
 #
-#   tests/distributions/run.sh target/x86_64-unknown-linux-musl/release/jitprof [FOLDER]    # as root
+#   tests/distributions/run.sh target/x86_64-unknown-linux-musl/shipped/jitprof [FOLDER]    # as root
 #
 # FOLDER keeps the roots, /tmp/jitprof-distributions; needs mmdebstrap, gcc and apt.
 set -eu

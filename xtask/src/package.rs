@@ -43,6 +43,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Packs the crates, and builds this machine's BPF object once more from the copy, at another place: the bytes are the same.
+pub(crate) fn pack_and_compare(workspace: &Workspace) -> Result<String> {
+    let staged = Staged::new(workspace)?;
+    staged.pack()?;
+    staged.build_again()
+}
+
 /// A copy of the sources, with the BPF objects.
 struct Staged<'a> {
     workspace: &'a Workspace,

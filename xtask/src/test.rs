@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::build::{self, Profile};
 use crate::command;
 use crate::matrix;
+use crate::package;
 use crate::prepare::{GSYMUTIL, RUNTIMES, Variables};
 use crate::tools;
 use crate::workspace::Workspace;
@@ -254,8 +255,7 @@ fn packages(workspace: &Workspace) -> Result<String> {
     let mut documented = workspace.cargo();
     command::run(documented.args(["doc", "--no-deps"]).args(libraries).env("RUSTDOCFLAGS", "-D warnings"))?;
     // Not built a second time from what was packed: that takes minutes, and what is missing there is mostly a version.
-    command::run(workspace.cargo().args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"]))?;
-    Ok(String::new())
+    package::pack_and_compare(workspace)
 }
 
 fn unit(workspace: &Workspace) -> Result<String> {

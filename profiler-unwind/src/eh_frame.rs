@@ -108,6 +108,8 @@ pub(super) struct Compiler<'a, S> {
     registers: Registers,
     /// `None` for one that makes no sense.
     cies: HashMap<usize, Option<Cie<'a>>>,
+    /// The same, whatever their instructions are.
+    read_cies: HashMap<usize, Option<CommonInformationEntry<Bytes<'a>>>>,
     /// Instructions that may still be run.
     budget: u64,
     /// Rules of linkage slots that may still be written out.
@@ -169,6 +171,7 @@ where
             debug_frame: S::id() == gimli::SectionId::DebugFrame,
             registers: Registers::of(machine),
             cies: HashMap::new(),
+            read_cies: HashMap::new(),
             budget: budget(bytes.len()),
             slot_rules: slot_rules(code_bytes),
             max_rules: usize::try_from(code_bytes).unwrap_or(MAX_ROWS).min(MAX_ROWS),
@@ -186,6 +189,18 @@ where
             Entry::Fde(at) => Some(at),
             Entry::Cie | Entry::Terminator => None,
         })
+    }
+
+    /// Where the function is whose entry is at an offset. No instructions are run for it.
+    pub(super) fn range(&mut self, at: usize) -> Option<Range<u64>> {
+        let cies = &mut self.read_cies;
+        let fde = self.section.fde_from_offset(self.bases, S::Offset::from(at), |section, bases, offset| {
+            let cie = cies.entry(UnwindOffset::into(offset));
+            let cie = cie.or_insert_with(|| section.cie_from_offset(bases, offset).ok());
+            cie.clone().ok_or(gimli::Error::NotCieId(0))
+        });
+        let fde = fde.ok()?;
+        Some(fde.initial_address()..fde.initial_address().saturating_add(fde.len()))
     }
 
     /// The function's entry at an offset, if it and its common entry make sense.

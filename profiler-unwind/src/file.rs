@@ -20,6 +20,9 @@ use crate::elf::{ElfError, Layout, SHF_COMPRESSED, Section, Segment, Source};
 /// Most bytes of a section that are read. Node's has 2.7 MB, Chromium's about 30 MB.
 const MAX_SECTION_BYTES: u64 = 128 << 20;
 
+/// The largest `.eh_frame` in which functions are looked for.
+const MAX_FUNCTIONS_BYTES: u64 = 48 << 20;
+
 /// Real compressed `.debug_frame` reach 4 to 1.
 const MAX_INFLATION: u64 = 32;
 
@@ -80,6 +83,9 @@ pub fn rows_of_elf_bytes(image: &[u8]) -> Result<ElfRows, RowsError> {
 pub fn functions_of_elf(source: &Source<'_>, most: usize) -> Vec<Range<u64>> {
     let Ok(layout) = Layout::read(source) else { return Vec::new() };
     let Some(machine) = Machine::of_elf(layout.machine.into()) else { return Vec::new() };
+    if layout.section(".eh_frame").is_some_and(|section| section.size > MAX_FUNCTIONS_BYTES) {
+        return Vec::new();
+    }
     let Some((address, bytes, _)) = eh_frame(source, &layout, &mut RowStats::default()) else { return Vec::new() };
     let bases = bases(&layout).set_eh_frame(address);
     let bytes = without_unknown_letters(&bytes, machine);
@@ -87,11 +93,8 @@ pub fn functions_of_elf(source: &Source<'_>, most: usize) -> Vec<Range<u64>> {
     section.set_vendor(vendor(machine));
     let mut compiler = Compiler::new(section, &bases, machine, 0);
     let entries = compiler.functions(most);
-    let function = |at| {
-        let (_, entry) = compiler.parse(at)?;
-        Some(entry.initial_address()..entry.initial_address().saturating_add(entry.len()))
-    };
-    let mut functions: Vec<Range<u64>> = entries.filter_map(function).filter(|function| !function.is_empty()).collect();
+    let ranges = entries.filter_map(|at| compiler.range(at));
+    let mut functions: Vec<Range<u64>> = ranges.filter(|function| !function.is_empty()).collect();
     functions.sort_unstable_by_key(|function| function.start);
     functions
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use jitprof_common::stop::StopReason;
+
 use super::{Account, NameDisagreement, ProcessNaming, SourceAccount};
 use crate::profile::printable;
 
@@ -115,7 +117,8 @@ impl Account {
             write!(f, "; {} lack the interpreter's: too many for a ring buffer so full", self.stacks.lists_refused)?;
         }
         writeln!(f)?;
-        if cut > self.stacks.complete {
+        let too_deep = self.stacks.cut.get(StopReason::DepthLimit.describe()).copied().unwrap_or(0);
+        if cut - too_deep > self.stacks.complete {
             writeln!(
                 f,
                 "           most stacks are cut: where code keeps no frame pointers, its callers are missing; \

@@ -4,7 +4,7 @@
 //! up to its first mark ran in the innermost loop, and so on. Where there are not as many marks as loops, nothing is guessed:
 //! both parts are shown apart.
 
-use jitprof_common::listed::Record;
+use jitprof_common::listed::{MAX_LISTED, Record};
 use jitprof_common::sample::FramePc;
 use jitprof_common::units::MonoNs;
 
@@ -25,6 +25,8 @@ pub(super) struct Listed {
     /// Elements that are marks are frames themselves.
     marks_are_frames: bool,
     is_whole: bool,
+    /// It has more elements than a sample holds.
+    is_cut: bool,
 }
 
 /// What a record is.
@@ -54,7 +56,13 @@ impl Listed {
         let wanted = elements.iter().filter(|element| element.is_frame).filter_map(ask);
         let asked = frames.want_records(wanted, time);
         let marks_are_frames = capture.mark.is_frame;
-        Self { asked, elements: elements.into(), marks_are_frames, is_whole: list.is_whole }
+        let is_cut = !list.is_whole && list.records.len() >= MAX_LISTED;
+        Self { asked, elements: elements.into(), marks_are_frames, is_whole: list.is_whole, is_cut }
+    }
+
+    /// Whether the outermost elements are missing, of which a sample holds no more.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Which elements belong to which user frames: of each, its index and its part of the list, from the innermost;
@@ -62,6 +70,12 @@ impl Listed {
     /// runtime's own, which runs in none. Nothing if that cannot be known.
     pub(super) fn placed(&self, in_loop: &[usize], is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Part)>> {
         let (mut loops, rest) = self.loops(&is_own);
+        if self.is_cut {
+            // Of the outermost loop that it reaches, the last elements are missing. With further loops it could be any.
+            loops.push(rest);
+            let is_sure = in_loop.len() == loops.len() && self.frames(rest).next().is_some();
+            return is_sure.then(|| in_loop.iter().copied().zip(loops).collect());
+        }
         if !self.is_whole || !self.frames(rest).all(&is_own) {
             return None;
         }

@@ -343,6 +343,10 @@ impl Resolver {
                             frames.pop();
                         }
                         listed.frames(*part).for_each(|record| self.listed_frame(record, sample, of, frames));
+                        let is_last = placed.as_ref().and_then(|all| all.last()).is_some_and(|(at, _)| *at == index);
+                        if is_last && listed.is_cut() {
+                            frames.push(self.cut(StopReason::DepthLimit, of.profile));
+                        }
                         listed_at = Some(index);
                         frames.extend_from_slice(around);
                     } else {
@@ -366,12 +370,14 @@ impl Resolver {
                 break;
             }
         }
-        if entry.completes(stop) {
-            of.account.stacks.complete += 1;
-        } else {
+        let is_list_cut = sample.listed.as_ref().is_some_and(|listed| listed.is_cut());
+        if !entry.completes(stop) {
             *of.account.stacks.cut.entry(stop.describe()).or_default() += 1;
-            let note = self.plain(FrameKind::Note, &format!("[cut: {}]", stop.describe()), of.profile);
-            frames.push(note);
+            frames.push(self.cut(stop, of.profile));
+        } else if is_list_cut {
+            *of.account.stacks.cut.entry(StopReason::DepthLimit.describe()).or_default() += 1;
+        } else {
+            of.account.stacks.complete += 1;
         }
         let Some(listed) = &sample.listed else { return };
         self.anonymous.interpreted = false;
@@ -384,6 +390,14 @@ impl Resolver {
             frames.push(self.plain(FrameKind::Note, APART, of.profile));
             listed.all().for_each(|record| self.listed_frame(record, sample, of, frames));
         }
+        if is_list_cut {
+            frames.push(self.cut(StopReason::DepthLimit, of.profile));
+        }
+    }
+
+    /// The note that frames are missing, and why.
+    fn cut(&mut self, stop: StopReason, profile: &mut Profile) -> FrameId {
+        self.plain(FrameKind::Note, &format!("[cut: {}]", stop.describe()), profile)
     }
 
     /// Whether a frame is the announced code by which a function's loop was entered that the list has, too: CPython's with

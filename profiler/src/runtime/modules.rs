@@ -76,6 +76,8 @@ const MIN_RUN_BYTES: u64 = 8 << 10;
 const MAX_PARTS: usize = 8;
 /// Bytes of one that are looked at; CPython's has 90,000.
 const MAX_PART_BYTES: u64 = 1 << 20;
+/// How much more a byte of code costs to be looked at than one of a table.
+const DECODING: u64 = 16;
 /// Functions of one file that are looked at; CPython has 10,000, with what it is linked with.
 const MAX_FUNCTIONS: usize = 1 << 19;
 /// `e_machine` of the only machine whose jumps are followed.
@@ -232,8 +234,11 @@ impl FileSymbols {
                 vec![own]
             };
             if name == RUBY_LOOP && layout.machine == X86_64 && frames <= MAX_TABLE_BYTES {
+                found.read += frames;
                 found.within.insert(name, called_to_run(source, &layout, &parts));
             }
+            let decoded = parts.iter().chain(found.within.get(name).into_iter().flatten());
+            found.read += decoded.map(|part| (part.end - part.start).min(MAX_PART_BYTES) * DECODING).sum::<u64>();
             found.parts.insert(name, parts);
         }
         found

@@ -130,7 +130,8 @@ impl Loaded {
         let file = self.files.get_mut(&id)?;
         let (before, native) = (file.bytes(), file.native.as_mut().ok()?);
         let origin = shared.files.origin(id).ok()?;
-        let begin = origin.file.reading(|| native.begin_of_function(offset, &origin.file));
+        let call = std::panic::AssertUnwindSafe(|| native.begin_of_function(offset, &origin.file));
+        let begin = origin.file.reading(|| std::panic::catch_unwind(call).ok().flatten());
         self.bytes = self.bytes.saturating_add(file.bytes().saturating_sub(before));
         begin.filter(|_| origin.is_unchanged())
     }

@@ -1,6 +1,6 @@
 //! Frames that an interpreter keeps in a list, and their place in the native stack.
 
-use jitprof_common::listed::{Field, ListSpec, Step};
+use jitprof_common::listed::{Field, ListSpec, MAX_LISTED, Step};
 use jitprof_common::table::Region;
 use jitprof_common::units::{Avma, Pid, Tid};
 
@@ -192,6 +192,33 @@ fn what_cannot_be_placed_is_shown_apart_and_counted() {
     assert_eq!(stack(&world, PID, unknown), "_start;main;helper;outer;[interpreted function without a name]");
     assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 3));
     assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (5, 1));
+}
+
+#[test]
+fn a_list_of_more_than_a_sample_holds_is_cut_where_its_frames_end() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::deep:/a.py"), (48, "py::leaf:/a.py")]);
+    let deep = |marks: usize| {
+        let mut code = vec![16; MAX_LISTED];
+        code[0] = 48;
+        (0..marks).for_each(|mark| code[5 + 2 * mark] = 0);
+        code
+    };
+    let user = [LOOP + 0x20, MAIN + 8, LOOP + 0x30, MAIN, START];
+    let one = sample(&mut world, &user[2..], &deep(0), false);
+    let two = sample(&mut world, &user, &deep(1), false);
+    let any = sample(&mut world, &user, &deep(0), false);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    let (cut, times) = ("[cut: deeper than a sample holds]", |count: usize| "deep;".repeat(count));
+    assert_eq!(stack(&world, PID, one), format!("_start;main;helper;{cut};{}leaf", times(MAX_LISTED - 1)));
+    let (outer, inner) = (times(MAX_LISTED - 6), times(4));
+    assert_eq!(stack(&world, PID, two), format!("_start;main;helper;{cut};{outer}main;helper;{inner}leaf"));
+    let apart = "[how these two parts go together is not known]";
+    let native = "_start;main;helper;main;helper";
+    assert_eq!(stack(&world, PID, any), format!("{cut};{}leaf;{apart};{native}", times(MAX_LISTED - 1)));
+    assert_eq!((account.stacks.complete, account.stacks.with_list, account.stacks.list_apart), (0, 2, 1));
+    assert_eq!(account.stacks.cut["deeper than a sample holds"], 3);
 }
 
 #[test]

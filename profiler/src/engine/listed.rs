@@ -71,9 +71,11 @@ impl Listed {
     pub(super) fn placed(&self, in_loop: &[usize], is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Part)>> {
         let (mut loops, rest) = self.loops(&is_own);
         if self.is_cut {
-            // Of the outermost loop that it reaches, the last elements are missing. With further loops it could be any.
+            // Of the outermost loop that it reaches, the last elements are missing, and all of further ones. Where there are
+            // such, the innermost may be one without a frame.
             loops.push(rest);
-            let is_sure = in_loop.len() == loops.len() && self.frames(rest).next().is_some();
+            let is_sure = in_loop.len() == loops.len() || (in_loop.len() > loops.len() && !in_loop.starts_with(&[0]));
+            let is_sure = is_sure && self.frames(rest).next().is_some();
             return is_sure.then(|| in_loop.iter().copied().zip(loops).collect());
         }
         if !self.is_whole || !self.frames(rest).all(&is_own) {

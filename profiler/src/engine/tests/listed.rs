@@ -208,6 +208,7 @@ fn a_list_of_more_than_a_sample_holds_is_cut_where_its_frames_end() {
     let one = sample(&mut world, &user[2..], &deep(0), false);
     let two = sample(&mut world, &user, &deep(1), false);
     let any = sample(&mut world, &user, &deep(0), false);
+    let called = sample(&mut world, &[&[MAIN + 8][..], &user].concat(), &deep(0), false);
     world.run_for(400);
     let account = world.finish().account.clone();
     let (cut, times) = ("[cut: deeper than a sample holds]", |count: usize| "deep;".repeat(count));
@@ -217,8 +218,10 @@ fn a_list_of_more_than_a_sample_holds_is_cut_where_its_frames_end() {
     let apart = "[how these two parts go together is not known]";
     let native = "_start;main;helper;main;helper";
     assert_eq!(stack(&world, PID, any), format!("{cut};{}leaf;{apart};{native}", times(MAX_LISTED - 1)));
-    assert_eq!((account.stacks.complete, account.stacks.with_list, account.stacks.list_apart), (0, 2, 1));
-    assert_eq!(account.stacks.cut["deeper than a sample holds"], 3);
+    let inner = times(MAX_LISTED - 1);
+    assert_eq!(stack(&world, PID, called), format!("_start;main;helper;main;helper;{cut};{inner}leaf;main"));
+    assert_eq!((account.stacks.complete, account.stacks.with_list, account.stacks.list_apart), (0, 3, 1));
+    assert_eq!(account.stacks.cut["deeper than a sample holds"], 4);
 }
 
 #[test]

@@ -238,6 +238,8 @@ const JAVA_BRIEFLY: &[Mode] = java!(
     .because(&[Named, Complete, Chain], JAVA_ENDING)
 );
 
+const RUBY: &[Mode] = &[asked("no flag", "{program} {targets}/ruby/burn.rb {seconds}")];
+
 const NO_CALLERS: &str =
     "PHP's callers lie in its heap, on no stack; and code of 8.2 keeps nothing by which the stack could be walked";
 /// Ways to start PHP, with further options.
@@ -541,6 +543,17 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         prepare: &[],
         truth: SPIN,
         modes: WASMTIME,
+    },
+    Runtime {
+        name: "ruby-3.1",
+        guide: &["Ruby 3.1, its JIT off"],
+        get: Get::Prepared("ruby", "JITPROF_RUBY"),
+        program: "",
+        version: "{program} --version",
+        warm_up: 2,
+        prepare: &[],
+        truth: SNAKE,
+        modes: RUBY,
     },
     Runtime {
         name: "php-8.2",

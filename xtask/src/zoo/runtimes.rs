@@ -549,7 +549,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         guide: &["Ruby 3.1, its JIT off"],
         get: Get::Prepared("ruby", "JITPROF_RUBY"),
         program: "",
-        version: "{program} --version",
+        version: "{program} -e 'print RUBY_VERSION'",
         warm_up: 2,
         prepare: &[],
         truth: SNAKE,

@@ -6,7 +6,7 @@
 //! is such a list, whose elements lie side by side.
 //!
 //! ```text
-//! SampleHeader (taken = LISTED) │ kernel frames │ user frames │ ListHeader 16 bytes │ count × Record 16 bytes │ …
+//! SampleHeader (taken = LISTED) │ kernel frames │ user frames │ ListHeader 32 bytes │ count × Record 16 bytes │ …
 //! ```
 //!
 //! Words of frames ([`taken`](crate::taken)) and a list exclude each other; a stack snapshot goes behind either.
@@ -19,10 +19,20 @@ pub const LISTED: u8 = 0x80;
 pub const MAX_STEPS: usize = 6;
 /// Ways to the first element, of which the first that leads to one counts.
 pub const MAX_BASES: usize = 2;
+/// Behind them: the way to where an array ends, and the way to what is kept of the runtime's state.
+pub const WAY_TO_END: usize = MAX_BASES;
+/// See [`WAY_TO_END`].
+pub const WAY_TO_STATE: usize = MAX_BASES + 1;
+/// All ways.
+pub const WAYS: usize = MAX_BASES + 2;
 /// Parts of an element that are kept.
 pub const MAX_FIELDS: usize = 5;
 /// Words of what is kept of an element.
 pub const RECORD_WORDS: usize = 2;
+/// Parts of the runtime's state that are kept, and in how many words.
+pub const MAX_STATE_FIELDS: usize = 5;
+/// See [`MAX_STATE_FIELDS`].
+pub const STATE_WORDS: usize = 2;
 /// Bytes of an element that are read.
 pub const MAX_SPAN: usize = 128;
 /// Words that are read besides, where a word of the element points to: up to that place, with what is there.
@@ -90,22 +100,37 @@ pub struct Field {
     pub offset: u16,
     /// The word of the record that the bits are added to.
     pub to: u8,
-    /// By how many bits they are shifted to the left.
+    /// By how many bits they are shifted to the left, and around.
     pub shift: u8,
     /// Where a word is that has to be 0 for anything to be kept.
     pub unless: u16,
-    reserved: [u8; 2],
+    /// 1 if the bits are subtracted. They are of the runtime's state then, of which parts are added up.
+    pub minus: u8,
+    reserved: u8,
 }
 
 impl Field {
     /// The bits `mask` of the word at `offset`, shifted to the left, in word `to` of the record.
     pub const fn new(offset: u16, mask: u64, to: u8, shift: u8) -> Self {
-        Self { mask, offset, to, shift, unless: ZERO, reserved: [0; 2] }
+        Self { mask, offset, to, shift, unless: ZERO, minus: 0, reserved: 0 }
     }
 
     /// The same, kept only of elements whose word at `unless` is 0.
     pub const fn unless(self, unless: u16) -> Self {
         Self { unless, ..self }
+    }
+
+    /// The same, subtracted.
+    pub const fn minus(self) -> Self {
+        Self { minus: 1, ..self }
+    }
+
+    /// The bits of a word that are kept, where they belong: shifted to the left, and around.
+    #[inline(always)]
+    pub const fn of(&self, word: u64) -> u64 {
+        let (bits, sign) =
+            ((word & self.mask).rotate_left((self.shift & 63) as u32), (self.minus as u64).wrapping_neg());
+        (bits ^ sign).wrapping_sub(sign)
     }
 
     const fn is_possible(&self) -> bool {
@@ -118,12 +143,15 @@ impl Field {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ListSpec {
-    /// Ways to the first element.
-    pub bases: [[Step; MAX_STEPS]; MAX_BASES],
-    /// The way to where an array ends.
-    pub end: [Step; MAX_STEPS],
+    /// Ways to the first element, and to what else is read.
+    pub ways: [[Step; MAX_STEPS]; WAYS],
     /// What is kept of each.
     pub fields: [Field; MAX_FIELDS],
+    /// What is kept of the word that the record's first word points to, `offset` bytes behind: with a mask of 0 nothing.
+    pub of_first: Field,
+    /// What is kept of the runtime's state before the first element is looked at: words behind the end of their way. Whether
+    /// something has changed between then and a later look is known by it.
+    pub state: [Field; MAX_STATE_FIELDS],
     /// Bytes that are read of each, at most [`MAX_SPAN`]; 0: there is no list.
     pub span: u32,
     /// Where in them the address of the next element is: a multiple of 8. The last one has 0.
@@ -157,14 +185,36 @@ impl ListSpec {
     /// The same of an array.
     pub fn of_array(bases: &[&[Step]], fields: &[Field], array: Array<'_>) -> Option<Self> {
         let mut spec = Self { stride: array.stride.into(), aside: u32::from(array.aside) + 1, ..Self::default() };
-        spec.end.get_mut(..array.end.len())?.copy_from_slice(array.end);
+        spec.set_way(WAY_TO_END, array.end)?;
         if array.stride == 0 { None } else { spec.with(bases, fields, array.aside) }
+    }
+
+    /// With words of the runtime's state, and the way to what they are counted from.
+    pub fn with_state(mut self, way: &[Step], fields: &[Field]) -> Option<Self> {
+        self.set_way(WAY_TO_STATE, way)?;
+        self.state.get_mut(..fields.len())?.copy_from_slice(fields);
+        fields.iter().all(Field::is_possible).then_some(self)
+    }
+
+    /// With what is kept of the word that a record's first word points to; 0 where that cannot be read.
+    pub fn with_first(self, of_first: Field) -> Option<Self> {
+        of_first.is_possible().then_some(Self { of_first, ..self })
+    }
+
+    /// Whether words of the runtime's state are kept.
+    pub fn has_state(&self) -> bool {
+        self.state.iter().any(|field| field.mask != 0)
+    }
+
+    fn set_way(&mut self, way: usize, steps: &[Step]) -> Option<()> {
+        self.ways.get_mut(way)?.get_mut(..steps.len())?.copy_from_slice(steps);
+        Some(())
     }
 
     /// With these ways and fields, and a word at `also` that is read as well.
     fn with(mut self, bases: &[&[Step]], fields: &[Field], also: u16) -> Option<Self> {
-        for (to, from) in self.bases.get_mut(..bases.len())?.iter_mut().zip(bases) {
-            to.get_mut(..from.len())?.copy_from_slice(from);
+        for (base, steps) in bases.iter().enumerate() {
+            self.set_way(Some(base).filter(|base| *base < MAX_BASES)?, steps)?;
         }
         self.fields.get_mut(..fields.len())?.copy_from_slice(fields);
         let used = fields.iter().flat_map(|field| [field.offset, field.unless]);
@@ -198,6 +248,8 @@ pub struct ListHeader {
     pub base: u32,
     /// 0.
     pub reserved: u32,
+    /// The runtime's state before; 0 where it could not be read.
+    pub state: [u64; STATE_WORDS],
 }
 
 /// Why a list was walked no further.
@@ -230,10 +282,8 @@ impl ListEnd {
     }
 }
 
-// `end` is one more way behind the bases.
-const _: () = assert!(core::mem::offset_of!(ListSpec, end) == MAX_BASES * size_of::<[Step; MAX_STEPS]>());
 const _: () = assert!(MAX_SPAN + ASIDE_WORDS * 8 < ZERO as usize && ELEMENT_WORDS.is_power_of_two());
-const _: () = assert!(size_of::<ListHeader>() == 16 && size_of::<Step>() == 16 && size_of::<Field>() == 16);
+const _: () = assert!(size_of::<ListHeader>() == 32 && size_of::<Step>() == 16 && size_of::<Field>() == 16);
 
 #[cfg(test)]
 mod tests {
@@ -243,8 +293,8 @@ mod tests {
     fn what_is_more_than_can_be_walked_is_no_list() {
         let (steps, field) = ([Step::add_thread_pointer(8), Step::load(0)], Field::new(56, u64::MAX, 1, 0));
         let spec = ListSpec::new(&[&steps], &[Field::new(0, !3, 0, 0), field], 8).unwrap();
-        assert_eq!((spec.span, spec.next, spec.bases[0][1], spec.is_some()), (64, 8, Step::load(0), true));
-        assert_eq!(spec.bases[0][2], Step::default());
+        assert_eq!((spec.span, spec.next, spec.ways[0][1], spec.is_some()), (64, 8, Step::load(0), true));
+        assert_eq!(spec.ways[0][2], Step::default());
         assert!(!ListSpec::default().is_some());
         let too_many = [Step::load(0); MAX_STEPS + 1];
         assert_eq!(ListSpec::new(&[&too_many], &[field], 8), None);
@@ -255,13 +305,33 @@ mod tests {
             assert_eq!(ListSpec::new(&[&steps], &[field], 8), None, "{field:?}");
         }
     }
+
+    #[test]
+    fn the_runtimes_state_has_a_way_of_its_own() {
+        let (steps, field) = ([Step::add(8), Step::load(0)], Field::new(0x188, 1 << 10, 1, 3));
+        let spec = ListSpec::new(&[&steps], &[Field::new(0, !3, 0, 0)], 8).unwrap();
+        assert!(!spec.has_state());
+        let with_state = spec.with_state(&steps, &[field]).unwrap();
+        assert_eq!(
+            (with_state.has_state(), with_state.state[0], with_state.ways[WAY_TO_STATE][1]),
+            (true, field, steps[1])
+        );
+        assert_eq!(with_state.ways[..WAY_TO_STATE], spec.ways[..WAY_TO_STATE]);
+        assert_eq!(spec.with_state(&steps, &[field; MAX_STATE_FIELDS + 1]), None);
+        assert_eq!(spec.with_state(&steps, &[Field::new(4, 1, 0, 0)]), None);
+        assert_eq!(spec.with_state(&[steps[0]; MAX_STEPS + 1], &[field]), None);
+        assert_eq!((field.of(0xffff), Field::new(0, 1 << 10, 0, 54).minus().of(0xffff)), (1 << 13, u64::MAX));
+        assert_eq!(spec.with_first(field).unwrap().of_first, field);
+        assert_eq!(spec.with_first(Field::new(0, 1, 2, 0)), None);
+    }
+
     #[test]
     fn an_array_has_a_stride_and_words_beside_its_elements() {
         let (steps, end) = ([Step::load(0x100)], [Step::extent(8), Step::add(56_u64.wrapping_neg())]);
         let array = Array { stride: 64, end: &end, aside: 32 };
         let beside = Field::new(ASIDE + 16, 0x20, 1, 58);
         let spec = ListSpec::of_array(&[&steps], &[Field::new(16, u64::MAX, 0, 0), beside.unless(16)], array).unwrap();
-        assert_eq!((spec.span, spec.stride, spec.aside, spec.end[1]), (40, 64, 33, end[1]));
+        assert_eq!((spec.span, spec.stride, spec.aside, spec.ways[WAY_TO_END][1]), (40, 64, 33, end[1]));
         assert_eq!(ListSpec::new(&[&steps], &[beside], 8), None, "a list has none");
         assert_eq!(ListSpec::of_array(&[&steps], &[beside], Array { stride: 0, ..array }), None);
         assert_eq!(ListSpec::of_array(&[&steps], &[beside], Array { aside: 33, ..array }), None);

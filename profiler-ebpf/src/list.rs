@@ -9,7 +9,8 @@ use aya_ebpf::helpers::{
 use jitprof_common::{
     listed::{
         ASIDE, ASIDE_WORDS, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED,
-        MAX_LISTED_IN_FULL_RING, MAX_SPAN, MAX_STEPS, Record, Step,
+        MAX_LISTED_IN_FULL_RING, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS, Step, WAY_TO_END,
+        WAY_TO_STATE, WAYS,
     },
     sample::{Counter, SampleBuffer},
 };
@@ -19,9 +20,6 @@ use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, count, is_roomy};
 
 /// The words of an element, those beside it, and some that are 0.
 pub type Element = [u64; ELEMENT_WORDS];
-
-/// The way to where an array ends: the one behind those to its first element.
-const END: u64 = MAX_BASES as u64;
 
 /// A list that is being walked.
 #[repr(C)]
@@ -38,7 +36,8 @@ impl List {
     /// For a new sample.
     #[inline(always)]
     pub fn reset(&mut self) {
-        self.header = ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, reserved: 0 };
+        self.header =
+            ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, reserved: 0, state: [0; STATE_WORDS] };
         self.at = 0;
         self.end = 0;
     }
@@ -86,7 +85,7 @@ extern "C" fn begin_list() -> u64 {
         return 0;
     }
     if spec.stride != 0 {
-        walk.list.end = way(END);
+        walk.list.end = way(WAY_TO_END as u64);
         if walk.list.end == 0 {
             return 0;
         }
@@ -96,6 +95,17 @@ extern "C" fn begin_list() -> u64 {
         if value != 0 {
             (walk.list.header.base, walk.list.at) = (base as u32 + 1, value);
             break;
+        }
+    }
+    let state = way(WAY_TO_STATE as u64);
+    if state != 0 {
+        for at in 0..MAX_STATE_FIELDS {
+            let field = &spec.state[at];
+            let address = state.wrapping_add(field.offset.into());
+            // SAFETY: the helper checks the address and never faults.
+            let word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
+            let sum = &mut walk.list.header.state[usize::from(field.to & 1)];
+            *sum = sum.wrapping_add(field.of(word));
         }
     }
     walk.list.at
@@ -114,11 +124,11 @@ extern "C" fn list_way(index: u64) -> u64 {
     let Some((_, spec)) = at_hand() else { return 0 };
     // Hidden from LLVM, which would compare something else than what is added.
     let index = core::hint::black_box(index);
-    if index > END {
+    if index >= WAYS as u64 {
         return 0;
     }
-    // SAFETY: the way to the end lies behind those to the first element.
-    first(unsafe { &*spec.bases.as_ptr().add(index as usize) })
+    // SAFETY: there are so many ways.
+    first(unsafe { spec.ways.get_unchecked(index as usize) })
 }
 
 #[inline(always)]
@@ -223,6 +233,13 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
         } else {
             record[1] |= kept;
         }
+    }
+    let of_first = &spec.of_first;
+    if of_first.mask != 0 {
+        let address = record[0].wrapping_add(of_first.offset.into());
+        // SAFETY: the helper checks the address and never faults.
+        let word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
+        record[usize::from(of_first.to & 1)] |= of_first.of(word);
     }
     let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
     // Hidden from LLVM as above; the verifier needs the comparison.

@@ -1,7 +1,8 @@
 //! The walk over a list of frames as samples make it, for readers of a thread that is held.
 
 use jitprof_common::listed::{
-    ASIDE, ASIDE_WORDS, ELEMENT_WORDS, Field, ListEnd, ListSpec, MAX_LISTED, MAX_SPAN, Record, Step,
+    ASIDE, ASIDE_WORDS, ELEMENT_WORDS, Field, ListEnd, ListSpec, MAX_BASES, MAX_LISTED, MAX_SPAN, Record, STATE_WORDS,
+    Step, WAY_TO_END, WAY_TO_STATE,
 };
 use jitprof_common::units::Avma;
 
@@ -16,6 +17,8 @@ pub struct Walked {
     pub end: ListEnd,
     /// The index of the way that led to the first.
     pub base: Option<usize>,
+    /// The runtime's state before; 0 where it could not be read.
+    pub state: [u64; STATE_WORDS],
 }
 
 /// The bytes that fields are taken from.
@@ -23,14 +26,17 @@ type Element = [u8; ELEMENT_WORDS * 8];
 
 /// Walks the list of the thread that has this thread pointer.
 pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>) -> Walked {
-    let mut walked = Walked { records: Vec::new(), end: ListEnd::Empty, base: None };
+    let mut walked = Walked { records: Vec::new(), end: ListEnd::Empty, base: None, state: [0; STATE_WORDS] };
     let leads_to = |steps: &[Step]| follow(steps, thread_pointer, reader).filter(|place| *place != 0);
-    let bases = spec.bases.iter().enumerate().filter(|_| spec.is_some());
+    let bases = spec.ways.iter().take(MAX_BASES).enumerate().filter(|_| spec.is_some());
     let Some((base, mut at)) = bases.into_iter().find_map(|(at, steps)| Some((at, leads_to(steps)?))) else {
         return walked;
     };
-    let Some(end) = (if spec.stride == 0 { Some(u64::MAX) } else { leads_to(&spec.end) }) else { return walked };
+    let Some(end) = (if spec.stride == 0 { Some(u64::MAX) } else { leads_to(&spec.ways[WAY_TO_END]) }) else {
+        return walked;
+    };
     walked.base = Some(base);
+    walked.state = state(spec, reader).unwrap_or_default();
     let mut element = [0; ELEMENT_WORDS * 8];
     while at != 0 && at < end {
         if walked.records.len() >= MAX_LISTED {
@@ -41,7 +47,12 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
             walked.end = ListEnd::Unreadable;
             return walked;
         }
-        walked.records.push(record(&spec.fields, &element));
+        let mut record = record(&spec.fields, &element);
+        if spec.of_first.mask != 0 {
+            let kept = now(&spec.of_first, record[0], reader);
+            record.get_mut(usize::from(spec.of_first.to)).into_iter().for_each(|to| *to |= kept);
+        }
+        walked.records.push(record);
         at = match spec.stride {
             0 => word(&element, usize::try_from(spec.next).unwrap_or(MAX_SPAN)),
             stride => at.saturating_add(stride.into()),
@@ -49,6 +60,25 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
     }
     walked.end = ListEnd::Last;
     walked
+}
+
+/// What is kept of a word behind a place, as it is now; 0 where it cannot be read.
+fn now<M: Memory>(field: &Field, place: u64, reader: &Reader<M>) -> u64 {
+    let mut word = [0; 8];
+    let read = reader.now(Avma(place.wrapping_add(field.offset.into())), &mut word);
+    let word = read.ok().filter(|count| *count == word.len()).map_or(0, |_| u64::from_le_bytes(word));
+    field.of(word)
+}
+
+/// What samples have of the runtime's state.
+fn state<M: Memory>(spec: &ListSpec, reader: &Reader<M>) -> Option<[u64; STATE_WORDS]> {
+    let place = follow(&spec.ways[WAY_TO_STATE], 0, reader).filter(|place| *place != 0)?;
+    let mut state = [0_u64; STATE_WORDS];
+    for field in spec.state.iter().filter(|field| field.mask != 0) {
+        let sum = state.get_mut(usize::from(field.to))?;
+        *sum = sum.wrapping_add(now(field, place, reader));
+    }
+    Some(state)
 }
 
 /// Reads an element, with the words beside it.
@@ -80,7 +110,7 @@ fn word(element: &Element, offset: usize) -> u64 {
 }
 
 /// Where steps lead to.
-fn follow<M: Memory>(steps: &[Step], thread_pointer: u64, reader: &Reader<M>) -> Option<u64> {
+pub(crate) fn follow<M: Memory>(steps: &[Step], thread_pointer: u64, reader: &Reader<M>) -> Option<u64> {
     let mut value = 0_u64;
     for step in steps {
         let sum = value.wrapping_add(step.operand);

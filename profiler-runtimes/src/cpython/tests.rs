@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jitprof_common::listed::{ListEnd, ListSpec, MAX_STEPS, Step};
+use jitprof_common::listed::{ListEnd, ListSpec, MAX_BASES, MAX_STEPS, Step, WAYS};
 use proptest::prelude::*;
 
 use super::layout::{SIZE, TYPE};
@@ -206,7 +206,10 @@ fn what_the_build_lacks_is_told() {
     assert_eq!(read(&["PyCode_Type"]), missing("PyCode_Type"));
     assert_eq!(read(&["_PyRuntime"]).unwrap_err().to_string(), "CPython 3.13.0 does not say _PyRuntime");
     // One way to the thread's state is enough.
-    let bases = |without| read(without).unwrap().walk().bases.map(|[first, ..]| first.operand);
+    let bases = |without| {
+        let [one, other, ..] = read(without).unwrap().walk().ways;
+        [one[0].operand, other[0].operand]
+    };
     let [of_module, of_key] = bases(&[]);
     assert_eq!(of_module, 8);
     assert_eq!(bases(&["_PyThreadState_GetCurrent"]), [of_key, 0]);
@@ -243,8 +246,10 @@ fn a_list_that_is_a_circle_ends() {
     let layout = layout(&recording.memory);
     let first = |memory: &Recorded| {
         let reader = Reader::new(memory, BUDGET);
-        let steps = layout.walk().bases.into_iter().find(|steps| {
-            let way = ListSpec { bases: [*steps, [Step::default(); MAX_STEPS]], ..*layout.walk() };
+        let steps = layout.walk().ways.into_iter().take(MAX_BASES).find(|steps| {
+            let mut ways = [[Step::default(); MAX_STEPS]; WAYS];
+            ways[0] = *steps;
+            let way = ListSpec { ways, ..*layout.walk() };
             walk(&way, recording.threads[0].pointer, &reader).base.is_some()
         });
         let mut value = 0_u64;
@@ -267,7 +272,7 @@ fn a_list_that_is_a_circle_ends() {
     let walked = walk(layout.walk(), recording.threads[0].pointer, &Reader::new(&recording.memory, BUDGET));
     assert_eq!((walked.end, walked.records.len()), (ListEnd::Unreadable, 1));
     let walked = walk(layout.walk(), 0x1000, &Reader::new(&recording.memory, BUDGET));
-    assert_eq!(walked, Walked { records: Vec::new(), end: ListEnd::Empty, base: None });
+    assert_eq!(walked, Walked { records: Vec::new(), end: ListEnd::Empty, base: None, state: [0; 2] });
 }
 
 proptest! {

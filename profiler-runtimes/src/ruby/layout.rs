@@ -2,11 +2,13 @@
 //!
 //! It says none of its offsets; those of each version's builds for 64-bit machines stand here.
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind};
 use jitprof_common::listed::{ASIDE, Array, Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
-use super::{INSTRUCTION, Version};
+use super::collector::Collector;
+use super::objects::OLD;
+use super::{INSTRUCTION, OLD_TO, Version};
 use crate::cpython::variable_of;
 use crate::{Memory, ReadError, Reader, Symbols};
 
@@ -51,6 +53,9 @@ pub enum LayoutError {
     /// Where its threads have their frames could not be found.
     #[error("Ruby {0} does not show where its threads' frames are")]
     NoThreads(Version),
+    /// How far its collector is could not be found: what has replaced other code would be taken for it.
+    #[error("Ruby {0} does not show what its collector does")]
+    NoCollector(Version),
     /// The module's data could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -74,6 +79,7 @@ pub struct Layout {
     walk_of_first_thread: Option<ListSpec>,
     /// Where the array of symbols is found.
     pub(super) symbols: Option<u64>,
+    pub(super) collector: Collector,
     pub(super) offsets: Offsets,
 }
 
@@ -107,14 +113,18 @@ impl Layout {
         let offsets = Offsets::of(version).ok_or(LayoutError::UnknownVersion(version))?;
         let no_threads = LayoutError::NoThreads(version);
         let state = state(ruby, reader).ok_or(no_threads.clone())?;
-        let walk_of = |state: &[Step]| walk(state, offsets.frame_bytes);
+        let collector = collector(ruby, reader).ok_or(LayoutError::NoCollector(version))?;
+        let walk_of = |state: &[Step]| {
+            let walk = walk(state, offsets.frame_bytes)?.with_first(Field::new(0, OLD, 1, shift(0, OLD_TO)))?;
+            walk.with_state(collector.way(), &collector.fields())
+        };
         let walk = walk_of(&state).ok_or(no_threads)?;
         let process = ruby.address_of("ruby_current_vm_ptr");
         let walk_of_first_thread = process.and_then(|process| {
             walk_of(&[Step::add(process.0), Step::load(0), Step::load(FIRST_THREAD), Step::load(THREAD_STATE)])
         });
         let symbols = ruby.address_of("rb_id2str").and_then(|function| symbols(reader, function));
-        Ok(Self { version, walk, walk_of_first_thread, symbols, offsets })
+        Ok(Self { version, walk, walk_of_first_thread, symbols, collector, offsets })
     }
 
     /// The version of Ruby.
@@ -124,7 +134,7 @@ impl Layout {
 
     /// How the frames are walked. Of each record the first word is the function's code, or the method if it is written in C;
     /// the second has the [instruction](super::INSTRUCTION), 0 of those, and in the uppermost byte what says of an
-    /// [entry](Self::entry).
+    /// [entry](Self::entry), and whether what the first word is was old.
     pub fn walk(&self) -> &ListSpec {
         &self.walk
     }
@@ -171,11 +181,39 @@ fn state<S: Symbols, M: Memory>(ruby: &S, reader: &Reader<M>) -> Option<Vec<Step
     steps.last().is_some_and(|step| step.op == Step::LOAD).then_some(steps)
 }
 
+/// The collector, whose number of collections `rb_gc_count` returns.
+fn collector<S: Symbols, M: Memory>(ruby: &S, reader: &Reader<M>) -> Option<Collector> {
+    let process = ruby.address_of("ruby_current_vm_ptr")?;
+    let [of_process, count] = last_loads(reader, ruby.address_of("rb_gc_count")?)?;
+    let way = vec![Step::add(process.0), Step::load(0), Step::load(of_process)];
+    Collector::new(reader, way, u16::try_from(count).ok()?)
+}
+
+/// How far behind a register's value the last two words are that a function loads before it returns.
+fn last_loads<M: Memory>(reader: &Reader<M>, function: Avma) -> Option<[u64; 2]> {
+    let mut code = [0; MAX_CODE];
+    reader.bytes(function, &mut code).ok()?;
+    let mut last = [None; 2];
+    for instruction in &mut Decoder::with_ip(64, &code, function.0, DecoderOptions::NONE) {
+        match instruction.flow_control() {
+            FlowControl::Return => return Some([last[0]?, last[1]?]),
+            FlowControl::Next => {}
+            _ => return None,
+        }
+        if instruction.mnemonic() == Mnemonic::Mov
+            && instruction.op1_kind() == OpKind::Memory
+            && !instruction.is_ip_rel_memory_operand()
+        {
+            last = [last[1], Some(instruction.memory_displacement64())];
+        }
+    }
+    None
+}
+
 /// Frames are an array, the innermost first; the last one of them is below the outermost function.
 fn walk(state: &[Step], frame_bytes: u16) -> Option<ListSpec> {
     let first = [state, &[Step::load(INNERMOST)]].concat();
     let end = [state, &[Step::extent(WORD_BYTES), Step::add(u64::from(frame_bytes).wrapping_neg())]].concat();
-    let shift = |from: u32, to: u32| u8::try_from(to - from).unwrap_or(0);
     let fields = [
         Field::new(FRAME_CODE, u64::MAX, 0, 0),
         Field::new(METHOD, u64::MAX, 0, 0).unless(FRAME_CODE),
@@ -184,6 +222,10 @@ fn walk(state: &[Step], frame_bytes: u16) -> Option<ListSpec> {
         Field::new(FLAGS, 1 << FINISH, 1, shift(FINISH, ENTRY_AT)),
     ];
     ListSpec::of_array(&[&first], &fields, Array { stride: frame_bytes, end: &end, aside: FRAME_ENVIRONMENT })
+}
+
+fn shift(from: u32, to: u32) -> u8 {
+    u8::try_from(to - from).unwrap_or(0)
 }
 
 /// Where the array of symbols is found: `rb_id2str`, or where that goes on, looks at how many symbols there are, and at it.

@@ -6,8 +6,9 @@
 //!
 //! A frame is known by its code and by the instruction in it, or by its method if that is written in C. Both are objects of
 //! Ruby's, which a collector may free once nothing calls them any more: they are believed only if they are of their kind, and
-//! code only if the instruction is one of its own.
+//! code only if the instruction is one of its own, and either only if it has been there since the sample: [`Looked::is_of`].
 
+mod collector;
 mod layout;
 mod lines;
 mod objects;
@@ -21,9 +22,16 @@ pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
 pub use layout::{EntryMark, Layout, LayoutError};
 
 use crate::{Memory, Reader};
+use collector::Marked;
+pub use collector::Progress;
+use jitprof_common::listed::STATE_WORDS;
 use lines::{Lines, line_at};
-use objects::{Internal, element, internal, is_array, string};
+use objects::{Kind, OLD, element, internal, is_array, string};
 
+/// Of a record's second word: the code was old.
+pub const WAS_OLD: u64 = OLD << OLD_TO;
+/// By how many bits these are shifted.
+const OLD_TO: u32 = 56;
 /// Words of one function's instructions. The largest that generators of code make have some hundred thousand.
 const MAX_WORDS: u64 = 1 << 24;
 /// Where code has its body.
@@ -49,6 +57,23 @@ pub struct Functions {
     layout: Layout,
 }
 
+/// What is at a place, as it was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// The function.
+    pub described: Described,
+    /// It has outlived a collection.
+    is_old: bool,
+}
+
+impl Looked {
+    /// Whether a sample has met it, whose record has this second word, and which has this state; how far the collector was then
+    /// was read after the function. Of what was old, the first word of the state does not matter.
+    pub fn is_of(&self, (instruction, state): (u64, [u64; STATE_WORDS]), now: Progress) -> bool {
+        Marked::of(state).is_same(instruction & WAS_OLD == WAS_OLD, now, self.is_old)
+    }
+}
+
 impl Functions {
     /// Nothing but the layout is known.
     pub fn new(layout: Layout) -> Self {
@@ -65,16 +90,22 @@ impl Functions {
     ///
     /// # Errors
     /// There is no function, none with this instruction, or something in it is not what it should be.
-    pub fn describe<M: Memory>(
-        &self,
-        reader: &Reader<M>,
-        (code, instruction): (u64, u64),
-    ) -> Result<Described, Unknown> {
-        match (internal(reader, code)?, instruction & INSTRUCTION) {
-            (Some(Internal::Method), 0) => self.method(reader, code),
-            (Some(Internal::Code), instruction) => self.code(reader, code, instruction),
-            _ => Err(Unknown::No("function")),
-        }
+    pub fn describe<M: Memory>(&self, reader: &Reader<M>, (code, instruction): (u64, u64)) -> Result<Looked, Unknown> {
+        let internal = internal(reader, code)?;
+        let described = match (internal.kind, instruction & INSTRUCTION) {
+            (Some(Kind::Method), 0) => self.method(reader, code)?,
+            (Some(Kind::Code), instruction) => self.code(reader, code, instruction)?,
+            _ => return Err(Unknown::No("function")),
+        };
+        Ok(Looked { described, is_old: internal.is_old })
+    }
+
+    /// How far Ruby's collector is now: read after frames were described, it says whether they are a sample's.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn progress<M: Memory>(&self, reader: &Reader<M>) -> Result<Progress, Unknown> {
+        self.layout.collector.now(reader).ok_or(Unknown::No("collector"))
     }
 
     /// A function that is written in C.

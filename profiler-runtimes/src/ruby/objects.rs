@@ -16,6 +16,8 @@ const ARRAY: u64 = 7;
 const INTERNAL: u64 = 26;
 const INTERNAL_AT: u32 = 12;
 const INTERNAL_BITS: u64 = 15;
+/// Of any: that it is old.
+pub(super) const OLD: u64 = 3 << 5;
 /// Of strings and arrays: that the contents lie elsewhere, and that they lie within.
 const IS_ELSEWHERE: u64 = 1 << 13;
 const IS_WITHIN: u64 = 1 << 13;
@@ -37,24 +39,33 @@ const SCOPE_BITS: u32 = 4;
 
 /// What of the interpreter's own something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Internal {
+pub(super) enum Kind {
     /// A method.
     Method,
     /// The code of a function.
     Code,
 }
 
-/// Of which kind an object is that only the interpreter uses.
-pub(super) fn internal<M: Memory>(reader: &Reader<M>, object: u64) -> Result<Option<Internal>, Unknown> {
+/// An object that only the interpreter uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Internal {
+    pub(super) kind: Option<Kind>,
+    /// It has outlived a collection.
+    pub(super) is_old: bool,
+}
+
+/// Of which kind an object is that only the interpreter uses, and how old.
+pub(super) fn internal<M: Memory>(reader: &Reader<M>, object: u64) -> Result<Internal, Unknown> {
     if !is_object(object) {
-        return Ok(None);
+        return Ok(Internal { kind: None, is_old: false });
     }
     let flags = reader.u64(Avma(object))?;
-    Ok(match (flags & KIND_BITS, flags >> INTERNAL_AT & INTERNAL_BITS) {
-        (INTERNAL, 6) => Some(Internal::Method),
-        (INTERNAL, 7) => Some(Internal::Code),
+    let kind = match (flags & KIND_BITS, flags >> INTERNAL_AT & INTERNAL_BITS) {
+        (INTERNAL, 6) => Some(Kind::Method),
+        (INTERNAL, 7) => Some(Kind::Code),
         _ => None,
-    })
+    };
+    Ok(Internal { kind, is_old: flags & OLD == OLD })
 }
 
 /// The text of a string, which is `what`.

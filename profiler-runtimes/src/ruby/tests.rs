@@ -14,6 +14,12 @@ const VERSION_AT: u64 = 0x1_0000;
 const ERRINFO: u64 = 0x2_0000;
 const ID2STR: u64 = 0x2_0100;
 const LOOK_UP: u64 = 0x2_0200;
+const GC_COUNT: u64 = 0x2_0300;
+/// The collector: its flags, minor and major collections, how often it has moved objects, and all collections.
+const COLLECTOR: u64 = 0x3_2000;
+const FLAGS: u64 = COLLECTOR + 0x10;
+const MINOR: u64 = COLLECTOR + 0x180;
+const COUNT: u64 = COLLECTOR + 0x1b8;
 /// The table of symbols.
 const TABLE: u64 = 0x3_0000;
 /// What is the process' own.
@@ -63,6 +69,7 @@ impl Symbols for Memory {
             "ruby_version" => Some(Avma(VERSION_AT)),
             "rb_errinfo" => Some(Avma(ERRINFO)),
             "rb_id2str" => Some(Avma(ID2STR)),
+            "rb_gc_count" => Some(Avma(GC_COUNT)),
             "ruby_current_vm_ptr" => Some(Avma(PROCESS)),
             _ => None,
         }
@@ -100,6 +107,14 @@ impl Process {
         let look_up =
             [&[0x39, 0x3d], &from(LOOK_UP + 6, TABLE)[..], &[0x48, 0x8b, 0x3d], &from(LOOK_UP + 13, TABLE + 16)];
         memory.put(LOOK_UP, &[&look_up.concat()[..], &[0xc3]].concat());
+        // mov rax, [rip + x]; mov rax, [rax + 0x450]; mov rax, [rax + 0x1b8]; ret
+        let at_process = from(GC_COUNT + 7, PROCESS);
+        let count = [0x48, 0x8b, 0x80, 0x50, 4, 0, 0, 0x48, 0x8b, 0x80, 0xb8, 1, 0, 0, 0xc3];
+        memory.put(GC_COUNT, &[&[0x48, 0x8b, 5], &at_process[..], &count].concat());
+        memory.words(PROCESS + 8 + 0x450, &[COLLECTOR]);
+        memory.words(FLAGS, &[0xa02]);
+        memory.words(MINOR, &[29, 6, 0]);
+        memory.words(COUNT, &[35]);
         memory.words(THREAD_POINTER - 8, &[STATE]);
         // It has the first thread, which has its state.
         memory.words(PROCESS, &[PROCESS + 8, 0, 0, 0, 0, 0, PROCESS + 64]);
@@ -190,7 +205,7 @@ impl Process {
         let walked = walk(functions.layout().walk(), THREAD_POINTER, &reader);
         assert_eq!(walked.end, ListEnd::Last);
         let frame = |[code, place]: [u64; 2]| match functions.describe(&reader, (code, place)) {
-            Ok(Described { function, line }) => {
+            Ok(Looked { described: Described { function, line }, .. }) => {
                 (function.name.to_string(), function.file.to_string(), line, place >> 56)
             }
             Err(unknown) => (unknown.to_string(), String::new(), 0, place >> 56),
@@ -242,7 +257,7 @@ fn what_is_no_instruction_of_the_function_is_not_named() {
     let functions = Functions::new(process.layout());
     let name = |instruction: u64| {
         let described = functions.describe(&Reader::new(&process.memory, BUDGET), (code, instruction));
-        described.map(|described| (described.function.name.to_string(), described.line))
+        described.map(|Looked { described, .. }| (described.function.name.to_string(), described.line))
     };
     assert_eq!([begin, begin + 8, begin + 16].map(|at| name(at).unwrap().1), [7, 7, 8]);
     for at in [0, begin - 8, begin + 4, begin + 24, u64::MAX >> 8] {
@@ -279,6 +294,47 @@ fn what_is_no_ruby_or_an_unknown_one_is_told() {
     process.memory.put(ERRINFO, &[0x31, 0xc0, 0xc3]);
     let error = Layout::read(&process.memory, &Reader::new(&process.memory, BUDGET)).unwrap_err();
     assert_eq!(error.to_string(), "Ruby 3.1.7 does not show where its threads' frames are");
+    let mut process = Process::new("3.1.7\0");
+    process.memory.words(MINOR, &[29, 7]);
+    let error = Layout::read(&process.memory, &Reader::new(&process.memory, BUDGET)).unwrap_err();
+    assert_eq!(error.to_string(), "Ruby 3.1.7 does not show what its collector does");
+}
+
+#[test]
+fn how_far_the_collector_is_stands_before_the_frames_and_what_it_may_have_replaced_is_not_confirmed() {
+    let mut process = nested();
+    let (code, begin) = process.code("evaluated", "(eval)", &[7, 8]);
+    let functions = Functions::new(process.layout());
+    let state = |process: &Process| {
+        walk(functions.layout().walk(), THREAD_POINTER, &Reader::new(&process.memory, BUDGET)).state
+    };
+    let progress = |process: &Process| functions.progress(&Reader::new(&process.memory, BUDGET)).unwrap();
+    let (sample, then) = (state(&process), progress(&process));
+    assert_eq!(sample, [35, 6]);
+    // What a major one is still marking, it has not marked.
+    process.memory.words(FLAGS, &[0x802 | 1 << 10]);
+    process.memory.words(MINOR, &[29, 7, 3]);
+    process.memory.words(COUNT, &[36]);
+    assert_eq!(state(&process), [35, 3 << 48 | 6]);
+    process.memory.words(MINOR, &[30, 6, 0]);
+    process.memory.words(FLAGS, &[0xa02]);
+    let later = progress(&process);
+    let look = |process: &Process, functions: &Functions| {
+        functions.describe(&Reader::new(&process.memory, BUDGET), (code, begin)).unwrap()
+    };
+    let young = look(&process, &functions);
+    let is_of = |looked: &Looked, instruction: u64, now| looked.is_of((instruction, sample), now);
+    assert!(is_of(&young, begin, then));
+    assert!(!is_of(&young, begin, later));
+    // It grows old.
+    process.memory.words(code, &[26 | 7 << 12 | 3 << 5]);
+    let old = look(&process, &functions);
+    assert!(is_of(&old, begin, later));
+    process.frame(begin, code, 0, METHOD | FINISH);
+    let walked = walk(functions.layout().walk(), THREAD_POINTER, &Reader::new(&process.memory, BUDGET));
+    let [first, instruction] = walked.records[0];
+    assert_eq!((first, instruction), (code, 0xe1 << 56 | begin), "of a method, an entry, and old");
+    assert!(is_of(&old, instruction, later));
 }
 
 proptest! {
@@ -299,7 +355,7 @@ proptest! {
             let functions = Functions::new(layout);
             let walked = walk(functions.layout().walk(), THREAD_POINTER, &reader);
             for [code, place] in walked.records {
-                if let Ok(described) = functions.describe(&reader, (code, place)) {
+                if let Ok(Looked { described, .. }) = functions.describe(&reader, (code, place)) {
                     prop_assert!(described.function.name.len() <= 3 * 1024);
                 }
             }

@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use jitprof_common::limits::COMM_LEN;
-use jitprof_common::listed::Record;
+use jitprof_common::listed::{Record, STATE_WORDS};
 use jitprof_common::table::{PageKey, Span};
 use jitprof_common::taken::{FrameSpec, MAX_WORDS};
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
@@ -114,6 +114,9 @@ pub struct FrameList {
     pub records: Vec<Record>,
     /// The list's end was met.
     pub is_whole: bool,
+    /// The runtime's state before, as the description says; 0 where it could not be read.
+    #[serde(default)]
+    pub state: [u64; STATE_WORDS],
 }
 
 /// Words that a sample has brought along with its frames.

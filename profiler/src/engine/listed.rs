@@ -49,8 +49,14 @@ impl Listed {
         let innermost = elements.first().map(|element| element.record).filter(|_| capture.tells_innermost);
         let ask = |element: &Element| {
             let [code, place] = *list.records.get(usize::from(element.record))?;
-            let own = [code, place & ((1 << ADDRESS_BITS) - 1), 1];
-            let words = if innermost == Some(element.record) { &own[..] } else { &own[..2] };
+            let mut words = vec![code, place & ((1 << ADDRESS_BITS) - 1)];
+            if capture.walk.has_state() {
+                let [passing, lasting] = list.state;
+                let is_lasting = place & capture.lasting == capture.lasting;
+                words = vec![code, place, if is_lasting { 0 } else { passing }, lasting];
+            } else if innermost == Some(element.record) {
+                words.push(1);
+            }
             Some((element.record, FrameAsk { words: words.into(), ..FrameAsk::of_list() }))
         };
         let wanted = elements.iter().filter(|element| element.is_frame).filter_map(ask);
@@ -159,12 +165,13 @@ mod tests {
     }
 
     fn of(owners: &[u64], mark: EntryMark, is_whole: bool) -> Listed {
-        let list = FrameList { records: records(owners), is_whole };
+        let list = FrameList { records: records(owners), is_whole, state: [0; 2] };
         let capture = ListCapture {
             walk: ListSpec::default(),
             mark,
             loops: Vec::new(),
             within: Vec::new(),
+            lasting: 0,
             tells_innermost: false,
             of_first_thread: false,
         };
@@ -202,7 +209,7 @@ mod tests {
         let listed = of(&[1, 0, 1, 0, 1], frames, true);
         assert_eq!(loops(&listed, &[0, 3]), (vec![vec![0, 1, 2], vec![3, 4]], vec![]));
         assert_eq!(loops(&listed, &[4]), (vec![vec![0], vec![1, 2]], vec![3, 4]));
-        let mut list = FrameList { records: records(&[0, 1, 1]), is_whole: true };
+        let mut list = FrameList { records: records(&[0, 1, 1]), is_whole: true, state: [0; 2] };
         list.records[1][0] = 0;
         let found = elements(&list.records, frames);
         assert_eq!(found.iter().map(|element| element.record).collect::<Vec<_>>(), [0, 2]);

@@ -147,7 +147,7 @@ fn parse_list(bytes: &[u8]) -> Option<(Box<FrameList>, &[u8])> {
     let (header, rest) = ListHeader::ref_from_prefix(bytes).ok()?;
     let (records, rest) = <[Record]>::ref_from_prefix_with_elems(rest, usize::try_from(header.count).ok()?).ok()?;
     let is_whole = ListEnd::from_code(header.end)? == ListEnd::Last;
-    Some((Box::new(FrameList { records: records.to_vec(), is_whole }), rest))
+    Some((Box::new(FrameList { records: records.to_vec(), is_whole, state: header.state }), rest))
 }
 
 /// The words, and what lies behind them.
@@ -689,14 +689,14 @@ mod tests {
     fn a_list_of_frames_is_whole_or_the_record_is_refused() {
         let mut words = record(&[1], &[2, 3], 0);
         words.as_mut_bytes()[std::mem::offset_of!(SampleHeader, taken)] = LISTED;
-        words.extend([2 | (ListEnd::Last as u64) << 32, 1, 4, 5, 6, 7]);
+        words.extend([2 | (ListEnd::Last as u64) << 32, 1, 8, 9, 4, 5, 6, 7]);
         let bytes = words.as_bytes();
         let listed = parse_sample(bytes).unwrap().listed.unwrap();
-        assert_eq!(*listed, FrameList { records: vec![[4, 5], [6, 7]], is_whole: true });
+        assert_eq!(*listed, FrameList { records: vec![[4, 5], [6, 7]], is_whole: true, state: [8, 9] });
         for length in 0..bytes.len() {
             assert!(parse_sample(&bytes[..length]).is_none(), "length {length}");
         }
-        let header = words.len() - 6;
+        let header = words.len() - 8;
         words[header] = 2 | (ListEnd::Unreadable as u64) << 32;
         assert!(!parse_sample(words.as_bytes()).unwrap().listed.unwrap().is_whole);
         words[header] = 2 | 9 << 32;

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use jitprof_common::listed::Record;
 use jitprof_common::units::{Avma, Pid, Tid};
+use jitprof_runtimes::Walked;
 
 use crate::peek::read_memory;
 use crate::process::apart::apart_without_files;
@@ -36,8 +36,8 @@ pub(super) struct Wanted {
     pub(super) lists: bool,
 }
 
-/// The bytes of a stack from its pointer on, as far as they can be read, and the thread's list: whether that is all of it.
-pub(super) type Read = (Vec<u8>, Option<(Vec<Record>, bool)>);
+/// The bytes of a stack from its pointer on, as far as they can be read, and the thread's list.
+pub(super) type Read = (Vec<u8>, Option<Walked>);
 
 /// One process after the other.
 #[derive(Debug, Default)]

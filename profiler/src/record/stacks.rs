@@ -12,9 +12,11 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use jitprof_common::limits::COMM_LEN;
+use jitprof_common::listed::ListEnd;
 use jitprof_common::stop::StopReason;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 use jitprof_common::unwind::LOST_FP;
+use jitprof_runtimes::Walked;
 
 use super::recorder::{RecordError, Recorder};
 use super::stack_readers::{StackReaders, Wanted};
@@ -155,7 +157,9 @@ impl Recorder {
                     bytes: Cow::Owned(bytes),
                 }),
                 taken: None,
-                listed: listed.map(|(records, is_whole)| Box::new(FrameList { records, is_whole })),
+                listed: listed.map(|Walked { records, end, state, .. }| {
+                    Box::new(FrameList { records, is_whole: end == ListEnd::Last, state })
+                }),
             });
             return Ok(ThreadStack { pid, tid, comm, state, doing: Doing::Waiting(time), kernel });
         }

@@ -50,6 +50,10 @@ pub struct ListCapture {
     /// functions stand in.
     #[serde(default)]
     pub within: Vec<(Avma, u64)>,
+    /// If samples have the runtime's state: bits of a record's second word. Where all are set, it does not matter what the first
+    /// word of the state is. All else is asked about with what it was.
+    #[serde(default)]
+    pub lasting: u64,
     /// Whether it matters which record is the innermost: a third word says so then when it is asked about.
     #[serde(default)]
     pub tells_innermost: bool,
@@ -267,6 +271,8 @@ pub enum WhyUnnamed {
     NoFrame,
     /// Other code or another function is there now.
     Replaced,
+    /// A collection has begun before it was looked at, which may have put other code there.
+    Collected,
     /// WebAssembly's functions are not read.
     WebAssembly,
     /// The process has ended, and its memory with it.
@@ -289,6 +295,7 @@ impl WhyUnnamed {
             Self::NoCode => "no code of the runtime's around the address",
             Self::NoFrame => "the function had no frame at this instruction",
             Self::Replaced => "replaced before it was looked at",
+            Self::Collected => "a garbage collection ran before it was looked at",
             Self::WebAssembly => "WebAssembly, whose names are not read",
             Self::Ended => "the process ended before it was looked at",
             Self::NoAnswer => "there was no answer in time",

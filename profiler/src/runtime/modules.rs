@@ -47,7 +47,7 @@ const WANTED: [&[u8]; 12] = [
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
 /// CPython, PHP or Ruby has some of these names.
-const WANTED_BESIDES: [&[u8]; 13] = [
+const WANTED_BESIDES: [&[u8]; 14] = [
     b"Py_Version\0",
     b"PyCode_Type\0",
     b"PyUnicode_Type\0",
@@ -59,6 +59,7 @@ const WANTED_BESIDES: [&[u8]; 13] = [
     b"execute_ex\0",
     b"ruby_current_vm_ptr\0",
     b"rb_errinfo\0",
+    b"rb_gc_count\0",
     b"rb_id2str\0",
     b"rb_vm_exec\0",
 ];

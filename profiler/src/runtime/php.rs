@@ -52,7 +52,7 @@ impl Php {
         let mark = EntryMark { least, is_frame: true, ..EntryMark::default() };
         let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
         let within = Vec::new();
-        let list = ListCapture { walk, mark, loops, within, tells_innermost: true, of_first_thread: true };
+        let list = ListCapture { walk, mark, loops, within, lasting: 0, tells_innermost: true, of_first_thread: true };
         Capture { list: Some(list), ..Capture::default() }
     }
 

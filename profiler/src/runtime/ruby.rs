@@ -4,7 +4,7 @@
 
 use jitprof_common::listed::ListSpec;
 use jitprof_common::units::Avma;
-use jitprof_runtimes::ruby::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::ruby::{self, Described, Functions, Layout, LayoutError, Looked, Progress, Version};
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::RuntimeRead;
@@ -34,7 +34,9 @@ impl Ruby {
             Err(error) => error,
         };
         let version = match &error {
-            LayoutError::UnknownVersion(version) | LayoutError::NoThreads(version) => Some(name_of(*version)),
+            LayoutError::UnknownVersion(version)
+            | LayoutError::NoThreads(version)
+            | LayoutError::NoCollector(version) => Some(name_of(*version)),
             // It may be there the next time.
             LayoutError::Read(_) | LayoutError::NoVersion => None,
         };
@@ -58,6 +60,7 @@ impl Ruby {
             mark,
             loops,
             within: self.within.clone(),
+            lasting: ruby::WAS_OLD,
             tells_innermost: false,
             of_first_thread: false,
         };
@@ -74,14 +77,23 @@ impl Ruby {
         size_of::<Self>()
     }
 
-    /// Says of each record which function it is of: its words are what the walk has kept.
+    /// Says of each record which function it is of: its words are what the walk has kept, and how far the collector was then.
     pub(super) fn describe<M: Memory>(&self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
+        let why = |unknown| why_unknown(&unknown, WhyUnnamed::Replaced);
+        let look = |frame: &FrameAsk| match frame.words[..] {
+            [code, instruction, ..] => self.functions.describe(reader, (code, instruction)).map_err(why),
+            _ => Err(WhyUnnamed::NoWords),
+        };
+        let looked: Vec<Result<Looked, WhyUnnamed>> = frames.iter().map(look).collect();
+        // Whatever is freed from now on was there when it was looked at.
+        let now = self.functions.progress(reader).map_err(why);
         let mut answers = Answers::default();
-        for frame in frames {
-            let described = match frame.words[..] {
-                [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
-                [code, instruction, ..] => answer(self.functions.describe(reader, (code, instruction)), &mut answers),
-                _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
+        for (frame, looked) in frames.iter().zip(looked) {
+            let described = match (looked, now) {
+                _ if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
+                (Ok(looked), Ok(now)) if is_confirmed(&looked, frame, now) => answer(looked.described, &mut answers),
+                (Ok(_), Ok(_)) => DescribedFrame::Unnamed(WhyUnnamed::Collected),
+                (Err(why), _) | (Ok(_), Err(why)) => DescribedFrame::Unnamed(why),
             };
             answers.frames.push(described);
         }
@@ -89,19 +101,22 @@ impl Ruby {
     }
 }
 
+/// Whether what was found is what the sample has met.
+fn is_confirmed(looked: &Looked, frame: &FrameAsk, now: Progress) -> bool {
+    match frame.words[..] {
+        [_, instruction, passing, lasting, ..] => looked.is_of((instruction, [passing, lasting]), now),
+        _ => false,
+    }
+}
+
 fn name_of(version: Version) -> String {
     format!("Ruby {version}")
 }
 
-fn answer(described: Result<Described, Unknown>, answers: &mut Answers) -> DescribedFrame {
-    match described {
-        Ok(Described { function, line }) => {
-            let dialect = if function.is_internal() { "ruby.c" } else { "ruby" };
-            let name = format!("{dialect}::{}", function.name);
-            DescribedFrame::Functions(vec![answers.function_in(&name, (&function.file, line), false)])
-        }
-        Err(unknown) => DescribedFrame::Unnamed(why_unknown(&unknown, WhyUnnamed::Replaced)),
-    }
+fn answer(Described { function, line }: Described, answers: &mut Answers) -> DescribedFrame {
+    let dialect = if function.is_internal() { "ruby.c" } else { "ruby" };
+    let name = format!("{dialect}::{}", function.name);
+    DescribedFrame::Functions(vec![answers.function_in(&name, (&function.file, line), false)])
 }
 
 #[cfg(test)]
@@ -116,7 +131,7 @@ mod tests {
         let mut answers = Answers::default();
         let of = |name: &str, file: &str| Function { name: name.into(), file: file.into(), first_line: 3 };
         let described = [(of("block in turn", "/srv/a.rb"), 7), (of("sort_by", ""), 0)];
-        let described = described.map(|(function, line)| answer(Ok(Described { function, line }), &mut answers));
+        let described = described.map(|(function, line)| answer(Described { function, line }, &mut answers));
         answers.frames.extend(described);
         let said = answers.finish(0);
         assert_eq!(said.names, ["/srv/a.rb", "ruby::block in turn", "ruby.c::sort_by"]);

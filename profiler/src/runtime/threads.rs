@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use jitprof_common::listed::{ListEnd, ListSpec, Record};
+use jitprof_common::listed::ListSpec;
 use jitprof_common::units::{Pid, Tid};
-use jitprof_runtimes::{Reader, walk};
+use jitprof_runtimes::{Reader, Walked, walk};
 
 use super::modules::{KnownFiles, Modules};
 use super::php::Php;
@@ -42,11 +42,10 @@ impl ThreadLists {
         Some(Self { via, walk, pointers: HashMap::from([(first, 0)]) })
     }
 
-    /// The list of a thread, as samples of it have it, and whether that is all of it. Nothing if the thread has none.
-    pub fn of_thread(&self, tid: Tid) -> Option<(Vec<Record>, bool)> {
+    /// The list of a thread, as samples of it have it. Nothing if the thread has none.
+    pub fn of_thread(&self, tid: Tid) -> Option<Walked> {
         let pointer = *self.pointers.get(&procfs::own_tid(self.via, tid).ok()?)?;
         let walked = walk(&self.walk, pointer, &Reader::new(Live(self.via), DESCRIBE_BUDGET));
-        walked.base?;
-        Some((walked.records, walked.end == ListEnd::Last))
+        walked.base.is_some().then_some(walked)
     }
 }

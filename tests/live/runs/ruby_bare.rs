@@ -120,3 +120,37 @@ fn a_caller_has_the_line_of_its_call() -> Result<()> {
     assert_at_least_of_few("lines", lines, PROMISED);
     Ok(())
 }
+
+/// What a function has called.
+fn callee<'a>(stack: &'a Stack, caller: &str) -> Option<&'a str> {
+    let at = stack.frames.iter().position(|frame| function(frame) == caller)?;
+    stack.frames.get(at + 1).map(|frame| function(frame))
+}
+
+#[test]
+fn freed_code_is_not_taken_for_what_came_to_its_place() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("ruby/replaced.rb", &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    let called = |caller: &str, made: &str| recording.folded.count(|stack| callee(stack, caller) == Some(made));
+    let right = called("caller_a", "made_a") + called("caller_b", "made_b");
+    assert_enough("each calls its own", right, 200);
+    assert_eq!(called("caller_a", "made_b") + called("caller_b", "made_a"), 0, "beside {right}");
+    let collected = recording.number("/jit/unnamed/a garbage collection ran before it was looked at");
+    assert_enough("frames of code that may have been freed", collected, 100);
+    Ok(())
+}
+
+#[test]
+fn names_outlast_a_collector_that_runs_a_hundred_times_a_second() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("ruby/litter.rb", &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    // Every second, six collections are major ones.
+    let named = recording.named_frames();
+    assert!(named.part * 100 >= named.whole * 98, "{named:?}");
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+    Ok(())
+}

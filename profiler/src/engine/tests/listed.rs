@@ -36,6 +36,7 @@ fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark, wi
         mark,
         loops: vec![(avma(LOOP), LOOP_SIZE)],
         within,
+        lasting: 0,
         tells_innermost: mark.is_frame,
         of_first_thread: mark.is_frame,
     };
@@ -50,7 +51,7 @@ fn sample(world: &mut World, stack: &[u64], code: &[u64], is_whole: bool) -> u64
     world.run_for(1);
     let mut sample = raw_sample(world.now, PID, stack, None);
     let records = code.iter().map(|code| if *code == 0 { [0x9000, MARK | 0x70] } else { [*code, 0x70] });
-    sample.listed = Some(Box::new(FrameList { records: records.collect(), is_whole }));
+    sample.listed = Some(Box::new(FrameList { records: records.collect(), is_whole, state: [0; 2] }));
     world.give(&sample);
     (world.now.0 - ms(0).0) / MS
 }
@@ -238,7 +239,7 @@ fn functions_of_the_runtimes_own_begin_no_loop_and_are_shown_once() {
         world.run_for(1);
         let mut sample = raw_sample(world.now, PID, stack, None);
         sample.tid = Tid(tid);
-        sample.listed = Some(Box::new(FrameList { records: records.to_vec(), is_whole: true }));
+        sample.listed = Some(Box::new(FrameList { records: records.to_vec(), is_whole: true, state: [0; 2] }));
         world.give(&sample);
         (world.now.0 - ms(0).0) / MS
     };

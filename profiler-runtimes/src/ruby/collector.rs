@@ -11,21 +11,39 @@ use jitprof_common::units::Avma;
 use crate::listed::follow;
 use crate::{Memory, Reader};
 
-/// Of the collector: its flags, the numbers of minor and of major collections, and how often objects were moved.
+/// Where in the collector its flags are.
 const FLAGS: u16 = 0x10;
-const MINOR: u16 = 0x180;
-const MAJOR: u16 = 0x188;
-const MOVED: u16 = 0x190;
-/// Of the flags: objects are being moved, the last collection is a minor one, and what lives is being marked step by step,
-/// while the program runs.
+/// Of the flags: objects are being moved.
 const IS_MOVING: u64 = 1 << 6;
-const IS_MINOR: u64 = 1 << 9;
-const IS_MARKING: u64 = 1 << 10;
-const MARKING_AT: u8 = 10;
 /// Where in a sample's second word the number of major collections ends, and how often objects were moved begins.
 const MOVED_AT: u8 = 48;
 const MAJOR_BITS: u64 = (1 << MOVED_AT) - 1;
 const MOVED_BITS: u64 = u64::MAX >> MOVED_AT;
+
+/// What versions have differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CollectorOffsets {
+    /// Where in the collector the number of minor collections is; behind it is that of major ones, and how often objects were
+    /// moved.
+    minor: u16,
+    /// The bit of the flags that the last collection is a minor one, and the one that what lives is being marked step by step,
+    /// while the program runs.
+    is_minor: u8,
+    is_marking: u8,
+}
+
+impl CollectorOffsets {
+    pub(super) const OF_31: Self = Self { minor: 0x180, is_minor: 9, is_marking: 10 };
+    pub(super) const OF_33: Self = Self { minor: 0x538, is_minor: 10, is_marking: 11 };
+
+    fn major(self) -> u16 {
+        self.minor + 8
+    }
+
+    fn moved(self) -> u16 {
+        self.minor + 16
+    }
+}
 
 /// Where the collector is, and how it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +52,7 @@ pub(super) struct Collector {
     way: Vec<Step>,
     /// Where in it the number of collections is.
     count: u16,
+    offsets: CollectorOffsets,
 }
 
 /// Collections that have marked what lives, as samples have them.
@@ -55,11 +74,15 @@ pub struct Progress {
 
 impl Collector {
     /// One that counts: the number of collections is the sum of two others, but while it is being changed.
-    pub(super) fn new<M: Memory>(reader: &Reader<M>, way: Vec<Step>, count: u16) -> Option<Self> {
+    pub(super) fn new<M: Memory>(
+        reader: &Reader<M>,
+        (way, count): (Vec<Step>, u16),
+        offsets: CollectorOffsets,
+    ) -> Option<Self> {
         let place = follow(&way, 0, reader)?;
         let word = |at: u16| reader.u64(Avma(place.checked_add(at.into())?)).ok();
-        let sum = word(MINOR)?.wrapping_add(word(MAJOR)?);
-        (word(count)?.wrapping_sub(sum) <= 1).then_some(Self { way, count })
+        let sum = word(offsets.minor)?.wrapping_add(word(offsets.major())?);
+        (word(count)?.wrapping_sub(sum) <= 1).then_some(Self { way, count, offsets })
     }
 
     /// The steps to it.
@@ -69,13 +92,14 @@ impl Collector {
 
     /// What samples have of it, as [`Marked`].
     pub(super) fn fields(&self) -> [Field; 5] {
-        let marking = |to: u8| Field::new(FLAGS, IS_MARKING, to, 64 - MARKING_AT).minus();
+        let CollectorOffsets { is_marking, .. } = self.offsets;
+        let marking = |to: u8| Field::new(FLAGS, 1 << is_marking, to, 64 - is_marking).minus();
         [
             Field::new(self.count, u64::MAX, 0, 0),
             marking(0),
-            Field::new(MAJOR, MAJOR_BITS, 1, 0),
+            Field::new(self.offsets.major(), MAJOR_BITS, 1, 0),
             marking(1),
-            Field::new(MOVED, MOVED_BITS, 1, MOVED_AT),
+            Field::new(self.offsets.moved(), MOVED_BITS, 1, MOVED_AT),
         ]
     }
 
@@ -87,7 +111,9 @@ impl Collector {
             let read = reader.now(Avma(place.checked_add(at.into())?), &mut word).ok()?;
             (read == word.len()).then(|| u64::from_le_bytes(word))
         };
-        Some(Progress::of(word(FLAGS)?, [word(self.count)?, word(MAJOR)?, word(MOVED)?]))
+        let (flags, offsets) = (word(FLAGS)?, self.offsets);
+        let numbers = [word(self.count)?, word(offsets.major())?, word(offsets.moved())?];
+        Some(Progress::of(flags, offsets, numbers))
     }
 }
 
@@ -112,11 +138,11 @@ impl Marked {
 
 impl Progress {
     /// From its flags and how many collections have begun, major ones of them, and how often objects were moved.
-    fn of(flags: u64, [count, major, moved]: [u64; 3]) -> Self {
-        let is_marking = flags & IS_MARKING != 0;
+    fn of(flags: u64, offsets: CollectorOffsets, [count, major, moved]: [u64; 3]) -> Self {
+        let [is_minor, is_marking] = [offsets.is_minor, offsets.is_marking].map(|bit| flags >> bit & 1 == 1);
         let [count, major] = [count, major & MAJOR_BITS].map(|begun| begun.saturating_sub(is_marking.into()));
         let marked = Marked { count, major, moved: moved & MOVED_BITS };
-        Self { marked, is_moving: flags & IS_MOVING != 0, is_minor: flags & IS_MINOR != 0, is_marking }
+        Self { marked, is_moving: flags & IS_MOVING != 0, is_minor, is_marking }
     }
 }
 
@@ -126,8 +152,11 @@ mod tests {
 
     use super::*;
 
+    const IS_MINOR: u64 = 1 << 9;
+    const IS_MARKING: u64 = 1 << 10;
+
     fn at(count: u64, major: u64, flags: u64) -> Progress {
-        Progress::of(flags, [count, major, 0])
+        Progress::of(flags, CollectorOffsets::OF_31, [count, major, 0])
     }
 
     /// What there is now, compared with what was there then.
@@ -159,7 +188,7 @@ mod tests {
         assert!(!of_old(at(7, 1, 0), at(99, 2, 0), false));
         assert!(!of_old(at(7, 1, 0), at(99, 2, IS_MINOR), true), "or has grown old since");
         assert!(!of_old(at(7, 1, 0), at(99, 3, IS_MARKING), true), "a second one");
-        let moved = Progress::of(IS_MINOR, [7, 1, 1]);
+        let moved = Progress::of(IS_MINOR, CollectorOffsets::OF_31, [7, 1, 1]);
         assert!(!of_old(at(7, 1, 0), moved, true) && !of_old(at(7, 1, 0), at(7, 1, IS_MOVING), true));
     }
 

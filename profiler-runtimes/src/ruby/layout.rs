@@ -6,8 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind};
 use jitprof_common::listed::{ASIDE, Array, Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
-use super::collector::Collector;
-use super::objects::OLD;
+use super::collector::{Collector, CollectorOffsets};
 use super::{INSTRUCTION, OLD_TO, Version};
 use crate::cpython::variable_of;
 use crate::{Memory, ReadError, Reader, Symbols};
@@ -17,9 +16,8 @@ const MAX_TEXT: usize = 16;
 /// Of a thread's state: where its frames end and begin, their size in words, and the innermost frame.
 const INNERMOST: u64 = 16;
 const WORD_BYTES: u64 = 8;
-/// Of what is the process' own: its first thread; of a thread, its state.
+/// Of what is the process' own: its first thread.
 const FIRST_THREAD: u64 = 40;
-const THREAD_STATE: u64 = 40;
 /// Of a frame: its instruction, the code that it runs, and the place up to which its environment has its head: the method,
 /// what it was called with, and what kind of frame it is.
 const FRAME_INSTRUCTION: u16 = 0;
@@ -88,6 +86,11 @@ pub struct Layout {
 pub(super) struct Offsets {
     /// From a frame to its caller's.
     frame_bytes: u16,
+    /// Of a thread, its state.
+    thread_state: u64,
+    /// The bits of an object's flags that are set once it is old.
+    pub(super) old: u64,
+    collector: CollectorOffsets,
     /// Of a function's body: where the lines of its instructions are, how many there are, and which instruction has which.
     pub(super) lines: usize,
     pub(super) line_count: usize,
@@ -113,16 +116,17 @@ impl Layout {
         let offsets = Offsets::of(version).ok_or(LayoutError::UnknownVersion(version))?;
         let no_threads = LayoutError::NoThreads(version);
         let state = state(ruby, reader).ok_or(no_threads.clone())?;
-        let collector = collector(ruby, reader).ok_or(LayoutError::NoCollector(version))?;
+        let no_collector = LayoutError::NoCollector(version);
+        let (process, to_collector, count) = process(ruby, reader).ok_or(no_collector.clone())?;
+        let to_collector = [&process[..], &[to_collector]].concat();
+        let collector = Collector::new(reader, (to_collector, count), offsets.collector).ok_or(no_collector)?;
         let walk_of = |state: &[Step]| {
-            let walk = walk(state, offsets.frame_bytes)?.with_first(Field::new(0, OLD, 1, shift(0, OLD_TO)))?;
+            let walk = walk(state, offsets.frame_bytes)?.with_first(Field::new(0, offsets.old, 1, shift(0, OLD_TO)))?;
             walk.with_state(collector.way(), &collector.fields())
         };
         let walk = walk_of(&state).ok_or(no_threads)?;
-        let process = ruby.address_of("ruby_current_vm_ptr");
-        let walk_of_first_thread = process.and_then(|process| {
-            walk_of(&[Step::add(process.0), Step::load(0), Step::load(FIRST_THREAD), Step::load(THREAD_STATE)])
-        });
+        let to_first_thread = [Step::load(FIRST_THREAD), Step::load(offsets.thread_state)];
+        let walk_of_first_thread = walk_of(&[&process[..], &to_first_thread].concat());
         let symbols = ruby.address_of("rb_id2str").and_then(|function| symbols(reader, function));
         Ok(Self { version, walk, walk_of_first_thread, symbols, collector, offsets })
     }
@@ -144,6 +148,11 @@ impl Layout {
         self.walk_of_first_thread.as_ref()
     }
 
+    /// The bits of a record's second word that are set if its code was old.
+    pub fn was_old(&self) -> u64 {
+        self.offsets.old << OLD_TO
+    }
+
     /// How entries are known.
     pub fn entry(&self) -> EntryMark {
         let no_frames = NO_FUNCTIONS.iter().fold(0, |bits, kind| bits | 1 << kind);
@@ -155,6 +164,9 @@ impl Offsets {
     fn of(version: Version) -> Option<Self> {
         let of_31 = Self {
             frame_bytes: 64,
+            thread_state: 40,
+            old: 3 << 5,
+            collector: CollectorOffsets::OF_31,
             lines: 120,
             line_count: 136,
             line_index: 144,
@@ -163,7 +175,24 @@ impl Offsets {
             array_bits: 3,
             last_operator: 169,
         };
-        (version.major == 3 && version.minor == 1).then_some(of_31)
+        let of_33 = Self {
+            frame_bytes: 56,
+            thread_state: 48,
+            old: 1 << 5,
+            collector: CollectorOffsets::OF_33,
+            lines: 112,
+            line_count: 128,
+            line_index: 136,
+            text: 24,
+            is_length_in_flags: false,
+            array_bits: 127,
+            ..of_31
+        };
+        match (version.major, version.minor) {
+            (3, 1) => Some(of_31),
+            (3, 3) => Some(of_33),
+            _ => None,
+        }
     }
 }
 
@@ -181,33 +210,37 @@ fn state<S: Symbols, M: Memory>(ruby: &S, reader: &Reader<M>) -> Option<Vec<Step
     steps.last().is_some_and(|step| step.op == Step::LOAD).then_some(steps)
 }
 
-/// The collector, whose number of collections `rb_gc_count` returns.
-fn collector<S: Symbols, M: Memory>(ruby: &S, reader: &Reader<M>) -> Option<Collector> {
-    let process = ruby.address_of("ruby_current_vm_ptr")?;
-    let [of_process, count] = last_loads(reader, ruby.address_of("rb_gc_count")?)?;
-    let way = vec![Step::add(process.0), Step::load(0), Step::load(of_process)];
-    Collector::new(reader, way, u16::try_from(count).ok()?)
-}
-
-/// How far behind a register's value the last two words are that a function loads before it returns.
-fn last_loads<M: Memory>(reader: &Reader<M>, function: Avma) -> Option<[u64; 2]> {
+/// The steps to what is the process' own, and to the collector from there, with where that has the number of collections, as
+/// `rb_gc_count` goes them.
+fn process<S: Symbols, M: Memory>(ruby: &S, reader: &Reader<M>) -> Option<(Vec<Step>, Step, u16)> {
+    let function = ruby.address_of("rb_gc_count")?;
     let mut code = [0; MAX_CODE];
     reader.bytes(function, &mut code).ok()?;
-    let mut last = [None; 2];
+    let (mut variable, mut loads) = (None, Vec::new());
     for instruction in &mut Decoder::with_ip(64, &code, function.0, DecoderOptions::NONE) {
         match instruction.flow_control() {
-            FlowControl::Return => return Some([last[0]?, last[1]?]),
+            FlowControl::Return => break,
             FlowControl::Next => {}
             _ => return None,
         }
-        if instruction.mnemonic() == Mnemonic::Mov
-            && instruction.op1_kind() == OpKind::Memory
-            && !instruction.is_ip_rel_memory_operand()
-        {
-            last = [last[1], Some(instruction.memory_displacement64())];
+        let is_of_memory = instruction.op_count() > 1 && instruction.op1_kind() == OpKind::Memory;
+        match instruction.mnemonic() {
+            Mnemonic::Mov | Mnemonic::Lea if is_of_memory && instruction.is_ip_rel_memory_operand() => {
+                variable = Some((instruction.mnemonic(), instruction.ip_rel_memory_address()));
+            }
+            Mnemonic::Mov if is_of_memory => loads.push(instruction.memory_displacement64()),
+            _ => {}
         }
     }
-    None
+    // The address of the variable is known when a library is linked, or when it is loaded, or it is the instruction's.
+    let (variable, of_process, count) = match (variable?, &loads[..]) {
+        ((Mnemonic::Lea, at), [0, of_process, count]) => (at, of_process, count),
+        ((Mnemonic::Mov, at), [0, of_process, count]) => (reader.u64(Avma(at)).ok()?, of_process, count),
+        ((Mnemonic::Mov, at), [of_process, count]) => (at, of_process, count),
+        _ => return None,
+    };
+    let way = vec![Step::add(variable), Step::load(0)];
+    Some((way, Step::load(*of_process), u16::try_from(*count).ok()?))
 }
 
 /// Frames are an array, the innermost first; the last one of them is below the outermost function.

@@ -21,16 +21,14 @@ use jitprof_common::units::Avma;
 pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
 pub use layout::{EntryMark, Layout, LayoutError};
 
-use crate::{Memory, Reader};
+use crate::{Memory, Reader, walk};
 use collector::Marked;
 pub use collector::Progress;
-use jitprof_common::listed::STATE_WORDS;
+use jitprof_common::listed::{Record, STATE_WORDS};
 use lines::{Lines, line_at};
-use objects::{Kind, OLD, element, internal, is_array, string};
+use objects::{Kind, element, internal, is_array, string};
 
-/// Of a record's second word: the code was old.
-pub const WAS_OLD: u64 = OLD << OLD_TO;
-/// By how many bits these are shifted.
+/// By how many bits those are shifted that a record's second word has of its code.
 const OLD_TO: u32 = 56;
 /// Words of one function's instructions. The largest that generators of code make have some hundred thousand.
 const MAX_WORDS: u64 = 1 << 24;
@@ -62,15 +60,17 @@ pub struct Functions {
 pub struct Looked {
     /// The function.
     pub described: Described,
-    /// It has outlived a collection.
+    /// It has outlived collections.
     is_old: bool,
+    /// The bits of a record's second word that say this.
+    old_bits: u64,
 }
 
 impl Looked {
     /// Whether a sample has met it, whose record has this second word, and which has this state; how far the collector was then
     /// was read after the function. Of what was old, the first word of the state does not matter.
     pub fn is_of(&self, (instruction, state): (u64, [u64; STATE_WORDS]), now: Progress) -> bool {
-        Marked::of(state).is_same(instruction & WAS_OLD == WAS_OLD, now, self.is_old)
+        Marked::of(state).is_same(instruction & self.old_bits == self.old_bits, now, self.is_old)
     }
 }
 
@@ -91,13 +91,13 @@ impl Functions {
     /// # Errors
     /// There is no function, none with this instruction, or something in it is not what it should be.
     pub fn describe<M: Memory>(&self, reader: &Reader<M>, (code, instruction): (u64, u64)) -> Result<Looked, Unknown> {
-        let internal = internal(reader, code)?;
+        let internal = internal(&self.layout.offsets, reader, code)?;
         let described = match (internal.kind, instruction & INSTRUCTION) {
             (Some(Kind::Method), 0) => self.method(reader, code)?,
             (Some(Kind::Code), instruction) => self.code(reader, code, instruction)?,
             _ => return Err(Unknown::No("function")),
         };
-        Ok(Looked { described, is_old: internal.is_old })
+        Ok(Looked { described, is_old: internal.is_old, old_bits: self.layout.was_old() })
     }
 
     /// How far Ruby's collector is now: read after frames were described, it says whether they are a sample's.
@@ -106,6 +106,20 @@ impl Functions {
     /// It cannot be read.
     pub fn progress<M: Memory>(&self, reader: &Reader<M>) -> Result<Progress, Unknown> {
         self.layout.collector.now(reader).ok_or(Unknown::No("collector"))
+    }
+
+    /// Where the interpreter runs the first instruction of the outermost function of the first thread: within its loop. Nothing
+    /// if no function runs yet.
+    pub fn first_handler<M: Memory>(&self, reader: &Reader<M>) -> Option<Avma> {
+        let walked = walk(self.layout.walk_of_first_thread()?, 0, reader);
+        let code = |[code, _]: &Record| {
+            let internal = internal(&self.layout.offsets, reader, *code).ok()?;
+            (internal.kind? == Kind::Code).then_some(*code)
+        };
+        let code = walked.records.iter().rev().find_map(code)?;
+        let body = reader.pointer(Avma(code.saturating_add(BODY))).ok()?;
+        let instructions = reader.pointer(Avma(body.0.saturating_add(INSTRUCTIONS as u64))).ok()?;
+        reader.pointer(instructions).ok()
     }
 
     /// A function that is written in C.

@@ -16,8 +16,6 @@ const ARRAY: u64 = 7;
 const INTERNAL: u64 = 26;
 const INTERNAL_AT: u32 = 12;
 const INTERNAL_BITS: u64 = 15;
-/// Of any: that it is old.
-pub(super) const OLD: u64 = 3 << 5;
 /// Of strings and arrays: that the contents lie elsewhere, and that they lie within.
 const IS_ELSEWHERE: u64 = 1 << 13;
 const IS_WITHIN: u64 = 1 << 13;
@@ -55,7 +53,7 @@ pub(super) struct Internal {
 }
 
 /// Of which kind an object is that only the interpreter uses, and how old.
-pub(super) fn internal<M: Memory>(reader: &Reader<M>, object: u64) -> Result<Internal, Unknown> {
+pub(super) fn internal<M: Memory>(offsets: &Offsets, reader: &Reader<M>, object: u64) -> Result<Internal, Unknown> {
     if !is_object(object) {
         return Ok(Internal { kind: None, is_old: false });
     }
@@ -65,7 +63,7 @@ pub(super) fn internal<M: Memory>(reader: &Reader<M>, object: u64) -> Result<Int
         (INTERNAL, 7) => Some(Kind::Code),
         _ => None,
     };
-    Ok(Internal { kind, is_old: flags & OLD == OLD })
+    Ok(Internal { kind, is_old: flags & offsets.old == offsets.old })
 }
 
 /// The text of a string, which is `what`.

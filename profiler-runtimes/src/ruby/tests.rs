@@ -1,4 +1,4 @@
-//! On memory made by hand, as 3.1 lays it out.
+//! On memory made by hand, as 3.1 and 3.3 lay it out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ const ERRINFO: u64 = 0x2_0000;
 const ID2STR: u64 = 0x2_0100;
 const LOOK_UP: u64 = 0x2_0200;
 const GC_COUNT: u64 = 0x2_0300;
-/// The collector: its flags, minor and major collections, how often it has moved objects, and all collections.
+/// The collector, and in it its flags; of 3.1, minor and major collections, how often it has moved objects, and all.
 const COLLECTOR: u64 = 0x3_2000;
 const FLAGS: u64 = COLLECTOR + 0x10;
 const MINOR: u64 = COLLECTOR + 0x180;
@@ -30,7 +30,6 @@ const STATE: u64 = 0x5_0000;
 /// The array of frames, and its words.
 const STACK: u64 = 0x6_0000;
 const STACK_WORDS: u64 = 256;
-const FRAME_BYTES: u64 = 64;
 /// Objects and bodies.
 const HEAP: u64 = 0x10_0000;
 /// Frames of kinds, and that a loop has begun at one.
@@ -70,7 +69,6 @@ impl Symbols for Memory {
             "rb_errinfo" => Some(Avma(ERRINFO)),
             "rb_id2str" => Some(Avma(ID2STR)),
             "rb_gc_count" => Some(Avma(GC_COUNT)),
-            "ruby_current_vm_ptr" => Some(Avma(PROCESS)),
             _ => None,
         }
     }
@@ -93,6 +91,7 @@ struct Process {
     memory: Memory,
     next: u64,
     innermost: u64,
+    is_33: bool,
 }
 
 impl Process {
@@ -107,22 +106,33 @@ impl Process {
         let look_up =
             [&[0x39, 0x3d], &from(LOOK_UP + 6, TABLE)[..], &[0x48, 0x8b, 0x3d], &from(LOOK_UP + 13, TABLE + 16)];
         memory.put(LOOK_UP, &[&look_up.concat()[..], &[0xc3]].concat());
-        // mov rax, [rip + x]; mov rax, [rax + 0x450]; mov rax, [rax + 0x1b8]; ret
+        let is_33 = version.starts_with("3.3");
         let at_process = from(GC_COUNT + 7, PROCESS);
-        let count = [0x48, 0x8b, 0x80, 0x50, 4, 0, 0, 0x48, 0x8b, 0x80, 0xb8, 1, 0, 0, 0xc3];
-        memory.put(GC_COUNT, &[&[0x48, 0x8b, 5], &at_process[..], &count].concat());
-        memory.words(PROCESS + 8 + 0x450, &[COLLECTOR]);
-        memory.words(FLAGS, &[0xa02]);
-        memory.words(MINOR, &[29, 6, 0]);
-        memory.words(COUNT, &[35]);
+        if is_33 {
+            // lea rax, [rip + x]; mov rax, [rax]; mov rax, [rax + 0x518]; mov rax, [rax + 0x570]; ret
+            let count = [0x48, 0x8b, 0, 0x48, 0x8b, 0x80, 0x18, 5, 0, 0, 0x48, 0x8b, 0x80, 0x70, 5, 0, 0, 0xc3];
+            memory.put(GC_COUNT, &[&[0x48, 0x8d, 5], &at_process[..], &count].concat());
+            memory.words(PROCESS + 8 + 0x518, &[COLLECTOR]);
+            memory.words(FLAGS, &[0x1400]);
+            memory.words(COLLECTOR + 0x538, &[29, 6, 0]);
+            memory.words(COLLECTOR + 0x570, &[35]);
+        } else {
+            // mov rax, [rip + x]; mov rax, [rax + 0x450]; mov rax, [rax + 0x1b8]; ret
+            let count = [0x48, 0x8b, 0x80, 0x50, 4, 0, 0, 0x48, 0x8b, 0x80, 0xb8, 1, 0, 0, 0xc3];
+            memory.put(GC_COUNT, &[&[0x48, 0x8b, 5], &at_process[..], &count].concat());
+            memory.words(PROCESS + 8 + 0x450, &[COLLECTOR]);
+            memory.words(FLAGS, &[0xa02]);
+            memory.words(MINOR, &[29, 6, 0]);
+            memory.words(COUNT, &[35]);
+        }
         memory.words(THREAD_POINTER - 8, &[STATE]);
         // It has the first thread, which has its state.
         memory.words(PROCESS, &[PROCESS + 8, 0, 0, 0, 0, 0, PROCESS + 64]);
-        memory.words(PROCESS + 64 + 40, &[STATE]);
+        memory.words(PROCESS + 64 + if is_33 { 48 } else { 40 }, &[STATE]);
         let end = STACK + STACK_WORDS * 8;
         memory.words(STACK, &[0; STACK_WORDS as usize + 64]);
         memory.words(STATE, &[STACK, STACK_WORDS, end]);
-        let mut process = Self { memory, next: HEAP, innermost: end };
+        let mut process = Self { memory, next: HEAP, innermost: end, is_33 };
         process.frame(0, 0, 0, DUMMY | FINISH);
         process
     }
@@ -137,6 +147,11 @@ impl Process {
     /// A string that lies within the object, or elsewhere.
     fn string(&mut self, text: &str) -> u64 {
         let length = text.len() as u64;
+        if self.is_33 && length < 24 {
+            let at = self.room(&[5, 0, length, 0, 0, 0]);
+            self.memory.put(at + 24, text.as_bytes());
+            return at;
+        }
         if length < 24 {
             let at = self.room(&[5 | length << 14, 0, 0, 0, 0]);
             self.memory.put(at + 16, text.as_bytes());
@@ -166,7 +181,8 @@ impl Process {
         let mut body = [0; 20];
         body[0] = (lines.len() as u64) << 32;
         (body[1], body[8], body[10], body[11]) = (instructions, paths, label, u64::from(lines[0]) << 1 | 1);
-        (body[15], body[17], body[18]) = (entries, lines.len() as u64, index);
+        let at = if self.is_33 { 14 } else { 15 };
+        (body[at], body[at + 2], body[at + 3]) = (entries, lines.len() as u64, index);
         let body = self.room(&body);
         (self.room(&[26 | 7 << 12, 0, body, 0, 0]), instructions)
     }
@@ -189,8 +205,10 @@ impl Process {
     /// Calls one more function.
     fn frame(&mut self, instruction: u64, code: u64, method: u64, flags: u64) {
         let environment = self.room(&[method, 0, flags]) + 16;
-        self.innermost -= FRAME_BYTES;
-        self.memory.words(self.innermost, &[instruction, 0, code, 0, environment, 0, 0, 0]);
+        let frame = [instruction, 0, code, 0, environment, 0, 0, 0];
+        let frame = if self.is_33 { &frame[..7] } else { &frame[..] };
+        self.innermost -= 8 * frame.len() as u64;
+        self.memory.words(self.innermost, frame);
         self.memory.words(STATE + 16, &[self.innermost]);
     }
 
@@ -216,7 +234,11 @@ impl Process {
 
 /// `<main>` calls `each`, which is in C and calls a block, by a block in C.
 fn nested() -> Process {
-    let mut process = Process::new("3.1.2\0");
+    nested_in("3.1.2\0")
+}
+
+fn nested_in(version: &str) -> Process {
+    let mut process = Process::new(version);
     let (main, first) = process.code("<main>", "/srv/a_directory_with_a_long_name/app.rb", &[1, 2, 3]);
     let lines: Vec<u32> = (100..164).collect();
     let (block, begin) = process.code("block in <main>", "(eval)", &lines);
@@ -234,20 +256,31 @@ fn frame(name: &str, file: &str, line: u32, byte: u64) -> (String, String, u32, 
 
 #[test]
 fn frames_are_described_from_the_innermost() {
-    let process = nested();
-    let expected = [
-        frame("block in <main>", "(eval)", 159, 0x82),
-        frame("no memory to be read at 0x77770000", "", 0, 6),
-        frame("each", "", 0, 5),
-        frame("<main>", "/srv/a_directory_with_a_long_name/app.rb", 2, 0x81),
-    ];
-    assert_eq!(process.stack(), expected);
-    let layout = process.layout();
-    let reader = Reader::new(&process.memory, BUDGET);
-    let first = walk(layout.walk_of_first_thread().unwrap(), 0, &reader);
-    assert_eq!(first, walk(layout.walk(), THREAD_POINTER, &reader));
-    let EntryMark { least, no_frames } = layout.entry();
-    assert_eq!((layout.version().to_string(), least, no_frames), ("3.1.2".to_owned(), 0x80, 1 << 6 | 1 << 9));
+    for version in ["3.1.2", "3.3.8"] {
+        let mut process = nested_in(&format!("{version}\0"));
+        let expected = [
+            frame("block in <main>", "(eval)", 159, 0x82),
+            frame("no memory to be read at 0x77770000", "", 0, 6),
+            frame("each", "", 0, 5),
+            frame("<main>", "/srv/a_directory_with_a_long_name/app.rb", 2, 0x81),
+        ];
+        assert_eq!(process.stack(), expected, "{version}");
+        let layout = process.layout();
+        let reader = Reader::new(&process.memory, BUDGET);
+        let first = walk(layout.walk_of_first_thread().unwrap(), 0, &reader);
+        assert_eq!(first, walk(layout.walk(), THREAD_POINTER, &reader));
+        assert_eq!(first.state, [35, 6]);
+        let EntryMark { least, no_frames } = layout.entry();
+        assert_eq!((layout.version().to_string(), least, no_frames), (version.to_owned(), 0x80, 1 << 6 | 1 << 9));
+        // The first instruction of `<main>` is where the interpreter runs it.
+        let begin = first.records[3][1] & INSTRUCTION;
+        process.memory.words(begin - 16, &[0x7777_1234]);
+        let handler =
+            |process: &Process| Functions::new(layout.clone()).first_handler(&Reader::new(&process.memory, BUDGET));
+        assert_eq!(handler(&process), Some(Avma(0x7777_1234)));
+        process.memory.words(STATE + 16, &[STACK + STACK_WORDS * 8]);
+        assert_eq!(handler(&process), None, "nothing runs yet");
+    }
 }
 
 #[test]

@@ -312,12 +312,16 @@ impl Waits {
     }
 }
 
-/// The file system that a process sees on a device.
+/// The file system on a device, as a process sees it, or as jitprof does: in a root that is no mount of its own, the process
+/// sees none.
 fn kind_of(via: Pid, device: Device) -> Option<String> {
-    let mut text = String::new();
-    let mounts = File::open(format!("/proc/{via}/mountinfo")).ok()?;
-    io::Read::read_to_string(&mut io::Read::take(mounts, MAX_MOUNTS_BYTES), &mut text).ok()?;
-    kind_in(&text, device)
+    let kind = |process: &str| {
+        let mut text = String::new();
+        let mounts = File::open(format!("/proc/{process}/mountinfo")).ok()?;
+        io::Read::read_to_string(&mut io::Read::take(mounts, MAX_MOUNTS_BYTES), &mut text).ok()?;
+        kind_in(&text, device)
+    };
+    kind(&via.to_string()).or_else(|| kind("self"))
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`

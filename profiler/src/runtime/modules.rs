@@ -47,7 +47,7 @@ const WANTED: [&[u8]; 12] = [
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
 /// CPython, PHP or Ruby has some of these names.
-const WANTED_BESIDES: [&[u8]; 14] = [
+const WANTED_BESIDES: [&[u8]; 13] = [
     b"Py_Version\0",
     b"PyCode_Type\0",
     b"PyUnicode_Type\0",
@@ -57,7 +57,6 @@ const WANTED_BESIDES: [&[u8]; 14] = [
     b"_PyEval_EvalFrameDefault\0",
     b"get_zend_version\0",
     b"execute_ex\0",
-    b"ruby_current_vm_ptr\0",
     b"rb_errinfo\0",
     b"rb_gc_count\0",
     b"rb_id2str\0",
@@ -71,10 +70,16 @@ pub(super) const EVALUATION_LOOP: &str = "_PyEval_EvalFrameDefault";
 pub(super) const PHP_LOOP: &str = "execute_ex";
 /// The function in which Ruby handles exceptions; what runs instructions is a part of it, or one that it calls.
 pub(super) const RUBY_LOOP: &str = "rb_vm_exec";
+/// The symbol by which Ruby's module is known.
+pub(super) const RUBY: &str = "ruby_version";
+/// Jumps that lead to where a register or memory says, in a loop over instructions that has no name: Ruby 3.3's has 131.
+const MIN_DISPATCHES: usize = 64;
 /// The least size of that function, in bytes: of 3.1 it has 17,000.
 const MIN_RUN_BYTES: u64 = 8 << 10;
 /// Parts that a function may have been split into.
 const MAX_PARTS: usize = 8;
+/// Large functions of one file that are looked at for one; libruby has 40.
+const MAX_LARGE: usize = 256;
 /// Bytes of one that are looked at; CPython's has 90,000.
 const MAX_PART_BYTES: u64 = 1 << 20;
 /// How much more a byte of code costs to be looked at than one of a table.
@@ -96,6 +101,8 @@ struct FileSymbols {
     parts: HashMap<&'static str, Vec<Range<u64>>>,
     /// The parts of the largest function that one of them calls.
     within: HashMap<&'static str, Vec<Range<u64>>>,
+    /// The parts of functions that may be a loop over instructions which has no name here.
+    dispatching: Vec<Vec<Range<u64>>>,
     /// Bytes that were read for them.
     read: u64,
 }
@@ -141,6 +148,12 @@ impl Module {
     /// The same of a function that it calls to run instructions.
     pub(super) fn parts_within(&self, name: &str) -> Vec<(Avma, u64)> {
         self.placed(self.file.within.get(name))
+    }
+
+    /// The same of the function around an address, if it is one of those that jump by tables again and again.
+    pub(super) fn dispatching_at(&self, address: Avma) -> Vec<(Avma, u64)> {
+        let svma = address.0.wrapping_sub(self.bias);
+        self.placed(self.file.dispatching.iter().find(|parts| parts.iter().any(|part| part.contains(&svma))))
     }
 
     fn placed(&self, parts: Option<&Vec<Range<u64>>>) -> Vec<(Avma, u64)> {
@@ -224,17 +237,24 @@ impl FileSymbols {
                 found.symbols.extend(wanted(&table, &names));
             }
         }
+        let frames = layout.section(".eh_frame").map_or(u64::MAX, |section| section.size);
+        let has_functions = layout.machine == X86_64 && frames <= MAX_TABLE_BYTES;
+        if has_functions && found.symbols.contains_key(RUBY) && !found.symbols.contains_key(RUBY_LOOP) {
+            found.read += frames;
+            let (dispatching, decoded) = dispatching(source, &layout);
+            found.read += decoded * DECODING;
+            found.dispatching = dispatching;
+        }
         for name in SPLIT {
             let Some(symbol) = found.symbols.get(name) else { continue };
             let own = symbol.svma..symbol.svma.saturating_add(symbol.size);
-            let frames = layout.section(".eh_frame").map_or(u64::MAX, |section| section.size);
-            let parts = if layout.machine == X86_64 && frames <= MAX_TABLE_BYTES {
+            let parts = if has_functions {
                 found.read += frames;
                 parts(source, &layout, own)
             } else {
                 vec![own]
             };
-            if name == RUBY_LOOP && layout.machine == X86_64 && frames <= MAX_TABLE_BYTES {
+            if name == RUBY_LOOP && has_functions {
                 found.read += frames;
                 found.within.insert(name, called_to_run(source, &layout, &parts));
             }
@@ -271,8 +291,12 @@ fn wanted(table: &[u8], names: &[u8]) -> HashMap<String, Symbol> {
 /// of one part only: the others are where jumps lead that leave it. A jump to where a function begins is a call that does
 /// not return.
 fn parts(source: &Source<'_>, layout: &Layout, own: Range<u64>) -> Vec<Range<u64>> {
+    parts_among(source, layout, own, &functions_of_elf(source, MAX_FUNCTIONS))
+}
+
+/// The same, with the functions of the file.
+fn parts_among(source: &Source<'_>, layout: &Layout, own: Range<u64>, functions: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut parts = vec![own];
-    let functions = functions_of_elf(source, MAX_FUNCTIONS);
     // What leads to other modules is one to the tables.
     let linkage = layout.sections.iter().filter(|section| section.name.starts_with(".plt"));
     let linkage: Vec<_> = linkage.map(|section| section.svma..section.svma.saturating_add(section.size)).collect();
@@ -290,6 +314,21 @@ fn parts(source: &Source<'_>, layout: &Layout, own: Range<u64>) -> Vec<Range<u64
         }
     }
     parts
+}
+
+/// The parts of each function that jumps by tables so often that it may be a loop over instructions, and how many bytes of code
+/// were looked at.
+fn dispatching(source: &Source<'_>, layout: &Layout) -> (Vec<Vec<Range<u64>>>, u64) {
+    let functions = functions_of_elf(source, MAX_FUNCTIONS);
+    let large = functions.iter().filter(|function| function.end - function.start >= MIN_RUN_BYTES).take(MAX_LARGE);
+    let mut looked_at = 0;
+    let large = large.filter(|function| {
+        looked_at += (function.end - function.start).min(MAX_PART_BYTES);
+        leads_of(source, layout, function, &[FlowControl::IndirectBranch]).len() >= MIN_DISPATCHES
+    });
+    let dispatching: Vec<_> = large.map(|function| parts_among(source, layout, function.clone(), &functions)).collect();
+    looked_at += dispatching.iter().flatten().map(|part| (part.end - part.start).min(MAX_PART_BYTES)).sum::<u64>();
+    (dispatching, looked_at)
 }
 
 /// The parts of the largest function that the code calls, if it is as large as a loop over instructions.
@@ -310,6 +349,15 @@ fn jumps_out_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>) -> Vec<
 
 /// Where the instructions of these kinds lead that leave a part of the code.
 fn leads_out_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>, kinds: &[FlowControl]) -> Vec<u64> {
+    let mut targets = leads_of(source, layout, part, kinds);
+    targets.retain(|target| !part.contains(target));
+    targets.sort_unstable();
+    targets.dedup();
+    targets
+}
+
+/// Where each instruction of these kinds leads; 0 where it does not say so itself.
+fn leads_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>, kinds: &[FlowControl]) -> Vec<u64> {
     let length = (part.end - part.start).min(MAX_PART_BYTES);
     let code = layout.loaded_from(part.start).and_then(|(at, available)| source.read(at, length.min(available)).ok());
     let code = code.unwrap_or_default();
@@ -317,13 +365,10 @@ fn leads_out_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>, kinds: 
     let (mut instruction, mut targets) = (Instruction::default(), Vec::new());
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
-        let is_meant = kinds.contains(&instruction.flow_control());
-        if is_meant && !part.contains(&instruction.near_branch_target()) {
+        if kinds.contains(&instruction.flow_control()) {
             targets.push(instruction.near_branch_target());
         }
     }
-    targets.sort_unstable();
-    targets.dedup();
     targets
 }
 
@@ -429,6 +474,34 @@ mod tests {
         // None of them is as large.
         let module = read(&text.replace("9000", "90"));
         assert_eq!((module.parts_of(RUBY_LOOP).len(), module.parts_within(RUBY_LOOP)), (1, Vec::new()));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_loop_without_a_name_is_found_by_where_it_jumps() {
+        let jumps = |count: usize| "jmp *%rax; ".repeat(count);
+        let text = |count: usize| {
+            format!(
+                "int ruby_version;
+                 __attribute__((noinline, used)) static void large(void) {{ asm(\".skip 9000, 0x90\"); }}
+                 __attribute__((noinline, used)) static void run(void) {{ asm(\"{}.skip 9000, 0x90\"); }}",
+                jumps(count)
+            )
+        };
+        let read = |text: &str| {
+            let image = library(text, &["-O1"]);
+            Module { file: Arc::new(FileSymbols::read(&Source::Bytes(&image))), bias: 0x1000 }
+        };
+        let module = read(&text(100));
+        let [parts] = &module.file.dispatching[..] else { panic!("{:?}", module.file.dispatching) };
+        let inside = Avma(parts[0].start + 0x1000 + 50);
+        let [(start, size)] = module.dispatching_at(inside)[..] else { panic!("{parts:?}") };
+        assert!(start.0 == parts[0].start + 0x1000 && (9200..9300).contains(&size), "{start:?} {size}");
+        assert_eq!(module.dispatching_at(Avma(start.0 - 1)), []);
+        assert!(read(&text(60)).file.dispatching.is_empty());
+        // What has a name is no other one.
+        let named = text(100) + "void rb_vm_exec(void) {}";
+        assert!(read(&named).file.dispatching.is_empty());
     }
 
     #[test]

@@ -9,10 +9,7 @@ use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::RuntimeRead;
 use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed, why_unknown};
-use super::modules::{Modules, RUBY_LOOP};
-
-/// The symbol by which the module is known.
-const VERSION: &str = "ruby_version";
+use super::modules::{Modules, RUBY, RUBY_LOOP};
 
 /// A Ruby whose layout is known.
 pub(super) struct Ruby {
@@ -24,11 +21,32 @@ pub(super) struct Ruby {
 impl Ruby {
     /// Finds it among a process' modules. What is there and cannot be read is said instead.
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
-        let module = modules.iter().find(|module| module.address_of(VERSION).is_some())?;
+        let module = modules.iter().find(|module| module.address_of(RUBY).is_some())?;
         let error = match Layout::read(module, reader) {
             Ok(layout) => {
+                let functions = Functions::new(layout);
                 let (loops, within) = (module.parts_of(RUBY_LOOP), module.parts_within(RUBY_LOOP));
-                return Some(Ok(Self { functions: Functions::new(layout), loops, within }));
+                if !loops.is_empty() {
+                    return Some(Ok(Self { functions, loops, within }));
+                }
+                // Without a name, it is what runs instructions. Before there are any, it may be found the next time.
+                let loops = functions.first_handler(reader).map(|handler| module.dispatching_at(handler));
+                return Some(match loops {
+                    Some(loops) if !loops.is_empty() => Ok(Self { functions, loops, within }),
+                    loops => {
+                        let name = name_of(functions.layout().version());
+                        let problem = loops.map(|_| format!("{name} does not show where it runs instructions"));
+                        let incomplete = problem.is_none();
+                        let read = RuntimeRead {
+                            runtime: Some(name),
+                            problem,
+                            incomplete,
+                            anew: true,
+                            ..RuntimeRead::default()
+                        };
+                        Err(read)
+                    }
+                });
             }
             Err(LayoutError::NoVersion) => return None,
             Err(error) => error,
@@ -60,7 +78,7 @@ impl Ruby {
             mark,
             loops,
             within: self.within.clone(),
-            lasting: ruby::WAS_OLD,
+            lasting: self.functions.layout().was_old(),
             tells_innermost: false,
             of_first_thread: false,
         };

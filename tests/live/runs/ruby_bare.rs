@@ -1,8 +1,9 @@
 //! Ruby without any flag: its own frames, at their place in the native stack.
 
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use jitprof_tests::{
     Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
     assert_share, path_from, target_file,
@@ -151,6 +152,36 @@ fn names_outlast_a_collector_that_runs_a_hundred_times_a_second() -> Result<()> 
     // Every second, six collections are major ones.
     let named = recording.named_frames();
     assert!(named.part * 100 >= named.whole * 98, "{named:?}");
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+    Ok(())
+}
+
+/// A root that is no mount of its own, with Ruby and the libraries that it needs.
+fn chrooted(scratch: &Scratch) -> Result<Command> {
+    let (ruby, root) = (std::fs::canonicalize(path_from("JITPROF_RUBY")?)?, scratch.file("root"));
+    let copy = |from: &Path, to: &Path| -> Result<()> {
+        let to = root.join(to.strip_prefix("/")?);
+        std::fs::create_dir_all(to.parent().context("no parent")?)?;
+        std::fs::copy(from, to).map(drop).map_err(Into::into)
+    };
+    let libraries = String::from_utf8(Command::new("ldd").arg(&ruby).output()?.stdout)?;
+    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new) {
+        copy(library, library)?;
+    }
+    copy(&ruby, &ruby)?;
+    copy(&target_file("ruby/burn.rb")?, Path::new("/burn.rb"))?;
+    let mut command = Command::new("chroot");
+    command.arg(&root).arg(&ruby).args(["--disable-gems", "/burn.rb", "600"]);
+    Ok(command)
+}
+
+#[test]
+fn a_root_in_which_nothing_is_mounted_is_like_any_other() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = Target::start(chrooted(&scratch)?, &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 5)?;
+    assert_bare(&recording);
     assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
     Ok(())
 }

@@ -41,6 +41,7 @@ const LINES: &[Line] = &[
         how: &["jit_profiling_support = on"],
     },
     Line { name: "CPython", start: "nothing", of: &["python-"], how: &["no flag", "no flag, forked workers"] },
+    Line { name: "Ruby, its JIT off", start: "nothing", of: &["ruby-"], how: &["no flag"] },
     Line {
         name: "Erlang/OTP",
         start: "`+JPperf true`",

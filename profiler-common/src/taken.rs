@@ -25,8 +25,10 @@ pub const MAX_READ_WORDS: u8 = 8;
 pub const KEPT_WORDS: usize = 8;
 /// How long they are, in nanoseconds.
 pub const KEPT_NS: u64 = 1_000_000_000;
-/// Frames with words; those nearest to the leaf.
+/// Frames with words: those nearest to the leaf, and of deeper stacks the [`OUTER_TAKEN`] outermost, in any order.
 pub const MAX_TAKEN: usize = 112;
+/// A power of two.
+pub const OUTER_TAKEN: usize = 32;
 /// Descriptions at a time.
 pub const MAX_SPECS: u32 = 256;
 /// Processes of whose frames words are taken.

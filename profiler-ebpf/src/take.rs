@@ -10,7 +10,8 @@ use jitprof_common::{
     listed::{ListHeader, MAX_LISTED, Record},
     sample::{FramePc, SampleHeader},
     taken::{
-        FrameSpec, KEPT_NS, KEPT_WORDS, MAX_READ_WORDS, MAX_READS, MAX_TAKEN, MAX_WORDS, Read, TakenFrame, TakenHeader,
+        FrameSpec, KEPT_NS, KEPT_WORDS, MAX_READ_WORDS, MAX_READS, MAX_TAKEN, MAX_WORDS, OUTER_TAKEN, Read, TakenFrame,
+        TakenHeader,
     },
 };
 
@@ -58,7 +59,11 @@ pub fn note(walk: &mut Walk) {
     }
     if let Some(noted) = NOTED.get_ptr_mut(0) {
         // SAFETY: the entry of this CPU is the walk's alone.
-        if let Some(slot) = unsafe { &mut *noted }.get_mut(walk.noted as usize) {
+        const INNER: usize = MAX_TAKEN - OUTER_TAKEN;
+        let nth = walk.noted as usize;
+        // The outermost take each other's place.
+        let nth = if nth < INNER { nth } else { INNER + ((nth - INNER) & (OUTER_TAKEN - 1)) };
+        if let Some(slot) = unsafe { &mut *noted }.get_mut(nth) {
             *slot = Noted { frame_pointer: walk.frame.registers.fp, index: u64::from(walk.user_frames - 1) };
             walk.noted += 1;
         }

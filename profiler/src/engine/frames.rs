@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use jitprof_common::sample::FramePc;
+use jitprof_common::taken::MAX_TAKEN;
 use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::code::{CodeHit, CodeOrigin};
 use rustc_hash::FxHashMap;
@@ -93,6 +94,11 @@ impl Asked {
     /// Whether a user frame was.
     pub(super) fn has(&self, index: usize) -> bool {
         self.number(index).is_some()
+    }
+
+    /// Whether there may be more frames than those, of which no words were taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.frames.len() >= MAX_TAKEN
     }
 
     /// The number for a user frame.

@@ -27,7 +27,7 @@ use crate::process::ProcessId;
 use crate::profile::{FrameId, Profile, Task};
 use crate::runtime::WhyUnnamed;
 use crate::symbol::names::classify;
-use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, is_guess, mapped_as};
+use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, Tier, is_guess, mapped_as};
 
 /// The name of generated code that has none.
 pub(crate) const UNNAMED_JIT: &str = "[JIT code without a name]";
@@ -223,6 +223,9 @@ pub(super) struct Resolver {
     frames: Vec<FrameId>,
     /// The function of the sample's list that was put into its stack last, if it has a name.
     listed: Option<Arc<str>>,
+    /// What compiled code is to which frames of the sample return, if no words were taken of some of them. The target chooses
+    /// its addresses: hashed with std's keyed hasher.
+    alike: Option<HashMap<FramePc, Arc<[Frame]>>>,
     /// Of the sample at hand.
     anonymous: Anonymous,
 }
@@ -300,6 +303,7 @@ impl Resolver {
         let mut stop = sample.stop;
         let mut entry = Entry::No;
         let placed = placed(sample, of);
+        self.alike = sample.asked.is_full().then(HashMap::default);
         let mut listed_at = None;
         for (index, pc) in stacks.frames(user).enumerate() {
             if pc.is_doubted() && matches!(Place::of(of.process, pc, sample.time), Place::Unmapped) {
@@ -437,13 +441,27 @@ impl Resolver {
         frames.push(self.plain(FrameKind::Interpreter, UNNAMED_FUNCTION, of.profile));
     }
 
+    /// Notes what a frame is, for those at the same place of which no words were taken. An interpreter's place is that of all
+    /// functions.
+    fn note_alike(&mut self, pc: FramePc, place: &Place<'_>, functions: &Arc<[Frame]>) {
+        let is_compiled = functions.iter().all(|frame| frame.tier.is_some_and(|tier| tier != Tier::Interpreted));
+        if let Some(alike) = self.alike.as_mut().filter(|_| matches!(place, Place::Generated) && is_compiled) {
+            alike.entry(pc).or_insert_with(|| Arc::clone(functions));
+        }
+    }
+
+    /// What another frame of the stack is that returns to the same place.
+    fn alike_at(&self, pc: FramePc) -> Option<Known> {
+        self.alike.as_ref()?.get(&pc).map(|functions| Known::Functions(Arc::clone(functions)))
+    }
+
     fn user_frame(&mut self, pc: FramePc, (index, sample): (usize, &Pending), of: &mut Resolution<'_>) -> Resolved {
         let (process, is_innermost, time) = (of.process, index == 0, sample.time);
         if process.is_gone {
             return Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile));
         }
         let addr = Avma(pc.lookup());
-        let described = process.frames.get(&sample.asked, index, time);
+        let described = process.frames.get(&sample.asked, index, time).or_else(|| self.alike_at(pc));
         let place = Place::of(process, pc, time);
         let is_dumped = matches!(&place, Place::Announced { hit, .. } if is_of_dump(hit));
         // The code may be another's by then: what the runtime says itself comes before an older record.
@@ -457,6 +475,7 @@ impl Resolver {
             self.count_named(CodeOrigin::Runtime, of.account);
             self.anonymous.described += 1;
             self.described_chain(functions, is_innermost.then_some(addr), of);
+            self.note_alike(pc, &place, functions);
             // Of an interpreter that is listed there are rows, which may have come later.
             let is_announced = matches!(place, Place::Announced { .. });
             return if is_announced { Resolved::Jit(Entry::No) } else { Resolved::Described };

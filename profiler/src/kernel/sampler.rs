@@ -160,7 +160,10 @@ fn parse_taken(bytes: &[u8], count: u8) -> Option<(Box<TakenWords>, &[u8])> {
         words: frame.words,
     };
     let registers = (header.has_registers != 0).then_some(header.registers);
-    Some((Box::new(TakenWords { registers, frames: frames.iter().map(frame).collect() }), rest))
+    let mut frames: Vec<FrameWords> = frames.iter().map(frame).collect();
+    // The outermost ones have taken each other's place.
+    frames.sort_by_key(|frame| frame.index);
+    Some((Box::new(TakenWords { registers, frames }), rest))
 }
 
 fn parse_snapshot(bytes: &[u8]) -> Option<StackSnapshot<'_>> {

@@ -331,6 +331,23 @@ fn a_bare_node_whose_functions_are_moved_all_the_time_has_right_stacks() -> Resu
 }
 
 #[test]
+fn a_recursion_deeper_than_words_are_taken_of_keeps_its_names_and_those_below_it() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = node(&[], "deep.js")?;
+    command.env("DEEP", "400");
+    let recording = record_node(command, &scratch)?;
+    assert_bare(&recording);
+    let folded = &recording.folded;
+    let is_leaf = |stack: &Stack| stack.has("hotA") || stack.has("hotB");
+    let is_whole =
+        |stack: &Stack| is_leaf(stack) && stack.has_chain(&["main", "recurse"]) && stack.number_of("recurse") == 401;
+    let whole = Share { part: folded.count(is_whole), whole: folded.count(is_leaf) };
+    assert_at_least("stacks with all 401 calls, and who called", whole, PROMISED);
+    assert_share("hotA", folded.share("hotA", "hotB"), 0.75);
+    Ok(())
+}
+
+#[test]
 fn a_bare_node_names_the_code_of_its_workers() -> Result<()> {
     let scratch = Scratch::new()?;
     let recording = record_node(node(&[], "worker.js")?, &scratch)?;

@@ -2,7 +2,7 @@
 
 use jitprof_common::snapshot::SnapshotHeader;
 use jitprof_common::table::Region;
-use jitprof_common::taken::{MAX_SPECS, MAX_TAKES, MAX_WORDS};
+use jitprof_common::taken::{MAX_SPECS, MAX_TAKEN, MAX_TAKES, MAX_WORDS};
 use jitprof_common::units::{FileOffset, Pid};
 use jitprof_common::unwind::PcKind;
 
@@ -83,6 +83,31 @@ fn frames_are_named_by_words_of_theirs_and_asked_about_once() {
     assert_eq!((account.jit.named.runtime, account.jit.leaves_named, account.jit.unnamed_total()), (6, 3, 0));
     let text = account.to_string();
     assert!(text.contains("app (100): V8 11.3.244, 6 frames named in 1 looks of 2 ms"), "{text}");
+}
+
+#[test]
+fn of_more_frames_than_words_are_taken_of_those_in_compiled_code_are_known_by_others_at_the_same_place() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(1, "JS:*walk a.js:1:1"), (2, "JS:~entry a.js:9:1")]);
+    world.follow(&[PID]);
+    // A hundred calls of itself in compiled code, and forty in one that the interpreter has made for all functions.
+    let compiled = [JIT + 8; MAX_TAKEN + 8];
+    let stack_of = |place: u64| [&compiled[..], &[place; 10], &[MAIN, START]].concat();
+    let outermost = u16::try_from(compiled.len() + 9).unwrap();
+    let words: Vec<(u16, u64)> = (0..u16::try_from(MAX_TAKEN).unwrap() - 1).map(|at| (at, 1)).collect();
+    let with = |last: u64| [&words[..], &[(outermost, last)]].concat();
+    let nested = sample(&mut world, &stack_of(JIT + 0x40), &with(2));
+    // Fewer had words: of the others there is another reason.
+    let few = sample(&mut world, &stack_of(JIT + 0x40), &words[..8]);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    let count = |at: u64, name: &str| stack(&world, PID, at).split(';').filter(|frame| *frame == name).count();
+    assert_eq!((count(nested, "walk"), count(nested, "entry")), (compiled.len(), 1));
+    assert_eq!(count(nested, "[JIT code without a name]"), 9, "an interpreter's place is no function's");
+    assert_eq!((count(few, "walk"), count(few, "entry")), (8, 0));
+    let unnamed = u64::try_from(9 + compiled.len() + 10 - 8).unwrap();
+    let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
+    assert_eq!(reasons, [("no words of the frame were taken", unnamed)]);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod frames;
 mod gdb_list;
 mod hotspot;
+mod known_files;
 mod modules;
 mod php;
 mod python;
@@ -31,7 +32,8 @@ pub use self::frames::{
 };
 use self::gdb_list::Lists;
 use self::hotspot::HotSpot;
-use self::modules::{KnownFiles, Modules};
+use self::known_files::KnownFiles;
+use self::modules::Modules;
 use self::php::Php;
 use self::python::Python;
 use self::ruby::Ruby;

@@ -1,35 +1,30 @@
 //! Where the symbols of runtimes are in a process: of each file that it has mapped, by its tables of symbols.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use jitprof_common::units::{Avma, Pid};
 use jitprof_runtimes::Symbols;
-use jitprof_unwind::elf::{Layout, SHT_DYNSYM, SHT_SYMTAB, Source, svma_of_mapping};
+use jitprof_unwind::elf::{Layout, SHT_DYNSYM, SHT_SYMTAB, Segment, Source, svma_of_mapping};
 use jitprof_unwind::functions_of_elf;
 
+use super::known_files::{KnownFiles, Look};
 use crate::process::apart::Waits;
-use crate::process::open::{FileIdentity, MapPlace, open_mapping};
+use crate::process::open::{MapPlace, open_mapping};
 use crate::process::{Mapping, MappingKind, procfs};
 
 /// Files of one process that are looked at: Python with all of SciPy has 500.
 const MAX_MODULES: usize = 2048;
 /// Bytes of a table of symbols, of its names, or of functions; those of a large LLVM have 20 MB.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
-/// Bytes of tables after which no further file is read in one look at a process: the next look goes on, as what was read is
-/// remembered. Programs with their debug information have some 100 MB.
-const MAX_READ_BYTES: u64 = 256 << 20;
 /// Bytes of an entry of a table of symbols.
 const SYMBOL_BYTES: usize = 24;
 /// Symbols of one file that are kept; HotSpot has about 40 of them, V8 some 700.
 const MAX_SYMBOLS: usize = 2048;
 /// Bytes of the name of one.
 const MAX_NAME_BYTES: usize = 128;
-/// Files whose symbols are remembered.
-const MAX_FILES: usize = 4096;
 /// How the names of the symbols begin that readers ask for.
 const WANTED: [&[u8]; 12] = [
     b"gHotSpotVM",
@@ -78,8 +73,10 @@ const MIN_DISPATCHES: usize = 64;
 const MIN_RUN_BYTES: u64 = 8 << 10;
 /// Parts that a function may have been split into.
 const MAX_PARTS: usize = 8;
-/// Large functions of one file that are looked at for one; libruby has 40.
-const MAX_LARGE: usize = 256;
+/// Bytes of code of one file that are searched for one, and how many are kept. Of libruby it is half a megabyte, and two; a
+/// file may say that its functions lie upon each other.
+const MAX_SEARCHED_BYTES: u64 = 8 << 20;
+const MAX_DISPATCHING: usize = 4;
 /// Bytes of one that are looked at; CPython's has 90,000.
 const MAX_PART_BYTES: u64 = 1 << 20;
 /// How much more a byte of code costs to be looked at than one of a table.
@@ -94,8 +91,8 @@ const OF_V8: &str = "v8dbg_";
 
 /// What a file says of itself: where its code is to be found in memory, and its symbols by the file's own addresses.
 #[derive(Debug, Default)]
-struct FileSymbols {
-    code: Vec<jitprof_unwind::elf::Segment>,
+pub(super) struct FileSymbols {
+    code: Vec<Segment>,
     symbols: HashMap<String, Symbol>,
     /// The functions among them that are looked for in parts.
     parts: HashMap<&'static str, Vec<Range<u64>>>,
@@ -104,7 +101,7 @@ struct FileSymbols {
     /// The parts of functions that may be a loop over instructions which has no name here.
     dispatching: Vec<Vec<Range<u64>>>,
     /// Bytes that were read for them.
-    read: u64,
+    pub(super) read: u64,
 }
 
 /// Where a symbol is, by the file's own addresses.
@@ -113,10 +110,6 @@ struct Symbol {
     svma: u64,
     size: u64,
 }
-
-/// The symbols of files that were looked at before.
-#[derive(Default)]
-pub(super) struct KnownFiles(Mutex<HashMap<FileIdentity, Arc<FileSymbols>>>);
 
 /// A file in a process that has symbols of a runtime.
 pub(super) struct Module {
@@ -166,7 +159,7 @@ impl Modules {
     /// Of a process as it is now. Files on file systems that may not answer are left out.
     pub(super) fn of(via: Pid, known: &KnownFiles, waits: &Waits) -> Self {
         let Ok(maps) = procfs::maps(via) else { return Self { found: Vec::new(), is_partial: false } };
-        let mut read = 0;
+        let mut look = Look::of(super::user_of(via));
         let mut seen = HashSet::new();
         let is_code = |mapping: &&Mapping| mapping.prot.execute && mapping.kind == MappingKind::File;
         let files = maps.mappings.iter().filter(is_code);
@@ -177,7 +170,8 @@ impl Modules {
                 return None;
             }
             let opened = open_mapping(via, &place).ok()?;
-            let file = known.symbols_of(opened.identity, &opened.file, &mut read)?;
+            let file =
+                known.symbols_of(opened.identity, &mut look, || FileSymbols::read(&Source::File(&opened.file)))?;
             if file.symbols.is_empty() {
                 return None;
             }
@@ -185,7 +179,7 @@ impl Modules {
             Some(Module { file, bias: mapping.start.0.wrapping_sub(svma) })
         });
         let found = modules.collect();
-        Self { found, is_partial: read >= MAX_READ_BYTES }
+        Self { found, is_partial: look.is_over() }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Module> {
@@ -198,28 +192,26 @@ impl Modules {
     }
 }
 
-impl KnownFiles {
-    /// `None` if it has to be read, and too much has been: `read` is how much.
-    fn symbols_of(&self, identity: FileIdentity, file: &File, read: &mut u64) -> Option<Arc<FileSymbols>> {
-        let known = |files: &HashMap<FileIdentity, Arc<FileSymbols>>| files.get(&identity).cloned();
-        if let Some(found) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Some(found);
-        }
-        if *read >= MAX_READ_BYTES {
-            return None;
-        }
-        let symbols = Arc::new(FileSymbols::read(&Source::File(file)));
-        *read += symbols.read;
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if files.len() >= MAX_FILES {
-            files.clear();
-        }
-        files.insert(identity, Arc::clone(&symbols));
-        Some(symbols)
-    }
-}
-
 impl FileSymbols {
+    /// Bytes that they take up, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        let parts =
+            self.parts.values().chain(self.within.values()).chain(&self.dispatching).map(Vec::len).sum::<usize>();
+        self.symbol_bytes() + self.code.len() * size_of::<Segment>() + parts * size_of::<Range<u64>>()
+    }
+
+    /// The same of the symbols alone.
+    pub(super) fn symbol_bytes(&self) -> usize {
+        let names = self.symbols.keys().map(String::capacity).sum::<usize>();
+        names + self.symbols.capacity() * size_of::<(String, Symbol)>()
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_names(names: impl Iterator<Item = String>, read: u64) -> Self {
+        let symbols = names.map(|name| (name, Symbol { svma: 1, size: 1 })).collect();
+        Self { symbols, read, ..Self::default() }
+    }
+
     /// Of what is no ELF file there are none.
     fn read(source: &Source<'_>) -> Self {
         let Ok(layout) = Layout::read(source) else { return Self::default() };
@@ -299,16 +291,20 @@ fn parts_among(source: &Source<'_>, layout: &Layout, own: Range<u64>, functions:
     let mut parts = vec![own];
     // What leads to other modules is one to the tables.
     let linkage = layout.sections.iter().filter(|section| section.name.starts_with(".plt"));
-    let linkage: Vec<_> = linkage.map(|section| section.svma..section.svma.saturating_add(section.size)).collect();
+    let linkage = merged(linkage.map(|section| section.svma..section.svma.saturating_add(section.size)).collect());
     let mut looked_at = 0;
     while let Some(part) = parts.get(looked_at).cloned() {
         looked_at += 1;
         for target in jumps_out_of(source, layout, &part) {
+            if parts.len() >= MAX_PARTS {
+                return parts;
+            }
             let before = functions.partition_point(|function| function.start < target);
             let around = before.checked_sub(1).and_then(|at| functions.get(at));
             let Some(around) = around.filter(|around| target < around.end) else { continue };
-            let is_known = parts.iter().chain(&linkage).any(|part| part.contains(&target));
-            if !is_known && parts.len() < MAX_PARTS {
+            let table = linkage.partition_point(|table| table.start <= target).checked_sub(1);
+            let is_linkage = table.and_then(|at| linkage.get(at)).is_some_and(|table| target < table.end);
+            if !is_linkage && !parts.iter().any(|part| part.contains(&target)) {
                 parts.push(around.clone());
             }
         }
@@ -316,18 +312,33 @@ fn parts_among(source: &Source<'_>, layout: &Layout, own: Range<u64>, functions:
     parts
 }
 
+/// Ranges in order, those in one that overlap: a file may have as many as it likes.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let is_one = next.start <= last.end;
+        last.end = last.end.max(if is_one { next.end } else { last.end });
+        is_one
+    });
+    ranges
+}
+
 /// The parts of each function that jumps by tables so often that it may be a loop over instructions, and how many bytes of code
 /// were looked at.
 fn dispatching(source: &Source<'_>, layout: &Layout) -> (Vec<Vec<Range<u64>>>, u64) {
     let functions = functions_of_elf(source, MAX_FUNCTIONS);
-    let large = functions.iter().filter(|function| function.end - function.start >= MIN_RUN_BYTES).take(MAX_LARGE);
-    let mut looked_at = 0;
-    let large = large.filter(|function| {
+    let (mut looked_at, mut dispatching) = (0, Vec::new());
+    for function in functions.iter().filter(|function| function.end - function.start >= MIN_RUN_BYTES) {
         looked_at += (function.end - function.start).min(MAX_PART_BYTES);
-        leads_of(source, layout, function, &[FlowControl::IndirectBranch]).len() >= MIN_DISPATCHES
-    });
-    let dispatching: Vec<_> = large.map(|function| parts_among(source, layout, function.clone(), &functions)).collect();
-    looked_at += dispatching.iter().flatten().map(|part| (part.end - part.start).min(MAX_PART_BYTES)).sum::<u64>();
+        if looked_at > MAX_SEARCHED_BYTES || dispatching.len() >= MAX_DISPATCHING {
+            break;
+        }
+        if leads_of(source, layout, function, &[FlowControl::IndirectBranch]).len() >= MIN_DISPATCHES {
+            let parts = parts_among(source, layout, function.clone(), &functions);
+            looked_at += parts.iter().map(|part| (part.end - part.start).min(MAX_PART_BYTES)).sum::<u64>();
+            dispatching.push(parts);
+        }
+    }
     (dispatching, looked_at)
 }
 
@@ -405,6 +416,13 @@ mod tests {
         let found = wanted(&symbols.concat(), names);
         let expected = [("gHotSpotVMStructs", 0x1000), ("__jit_debug_descriptor", 0x3000)];
         assert_eq!(found, expected.map(|(name, svma)| (name.to_owned(), Symbol { svma, size: 0x20 })).into());
+    }
+
+    #[test]
+    fn ranges_that_overlap_are_one() {
+        assert_eq!(merged(vec![5..7, 1..3, 2..4, 9..9, 4..5, 6..6]), [1..7, 9..9]);
+        assert_eq!(merged(vec![1..9, 2..3, 12..13]), [1..9, 12..13]);
+        assert_eq!(merged(Vec::new()), []);
     }
 
     /// A library of a program in C, without its symbols.
@@ -499,26 +517,20 @@ mod tests {
         assert!(start.0 == parts[0].start + 0x1000 && (9200..9300).contains(&size), "{start:?} {size}");
         assert_eq!(module.dispatching_at(Avma(start.0 - 1)), []);
         assert!(read(&text(60)).file.dispatching.is_empty());
+        // However many there are, a few are kept.
+        let many: String = (0..2 * MAX_DISPATCHING)
+            .map(|at| {
+                text(100)
+                    .replace("int ruby_version;", "")
+                    .replace("run(", &format!("run{at}("))
+                    .replace("large(", &format!("large{at}("))
+            })
+            .collect();
+        let many = read(&("int ruby_version;".to_owned() + &many));
+        assert_eq!(many.file.dispatching.len(), MAX_DISPATCHING);
         // What has a name is no other one.
         let named = text(100) + "void rb_vm_exec(void) {}";
         assert!(read(&named).file.dispatching.is_empty());
-    }
-
-    #[test]
-    fn a_look_reads_so_much_and_the_next_one_goes_on() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("libruntime.so");
-        let mut command = std::process::Command::new("cc");
-        command.args(["-shared", "-nostdlib", "-x", "c", "-o"]).arg(&path).arg("/dev/null");
-        assert!(command.status().expect("rustc links this test with cc, so it can be run").success());
-        let (file, known) = (File::open(&path).unwrap(), KnownFiles::default());
-        let identity = FileIdentity::of(&file.metadata().unwrap());
-        let mut read = MAX_READ_BYTES;
-        assert!(known.symbols_of(identity, &file, &mut read).is_none());
-        read = MAX_READ_BYTES - 1;
-        assert!(known.symbols_of(identity, &file, &mut read).is_some());
-        assert!(read > MAX_READ_BYTES, "its tables count");
-        assert!(known.symbols_of(identity, &file, &mut read).is_some(), "it is known by now");
     }
 
     #[test]

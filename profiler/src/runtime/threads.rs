@@ -6,7 +6,8 @@ use jitprof_common::listed::ListSpec;
 use jitprof_common::units::{Pid, Tid};
 use jitprof_runtimes::{Reader, Walked, walk};
 
-use super::modules::{KnownFiles, Modules};
+use super::known_files::KnownFiles;
+use super::modules::Modules;
 use super::php::Php;
 use super::python::Python;
 use super::ruby::Ruby;

@@ -87,6 +87,7 @@ struct Job<F, T> {
     done: Option<Result<T, Box<dyn Any + Send>>>,
     cpu: Duration,
     descriptors: Descriptors,
+    parent: libc::pid_t,
 }
 
 /// Does something in a process of its own, and waits for it. Where the system refuses one, it is done here.
@@ -108,7 +109,9 @@ enum Descriptors {
 }
 
 fn start<T, F: FnOnce() -> T>(work: F, descriptors: Descriptors) -> T {
-    let mut job = Job { work: Some(work), done: None, cpu: Duration::ZERO, descriptors };
+    // SAFETY: a plain number.
+    let parent = unsafe { libc::getpid() };
+    let mut job = Job { work: Some(work), done: None, cpu: Duration::ZERO, descriptors, parent };
     let ran = Stack::new().and_then(|stack| run(&stack, &mut job));
     if let Err(error) = ran {
         tracing::debug!("cannot do something in a process of its own: {error}");
@@ -127,6 +130,15 @@ fn start<T, F: FnOnce() -> T>(work: F, descriptors: Descriptors) -> T {
 extern "C" fn enter<T, F: FnOnce() -> T>(job: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `run` passes a job of this very type, and waits until this function has returned before it touches it.
     let job = unsafe { &mut *job.cast::<Job<F, T>>() };
+    // Who waits for it is killed with all of jitprof: nobody may go on computing then.
+    // SAFETY: plain numbers; of its parent nothing is read but its number.
+    let is_alone = unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::getppid() != job.parent
+    };
+    if is_alone {
+        return 0;
+    }
     if job.descriptors == Descriptors::None {
         // SAFETY: the descriptors are copies that nothing here refers to: the work uses none but those that it opens itself.
         unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
@@ -333,6 +345,9 @@ fn kind_in(mounts: &str, device: Device) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufRead;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -382,6 +397,37 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_millis(150), "{:?}", begun.elapsed());
         assert_eq!(waits.join().unwrap(), (true, true));
         drop(holds);
+    }
+
+    #[test]
+    fn what_is_done_apart_ends_with_who_waits_for_it() {
+        const COMPUTES: &str = "JITPROF_TEST_COMPUTES_APART";
+        if std::env::var_os(COMPUTES).is_some() {
+            apart(|| {
+                eprintln!("apart: {}", std::process::id());
+                loop {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let name = "process::apart::tests::what_is_done_apart_ends_with_who_waits_for_it";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--nocapture"]).env(COMPUTES, "1").stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut waits = command.spawn().unwrap();
+        let mut lines = io::BufReader::new(waits.stderr.take().unwrap()).lines();
+        let pid = lines.find_map(|line| line.unwrap().strip_prefix("apart: ").map(str::to_owned)).unwrap();
+        let state = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+        };
+        assert_eq!(state(), Some('R'));
+        waits.kill().unwrap();
+        waits.wait().unwrap();
+        let begun = Instant::now();
+        while !matches!(state(), None | Some('Z')) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it goes on: {:?}", state());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub enum Unknown {
     /// Something is not what it should be.
     #[error("there is no {0} where it should be")]
     No(&'static str),
+    /// Another one is there now.
+    #[error("there is another {0} where it was")]
+    Replaced(&'static str),
     /// Something is larger than can be read.
     #[error("there is a {0} that is too large")]
     TooLarge(&'static str),

@@ -22,6 +22,9 @@ const BEFORE_OFFSETS: u64 = 24;
 const OFFSETS: usize = 96;
 /// Bytes that the parts of the interpreter's structures may be apart. The state of an interpreter has 200,000 or so.
 const MAX_OFFSET: u64 = 1 << 20;
+/// Where a code object has its number, and where its file, from 3.12 on: bytes behind its first line.
+const VERSION: u64 = 24;
+const FILE: u64 = 44;
 /// The bits of a code object's address that are none, where they are used as tags.
 const TAGS: u64 = 3;
 /// What the frame at which a loop begins has as its owner, or more.
@@ -104,6 +107,8 @@ pub(super) struct Code {
     pub(super) lines: u64,
     pub(super) first_line: u64,
     pub(super) instructions: u64,
+    /// Four bytes, a number that no other code object of the process has or has had. 3.11 gives none.
+    pub(super) version: Option<u64>,
     /// Bytes that have all of them but the instructions.
     pub(super) span: usize,
 }
@@ -213,11 +218,15 @@ fn walk(version: Version, bases: &[Vec<Step>], offsets: &Offsets) -> Result<List
     // The word that has the byte: what is behind it is the function's, and there may be nothing.
     let (within, bits) = (entry - entry % 8, u8::try_from(entry % 8 * 8).unwrap_or(0));
     let fields = [
-        Field::new(offset(code)?, !tags, 0, 0),
+        Field::new(offset(code)?, super::CODE & !tags, 0, 0),
         Field::new(offset(instruction)?, super::INSTRUCTION, 1, 0),
         Field::new(offset(within)?, 0xff << bits, 1, 56 - bits),
     ];
-    ListSpec::new(&bases, &fields, offset(previous)?).ok_or(implausible)
+    let walk = ListSpec::new(&bases, &fields, offset(previous)?).ok_or(implausible.clone())?;
+    let Some(at) = offsets.code.version else { return Ok(walk) };
+    let bits = u8::try_from(at % 8 * 8).unwrap_or(0);
+    let number = Field::new(offset(at - at % 8)?, super::NUMBER << bits, 0, super::NUMBER_AT - bits);
+    walk.with_first(number).ok_or(implausible)
 }
 
 fn before_offsets(minor: u8) -> Offsets {
@@ -239,7 +248,15 @@ fn before_offsets(minor: u8) -> Offsets {
         } else {
             Frame { code: 0, previous: 8, instruction: 56, entry: 70 }
         },
-        code: Code { file: 112, name: 128, lines: 136, first_line: at, instructions: span, span: 144 },
+        code: Code {
+            file: 112,
+            name: 128,
+            lines: 136,
+            first_line: at,
+            instructions: span,
+            version: (!is_first).then_some(at + VERSION),
+            span: 144,
+        },
         strings: if is_first { Strings { ascii: 48, other: 72 } } else { Strings { ascii: 40, other: 56 } },
     }
 }
@@ -282,8 +299,11 @@ fn said_offsets<M: Memory>(version: Version, runtime: Avma, reader: &Reader<M>) 
         lines: word(code + 4, "co_linetable")?,
         first_line: word(code + 5, "co_firstlineno")?,
         instructions: word(code + 9, "co_code_adaptive")?,
+        version: None,
         span: 0,
     };
+    // It is not said where the number is, but it has stood in one place between two that are.
+    let version = code.first_line.checked_add(VERSION).filter(|_| code.file == code.first_line + FILE);
     let span = [code.file, code.name, code.lines, code.first_line].into_iter().max().unwrap_or(0) + 8;
     let span = usize::try_from(span).ok().filter(|span| *span <= MAX_WORDS * 8);
     let span = span.ok_or(implausible("code_object"))?;
@@ -303,7 +323,7 @@ fn said_offsets<M: Memory>(version: Version, runtime: Avma, reader: &Reader<M>) 
             instruction: word(frame + 3, "instr_ptr")?,
             entry: word(frame + 5, "owner")?,
         },
-        code: Code { span, ..code },
+        code: Code { version, span, ..code },
         strings: Strings { ascii: 40, other: 56 },
     })
 }

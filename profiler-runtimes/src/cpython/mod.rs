@@ -6,8 +6,8 @@
 //!
 //! A frame is known by its code object and by the instruction in it. Of what was read before, only the text of strings is
 //! kept, and used again where a string of the same type, length, kind and hash is at its place; all else is read anew each
-//! time. What was freed since the sample, and replaced by another code object that has an instruction at the same place, is
-//! not noticed.
+//! time. Code objects are numbered from 3.12 on: a frame has a part of the number, too, and what was freed since then and
+//! replaced by another is told from it. In 3.11 it is not, if it has an instruction at the same place.
 
 mod layout;
 mod lines;
@@ -27,6 +27,11 @@ use crate::{Memory, Reader};
 use lines::line_of;
 use strings::Strings;
 
+/// The bits of a frame's first word that are the code object's address...
+const CODE: u64 = (1 << NUMBER_AT) - 1;
+/// ...and how many of its number stand above them: those that are lowest. 0: it is not known.
+const NUMBER_AT: u8 = 48;
+const NUMBER: u64 = u64::MAX >> NUMBER_AT;
 /// Instructions are two bytes, and so are what is kept between them.
 const UNIT: u64 = 2;
 /// Bytes of one function's code. The largest that compilers of tables make have some MiB.
@@ -60,18 +65,23 @@ impl Functions {
         self.strings = Strings::default();
     }
 
-    /// Says which function a frame is of, by its code object and the address of the instruction; what is above
-    /// [`INSTRUCTION`] is left out of account.
+    /// Says which function a frame is of, by the words that a [walk](Layout::walk) has kept of it: its code object with a
+    /// part of its number, and the address of the instruction; what is above [`INSTRUCTION`] is left out of account.
     ///
     /// The reader holds pages: it is to be refreshed, or a new one, for each batch of frames.
     ///
     /// # Errors
-    /// There is no code object, none with this instruction, or something in it is not what it should be.
+    /// There is no code object, another one, none with this instruction, or something in it is not what it should be.
     pub fn describe<M: Memory>(&mut self, reader: &Reader<M>, code: u64, ip: u64) -> Result<Described, Unknown> {
         let Self { layout, strings } = self;
+        let (code, number) = (code & CODE, code >> NUMBER_AT);
         let object = Words::read(reader, code, layout.code.span)?;
         if object.word(layout::TYPE) != layout.types.code {
             return Err(Unknown::No("code object"));
+        }
+        let version = layout.code.version.map(|at| (at, object.word(at) as u32));
+        if version.is_some_and(|(_, version)| number != 0 && u64::from(version) & NUMBER != number) {
+            return Err(Unknown::Replaced("code object"));
         }
         let size = object.word(layout::SIZE).checked_mul(UNIT).filter(|size| *size <= MAX_CODE);
         let size = size.ok_or(Unknown::TooLarge("function"))?;
@@ -83,8 +93,19 @@ impl Functions {
             Some(unit) => line_of(reader, layout, object.word(layout.code.lines), first_line, unit)?,
             None => first_line,
         };
+        // What it leads to was its own if it is still there.
+        if version.is_some_and(|(at, version)| version_now(reader, code.wrapping_add(at)) != Some(version)) {
+            return Err(Unknown::Replaced("code object"));
+        }
         Ok(Described { function: Function { name, file, first_line }, line })
     }
+}
+
+/// The number of the code object that has it there, as it is now.
+fn version_now<M: Memory>(reader: &Reader<M>, at: u64) -> Option<u32> {
+    let mut bytes = [0; 4];
+    let count = reader.now(Avma(at), &mut bytes).ok()?;
+    (count == bytes.len()).then(|| u32::from_le_bytes(bytes))
 }
 
 /// Which of the instructions from `start` on is meant; none if it is what stands before the first: the function has not

@@ -1,5 +1,7 @@
 //! What was recorded of real processes: `recorded/cpython/stacks.py` under six builds, by `recorded/cpython/record.sh`.
 
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -115,7 +117,7 @@ fn a_function_begins_on_its_first_line() {
         let function = functions.describe(&reader, code, instruction).unwrap().function;
         assert_eq!((&*function.name, function.first_line), ("pause", 23), "{name}");
         // Before it has begun, the frame has what stands before the first instruction.
-        let start = code + functions.layout().code.instructions;
+        let start = (code & CODE) + functions.layout().code.instructions;
         assert_eq!(functions.describe(&reader, code, start - 2), Ok(Described { function, line: 23 }));
         // What is above the instruction is said of the entry.
         assert_eq!(functions.describe(&reader, code, start | 3 << 56).unwrap().line, 23);
@@ -139,12 +141,69 @@ fn change(
     };
     let [code, instruction] = walked(&recording.memory, functions.layout().walk());
     let before = functions.describe(&Reader::new(&recording.memory, BUDGET), code, instruction);
-    change(&functions.layout, &mut recording.memory, code);
+    change(&functions.layout, &mut recording.memory, code & CODE);
     (before, functions.describe(&Reader::new(&recording.memory, BUDGET), code, instruction))
 }
 
 fn word(memory: &Recorded, at: u64) -> u64 {
     Reader::new(memory, BUDGET).u64(Avma(at)).unwrap()
+}
+
+#[test]
+fn a_code_object_that_has_taken_another_ones_place_has_another_number() {
+    for name in BUILDS {
+        let recording = recording(name);
+        let layout = layout(&recording.memory);
+        let reader = Reader::new(&recording.memory, BUDGET);
+        let walked = recording.threads.iter().flat_map(|thread| walk(layout.walk(), thread.pointer, &reader).records);
+        let is_code = |code: &u64| reader.u64(Avma((code & CODE) + TYPE)) == Ok(layout.types.code);
+        let codes: HashSet<u64> = walked.map(|[code, _]| code).filter(is_code).collect();
+        let numbers: HashSet<u64> = codes.iter().map(|code| code >> NUMBER_AT).collect();
+        if name.ends_with("3.11") {
+            assert_eq!((numbers, layout.code.version), (HashSet::from([0]), None), "{name}");
+            continue;
+        }
+        assert!(codes.len() > 5 && numbers.len() == codes.len() && !numbers.contains(&0), "{name}: {codes:x?}");
+        let (before, after) = change(name, |layout, memory, code| {
+            let at = code + layout.code.version.unwrap();
+            memory.overwrite(Avma(at), &[word(memory, at) as u8 ^ 1]);
+        });
+        assert_eq!((before.is_ok(), after), (true, Err(Unknown::Replaced("code object"))), "{name}");
+    }
+}
+
+/// Memory in which the code object is replaced while its name is being read.
+struct Replaced<'a> {
+    memory: &'a Recorded,
+    version: u64,
+    reads: Cell<u32>,
+}
+
+impl Memory for Replaced<'_> {
+    fn read(&self, address: Avma, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.memory.read(address, into)?;
+        // It is read alone when everything else has been.
+        if address.0 == self.version && into.len() == 4 {
+            self.reads.set(self.reads.get() + 1);
+            into[0] ^= 1;
+        }
+        Ok(count)
+    }
+}
+
+#[test]
+fn what_is_replaced_while_it_is_read_is_not_named() {
+    for name in BUILDS {
+        let recording = recording(name);
+        let layout = layout(&recording.memory);
+        let reader = Reader::new(&recording.memory, BUDGET);
+        let [code, instruction] = walk(layout.walk(), recording.threads[0].pointer, &reader).records[0];
+        let version = layout.code.version.map_or(0, |at| (code & CODE) + at);
+        let memory = Replaced { memory: &recording.memory, version, reads: Cell::new(0) };
+        let described = Functions::new(layout).describe(&Reader::new(&memory, BUDGET), code, instruction);
+        let is_told = if version == 0 { described.is_ok() } else { described == Err(Unknown::Replaced("code object")) };
+        assert!(is_told && memory.reads.get() == u32::from(version != 0), "{name}: {described:?}");
+    }
 }
 
 #[test]

@@ -309,6 +309,7 @@ pub(super) fn why_unknown(unknown: &Unknown, not_there: WhyUnnamed) -> WhyUnname
     match unknown {
         Unknown::Read(ReadError::OverBudget) | Unknown::TooLarge(_) => WhyUnnamed::TooMuch,
         Unknown::Read(_) => WhyUnnamed::Unreadable,
+        Unknown::Replaced(_) => WhyUnnamed::Replaced,
         Unknown::No(_) => not_there,
     }
 }

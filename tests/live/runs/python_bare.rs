@@ -189,6 +189,27 @@ fn record_beside_spoiled(mode: &str) -> Result<()> {
     Ok(())
 }
 
+/// What a function has called.
+fn callee<'a>(stack: &'a Stack, caller: &str) -> Option<&'a str> {
+    let at = stack.frames.iter().position(|frame| function(frame) == caller)?;
+    stack.frames.get(at + 1).map(|frame| function(frame))
+}
+
+#[test]
+fn freed_code_is_not_taken_for_what_came_to_its_place() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/replaced.py", &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    let called = |caller: &str, made: &str| recording.folded.count(|stack| callee(stack, caller) == Some(made));
+    let right = called("caller_a", "made_a") + called("caller_b", "made_b");
+    assert_enough("each calls its own", right, 200);
+    assert_eq!(called("caller_a", "made_b") + called("caller_b", "made_a"), 0, "beside {right}");
+    let replaced = recording.number("/jit/unnamed/replaced before it was looked at");
+    assert_enough("frames of code that another has replaced", replaced, 100);
+    Ok(())
+}
+
 #[test]
 fn a_list_that_is_a_circle_spoils_its_own_stacks_only() -> Result<()> {
     record_beside_spoiled("circle")

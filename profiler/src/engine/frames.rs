@@ -82,13 +82,15 @@ pub(super) enum Known {
 pub(super) struct Asked {
     generation: u32,
     pub(super) frames: Box<[(u16, u32)]>,
+    /// There may be more frames than those that words were taken of.
+    is_full: bool,
 }
 
 impl Asked {
     /// Of the first table.
     #[cfg(test)]
     pub(super) fn of(frames: Box<[(u16, u32)]>) -> Self {
-        Self { generation: 0, frames }
+        Self { generation: 0, frames, is_full: false }
     }
 
     /// Whether a user frame was.
@@ -96,9 +98,9 @@ impl Asked {
         self.number(index).is_some()
     }
 
-    /// Whether there may be more frames than those, of which no words were taken.
+    /// Whether there may be more frames than those that words were taken of.
     pub(super) fn is_full(&self) -> bool {
-        self.frames.len() >= MAX_TAKEN
+        self.is_full
     }
 
     /// The number for a user frame.
@@ -306,7 +308,8 @@ impl Frames {
             let number = self.answered(&ask, time).or_else(|| self.number(ask, time));
             frames.push((words.index, number.unwrap_or(NO_ROOM)));
         }
-        Asked { generation: self.generation, frames: frames.into() }
+        let is_full = taken.frames.len() >= MAX_TAKEN;
+        Asked { generation: self.generation, frames: frames.into(), is_full }
     }
 
     /// The same of frames that a finished walk has found, where nothing was asked before.
@@ -324,7 +327,7 @@ impl Frames {
         let found = self.want(of, sample, &TakenWords { registers: None, frames: words });
         let mut frames = [std::mem::take(&mut asked.frames), found.frames].concat();
         frames.sort_unstable();
-        *asked = Asked { generation: self.generation, frames: frames.into() };
+        *asked = Asked { generation: self.generation, frames: frames.into(), is_full: asked.is_full || found.is_full };
     }
 
     /// The number of an answer to a question that differs in nothing that the answer depends on.
@@ -368,7 +371,7 @@ impl Frames {
     /// Wants to know what the frames of a list are, for a sample: each with its place in the list, in order.
     pub(super) fn want_records(&mut self, wanted: impl Iterator<Item = (u16, FrameAsk)>, time: MonoNs) -> Asked {
         let frames = wanted.map(|(at, ask)| (at, self.number(ask, time).unwrap_or(NO_ROOM))).collect();
-        Asked { generation: self.generation, frames }
+        Asked { generation: self.generation, frames, is_full: false }
     }
 
     /// Wants to know what is at addresses of listed code, for a sample.

@@ -450,9 +450,12 @@ impl Resolver {
         }
     }
 
-    /// What another frame of the stack is that returns to the same place.
-    fn alike_at(&self, pc: FramePc) -> Option<Known> {
-        self.alike.as_ref()?.get(&pc).map(|functions| Known::Functions(Arc::clone(functions)))
+    /// What is known of a frame that no words were taken of because others were nearer to the ends of its stack: what another
+    /// is that returns to the same place, or that there is a function, of which nothing is known.
+    fn between(&self, pc: FramePc, process: &Process, time: MonoNs) -> Option<Known> {
+        let same = self.alike.as_ref()?.get(&pc).map(|functions| Known::Functions(Arc::clone(functions)));
+        let is_taken = || process.tables.takes_words_in_module(&process.space, pc, time);
+        same.or_else(|| is_taken().then_some(Known::Unnamed(WhyUnnamed::NoWords)))
     }
 
     fn user_frame(&mut self, pc: FramePc, (index, sample): (usize, &Pending), of: &mut Resolution<'_>) -> Resolved {
@@ -461,7 +464,8 @@ impl Resolver {
             return Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile));
         }
         let addr = Avma(pc.lookup());
-        let described = process.frames.get(&sample.asked, index, time).or_else(|| self.alike_at(pc));
+        let described = process.frames.get(&sample.asked, index, time);
+        let described = described.or_else(|| self.between(pc, process, time));
         let place = Place::of(process, pc, time);
         let is_dumped = matches!(&place, Place::Announced { hit, .. } if is_of_dump(hit));
         // The code may be another's by then: what the runtime says itself comes before an older record.

@@ -7,13 +7,16 @@
 
 use std::collections::BTreeMap;
 
+use jitprof_common::sample::FramePc;
 use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::code::{CodeLoad, CodeOrigin, SourceRows};
 
 use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Request};
+use crate::engine::frames::in_module;
 use crate::engine::options::InterpreterFrames;
 use crate::engine::requests::{Purpose, Requests};
+use crate::engine::space::AddressSpace;
 use crate::process::ProcessId;
 use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, ListCapture, NO_ROOM, RuntimeRead};
 
@@ -155,6 +158,11 @@ impl RuntimeTables {
     pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
         let capture = self.capture.as_ref().filter(|_| !self.leaves_list());
         capture.filter(|_| self.state == State::Found && self.are_read(has_dump))
+    }
+
+    /// Whether words are taken of frames at an address in the runtime's own code.
+    pub(super) fn takes_words_in_module(&self, space: &AddressSpace, pc: FramePc, time: MonoNs) -> bool {
+        self.capture.as_ref().is_some_and(|capture| in_module(space, &capture.code, pc, time).is_some())
     }
 
     /// Frames are asked about also where a dump names them, if that is wanted.

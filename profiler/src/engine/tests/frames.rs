@@ -97,6 +97,9 @@ fn of_more_frames_than_words_are_taken_of_those_in_compiled_code_are_known_by_ot
     let words: Vec<(u16, u64)> = (0..u16::try_from(MAX_TAKEN).unwrap() - 1).map(|at| (at, 1)).collect();
     let with = |last: u64| [&words[..], &[(outermost, last)]].concat();
     let nested = sample(&mut world, &stack_of(JIT + 0x40), &with(2));
+    // The same, in the runtime's own code; and the words of one frame are none, as it has another place by now.
+    let in_module = sample(&mut world, &stack_of(OWN + 0x18), &with(2));
+    let misplaced = sample(&mut world, &stack_of(JIT + 0x40), &[&words[..], &[(outermost + 1, 2)]].concat());
     // Fewer had words: of the others there is another reason.
     let few = sample(&mut world, &stack_of(JIT + 0x40), &words[..8]);
     world.run_for(300);
@@ -104,8 +107,13 @@ fn of_more_frames_than_words_are_taken_of_those_in_compiled_code_are_known_by_ot
     let count = |at: u64, name: &str| stack(&world, PID, at).split(';').filter(|frame| *frame == name).count();
     assert_eq!((count(nested, "walk"), count(nested, "entry")), (compiled.len(), 1));
     assert_eq!(count(nested, "[JIT code without a name]"), 9, "an interpreter's place is no function's");
+    assert_eq!(
+        (count(in_module, "walk"), count(in_module, "entry"), count(in_module, "helper")),
+        (compiled.len(), 1, 9)
+    );
+    assert_eq!((count(misplaced, "walk"), count(misplaced, "entry")), (compiled.len(), 0));
     assert_eq!((count(few, "walk"), count(few, "entry")), (8, 0));
-    let unnamed = u64::try_from(9 + compiled.len() + 10 - 8).unwrap();
+    let unnamed = u64::try_from(9 + 9 + 10 + compiled.len() + 10 - 8).unwrap();
     let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
     assert_eq!(reasons, [("no words of the frame were taken", unnamed)]);
 }

@@ -9,6 +9,12 @@ use super::look::{Look, Looks};
 use super::options::OutputOptions;
 use crate::profile::Profile;
 
+/// Bytes of a line, about: each frame may have a part of what is left of them...
+const MAX_LINE_BYTES: usize = 128 << 10;
+const PART: usize = 16;
+/// ...and so many at least. Else a program of long names, nested deeply, has megabytes written for each sample.
+const LEAST_NAME_BYTES: usize = 32;
+
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> io::Result<()> {
     write_tree(&CountedTree::new(profile, &looks(options), false), writer)
 }
@@ -38,7 +44,7 @@ fn write_tree(tree: &CountedTree, mut writer: impl Write) -> io::Result<()> {
         } else {
             line.push(';');
         }
-        line.push_str(name);
+        push_name(&mut line, name);
         ends.push(line.len());
         match (tree.before.get(node).map(|before| before.own), tree.samples[node].own) {
             (None | Some(0), 0) => {}
@@ -47,6 +53,15 @@ fn write_tree(tree: &CountedTree, mut writer: impl Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Appends a name, or as much of it as there is room for. What is left depends on the callers alone, so that a frame that two
+/// lines have in common has one name.
+fn push_name(line: &mut String, name: &str) {
+    let most = (MAX_LINE_BYTES.saturating_sub(line.len()) / PART).max(LEAST_NAME_BYTES);
+    let is_cut = name.len() > most;
+    line.push_str(name.get(..name.floor_char_boundary(most)).unwrap_or_default());
+    line.push_str(if is_cut { "…" } else { "" });
 }
 
 fn looks(options: &OutputOptions) -> Looks<'_> {

@@ -30,6 +30,27 @@ fn options_add_lines_threads_and_processes() {
 }
 
 #[test]
+fn a_line_has_a_bounded_length_and_what_is_cut_is_the_same_in_all() {
+    let long = |at: usize| named(&format!("{at:04}{}", "é".repeat(2000)));
+    // A thousand nested functions with names of four kilobytes, and a leaf that is another one each time.
+    let stack = |leaf: usize| (0..1000).map(|at| long(if at == 999 { at + leaf } else { at })).collect();
+    let sample = |leaf| TestSample { time_ns: 0, task: task(1, "x"), frames: stack(leaf), count: 1 };
+    let folded = string(&profile(&[sample(0), sample(1)]), Format::Folded, &OutputOptions::default());
+    let [one, other] = folded.lines().collect::<Vec<_>>()[..] else { panic!("{folded}") };
+    assert!(one.len() < 180 << 10, "{}", one.len());
+    let frames = |line: &str| line.split(';').map(str::to_owned).collect::<Vec<_>>();
+    let (one, other) = (frames(one), frames(other));
+    assert_eq!(one.len(), 1001);
+    assert!(one[..1000] == other[..1000] && one[1000] != other[1000]);
+    assert!(one[1..].iter().zip(0..).all(|(frame, at)| frame.starts_with(&format!("{at:04}é"))));
+    assert!(one[1].len() > 4000 && one[1].ends_with('é') && one[999].ends_with('…'));
+    // What programs have is whole: five hundred frames with names of sixty bytes.
+    let name = "n".repeat(60);
+    let deep = lines(&vec![named(&name); 500], &OutputOptions::default());
+    assert_eq!(deep.matches(&name).count(), 500);
+}
+
+#[test]
 fn frames_that_look_alike_are_one_line() {
     let apart = [native("f", "/bin/x", 1), native("f", "/bin/y", 2), jit("f", None, 3, 4)];
     let samples: Vec<_> = apart

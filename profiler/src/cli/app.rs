@@ -43,6 +43,8 @@ enum AppError {
     Launch { command: String, source: io::Error },
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
+    #[error("no samples: {0}")]
+    NothingSampled(String),
     #[error("not everything could be written to its place")]
     NotInPlace,
     #[error("interrupted while attaching; nothing was sampled, and nothing written")]
@@ -77,26 +79,40 @@ pub fn run() -> ExitCode {
         Ok(config) => config,
         Err(error) => return complain(&error.to_string(), USAGE),
     };
-    let nothing = nothing_sampled(&config.record.targets);
     match profile(config) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(AppError::Output(OutputError::NoSamples)) => complain(&nothing, NO_SAMPLES),
+        Err(error @ AppError::NothingSampled(_)) => complain(&error.to_string(), NO_SAMPLES),
         // The reader of standard output has seen enough.
         Err(AppError::Output(error)) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => complain(&error.to_string(), FAILED),
     }
 }
 
-/// What is said when there is not one sample.
-fn nothing_sampled(targets: &Targets) -> String {
+/// Why there is not one sample in a recording that has lasted so long.
+fn nothing_sampled(targets: &Targets, lasted: Duration) -> String {
+    // A process that nobody has waited for is still there, and has no program.
+    let has_ended = |number: u32| std::fs::read_link(format!("/proc/{number}/exe")).is_err();
+    let have_ended = match targets {
+        Targets::Processes(pids) => pids.iter().all(|pid| has_ended(pid.0)),
+        Targets::Threads(tids) => tids.iter().all(|tid| has_ended(tid.0)),
+        _ => false,
+    };
     match targets {
+        _ if have_ended => {
+            "the target ended before it was sampled; `jitprof -- COMMAND` records a program from its start, \
+                            and -F 999 samples it more often"
+                .to_owned()
+        }
+        _ if lasted < BRIEF => format!("the recording was ended after {:.1} s; record longer", lasted.as_secs_f64()),
         Targets::Comm(name) => format!(
-            "no samples: no process or thread called {name} used a CPU while it was recorded; `ps -eLo pid,comm` lists \
-             the names"
+            "no process or thread called {name} used a CPU while it was recorded; `ps -eLo pid,comm` lists the names"
         ),
-        _ => "no samples: the target used no CPU while it was recorded; record longer, or while it works".to_owned(),
+        _ => "the target used no CPU while it was recorded; record longer, or while it works".to_owned(),
     }
 }
+
+/// In less time than this even a busy process may not be sampled.
+const BRIEF: Duration = Duration::from_millis(200);
 
 fn complain(text: &str, status: u8) -> ExitCode {
     say!("jitprof: {text}");
@@ -358,7 +374,10 @@ fn report(config: &Config, recorded: &Recorded) -> Result<(), AppError> {
                 }
             }
             // The same for every output: there is nothing to write.
-            Err(error @ OutputError::NoSamples) => return Err(error.into()),
+            Err(OutputError::NoSamples) => {
+                let lasted = profile.meta().duration;
+                return Err(AppError::NothingSampled(nothing_sampled(&config.record.targets, lasted)));
+            }
             Err(error) => {
                 in_place &= aside(destination, &error, |writer| output::write(profile, *format, options, writer));
             }
@@ -394,4 +413,29 @@ pub(super) fn write_account(destination: &Destination, account: &Account) -> Res
 fn account_to(mut writer: &mut dyn Write, account: &Account) -> Result<(), OutputError> {
     serde_json::to_writer_pretty(&mut writer, account).map_err(io::Error::from)?;
     Ok(writer.write_all(b"\n")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_common::units::Pid;
+
+    use super::*;
+
+    #[test]
+    fn why_nothing_was_sampled_is_said_of_who_is_to_blame() {
+        let (long, brief) = (Duration::from_secs(5), Duration::from_millis(20));
+        let own = Targets::Processes(vec![Pid(std::process::id())]);
+        assert!(nothing_sampled(&own, long).starts_with("the target used no CPU"));
+        assert_eq!(nothing_sampled(&own, brief), "the recording was ended after 0.0 s; record longer");
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let gone = Targets::Processes(vec![Pid(ended.id())]);
+        while !nothing_sampled(&gone, long).starts_with("the target ended") {
+            std::thread::yield_now();
+        }
+        ended.wait().unwrap();
+        for lasted in [long, brief] {
+            assert!(nothing_sampled(&gone, lasted).starts_with("the target ended before"));
+        }
+        assert!(nothing_sampled(&Targets::Comm("node".to_owned()), long).contains("called node"));
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::{Request, header};
+use axum::http::{Request, StatusCode, header};
 use clap::Args as ClapArgs;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
@@ -52,6 +52,15 @@ pub(super) enum ServiceError {
         address: String,
         /// What went wrong.
         why: String,
+    },
+    /// The service does not know who asks.
+    #[error(
+        "{}; /run/jitprof/token-PORT has that of its last start, for root and its group: --token-file FILE names another file",
+        if *.had_token { "the service has another token" } else { "the service wants a token" }
+    )]
+    Unknown {
+        /// A token was sent.
+        had_token: bool,
     },
     /// The service says no.
     #[error("the service refuses: {0}")]
@@ -124,6 +133,7 @@ async fn get(
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     // Ends with the connection; what goes wrong there is what the answer says.
     tokio::spawn(connection);
+    let had_token = token.is_some();
     let mut request = Request::builder().uri(path).header(header::HOST, host);
     if let Some(token) = token {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -135,6 +145,9 @@ async fn get(
     let body = body.map_err(|error| nobody(address, error))?.to_bytes();
     if status.is_success() {
         return Ok(body);
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        return Err(ServiceError::Unknown { had_token });
     }
     Err(ServiceError::Refused(sentence(&body).unwrap_or_else(|| status.to_string())))
 }
@@ -159,5 +172,8 @@ mod tests {
         assert_eq!(sentence(b"\r\nno token\n").unwrap(), "no token");
         assert_eq!(sentence(b"\x1b[2Jbad gateway").unwrap(), "\\x1b[2Jbad gateway");
         assert_eq!(sentence(b""), None);
+        let text = |had_token| ServiceError::Unknown { had_token }.to_string();
+        assert!(text(true).starts_with("the service has another token; /run/jitprof/token-PORT has that"));
+        assert!(text(false).starts_with("the service wants a token; "));
     }
 }

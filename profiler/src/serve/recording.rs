@@ -204,7 +204,10 @@ impl Handle {
 
     /// How the recording stood when it last closed a window.
     pub fn health(&self) -> Health {
-        self.0.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let health = self.0.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // The rest is from the end of the last window; this is known before.
+        let asked = self.0.frequencies.lock().unwrap_or_else(PoisonError::into_inner).back().map(|(_, hertz)| *hertz);
+        Health { frequency_hz: asked.unwrap_or(health.frequency_hz), ..health }
     }
 
     /// How long ago the last window closed, or the recording began; `None` if it has ended.
@@ -237,5 +240,23 @@ impl Handle {
     /// Lets the handle believe that the recording has ended.
     pub(super) fn end(&self) {
         drop(Ended(self.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frequency_is_known_before_the_first_window_and_as_soon_as_it_is_another() {
+        let (commands, orders) = mpsc::sync_channel(1);
+        let handle = Handle::new(commands, Waker::new().unwrap(), Arc::default());
+        handle.note_frequency(19);
+        assert_eq!(handle.health().frequency_hz, 19);
+        assert!(handle.set_frequency(NonZeroU32::new(7).unwrap()));
+        assert_eq!((handle.health().frequency_hz, handle.frequencies().len()), (7, 2));
+        drop(orders);
+        assert!(!handle.set_frequency(NonZeroU32::new(5).unwrap()));
+        assert_eq!(handle.health().frequency_hz, 7, "nobody has heard of it");
     }
 }

@@ -61,8 +61,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
 async fn status(State(app): State<Arc<App>>) -> Json<Value> {
     let oldest = app.state.archive.stats().oldest;
     let health = app.state.recording.health();
-    // Before the first window closes nothing but what was asked for is known.
-    let asked = app.state.recording.frequencies().last().map_or(health.frequency_hz, |(_, hertz)| *hertz);
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "host": rustix::system::uname().nodename().to_string_lossy(),
@@ -70,7 +68,7 @@ async fn status(State(app): State<Arc<App>>) -> Json<Value> {
         "oldest": oldest.map(unix_seconds),
         "window_s": app.state.window.length.as_secs_f64(),
         "grace_s": app.state.window.grace.as_secs_f64(),
-        "frequency_hz": asked,
+        "frequency_hz": health.frequency_hz,
         "cpu_ns": health.costs,
         "processes": health.processes,
         "samples_taken": health.taken,

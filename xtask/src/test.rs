@@ -115,7 +115,7 @@ const STATIC_STEPS: [(&str, Step); 6] = [
     ("build", build_all),
 ];
 /// The packages that others can use by themselves.
-const LIBRARIES: [&str; 3] = ["jitprof-common", "jitprof-jitdump", "jitprof-unwind"];
+const LIBRARIES: [&str; 4] = ["jitprof-common", "jitprof-jitdump", "jitprof-runtimes", "jitprof-unwind"];
 /// Tests whose storms `soak` makes larger, and the variable that says so to them (tests/live/runs/endurance.rs).
 const ENDURANCE: &str = "endurance::";
 const SOAK_VARIABLE: &str = "JITPROF_SOAK";
@@ -240,6 +240,9 @@ fn fmt(workspace: &Workspace) -> Result<String> {
 fn clippy(workspace: &Workspace) -> Result<String> {
     tools::ensure_component(workspace, "clippy")?;
     command::run(workspace.cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    // The profiler alone, without its service: no feature may need another one unsaid.
+    let alone = ["clippy", "--package", "jitprof", "--no-default-features", "--lib", "--bins", "--", "-D", "warnings"];
+    command::run(workspace.cargo().args(alone))?;
     Ok(String::new())
 }
 

@@ -94,6 +94,8 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use clap::Parser;
 
     use super::*;
@@ -106,17 +108,20 @@ mod tests {
 
     #[test]
     fn a_process_is_chosen_with_and_without_an_option() {
-        let own = std::process::id().to_string();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id().to_string();
         let report = |words: &[&str]| {
             let line = Line::try_parse_from([&["unwind-info"], words].concat()).map_err(|error| error.to_string())?;
             let mut out = Vec::new();
             run(&line.arguments, &mut out).map_err(|error| error.to_string())?;
             String::from_utf8(out).map_err(|error| error.to_string())
         };
-        let whose = format!("process {own} ");
-        for words in [&[own.as_str()][..], &["--pid", &own], &["-p", &own]] {
-            assert!(report(words).unwrap().starts_with(&whose), "{words:?}");
-        }
-        assert!(report(&[]).is_err() && report(&["--pid", &own, "/bin/true"]).is_err());
+        let whose = format!("process {pid} ");
+        let reports = [&[pid.as_str()][..], &["--pid", &pid], &["-p", &pid]].map(report);
+        let refused = [&[][..], &["--pid", &pid, "/bin/true"]].map(report);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(reports.iter().all(|report| report.as_ref().is_ok_and(|text| text.starts_with(&whose))), "{reports:?}");
+        assert!(refused.iter().all(Result::is_err), "{refused:?}");
     }
 }

@@ -167,9 +167,9 @@ fn rows_beyond_the_target_begin_a_new_file() {
     };
     let rows: Vec<_> = (0..MAX_GROUP_ROWS as i64 + 1).map(row).collect();
     assert_eq!(write_samples(&rows, 1 << 30).unwrap().len(), 1);
-    let files = write_samples(&rows, 1 << 16).unwrap();
+    let files = write_samples(&rows, 1 << 12).unwrap();
     assert_eq!(files.len(), 2);
-    assert_eq!(files, write_samples(&rows, 1 << 16).unwrap(), "the same rows, the same files");
+    assert_eq!(files, write_samples(&rows, 1 << 12).unwrap(), "the same rows, the same files");
     assert!(write_samples(&[], 1).unwrap().is_empty());
 }
 

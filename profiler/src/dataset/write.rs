@@ -8,7 +8,7 @@ use super::rows::{FrameRow, SampleRow, stack_id};
 use super::schema;
 
 /// Rows of a row group at most: what a reader holds in memory at once.
-pub const MAX_GROUP_ROWS: usize = 1 << 16;
+pub const MAX_GROUP_ROWS: usize = if cfg!(test) { 1 << 12 } else { 1 << 16 };
 
 /// Values of a column, with the levels of a repeated one.
 struct Column<T> {

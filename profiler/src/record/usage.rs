@@ -118,7 +118,7 @@ mod tests {
 
     /// Seconds a second.
     const RATE: f64 = 0.002;
-    const STEP: Duration = Duration::from_millis(5);
+    const STEP: Duration = Duration::from_millis(10);
 
     fn process(user: u32, pid: u32) -> Payer {
         Payer { user: Some(user), subject: Subject::Process(Pid(pid)) }
@@ -133,7 +133,7 @@ mod tests {
     fn granted(wanting: &[Payer], takes: Duration) -> HashMap<Payer, f64> {
         let (mut usage, start) = (Usage::default(), Instant::now());
         let mut got = HashMap::new();
-        for step in 0..60_000 {
+        for step in 0..30_000 {
             let now = start + STEP * step;
             usage.count(now);
             for payer in wanting {
@@ -164,7 +164,7 @@ mod tests {
         let (mut usage, start) = (Usage::default(), Instant::now());
         let takes = Duration::from_millis(2);
         let mut got = 0.0;
-        for step in 0..60_000_u32 {
+        for step in 0..30_000_u32 {
             let (now, payer) = (start + STEP * step, process(1000, 100 + step));
             usage.count(now);
             if usage.is_within_part(payer, RATE, now) {

@@ -114,7 +114,7 @@ fn forked_workers_are_read_as_their_parents() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = start("php/prefork.php", CACHED, &scratch)?;
     let words = ["--pid", target.said("pid")?];
-    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu_of(&target.children()?, 5)?;
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu_of(&target.children()?, 7)?;
     assert_bare(&recording);
     assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
     let names = ["_start", "execute_ex", "prefork.php", "burn.php", "outer", "middle", "leaf_hot"];

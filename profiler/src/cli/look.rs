@@ -7,6 +7,22 @@ use crate::output::{ColorScheme, OutputError, OutputOptions};
 /// The options as typed.
 #[derive(Clone, Debug, Args)]
 pub struct LookArgs {
+    /// What frames there are.
+    #[command(flatten)]
+    pub shape: ShapeArgs,
+
+    /// Title of the flamegraph
+    #[arg(long, value_name = "TEXT", help_heading = "Output")]
+    pub title: Option<String>,
+
+    /// Colours of the flamegraph: kind (kernel, native, JIT, …) or one of inferno's palettes
+    #[arg(long, value_name = "PALETTE", default_value = "kind", help_heading = "Output")]
+    pub color: String,
+}
+
+/// Those that a service is asked with, too.
+#[derive(Clone, Debug, Args)]
+pub struct ShapeArgs {
     /// A frame for each thread at the root of the stacks
     #[arg(long, help_heading = "Output")]
     pub per_thread: bool,
@@ -23,10 +39,6 @@ pub struct LookArgs {
     #[arg(long, help_heading = "Output")]
     pub merge_tiers: bool,
 
-    /// Title of the flamegraph
-    #[arg(long, value_name = "TEXT", help_heading = "Output")]
-    pub title: Option<String>,
-
     /// Leave out frames narrower than this many percent of the picture
     #[arg(long, value_name = "PERCENT", default_value_t = 0.01, value_parser = percent, help_heading = "Output")]
     pub min_width: f64,
@@ -38,10 +50,6 @@ pub struct LookArgs {
     /// Root at the bottom, instead of the top, where a picture opens
     #[arg(long, help_heading = "Output")]
     pub flame: bool,
-
-    /// Colours of the flamegraph: kind (kernel, native, JIT, …) or one of inferno's palettes
-    #[arg(long, value_name = "PALETTE", default_value = "kind", help_heading = "Output")]
-    pub color: String,
 }
 
 impl LookArgs {
@@ -53,14 +61,14 @@ impl LookArgs {
         Ok(OutputOptions {
             title: self.title.clone(),
             subtitle: None,
-            min_width_percent: self.min_width,
-            reverse: self.reverse,
-            upwards: self.flame,
+            min_width_percent: self.shape.min_width,
+            reverse: self.shape.reverse,
+            upwards: self.shape.flame,
             colors: self.color.parse::<ColorScheme>()?,
-            lines: self.lines,
-            per_thread: self.per_thread,
-            per_process: several || self.per_process,
-            merge_tiers: self.merge_tiers,
+            lines: self.shape.lines,
+            per_thread: self.shape.per_thread,
+            per_process: several || self.shape.per_process,
+            merge_tiers: self.shape.merge_tiers,
             without_labels: false,
         })
     }

@@ -8,7 +8,7 @@ use crate::output::{Destination, Format, OutputError};
 #[derive(Debug, thiserror::Error)]
 pub enum OutputsError {
     /// Standard output has no ending that would tell the format.
-    #[error("--output - needs --format ({formats})")]
+    #[error("standard output needs --format ({formats})")]
     NoFormat {
         /// The formats that there are, as a list in words.
         formats: &'static str,

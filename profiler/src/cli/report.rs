@@ -19,6 +19,7 @@ use super::outputs::{Formats, OutputsError, stdout_count};
 use super::subcommand::SubcommandError;
 use crate::advice::is_evaluation_loop;
 use crate::cli::say::{say, say_part};
+use crate::output::frame_names::merge_tiers;
 use crate::output::{
     Destination, Format, OutputError, PprofError, SavedError, Sheet, SheetFormat, check_writable, write_changes,
     write_diff, write_file, write_to, write_top,
@@ -181,10 +182,13 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         NativeFramesArg::Show => profile,
         NativeFramesArg::Hide => profile.without(is_native_loop),
     };
+    // Files are written with the tiers or without as each format has it.
+    let merged = |profile: &Profile| arguments.look.shape.merge_tiers.then(|| profile.showing(merge_tiers));
     let mut table = Vec::new();
     let rows = arguments.top.unwrap_or(DEFAULT_TOP);
     let written = if let [before_name, after_name] = arguments.diff.as_slice() {
         let side = |name| read(std::slice::from_ref(name), &range, &filter).map(shown);
+        let side = |name| side(name).map(|profile| merged(&profile).unwrap_or(profile));
         let (before, after) = (side(before_name)?, side(after_name)?);
         let named = format!("{} compared with {}", after_name.to_string_lossy(), before_name.to_string_lossy());
         options.title.get_or_insert(named);
@@ -206,12 +210,14 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         return Err(ReportError::NothingToNormalize.into());
     } else {
         let profile = shown(read(&arguments.paths, &range, &filter)?);
+        let merged = merged(&profile);
+        let of_table = merged.as_ref().unwrap_or(&profile);
         match (&arguments.by, arguments.table) {
-            (None, SheetFormat::Text) => write_top(&profile, rows, &mut table)?,
+            (None, SheetFormat::Text) => write_top(of_table, rows, &mut table)?,
             (by, format) => {
                 let sheet = match (by, arguments.top) {
-                    (Some(by), None) => Sheet::of_values(&profile, by),
-                    (by, _) => Sheet::of_functions(&profile, rows, by.as_deref()),
+                    (Some(by), None) => Sheet::of_values(of_table, by),
+                    (by, _) => Sheet::of_functions(of_table, rows, by.as_deref()),
                 };
                 sheet.write(format, &mut table)?;
             }

@@ -292,6 +292,14 @@ impl Profile {
         copy
     }
 
+    /// A copy with what is `shown` of each frame.
+    pub fn showing(&self, shown: for<'f> fn(FrameRef<'f>) -> FrameRef<'f>) -> Self {
+        let mut copy = self.empty_like(self.meta.start);
+        let mut transfer = Transfer::showing(self, shown);
+        self.visit_rows(|row| transfer.add(&mut copy, row));
+        copy
+    }
+
     /// A copy within other limits, of which the stacks of all rows together have no more than so many frames. Rows with the
     /// most samples come first; the stacks of those that do not fit are `[profile full]`, and the total stays the same.
     pub fn within(&self, limits: Limits, mut stack_frames: usize) -> Self {

@@ -15,7 +15,12 @@ pub(super) struct Transfer<'p> {
     tasks: FxHashMap<TaskId, TaskId>,
     /// By the handles of frames, which ones are not copied; none of those that it does not have.
     left_out: Vec<bool>,
+    /// What frames are there, if something else than here.
+    shown: Option<Shown>,
 }
+
+/// What is made of a frame.
+pub(super) type Shown = for<'f> fn(FrameRef<'f>) -> FrameRef<'f>;
 
 impl<'p> Transfer<'p> {
     pub(super) fn new(from: &'p Profile) -> Self {
@@ -25,7 +30,13 @@ impl<'p> Transfer<'p> {
             stacks: FxHashMap::default(),
             tasks: FxHashMap::default(),
             left_out: Vec::new(),
+            shown: None,
         }
+    }
+
+    /// The same with other frames.
+    pub(super) fn showing(from: &'p Profile, shown: Shown) -> Self {
+        Self { shown: Some(shown), ..Self::new(from) }
     }
 
     /// The same without frames that `is_left_out`: what they called, their callers called.
@@ -78,7 +89,10 @@ impl<'p> Transfer<'p> {
             let frame = match self.frames.get(&frame) {
                 Some(frame) => *frame,
                 None => {
-                    let copy = to.copy_frame(self.from, frame);
+                    let copy = match self.shown {
+                        Some(shown) => to.intern_frame_ref(&shown(self.from.frame(frame))),
+                        None => to.copy_frame(self.from, frame),
+                    };
                     self.frames.insert(frame, copy);
                     copy
                 }

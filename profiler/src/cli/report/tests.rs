@@ -70,6 +70,36 @@ fn whoever_names_a_process_is_told_what_to_type() {
 }
 
 #[test]
+fn a_function_is_one_row_whatever_its_tier_if_that_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorded = recording(0, &[(1, "drive", 3)]);
+    let interpreted = Frame {
+        name: Arc::from("drive"),
+        kind: FrameKind::Interpreter,
+        tier: Some(Tier::Interpreted),
+        inlined: false,
+        module: None,
+        source: None,
+        address: 9,
+    };
+    let frame = recorded.intern_frame(&interpreted);
+    let stack = recorded.push(recorded.stack_root(), frame);
+    let task = Task { pid: Pid(1), process_start: 1, tid: Tid(1), comm: Arc::from("app1"), labels: Arc::default() };
+    let task = recorded.task(task);
+    recorded.add(MonoNs(7_000_000_000), stack, task, 1);
+    let file = save(folder.path(), "a.pb.gz", &recorded);
+    let rows = |more: &[&str]| -> Vec<String> {
+        let printed = report(&[&[file.as_str(), "--top", "9"], more].concat()).unwrap();
+        printed.lines().filter(|line| line.contains("drive")).map(str::to_owned).collect()
+    };
+    assert_eq!(rows(&[]).len(), 2);
+    let merged = rows(&["--merge-tiers"]);
+    assert!(merged.len() == 1 && merged[0].starts_with(" 100.00%"), "{merged:?}");
+    let sheet = rows(&["--merge-tiers", "--table", "csv"]);
+    assert_eq!(sheet.len(), 1, "{sheet:?}");
+}
+
+#[test]
 fn loops_of_interpreters_are_left_out_where_they_are_not_wanted() {
     let folder = tempfile::tempdir().unwrap();
     let mut recorded = recording(0, &[]);

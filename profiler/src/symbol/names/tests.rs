@@ -38,7 +38,7 @@ fn v8_functions_show_name_tier_and_source() {
             (
                 "JS:^ node:internal/validators:161:40",
                 (
-                    "(anonymous node:internal/validators:161)",
+                    "(anonymous node:internal/validators:161:40)",
                     JIT,
                     Some(Tier::Baseline),
                     Some(("node:internal/validators", 161)),
@@ -46,12 +46,12 @@ fn v8_functions_show_name_tier_and_source() {
             ),
             (
                 "JS:* /srv/shop/lib/cart.js:7:3",
-                ("(anonymous cart.js:7)", JIT, Some(Tier::Optimized), Some(("/srv/shop/lib/cart.js", 7))),
+                ("(anonymous cart.js:7:3)", JIT, Some(Tier::Optimized), Some(("/srv/shop/lib/cart.js", 7))),
             ),
             (
                 "JS:* file:///srv/shop/routes/index.mjs:9:3",
                 (
-                    "(anonymous routes/index.mjs:9)",
+                    "(anonymous routes/index.mjs:9:3)",
                     JIT,
                     Some(Tier::Optimized),
                     Some(("file:///srv/shop/routes/index.mjs", 9)),
@@ -74,12 +74,19 @@ fn v8_functions_show_name_tier_and_source() {
             ),
             (
                 "JS:~ [worker eval]:1:1",
-                ("(anonymous [worker eval]:1)", INTERPRETED, Some(Tier::Interpreted), Some(("[worker eval]", 1))),
+                ("(anonymous [worker eval]:1:1)", INTERPRETED, Some(Tier::Interpreted), Some(("[worker eval]", 1))),
             ),
             (
                 "JS:*f evalmachine.<anonymous>:3:5",
                 ("f", JIT, Some(Tier::Optimized), Some(("evalmachine.<anonymous>", 3))),
             ),
+            // Of a file that a program has made smaller, many functions have the same name, and all the same line.
+            (
+                "JS:*t /srv/dist/app.min.js:1:146721",
+                ("t (dist/app.min.js:1:146721)", JIT, Some(Tier::Optimized), Some(("/srv/dist/app.min.js", 1))),
+            ),
+            ("JS:*t /srv/dist/app.min.js:1:20", ("t", JIT, Some(Tier::Optimized), Some(("/srv/dist/app.min.js", 1)))),
+            ("JS:* /srv/a.js:7", ("(anonymous a.js:7)", JIT, Some(Tier::Optimized), Some(("/srv/a.js", 7)))),
             ("JS:*f", ("f", JIT, Some(Tier::Optimized), None)),
             ("Function:fib-3-liftoff", ("fib", JIT, Some(Tier::Baseline), None)),
             ("Function:my-fib-12-turbofan", ("my-fib", JIT, Some(Tier::Optimized), None)),

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! JS:*leafHot /srv/app/burn.js:2:17
-//! │  │ │       │               │  └ column, not kept
+//! │  │ │       │               │  └ column
 //! │  │ │       └ script        └ line
-//! │  │ └ function; empty for an anonymous one, which is told from others by its place: (anonymous burn.js:2)
+//! │  │ └ function; empty for an anonymous one, which is told from others by its place: (anonymous burn.js:2:17)
 //! │  └ ~ interpreted, ^ Sparkplug, + Maglev, * TurboFan; with ' after it when specialised to a context (V8 13)
 //! └ JS since V8 9.5; LazyCompile, Function, Script, Eval before
 //! ```
@@ -13,9 +13,14 @@
 //! in `-INDEX-liftoff` or `-INDEX-turbofan` (`src/logging/log.cc`).
 
 use std::borrow::Cow;
+use std::fmt;
 
 use super::{JitName, builtin, function, source, split_number};
 use crate::symbol::{FrameKind, Tier};
+
+/// From this column on nobody has written a function by hand: of a file that a program has made smaller, names are a letter, and
+/// many functions have the same one.
+const MADE_COLUMN: u32 = 200;
 
 /// Tags of code that runs the user's functions.
 const FUNCTION_TAGS: [&str; 6] = ["JS", "LazyCompile", "Function", "Script", "Eval", "InterpretedFunction"];
@@ -42,18 +47,17 @@ pub(super) fn classify(name: &str) -> Option<JitName> {
         return Some(wasm);
     }
     let (name, place) = match split_place(rest) {
-        Some((name, file, line)) => (name.trim_end(), Some((file, line))),
+        Some((name, place)) => (name.trim_end(), Some(place)),
         None => (rest, None),
     };
     let display = match (name, tag, place) {
         ("", "Script" | "Eval", _) => Cow::Borrowed("(top level)"),
-        ("", _, Some((file, line))) if !file.is_empty() => {
-            Cow::Owned(format!("(anonymous {}:{line})", short_script(file)))
-        }
+        ("", _, Some(place)) if !place.script.is_empty() => Cow::Owned(format!("(anonymous {place})")),
         ("", ..) => Cow::Borrowed("(anonymous)"),
+        (name, _, Some(place)) if place.is_made() => Cow::Owned(format!("{name} ({place})")),
         (name, ..) => Cow::Borrowed(name),
     };
-    let source = place.and_then(|(file, line)| source(file, line));
+    let source = place.and_then(|place| source(place.script, place.line));
     let kind = if tier == Some(Tier::Interpreted) { FrameKind::Interpreter } else { FrameKind::Jit };
     Some(JitName { kind, tier, source, ..function(display) })
 }
@@ -82,16 +86,41 @@ fn wasm(name: &str) -> Option<JitName> {
     Some(JitName { tier: Some(tier), ..function(wasm_name) })
 }
 
-/// Function name, script, line of `NAME SCRIPT:LINE:COLUMN` or `NAME SCRIPT:LINE`.
+/// Where a function begins.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    script: &'a str,
+    line: u32,
+    column: Option<u32>,
+}
+
+impl Place<'_> {
+    /// Whether its line was made by a program.
+    fn is_made(&self) -> bool {
+        self.column.is_some_and(|column| column >= MADE_COLUMN)
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}:{}", short_script(self.script), self.line)?;
+        self.column.map_or(Ok(()), |column| write!(to, ":{column}"))
+    }
+}
+
+/// Function name and place of `NAME SCRIPT:LINE:COLUMN` or `NAME SCRIPT:LINE`.
 ///
 /// Both can contain blanks (`get size`, `/my app/a.js`): the script begins at the first word that looks like a path or
 /// a URL, else at the last word.
-fn split_place(text: &str) -> Option<(&str, &str, u32)> {
+fn split_place(text: &str) -> Option<(&str, Place<'_>)> {
     let (head, last) = split_number(text, ':')?;
-    let (place, line) = split_number(head, ':').unwrap_or((head, last));
+    let (place, line, column) = match split_number(head, ':') {
+        Some((place, line)) => (place, line, Some(last)),
+        None => (head, last, None),
+    };
     let blanks = || place.match_indices(' ').map(|(at, _)| at);
     let start = blanks().find(|at| begins_script(&place[at + 1..])).or_else(|| blanks().next_back())?;
-    Some((&place[..start], &place[start + 1..], line))
+    Some((&place[..start], Place { script: &place[start + 1..], line, column }))
 }
 
 /// What tells a script from others: its file, below its directory where many are called the same; the whole of a module of

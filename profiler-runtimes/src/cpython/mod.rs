@@ -94,18 +94,15 @@ impl Functions {
             None => first_line,
         };
         // What it leads to was its own if it is still there.
-        if version.is_some_and(|(at, version)| version_now(reader, code.wrapping_add(at)) != Some(version)) {
-            return Err(Unknown::Replaced("code object"));
+        if let Some((at, version)) = version {
+            let mut now = [0; 4];
+            let count = reader.now(Avma(code.wrapping_add(at)), &mut now)?;
+            if count < now.len() || u32::from_le_bytes(now) != version {
+                return Err(Unknown::Replaced("code object"));
+            }
         }
         Ok(Described { function: Function { name, file, first_line }, line })
     }
-}
-
-/// The number of the code object that has it there, as it is now.
-fn version_now<M: Memory>(reader: &Reader<M>, at: u64) -> Option<u32> {
-    let mut bytes = [0; 4];
-    let count = reader.now(Avma(at), &mut bytes).ok()?;
-    (count == bytes.len()).then(|| u32::from_le_bytes(bytes))
 }
 
 /// Which of the instructions from `start` on is meant; none if it is what stands before the first: the function has not

@@ -88,19 +88,23 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Why there is not one sample in a recording that has lasted so long.
-fn nothing_sampled(targets: &Targets, lasted: Duration) -> String {
+/// Whether all processes or threads that were named have ended.
+fn have_ended(targets: &Targets) -> bool {
     // A process that nobody has waited for is still there, and has no program.
     let has_ended = |number: u32| std::fs::read_link(format!("/proc/{number}/exe")).is_err();
-    let have_ended = match targets {
+    match targets {
         Targets::Processes(pids) => pids.iter().all(|pid| has_ended(pid.0)),
         Targets::Threads(tids) => tids.iter().all(|tid| has_ended(tid.0)),
         _ => false,
-    };
+    }
+}
+
+/// Why there is not one sample in a recording that has lasted so long.
+fn nothing_sampled(targets: &Targets, lasted: Duration, had_ended: bool) -> String {
     match targets {
-        _ if have_ended => {
+        _ if had_ended => {
             "the target ended before it was sampled; `jitprof -- COMMAND` records a program from its start, \
-                            and -F 999 samples it more often"
+                           and -F 999 samples it more often"
                 .to_owned()
         }
         _ if lasted < BRIEF => format!("the recording was ended after {:.1} s; record longer", lasted.as_secs_f64()),
@@ -163,9 +167,9 @@ fn profile(mut config: Config) -> Result<(), AppError> {
     let child = launch
         .map(|launch| launch.release().map_err(|source| AppError::Launch { command: command_text(&config), source }))
         .transpose()?;
-    let (mut recorded, watch) = record(recorder, signals, &config, child)?;
+    let Finished { mut recorded, watch, had_ended } = record(recorder, signals, &config, child)?;
     let traced = config.trace.as_ref().map(|log| add_spans(&mut recorded.profile, log, watch.as_ref(), 0));
-    report(&config, &recorded)?;
+    report(&config, &recorded, had_ended)?;
     let lines = traced.transpose()?;
     if !config.quiet {
         lines.into_iter().flatten().for_each(|line| say!("{line}"));
@@ -260,14 +264,17 @@ fn command_text(config: &Config) -> String {
     config.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Lets the recorder run on a thread of its own until it ends, the time is up, or a signal comes. Returns also what was
-/// seen of a trace log meanwhile.
-fn record(
-    recorder: Recorder,
-    signals: Signals,
-    config: &Config,
-    child: Option<Child>,
-) -> Result<(Recorded, Option<Watch>), AppError> {
+/// A recording that is over.
+struct Finished {
+    recorded: Recorded,
+    /// What was seen of a trace log.
+    watch: Option<Watch>,
+    /// The targets had ended before.
+    had_ended: bool,
+}
+
+/// Lets the recorder run on a thread of its own until it ends, the time is up, or a signal comes.
+fn record(recorder: Recorder, signals: Signals, config: &Config, child: Option<Child>) -> Result<Finished, AppError> {
     let wake = Waker::new().map_err(|source| AppError::System { what: "cannot make a descriptor", source })?;
     let stop = Arc::new(AtomicBool::new(false));
     let (done_sender, done) = oneshot::channel();
@@ -293,10 +300,13 @@ fn record(
         .map_err(|source| AppError::System { what: "cannot start a thread", source })?;
     wait_for_end(signals, config.duration, done, (&stop, &wake));
     let recorded = thread.join().map_err(|_| AppError::Panicked)?;
+    // Before a command is ended that goes on.
+    let had_ended = have_ended(&config.record.targets);
     if let Some(child) = child {
         end_command(child);
     }
-    Ok(recorded?)
+    let (recorded, watch) = recorded?;
+    Ok(Finished { recorded, watch, had_ended })
 }
 
 /// How long after a Ctrl-C another one means the same.
@@ -354,7 +364,7 @@ fn end_command(mut child: Child) {
 }
 
 /// Writes everything, what cannot be written to its place to another; the first error is returned after that.
-fn report(config: &Config, recorded: &Recorded) -> Result<(), AppError> {
+fn report(config: &Config, recorded: &Recorded, had_ended: bool) -> Result<(), AppError> {
     let account = &recorded.account;
     if !config.quiet {
         say_part!("{account}");
@@ -376,7 +386,7 @@ fn report(config: &Config, recorded: &Recorded) -> Result<(), AppError> {
             // The same for every output: there is nothing to write.
             Err(OutputError::NoSamples) => {
                 let lasted = profile.meta().duration;
-                return Err(AppError::NothingSampled(nothing_sampled(&config.record.targets, lasted)));
+                return Err(AppError::NothingSampled(nothing_sampled(&config.record.targets, lasted, had_ended)));
             }
             Err(error) => {
                 in_place &= aside(destination, &error, |writer| output::write(profile, *format, options, writer));
@@ -425,17 +435,18 @@ mod tests {
     fn why_nothing_was_sampled_is_said_of_who_is_to_blame() {
         let (long, brief) = (Duration::from_secs(5), Duration::from_millis(20));
         let own = Targets::Processes(vec![Pid(std::process::id())]);
-        assert!(nothing_sampled(&own, long).starts_with("the target used no CPU"));
-        assert_eq!(nothing_sampled(&own, brief), "the recording was ended after 0.0 s; record longer");
+        assert!(!have_ended(&own) && nothing_sampled(&own, long, false).starts_with("the target used no CPU"));
+        assert_eq!(nothing_sampled(&own, brief, false), "the recording was ended after 0.0 s; record longer");
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         let gone = Targets::Processes(vec![Pid(ended.id())]);
-        while !nothing_sampled(&gone, long).starts_with("the target ended") {
+        while !have_ended(&gone) {
             std::thread::yield_now();
         }
         ended.wait().unwrap();
+        assert!(have_ended(&gone));
         for lasted in [long, brief] {
-            assert!(nothing_sampled(&gone, lasted).starts_with("the target ended before"));
+            assert!(nothing_sampled(&gone, lasted, true).starts_with("the target ended before"));
         }
-        assert!(nothing_sampled(&Targets::Comm("node".to_owned()), long).contains("called node"));
+        assert!(nothing_sampled(&Targets::Comm("node".to_owned()), long, false).contains("called node"));
     }
 }

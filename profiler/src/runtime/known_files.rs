@@ -45,7 +45,7 @@ struct Remembered {
 #[derive(Debug, Default)]
 pub(super) struct Look {
     /// The process' user.
-    pub(super) user: u32,
+    user: u32,
     read: u64,
     symbol_bytes: usize,
 }

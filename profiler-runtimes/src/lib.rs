@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod beam;
 mod capture;
 pub mod cpython;
 mod described;

@@ -3,7 +3,7 @@
 //! ```text
 //! header   e_type u16 @16, e_machine u16 @18, e_phoff u64 @32, e_shoff u64 @40, e_phnum u16 @56, e_shnum u16 @60,
 //!          e_shstrndx u16 @62
-//! program  p_type u32 @0, p_flags u32 @4, p_offset u64 @8, p_vaddr u64 @16, p_filesz u64 @32        (56 bytes each)
+//! program  p_type u32 @0, p_flags u32 @4, p_offset u64 @8, p_vaddr u64 @16, p_filesz u64 @32, p_memsz @40 (56 bytes each)
 //! section  sh_name u32 @0, sh_type u32 @4, sh_flags u64 @8, sh_addr u64 @16, sh_offset u64 @24,
 //!          sh_size u64 @32, sh_link u32 @40                                                          (64 bytes each)
 //! compressed section   ch_type u32 @0, ch_size u64 @8, data @24
@@ -25,6 +25,7 @@ pub const PT_LOAD: u32 = 1;
 pub const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_X: u32 = 1;
+const PF_W: u32 = 2;
 /// Section: the full symbol table.
 pub const SHT_SYMTAB: u32 = 2;
 /// Section: without bytes in the file.
@@ -163,6 +164,9 @@ pub struct Segment {
     pub svma: u64,
     /// Bytes in the file.
     pub file_size: u64,
+    /// Bytes in memory.
+    #[serde(default)]
+    pub memory_size: u64,
 }
 
 impl Segment {
@@ -228,6 +232,13 @@ impl Layout {
     /// Executable segments, ascending by address.
     pub fn code(&self) -> Vec<Segment> {
         code(&self.segments)
+    }
+
+    /// The addresses of the writable segment with the most memory, with what the file has no bytes for; none if there is none.
+    pub fn data(&self) -> Range<u64> {
+        let is_data = |segment: &&Segment| segment.kind == PT_LOAD && segment.flags & PF_W != 0;
+        let largest = self.segments.iter().filter(is_data).max_by_key(|segment| segment.memory_size);
+        largest.map_or(0..0, |segment| segment.svma..segment.svma.saturating_add(segment.memory_size))
     }
 
     /// The address, in the file's own address space, of the byte at a file offset.
@@ -372,6 +383,7 @@ fn segment(bytes: &[u8]) -> Option<Segment> {
         file_offset: u64_at(bytes, 8)?,
         svma: u64_at(bytes, 16)?,
         file_size: u64_at(bytes, 32)?,
+        memory_size: u64_at(bytes, 40)?,
     })
 }
 
@@ -467,9 +479,23 @@ mod tests {
 
     #[test]
     fn offsets_map_to_addresses_within_loaded_segments_only() {
-        let text = Segment { kind: PT_LOAD, flags: 5, file_offset: 0x1000, svma: 0x40_1000, file_size: 0x100 };
-        let last = Segment { kind: PT_LOAD, flags: 5, file_offset: u64::MAX, svma: u64::MAX, file_size: u64::MAX };
-        let note = Segment { kind: PT_NOTE, flags: 4, file_offset: 0, svma: 0, file_size: 0x1000 };
+        let text = Segment {
+            kind: PT_LOAD,
+            flags: 5,
+            file_offset: 0x1000,
+            svma: 0x40_1000,
+            file_size: 0x100,
+            memory_size: 0x100,
+        };
+        let last = Segment {
+            kind: PT_LOAD,
+            flags: 5,
+            file_offset: u64::MAX,
+            svma: u64::MAX,
+            file_size: u64::MAX,
+            memory_size: 0,
+        };
+        let note = Segment { kind: PT_NOTE, flags: 4, file_offset: 0, svma: 0, file_size: 0x1000, memory_size: 0 };
         let layout = Layout { segments: vec![note, text, last], ..Layout::default() };
         assert_eq!(layout.svma_of(0x1000), Some(0x40_1000));
         assert_eq!(layout.svma_of(0x10ff), Some(0x40_10ff));

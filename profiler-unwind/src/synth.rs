@@ -43,7 +43,7 @@ use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
 use foldhash::fast::RandomState;
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use jitprof_common::machine::Machine;
 use jitprof_common::row::Rule;
 
@@ -62,6 +62,9 @@ const MAX_STACKS: usize = 4096;
 const STEPS_PER_BYTE: usize = 2;
 /// The same for functions of a few bytes.
 const LEAST_STEPS: usize = 1024;
+
+/// `nop`.
+const NOP: u8 = 0x90;
 
 /// Nothing known yet about a byte.
 const UNSEEN: u16 = u16::MAX;
@@ -118,7 +121,7 @@ fn rows_of(machine: Machine, start: u64, code: &[u8], convention: Convention) ->
             }
             // Code with a frame pointer may do with sp what does not add up, and with another one what does: only sp
             // leads on where it then uses the frame pointer for something else.
-            let decoder = |both| X86::new(start, code, both, convention == Convention::Sized);
+            let decoder = |both| X86::new(start, code, both, convention);
             let walk = |both| Walk::new(decoder(both), start, code.len(), jumps_confirm).rules();
             builder.add(start..end, walk(true).or_else(|| walk(false))?);
         }
@@ -190,14 +193,27 @@ struct X86<'a> {
     infos: InstructionInfoFactory,
     /// Whether `sp` is followed also where the frame pointer leads to the CFA.
     follows_both: bool,
-    /// See [`rows_of_sized_code`].
-    is_sized: bool,
+    code: &'a [u8],
+    convention: Convention,
 }
 
 impl<'a> X86<'a> {
-    fn new(start: u64, code: &'a [u8], follows_both: bool, is_sized: bool) -> Self {
+    fn new(start: u64, code: &'a [u8], follows_both: bool, convention: Convention) -> Self {
         let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-        Self { start, decoder, infos: InstructionInfoFactory::new(), follows_both, is_sized }
+        Self { start, decoder, infos: InstructionInfoFactory::new(), follows_both, code, convention }
+    }
+
+    /// Whether a call does not return: Erlang's to what raises errors, each with one `nop` behind it, which keeps the return
+    /// address in the function. What follows it belongs to another path, and may have another stack.
+    fn never_returns(&self, instruction: &Instruction, next: usize) -> bool {
+        let leads_out = || {
+            let target = instruction.near_branch_target().wrapping_sub(self.start);
+            usize::try_from(target).map_or(true, |target| target >= self.code.len())
+        };
+        self.convention == Convention::Called
+            && instruction.flow_control() == FlowControl::Call
+            && self.code.get(next) == Some(&NOP)
+            && leads_out()
     }
 }
 
@@ -212,15 +228,17 @@ impl Instructions for X86<'_> {
             return None;
         }
         let (mut after, effect) = stack.after(&instruction, &mut self.infos);
-        if self.is_sized && instruction.mnemonic() == Mnemonic::Call {
+        if self.convention == Convention::Sized && instruction.mnemonic() == Mnemonic::Call {
             after.keep_sp(&stack);
         }
         let after = if self.follows_both { after } else { after.by_frame_alone() };
-        Some(Decoded { length: instruction.len(), after, effect, next: next_of(&instruction) })
+        let never_returns = self.never_returns(&instruction, at.saturating_add(instruction.len()));
+        let next = if never_returns { Next::Nowhere } else { next_of(&instruction) };
+        Some(Decoded { length: instruction.len(), after, effect, next })
     }
 
     fn rule(&self, stack: &Stack) -> Rule {
-        if self.is_sized { stack.rule_by_sp() } else { stack.rule() }
+        if self.convention == Convention::Sized { stack.rule_by_sp() } else { stack.rule() }
     }
 }
 
@@ -344,7 +362,11 @@ impl<I: Instructions> Walk<I> {
                 None
             }
             Next::Jump(target) => match self.inside(target) {
-                Some(target) => Some((target, after)),
+                // A call of itself that takes the place of its own: servers never do anything else.
+                Some(target) => {
+                    self.recognised |= target < at && self.jumps_confirm && after.is_at_return();
+                    Some((target, after))
+                }
                 None => self.leave(after),
             },
             Next::Leave => self.leave(after),

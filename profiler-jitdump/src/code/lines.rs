@@ -28,6 +28,17 @@ impl SourceRows {
         Self { rows: Vec::with_capacity(capacity), files }
     }
 
+    /// Of these files: bytes behind the first one, the line, and which of the files. By ascending offset; others are left out.
+    pub fn of(files: Vec<Arc<str>>, rows: impl IntoIterator<Item = (u32, u32, u32)>) -> Self {
+        let mut found = Self::of_files(files, 0);
+        for (offset, line, file) in rows {
+            if found.rows.last().is_none_or(|last| last.offset <= offset) {
+                found.push(offset, line, file);
+            }
+        }
+        found
+    }
+
     /// The index of `file`, which becomes one of the files if it is not among the last few.
     ///
     /// V8 alternates between the few files of the inlined functions, and a search of all of them would be quadratic for

@@ -13,6 +13,9 @@ pub(super) enum Base {
     Register(u8),
 }
 
+/// The stack pointer.
+const SP: Base = Base::Register(4);
+
 impl Base {
     /// A register by its number, which is small: many of these are copied and compared.
     pub(super) fn register(number: usize) -> Self {
@@ -92,10 +95,32 @@ impl Places {
         met
     }
 
+    /// Addresses of the frame that are kept at a distance from the stack pointer on both paths, wherever it is on each.
+    pub(super) fn meet_by_sp(
+        &self,
+        sp: Word,
+        (other, other_sp): (&Self, Word),
+    ) -> impl Iterator<Item = (Base, i32, Word)> {
+        let met = self.by_sp(sp).meet(&other.by_sp(other_sp));
+        met.0.into_iter().flatten().map(|place| (place.base, place.at, place.word))
+    }
+
+    /// These alone, counted from the stack pointer.
+    fn by_sp(&self, sp: Word) -> Self {
+        let mut places = *self;
+        if let Word::Cfa(sp) = sp {
+            for place in places.0.iter_mut().flatten().filter(|place| place.base == Base::Cfa && place.at >= sp) {
+                (place.base, place.at) = (SP, place.at.saturating_sub(sp));
+            }
+        }
+        places.retain(|place| place.base == SP && matches!(place.word, Word::Cfa(_)));
+        places.sort();
+        places
+    }
+
     /// Where an address of the frame is kept at a distance from an unknown stack pointer, and which.
     pub(super) fn saved_sp(&self) -> Option<(i32, i32)> {
-        const RSP: Base = Base::Register(4);
-        self.iter().filter(|place| place.base == RSP).find_map(|place| match place.word {
+        self.iter().filter(|place| place.base == SP).find_map(|place| match place.word {
             Word::Cfa(at) => Some((place.at, at)),
             _ => None,
         })

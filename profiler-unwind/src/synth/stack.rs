@@ -115,6 +115,11 @@ impl StackState for Stack {
 
     fn meet(self, other: Self) -> Option<Self> {
         let mut met = Self { memory: self.memory.meet(&other.memory), ..self };
+        if self.sp() != other.sp() {
+            for (base, at, word) in self.memory.meet_by_sp(self.sp(), (&other.memory, other.sp())) {
+                met.memory.set(base, at, SLOT, word);
+            }
+        }
         for (word, other) in met.registers.iter_mut().zip(other.registers) {
             *word = word.meet(other);
         }
@@ -123,7 +128,8 @@ impl StackState for Stack {
         }
         met.registers[RBP] = self.fp().meet_fp(other.fp());
         met.registers[RSP] = self.sp().meet_sp(other.sp());
-        let is_lost = self.leads_on() && other.leads_on() && !met.leads_on();
+        // A copy of the stack pointer in another register may be saved yet, and read back: until then there is no row.
+        let is_lost = self.leads_on() && other.leads_on() && !met.leads_on() && !met.is_known();
         (!is_lost && met.is_known()).then_some(met)
     }
 

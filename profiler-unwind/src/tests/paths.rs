@@ -36,13 +36,23 @@ pub(super) enum Calls {
     Keep,
     /// They take their arguments off the stack (V8).
     PopArguments,
+    /// As it was, and one that follows the reason of an error, which is written to the process, does not return (Erlang).
+    RaiseErrors,
 }
+
+/// Bytes behind the last instruction of a function, which may be a call that raises an error.
+const LAST_PADDING: usize = 16;
+
+/// Instructions between an error's reason and the call that raises it, at most.
+const RAISED_WITHIN: u8 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Machine86 {
     registers: [Value; 16],
     vectors: BTreeMap<usize, [Value; 2]>,
     memory: BTreeMap<Value, Value>,
+    /// Instructions since a number was written to the process, if that was a moment ago.
+    since_reason: Option<u8>,
 }
 
 /// What came of the comparison, in instructions.
@@ -104,7 +114,12 @@ impl Machine86 {
         }
         registers[4] = Value(ENTRY_SP, 0);
         registers[5] = CALLERS_FP;
-        Self { registers, vectors: BTreeMap::new(), memory: BTreeMap::from([(Value(ENTRY_SP, 0), RETURN)]) }
+        Self {
+            registers,
+            vectors: BTreeMap::new(),
+            memory: BTreeMap::from([(Value(ENTRY_SP, 0), RETURN)]),
+            since_reason: None,
+        }
     }
 
     fn address(&self, instruction: &Instruction, at: usize) -> Value {
@@ -152,6 +167,16 @@ impl Machine86 {
             OpKind::Memory if instruction.memory_size().size() == 8 => Some(self.load(self.address(instruction, at))),
             _ => None,
         }
+    }
+
+    /// Notes the reasons of errors.
+    fn note_reason(&mut self, instruction: &Instruction) {
+        let is_reason = instruction.mnemonic() == Mnemonic::Mov
+            && instruction.op0_kind() == OpKind::Memory
+            && instruction.memory_base() == Register::R13
+            && instruction.op1_kind() == OpKind::Immediate32to64;
+        let since = self.since_reason.map(|since| since + 1).filter(|since| *since <= RAISED_WITHIN);
+        self.since_reason = if is_reason { Some(0) } else { since };
     }
 
     /// Runs an instruction that does not jump.
@@ -341,8 +366,14 @@ pub(super) fn compare(
         let target = instruction.near_branch_target() as usize;
         match instruction.flow_control() {
             FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall if instruction.code() != Code::Hlt => {
+                let is_call = instruction.flow_control() != FlowControl::Next;
+                let is_last = code.len() - next < LAST_PADDING;
+                let raises = calls == Calls::RaiseErrors && is_call && (is_last || machine.since_reason.is_some());
                 machine.run(&instruction, at, calls, &mut infos);
-                pending.push((next, machine));
+                machine.note_reason(&instruction);
+                if !raises {
+                    pending.push((next, machine));
+                }
             }
             FlowControl::UnconditionalBranch => pending.push((target, machine)),
             FlowControl::ConditionalBranch => {
@@ -384,10 +415,13 @@ pub(super) fn compare(
 /// The functions of a dump by their producer's ways: whether all are called, and how callees leave the stack.
 fn ways(name: &str) -> (bool, Calls) {
     let file = name.rsplit('/').next().unwrap_or(name);
-    (
-        file.starts_with("otp") || file.contains("erlang"),
-        if file.starts_with("node") { Calls::PopArguments } else { Calls::Keep },
-    )
+    let is_erlang = file.starts_with("otp") || file.contains("erlang");
+    let calls = match file {
+        _ if is_erlang => Calls::RaiseErrors,
+        file if file.starts_with("node") => Calls::PopArguments,
+        _ => Calls::Keep,
+    };
+    (is_erlang, calls)
 }
 
 type RowsOfCode = fn(Machine, u64, &[u8]) -> Option<RowTable>;

@@ -117,6 +117,66 @@ fn beams_stack_is_followed_through_a_vector_register_to_memory_and_back() {
     assert_eq!(rows(&code).unwrap(), expected);
 }
 
+/// The same of code that is called wherever it is entered.
+fn called_rows(code: &[u8]) -> Option<Vec<(u64, Rule)>> {
+    let table = rows_of_called_code(Machine::X86_64, START, code)?;
+    Some(table.rows().map(|(address, rule)| (address - START, rule)).collect())
+}
+
+#[test]
+fn an_erlang_server_is_recognised_by_the_call_of_itself_at_its_end() {
+    // 1: sub rsp, 8; call rax; add rsp, 8; jmp 1b
+    let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd0, 0x48, 0x83, 0xc4, 8, 0xeb, 0xf4];
+    assert_eq!(rows(&code), None, "elsewhere it may be a part of another function");
+    assert_eq!(called_rows(&code).unwrap(), [(0, Rule::ENTRY), (4, sp(16)), (10, Rule::ENTRY), (12, Rule::GAP)]);
+    // A frame that is never taken down shows nothing: 1: sub rsp, 8; call rax; jmp 1b
+    assert_eq!(called_rows(&[0x48, 0x83, 0xec, 8, 0xff, 0xd0, 0xeb, 0xf8]), None);
+}
+
+#[test]
+fn a_stack_pointer_that_is_saved_before_paths_leave_it_at_different_depths_leads_on_where_it_lies_on_the_stack() {
+    // C2's search for a string: sub rsp, 24; mov rcx, rsp; test eax, eax; je 1f; sub rsp, 16; 1: push rax; push rcx; nop;
+    // pop rsp; add rsp, 24; ret
+    let code = [
+        0x48, 0x83, 0xec, 24, 0x48, 0x89, 0xe1, 0x85, 0xc0, 0x74, 4, 0x48, 0x83, 0xec, 16, 0x50, 0x51, 0x90, 0x5c,
+        0x48, 0x83, 0xc4, 24, 0xc3,
+    ];
+    let expected = [
+        (0, Rule::ENTRY),
+        (4, sp(32)),
+        (15, Rule::UNSUPPORTED),
+        (17, Rule::with_saved_sp(0, 32)),
+        (19, sp(32)),
+        (23, Rule::ENTRY),
+        (24, Rule::GAP),
+    ];
+    assert_eq!(rows(&code).unwrap(), expected);
+}
+
+#[test]
+fn erlangs_calls_of_what_raises_errors_do_not_return() {
+    // test eax, eax; je 1f; sub rsp, 8; test ecx, ecx; je 2f; add rsp, 8; ret; 2: call far; nop; 1: ret
+    let code = [
+        0x85, 0xc0, 0x74, 0x13, 0x48, 0x83, 0xec, 8, 0x85, 0xc9, 0x74, 5, 0x48, 0x83, 0xc4, 8, 0xc3, 0xe8, 0, 1, 0, 0,
+        0x90, 0xc3,
+    ];
+    assert_eq!(rows(&code), None, "the two paths do not go together");
+    let expected = [
+        (0, Rule::ENTRY),
+        (8, sp(16)),
+        (16, Rule::ENTRY),
+        (17, sp(16)),
+        (22, Rule::GAP),
+        (23, Rule::ENTRY),
+        (24, Rule::GAP),
+    ];
+    assert_eq!(called_rows(&code).unwrap(), expected);
+    // What is called may return where nothing keeps the return address in the function, and where it is in it.
+    let mut without = code;
+    without[22] = 0x66;
+    assert_eq!(called_rows(&without), None);
+}
+
 #[test]
 fn a_frame_pointer_that_is_written_and_not_saved_is_lost() {
     // mov rbp, rax; nop; ret

@@ -805,7 +805,8 @@ mod tests {
     #[test]
     fn code_that_no_function_covers_is_work_too() {
         let of = |functions, bytes| {
-            let code = vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: bytes }];
+            let code =
+                vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: bytes, memory_size: bytes }];
             work(Some(&Build { id: Vec::new(), code, functions }), bytes)
         };
         // libc has one function for 400 bytes.
@@ -816,7 +817,7 @@ mod tests {
         assert!(sparse > 2 * libc && of(1, 1 << 40) < 20_000, "{sparse}");
         assert_eq!((work(None, 256 * 9), of(0, 256 * 9)), (9, 9));
         // What a file says of its segments is no longer than it.
-        let code = vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: u64::MAX }; 2];
+        let code = vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: u64::MAX, memory_size: 0 }; 2];
         assert_eq!(work(Some(&Build { id: Vec::new(), code, functions: 1 }), 256), 1);
     }
 }

@@ -178,7 +178,7 @@ impl GeneratedCode {
         match change {
             Change::Load(load, frame) => {
                 if let Some(space) = self.rows.as_mut().filter(|_| load.time >= self.since) {
-                    space.load(load.start.0, load.size, load.time, rows_of_found(&load, frame));
+                    space.load(load.start.0, load.size, load.time, rows_of_found(&load, frame, self.called));
                 }
                 self.map.apply(CodeEvent::Load(load));
             }
@@ -269,8 +269,8 @@ impl GeneratedCode {
     }
 }
 
-/// Rows of code whose frames are known; before they are complete there is only the return address.
-fn rows_of_found(load: &CodeLoad, frame: FoundFrame) -> Option<RowTable> {
+/// Rows of code whose frames are known; before they are complete there is only the return address. `called` as in [`rows_of`].
+fn rows_of_found(load: &CodeLoad, frame: FoundFrame, called: bool) -> Option<RowTable> {
     if Machine::NATIVE != Machine::X86_64 && !matches!(frame, FoundFrame::Code(_)) {
         return None;
     }
@@ -278,7 +278,10 @@ fn rows_of_found(load: &CodeLoad, frame: FoundFrame) -> Option<RowTable> {
     let mut builder = RowTableBuilder::default();
     match frame {
         FoundFrame::Unknown => return None,
-        FoundFrame::Code(code) => return rows_of_code(Machine::NATIVE, start, &code),
+        FoundFrame::Code(code) => {
+            let of_code = if called { rows_of_called_code } else { rows_of_code };
+            return of_code(Machine::NATIVE, start, &code);
+        }
         FoundFrame::None => builder.add(start..end, [(start, Rule::ENTRY)]),
         FoundFrame::Interpreter => builder.add(start..end, [(start, Rule::INTERPRETER)]),
         FoundFrame::Sized { bytes, complete_from } => {

@@ -376,7 +376,7 @@ impl RuntimeTables {
             size: u64::from(found.size),
             name: found.name,
             code_index: u64::from(found.number),
-            lines: SourceRows::default(),
+            lines: SourceRows::of(found.lines.files, found.lines.rows),
             unit: None,
             eh_frame: None,
             code: None,

@@ -7,7 +7,7 @@ use jitprof_runtimes::gdb_jit::{Change, Function, Image, Images};
 use jitprof_runtimes::{Memory, Reader};
 
 use super::modules::Modules;
-use super::{CodeChange, FoundCode, FoundFrame, RuntimeRead};
+use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 
 /// Lists of one process: each module with a copy of LLVM has one.
 const MAX_LISTS: usize = 8;
@@ -84,7 +84,14 @@ fn functions<M: Memory>(image: &Image, reader: &Reader<M>) -> Vec<FoundCode> {
     let functions = image.functions().iter().filter_map(|function| {
         let size = u32::try_from(function.size).ok().filter(|size| *size > 0)?;
         let frame = code_of(function, reader).unwrap_or(FoundFrame::Unknown);
-        Some(FoundCode { start: function.address, size, name: function.name.to_string(), frame, number: 0 })
+        Some(FoundCode {
+            start: function.address,
+            size,
+            name: function.name.to_string(),
+            frame,
+            number: 0,
+            lines: FoundLines::default(),
+        })
     });
     functions.collect()
 }

@@ -13,7 +13,7 @@ use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
 use super::frames::{Answers, Capture, DescribedFrame, DescribedFunction, FrameAsk, TakeRead, WhyUnnamed};
 use super::modules::Modules;
-use super::{CodeChange, FoundCode, FoundFrame, RuntimeRead};
+use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 
 /// The symbol by which the module is known.
 const TABLES: &str = "gHotSpotVMStructs";
@@ -210,7 +210,14 @@ fn function(method: &Frame, tier: &str, inlined: bool, answers: &mut Answers) ->
 
 fn found(blob: &Blob) -> FoundCode {
     let number = if matches!(blob.kind, Kind::Method(_)) { blob.compile_id } else { 0 };
-    FoundCode { start: blob.code, size: blob.code_bytes, name: name(blob), frame: frame(blob), number }
+    FoundCode {
+        start: blob.code,
+        size: blob.code_bytes,
+        name: name(blob),
+        frame: frame(blob),
+        number,
+        lines: FoundLines::default(),
+    }
 }
 
 /// Stands behind the name of a method that was compiled.

@@ -5,6 +5,7 @@
 //! paced by who asks. [`RuntimeReaders`] keeps what the last reading of each process has found, so that an answer says
 //! what is different.
 
+mod beam;
 mod frames;
 mod gdb_list;
 mod hotspot;
@@ -26,6 +27,7 @@ use jitprof_runtimes::{Budget, Memory, Reader};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+use self::beam::Beam;
 pub use self::frames::{
     Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture,
     ListedCode, TakeRead, WhyUnnamed,
@@ -109,6 +111,24 @@ pub struct FoundCode {
     /// The runtime gives the number to no other one. 0: there is nothing to be asked.
     #[serde(default)]
     pub number: u32,
+    /// From which lines of source it is, if that is known at once.
+    #[serde(default, skip_serializing_if = "FoundLines::is_empty")]
+    pub lines: FoundLines,
+}
+
+/// Lines of source of a piece of code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundLines {
+    /// The files.
+    pub files: Vec<Arc<str>>,
+    /// By ascending offset: bytes from the first one on, the line, and which of the files.
+    pub rows: Vec<(u32, u32, u32)>,
+}
+
+impl FoundLines {
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
 }
 
 /// What is known of the frames of a piece of code.
@@ -163,6 +183,7 @@ struct State {
 enum Runtime {
     HotSpot(Box<HotSpot>),
     V8(Box<V8>),
+    Beam(Box<Beam>),
     /// What it has loaded may generate code.
     Python(Box<Python>, Lists),
     /// So may this.
@@ -180,6 +201,9 @@ impl Runtime {
         }
         if let Some(v8) = V8::find(modules, reader) {
             return Ok(Self::V8(Box::new(v8.map_err(Box::new)?)));
+        }
+        if let Some(beam) = Beam::find(modules, reader) {
+            return Ok(Self::Beam(Box::new(beam.map_err(Box::new)?)));
         }
         if let Some(python) = Python::find(modules, reader) {
             let lists = Lists::find(modules).unwrap_or_default();
@@ -205,6 +229,7 @@ impl Runtime {
         match self {
             Self::HotSpot(hotspot) => hotspot.read(reader),
             Self::V8(v8) => v8.read(),
+            Self::Beam(beam) => beam.read(reader),
             Self::Python(python, lists) => Self::read_beside(lists, (python.name(), python.capture()), reader),
             Self::Php(php, lists) => Self::read_beside(lists, (php.name(), php.capture()), reader),
             Self::Ruby(ruby, lists) => Self::read_beside(lists, (ruby.name(), ruby.capture()), reader),
@@ -227,6 +252,7 @@ impl Runtime {
         match self {
             Self::HotSpot(hotspot) => hotspot.bytes(),
             Self::V8(v8) => v8.bytes(),
+            Self::Beam(beam) => beam.bytes(),
             Self::Python(python, lists) => python.bytes() + lists.bytes(),
             Self::Php(php, lists) => php.bytes() + lists.bytes(),
             Self::Ruby(ruby, lists) => ruby.bytes() + lists.bytes(),
@@ -305,7 +331,7 @@ impl RuntimeReaders {
                 answers
             }
             Runtime::Ruby(ruby, _) => ruby.describe(&reader, frames),
-            Runtime::Lists(_) => return None,
+            Runtime::Beam(_) | Runtime::Lists(_) => return None,
         };
         let spent = thread_cpu_time().saturating_sub(begun);
         Some(answers.finish(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX)))
@@ -364,7 +390,8 @@ impl State {
     /// Finds what there is among the modules, or has come to them; returns whether nothing is known from before.
     fn look<M: Memory>(&mut self, modules: impl Fn() -> Modules, reader: &Reader<M>) -> Result<bool, Box<RuntimeRead>> {
         let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
-        let may_load_more = !matches!(self.runtime, None | Some(Runtime::HotSpot(_) | Runtime::V8(_)));
+        let may_load_more =
+            !matches!(self.runtime, None | Some(Runtime::HotSpot(_) | Runtime::V8(_) | Runtime::Beam(_)));
         if self.runtime.is_some() && !(is_due && may_load_more) {
             return Ok(false);
         }

@@ -26,7 +26,7 @@ const MAX_SYMBOLS: usize = 2048;
 /// Bytes of the name of one.
 const MAX_NAME_BYTES: usize = 128;
 /// How the names of the symbols begin that readers ask for.
-const WANTED: [&[u8]; 12] = [
+const WANTED: [&[u8]; 13] = [
     b"gHotSpotVM",
     b"__jit_debug_descriptor\0",
     b"v8dbg_",
@@ -39,10 +39,11 @@ const WANTED: [&[u8]; 12] = [
     b"_thread_db_pthread_specific\0",
     b"executor_globals\0",
     b"ruby_version\0",
+    b"enif_make_tuple_from_array\0",
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
-/// CPython, PHP or Ruby has some of these names.
-const WANTED_BESIDES: [&[u8]; 13] = [
+/// CPython, PHP or Ruby has some of these names, and Erlang's emulator not all of them.
+const WANTED_BESIDES: [&[u8]; 15] = [
     b"Py_Version\0",
     b"PyCode_Type\0",
     b"PyUnicode_Type\0",
@@ -56,6 +57,8 @@ const WANTED_BESIDES: [&[u8]; 13] = [
     b"rb_gc_count\0",
     b"rb_id2str\0",
     b"rb_vm_exec\0",
+    b"the_active_code_index\0",
+    b"etp_otp_release\0",
 ];
 /// The functions whose parts are looked for: the loops over instructions.
 const SPLIT: [&str; 3] = [EVALUATION_LOOP, PHP_LOOP, RUBY_LOOP];
@@ -93,6 +96,8 @@ const OF_V8: &str = "v8dbg_";
 #[derive(Debug, Default)]
 pub(super) struct FileSymbols {
     code: Vec<Segment>,
+    /// Where its variables are.
+    data: Range<u64>,
     symbols: HashMap<String, Symbol>,
     /// The functions among them that are looked for in parts.
     parts: HashMap<&'static str, Vec<Range<u64>>>,
@@ -147,6 +152,11 @@ impl Module {
     pub(super) fn dispatching_at(&self, address: Avma) -> Vec<(Avma, u64)> {
         let svma = address.0.wrapping_sub(self.bias);
         self.placed(self.file.dispatching.iter().find(|parts| parts.iter().any(|part| part.contains(&svma))))
+    }
+
+    /// Where its variables are: first byte, and the one behind.
+    pub(super) fn data(&self) -> Range<Avma> {
+        Avma(self.file.data.start.wrapping_add(self.bias))..Avma(self.file.data.end.wrapping_add(self.bias))
     }
 
     fn placed(&self, parts: Option<&Vec<Range<u64>>>) -> Vec<(Avma, u64)> {
@@ -215,7 +225,7 @@ impl FileSymbols {
     /// Of what is no ELF file there are none.
     fn read(source: &Source<'_>) -> Self {
         let Ok(layout) = Layout::read(source) else { return Self::default() };
-        let mut found = Self { code: layout.code(), ..Self::default() };
+        let mut found = Self { code: layout.code(), data: layout.data(), ..Self::default() };
         for kind in [SHT_DYNSYM, SHT_SYMTAB] {
             // V8's own code has names in the second only.
             let is_enough = !found.symbols.is_empty() && !found.symbols.keys().any(|name| name.starts_with(OF_V8));

@@ -1,4 +1,5 @@
-//! Erlang: with `+JPperf true` its generated code keeps frame pointers.
+//! Erlang: named by its emulator's own tables, or by what it announces. With `+JPperf true` its generated code keeps frame
+//! pointers.
 //!
 //! A complete stack is one of an Erlang process: it ends at the process' first function, not at the thread's.
 
@@ -6,15 +7,24 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Target, assert_at_least, assert_share, path_from, target_file,
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_enough, assert_share, path_from,
+    target_file,
 };
 
 fn record(flags: &[&str]) -> Result<Recording> {
     record_run("burn", flags)
 }
 
-/// Records a module's `main`.
+fn record_with(flags: &[&str], how: &[&str]) -> Result<Recording> {
+    record_module("burn", flags, how)
+}
+
 fn record_run(module: &str, flags: &[&str]) -> Result<Recording> {
+    record_module(module, flags, &[])
+}
+
+/// Records a module's `main`.
+fn record_module(module: &str, flags: &[&str], how: &[&str]) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let compiled = Command::new(path_from("JITPROF_ERLC")?)
         .args([target_file("erlang/burn.erl")?, target_file("erlang/server.erl")?])
@@ -24,7 +34,8 @@ fn record_run(module: &str, flags: &[&str]) -> Result<Recording> {
     let mut command = Command::new(path_from("JITPROF_ERL")?);
     command.arg("-noshell").args(flags).args(["+S", "1", "-pa", ".", "-run", module, "main", "600"]);
     let target = Target::start(command, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3);
+    let words = [&["--pid", target.said("pid")?], how].concat();
+    let recording = Jitprof::recording(&scratch, words)?.record_cpu(target.pid()?, 3);
     // Erlang writes to /tmp, whatever is asked for.
     for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
         if std::fs::exists(&file)? {
@@ -93,8 +104,49 @@ fn a_perf_map_is_enough() -> Result<()> {
 }
 
 #[test]
-fn without_either_the_exact_flag_is_named() -> Result<()> {
-    let recording = record(&[])?;
+fn without_any_flag_the_emulators_own_tables_name_whole_chains_with_their_lines() -> Result<()> {
+    let recording = record_with(&[], &["--lines"])?;
+    recording.assert_named();
+    let named = |origin: &str| recording.number(&format!("/jit/named/{origin}"));
+    assert_eq!((named("jitdump"), named("perf_map"), recording.number("/jit/named/peeked")), (0, 0, 0));
+    assert_enough("frames by the runtime's own tables", named("runtime"), 100);
+    assert_at_least("complete stacks", recording.complete(), 0.98);
+    let source = std::fs::read_to_string(target_file("erlang/burn.erl")?)?;
+    let line = |text: &str| source.lines().position(|line| line.trim() == text).map_or(0, |at| at + 1);
+    let call = |function: &str, text: &str| format!("{function} (burn.erl:{})", line(text));
+    let (hot, cold) = (
+        call("burn:middle/1", "R = leaf_hot(N * 3, 88172645),"),
+        call("burn:side_cold/1", "R = leaf_cold(N, 12345678),"),
+    );
+    let whole = recording.folded.count(|stack| stack.has_prefix("burn:leaf_"));
+    let loops = call("burn:loop/3", "outer(2000 + (Next bsr 8) rem 36001),");
+    let callers = ["A = middle(N),", "B = side_cold(N),"].map(|text| call("burn:outer/1", text));
+    let chains = [[&*loops, &*callers[0], &*hot], [&*loops, &*callers[1], &*cold]];
+    let has_chain = |stack: &Stack, chain: &[&str]| stack.frames.windows(chain.len()).any(|frames| frames == chain);
+    let part = recording
+        .folded
+        .count(|stack| stack.has("init:start_em/1") && chains.iter().any(|chain| has_chain(stack, chain)));
+    assert_at_least("chains with lines down to the process' first functions", Share { part, whole }, 0.98);
+    let count = |caller: &str| recording.folded.count(|stack| has_chain(stack, &[caller]));
+    assert_share("middle", Share { part: count(&hot), whole: count(&hot) + count(&cold) }, 0.75);
+    Ok(())
+}
+
+#[test]
+fn a_server_without_any_flag_has_whole_stacks_and_so_has_the_scheduler() -> Result<()> {
+    let recording = record_run("server", &[])?;
+    assert_burns(&recording);
+    assert_at_least("complete stacks", recording.complete(), 0.98);
+    let served = ["proc_lib:init_p_do_apply/3", "gen_server:try_handle_call/4", "server:handle_call/3", "burn:outer/1"];
+    let whole = recording.folded.count(|stack| stack.has("burn:outer/1"));
+    let part = recording.folded.count(|stack| served.iter().all(|function| stack.has(function)));
+    assert_at_least("callers", Share { part, whole }, 0.98);
+    Ok(())
+}
+
+#[test]
+fn where_its_tables_are_not_read_the_exact_flag_is_named() -> Result<()> {
+    let recording = record_with(&[], &["--no-read-runtime"])?;
     let advice = recording.account["advice"][0]["advice"].as_str().unwrap_or_default();
     assert!(advice.contains("erl +JPperf true"), "{advice}");
     Ok(())

@@ -42,12 +42,7 @@ const LINES: &[Line] = &[
     },
     Line { name: "CPython", start: "nothing", of: &["python-"], how: &["no flag", "no flag, forked workers"] },
     Line { name: "Ruby, its JIT off", start: "nothing", of: &["ruby-"], how: &["no flag"] },
-    Line {
-        name: "Erlang/OTP",
-        start: "`+JPperf true`",
-        of: &["erlang-"],
-        how: &["+JPperf true", "the same, in a gen_server"],
-    },
+    Line { name: "Erlang/OTP", start: "nothing", of: &["erlang-"], how: &["no flag", "no flag, in a gen_server"] },
     Line { name: "wasmtime", start: "`--profile=jitdump`", of: &["wasmtime"], how: &["profiler = jitdump"] },
     Line {
         name: "Deno",

@@ -352,15 +352,12 @@ const QEMU: &[Mode] = &[
 
 const ERLC: &[&str] =
     &["{bin}/erlc -o {work} {targets}/erlang/burn.erl", "{bin}/erlc -o {work} {targets}/erlang/server.erl"];
-const NO_BOTTOM: &str =
-    "without frame pointers the last frames of OTP 27 and 29, below init:start_it/1, are never followed";
 const ERLANG: &[Mode] = &[
     asked("+JPperf true", "{program} -noshell +JPperf true +S 1 -pa . -run burn main {seconds}"),
     asked("the same, in a gen_server", "{program} -noshell +JPperf true +S 1 -pa . -run server main {seconds}"),
-    asked("+JPperf dump", "{program} -noshell +JPperf dump +S 1 -pa . -run burn main {seconds}")
-        .because(&[Complete], NO_BOTTOM),
-    bare("{program} -noshell +S 1 -pa . -run burn main {seconds}", "+JPperf true")
-        .because(ALL, "not announced, and no frame pointers"),
+    asked("+JPperf dump", "{program} -noshell +JPperf dump +S 1 -pa . -run burn main {seconds}"),
+    asked("no flag", "{program} -noshell +S 1 -pa . -run burn main {seconds}"),
+    asked("no flag, in a gen_server", "{program} -noshell +S 1 -pa . -run server main {seconds}"),
 ];
 
 const WASMTIME: &[Mode] = &[

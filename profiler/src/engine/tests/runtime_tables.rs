@@ -5,7 +5,7 @@ use crate::engine::EngineOptions;
 use crate::engine::border::Request;
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options};
-use crate::runtime::{FoundCode, FoundFrame};
+use crate::runtime::{FoundCode, FoundFrame, FoundLines};
 
 const PID: u32 = 100;
 const OTHER: u32 = 101;
@@ -13,7 +13,7 @@ const OTHER: u32 = 101;
 /// A piece of code whose frames have 32 bytes from the 8th byte on.
 fn found(start: u64, name: &str) -> FoundCode {
     let frame = FoundFrame::Sized { bytes: 32, complete_from: 8 };
-    FoundCode { start: avma(start), size: 64, name: name.to_owned(), frame, number: 0 }
+    FoundCode { start: avma(start), size: 64, name: name.to_owned(), frame, number: 0, lines: FoundLines::default() }
 }
 
 /// A JVM that was started without a flag, and its code.

@@ -239,7 +239,7 @@ pub fn plain_rows(bytes: u64) -> FileRows {
     let row = Rule::with_cfa(CfaKind::Sp, 16).encode(0);
     let pages = 0..u32::try_from(bytes.div_ceil(1 << 16)).unwrap_or(1);
     FileRows {
-        segments: vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: bytes }],
+        segments: vec![Segment { kind: 1, flags: 5, file_offset: 0, svma: 0, file_size: bytes, memory_size: bytes }],
         pages: pages.map(|page| FilePage { page, count: 1, rows: vec![row] }).collect(),
     }
 }

@@ -1,0 +1,121 @@
+//! Code that modules share: what they call to collect garbage, to run functions written in C, to add what is no small number. No
+//! table of the emulator has it, or its names; it lies right before the emulator's own module, and where its parts begin is where
+//! modules jump to.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use jitprof_common::units::Avma;
+
+use crate::{Memory, ReadError, Reader};
+
+/// Bytes before the emulator's own module that may be of it; it has 8 KiB in OTP 25.
+const MAX_BYTES: u64 = 256 << 10;
+/// Parts that are believed; there are 90 in OTP 25.
+const MAX_PARTS: usize = 4096;
+/// Bytes of code that are looked at together.
+const TOGETHER: u64 = 64 << 10;
+const PAGE: u64 = 4096;
+/// Where parts begin.
+const ALIGNED: u64 = 8;
+/// How the scheduler begins, behind seven bytes for its frame: `and $-64, %rsp; mov %rsp, (%rdi)`.
+const SCHEDULER: [u8; 7] = [0x48, 0x83, 0xe4, 0xc0, 0x48, 0x89, 0x27];
+/// Those seven bytes: `sub $…, %rsp`.
+const FRAME: [u8; 3] = [0x48, 0x81, 0xec];
+/// See [`FRAME`].
+const FRAME_BYTES: usize = 7;
+
+/// What a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedKind {
+    /// Called or jumped to by modules.
+    Part,
+    /// What the emulator's own threads call, and never returns: it runs one process after the other.
+    Scheduler,
+}
+
+/// A part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// First byte.
+    pub start: Avma,
+    /// Bytes up to the next part.
+    pub size: u32,
+    /// What it is.
+    pub kind: SharedKind,
+}
+
+/// Finds the parts before the emulator's own module by the code of all of them.
+pub(super) fn find<M: Memory>(
+    own: u64,
+    code: impl Iterator<Item = Range<u64>>,
+    reader: &Reader<M>,
+) -> Result<Vec<Shared>, ReadError> {
+    let (start, bytes) = before(own, reader)?;
+    let mut starts = BTreeSet::new();
+    for range in code {
+        for from in range.clone().step_by(TOGETHER as usize) {
+            // A jump may lie across.
+            let to = range.end.min(from.saturating_add(TOGETHER + 8));
+            let mut part = vec![0; usize::try_from(to - from).unwrap_or(0)];
+            reader.spend((to - from) / 64)?;
+            let count = match reader.now(Avma(from), &mut part) {
+                Err(ReadError::OverBudget) => return Err(ReadError::OverBudget),
+                count => count.unwrap_or(0),
+            };
+            let targets = targets(from, &part[..count]);
+            starts.extend(targets.filter(|at| (start..own).contains(at) && at.is_multiple_of(ALIGNED)).take(MAX_PARTS));
+        }
+        if starts.len() > MAX_PARTS {
+            return Err(ReadError::Malformed { what: "shared code", address: start });
+        }
+    }
+    let scheduler = scheduler_in(&bytes).map(|at| start + at as u64);
+    starts.extend(scheduler);
+    let ends = starts.iter().copied().skip(1).chain([own]);
+    let parts = starts.iter().zip(ends).filter_map(|(part, end)| {
+        let kind = if Some(*part) == scheduler { SharedKind::Scheduler } else { SharedKind::Part };
+        Some(Shared { start: Avma(*part), size: u32::try_from(end - part).ok()?, kind })
+    });
+    Ok(parts.collect())
+}
+
+/// What lies before an address, as far as it can be read in one piece, and where that begins.
+fn before<M: Memory>(own: u64, reader: &Reader<M>) -> Result<(u64, Vec<u8>), ReadError> {
+    let mut start = own;
+    let mut pages = Vec::new();
+    while own - start < MAX_BYTES && start >= PAGE {
+        let from = (start - 1) - (start - 1) % PAGE;
+        let mut page = vec![0; usize::try_from(start - from).unwrap_or(0)];
+        match reader.now(Avma(from), &mut page) {
+            Ok(count) if count == page.len() => {}
+            Err(ReadError::OverBudget) => return Err(ReadError::OverBudget),
+            Ok(_) | Err(_) => break,
+        }
+        pages.push(page);
+        start = from;
+    }
+    pages.reverse();
+    Ok((start, pages.concat()))
+}
+
+/// Where calls and jumps in some code lead. The bytes are not decoded: between functions there is data, and what is no
+/// instruction leads as a rule nowhere.
+fn targets(from: u64, code: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let displacement = |at: usize| code.get(at..)?.first_chunk().map(|bytes| i64::from(i32::from_le_bytes(*bytes)));
+    code.iter().enumerate().filter_map(move |(at, first)| {
+        let bytes = match first {
+            0xe8 | 0xe9 => 1,
+            0x0f => code.get(at + 1).filter(|second| **second & 0xf0 == 0x80).map(|_| 2)?,
+            _ => return None,
+        };
+        let next = from.checked_add(at as u64)?.checked_add(bytes as u64 + 4)?;
+        Some(next.wrapping_add_signed(displacement(at + bytes)?))
+    })
+}
+
+/// Where the scheduler begins among the bytes of shared code.
+fn scheduler_in(bytes: &[u8]) -> Option<usize> {
+    let is_there = |part: &[u8]| part.starts_with(&FRAME) && part[FRAME_BYTES..] == SCHEDULER;
+    bytes.windows(FRAME_BYTES + SCHEDULER.len()).position(is_there)
+}

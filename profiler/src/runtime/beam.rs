@@ -1,0 +1,147 @@
+//! Erlang's code, as the reader of the emulator's tables gives it and as its announcements would name it.
+
+use std::sync::Arc;
+
+use jitprof_common::units::Avma;
+use jitprof_runtimes::beam::{Change, Function, Layout, LayoutError, Module, Modules as Code, Shared, SharedKind};
+use jitprof_runtimes::{Memory, Reader, Symbols};
+
+use super::modules::Modules;
+use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
+
+/// A symbol by which the emulator is known: what is linked with it, or loaded by it, imports this.
+const EMULATOR: &str = "enif_make_tuple_from_array";
+/// How the names of the emulator's own functions begin.
+const OWN: &str = "erts_beamasm:";
+/// What stands in announcements behind the name of what comes before a function's code.
+const HEAD: &str = "-CodeInfoPrologue";
+/// What code that modules share is called.
+const SHARED: &str = "global::shared";
+/// What the scheduler is called by announcements.
+const SCHEDULER: &str = "global::process_main";
+/// Bytes of a function whose code is read at once; that of others is read where it is met.
+const MAX_CODE_BYTES: usize = 64 << 10;
+
+/// An emulator whose layout is known.
+pub(super) struct Beam {
+    layout: Layout,
+    code: Code,
+}
+
+impl Beam {
+    /// Finds it among a process' modules. What is there and cannot be read is said instead.
+    pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
+        let module = modules.iter().find(|module| module.address_of(EMULATOR).is_some())?;
+        Some(match Layout::find(module, module.data(), reader) {
+            Ok(layout) => Ok(Self { layout, code: Code::default() }),
+            // It may still be about to begin.
+            Err(LayoutError::Missing | LayoutError::Unreadable(_)) => {
+                Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
+            }
+        })
+    }
+
+    /// Bytes that are kept, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        self.code.bytes()
+    }
+
+    pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
+        let update = self.code.update(&self.layout, reader);
+        let mut changes = Vec::new();
+        for change in &update.changes {
+            match change {
+                Change::Unloaded(module) => {
+                    let places = module.functions.iter().flat_map(|function| [function.start, code_of(function)]);
+                    changes.extend(places.map(CodeChange::Unloaded));
+                }
+                Change::Loaded(module) => {
+                    let found = module.functions.iter().filter_map(|function| found(module, function, reader));
+                    changes.extend(found.map(CodeChange::Loaded));
+                    let heads = module.functions.iter().filter_map(found_head);
+                    changes.extend(heads.map(CodeChange::Loaded));
+                }
+            }
+        }
+        let shared = update.shared.iter().map(|shared| found_shared(shared, reader));
+        changes.extend(shared.map(CodeChange::Loaded));
+        let runtime = self.layout.release().map_or("Erlang/OTP".to_owned(), |release| format!("Erlang/OTP {release}"));
+        RuntimeRead {
+            runtime: Some(runtime),
+            changes,
+            incomplete: update.incomplete.is_some(),
+            ..RuntimeRead::default()
+        }
+    }
+}
+
+/// A function as announcements have it. What lies before its code is data, and a call that is made where no clause of it
+/// matches.
+fn found<M: Memory>(module: &Module, function: &Function, reader: &Reader<M>) -> Option<FoundCode> {
+    let size = function.size.checked_sub(Function::HEAD).filter(|size| *size > 0)?;
+    let start = code_of(function);
+    let (name, lines) = (function.name.to_string(), lines(module, function));
+    Some(FoundCode { start, size, name, frame: frame((start, size), reader), number: 0, lines })
+}
+
+/// The data before the code of a function of the emulator's own: some of these functions are returned to, and called by nobody.
+/// What is looked up then lies before their first byte.
+fn found_head(function: &Function) -> Option<FoundCode> {
+    let name = function.name.strip_prefix(OWN)?;
+    Some(FoundCode {
+        start: function.start,
+        size: Function::HEAD.min(function.size),
+        name: format!("{OWN}{name}{HEAD}"),
+        frame: FoundFrame::Unknown,
+        number: 0,
+        lines: FoundLines::default(),
+    })
+}
+
+/// Where a function's code begins.
+fn code_of(function: &Function) -> Avma {
+    Avma(function.start.0.saturating_add(u64::from(Function::HEAD)))
+}
+
+/// Code that modules share. Of its names the emulator keeps none.
+fn found_shared<M: Memory>(shared: &Shared, reader: &Reader<M>) -> FoundCode {
+    let &Shared { start, size, kind } = shared;
+    let name = match kind {
+        SharedKind::Part => SHARED,
+        SharedKind::Scheduler => SCHEDULER,
+    };
+    FoundCode {
+        start,
+        size,
+        name: name.to_owned(),
+        frame: frame((start, size), reader),
+        number: 0,
+        lines: FoundLines::default(),
+    }
+}
+
+/// What the bytes of code show.
+fn frame<M: Memory>((start, size): (Avma, u32), reader: &Reader<M>) -> FoundFrame {
+    let mut bytes = vec![0; (size as usize).min(MAX_CODE_BYTES)];
+    match reader.now(start, &mut bytes) {
+        Ok(count) if count == bytes.len() => FoundFrame::Code(bytes.into()),
+        Ok(_) | Err(_) => FoundFrame::Unknown,
+    }
+}
+
+/// The lines of a function's code. What begins before is of its first byte.
+fn lines(module: &Module, function: &Function) -> FoundLines {
+    let mut files: Vec<(u32, Arc<str>)> = Vec::new();
+    let mut rows = Vec::with_capacity(function.lines.len());
+    for line in &function.lines {
+        let Some(file) = module.files.get(line.file as usize).filter(|file| !file.is_empty()) else { continue };
+        let known = files.iter().position(|(number, _)| *number == line.file);
+        let at = known.unwrap_or_else(|| {
+            files.push((line.file, Arc::clone(file)));
+            files.len() - 1
+        });
+        let offset = line.offset.saturating_sub(Function::HEAD);
+        rows.push((offset, line.line, u32::try_from(at).unwrap_or(u32::MAX)));
+    }
+    FoundLines { files: files.into_iter().map(|(_, file)| file).collect(), rows }
+}

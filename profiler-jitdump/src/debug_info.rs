@@ -1,6 +1,7 @@
 //! The entries of a DEBUG_INFO record, and the repair of the ones that V8 writes broken.
 
 use memchr::memchr;
+use std::borrow::Cow;
 
 use super::byte_order::ByteOrder;
 
@@ -195,9 +196,16 @@ fn name_is_cut_utf8(name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok() && name.iter().all(|byte| *byte >= 0x20)
 }
 
-/// What is left of an overwritten name: the last component of the path, behind the overwritten bytes.
-pub(super) fn intact_part(name: &[u8]) -> &[u8] {
+/// Stands before the end of a name whose beginning is lost.
+pub(super) const LOST: char = '…';
+
+/// What is left of an overwritten name: the last component of the path, behind the overwritten bytes, or its end.
+pub(super) fn intact_part(name: &[u8]) -> Cow<'_, [u8]> {
     let tail = name.get(V8_OVERWRITTEN..).unwrap_or(&[]);
-    let start = tail.iter().rposition(|byte| *byte == b'/' || *byte == 0).map_or(0, |at| at + 1);
-    tail.get(start..).unwrap_or(&[])
+    let start = tail.iter().rposition(|byte| *byte == b'/' || *byte == 0).map(|at| at + 1);
+    let rest = tail.get(start.unwrap_or(0)..).unwrap_or(&[]);
+    match start {
+        None if !rest.is_empty() => Cow::Owned([LOST.to_string().as_bytes(), rest].concat()),
+        _ => Cow::Borrowed(rest),
+    }
 }

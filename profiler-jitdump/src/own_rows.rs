@@ -8,6 +8,7 @@
 //! The addresses in baseline code's own rows are offsets into the bytecode, of which nothing says where in the code they
 //! are. They name a line only if there is but one.
 
+use super::debug_info::LOST;
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
@@ -84,12 +85,14 @@ pub(super) struct Judgement {
     pub(super) otherwise: u32,
     /// Which of the files all rows are of; `None`: each of its own.
     pub(super) file: Option<u32>,
+    /// What that file is called, where only the end of its name is left.
+    pub(super) called: Option<Arc<str>>,
 }
 
 impl Judgement {
     /// They are taken as they are.
-    pub(super) const ALL: Self = Self { belief: Belief::All, otherwise: 0, file: None };
-    const NOTHING: Self = Self { belief: Belief::Nothing, otherwise: 0, file: None };
+    pub(super) const ALL: Self = Self { belief: Belief::All, otherwise: 0, file: None, called: None };
+    const NOTHING: Self = Self { belief: Belief::Nothing, otherwise: 0, file: None, called: None };
 }
 
 /// The positions of one function.
@@ -127,7 +130,10 @@ impl OwnRows {
         let Some((tier, function)) = split_name(name) else { return Judgement::ALL };
         let Some(begin) = std::str::from_utf8(function).ok().and_then(begin_of) else { return Judgement::NOTHING };
         // Node 26 gives the first row of another script the name of the row before: no row's own name counts.
-        let is_own = |file: &&Arc<str>| !file.is_empty() && (!begin.has_file || begin.place.ends_with(&***file));
+        let is_own = |file: &&Arc<str>| {
+            let end = file.trim_start_matches(LOST);
+            !end.is_empty() && (!begin.has_file || begin.place.ends_with(end))
+        };
         let Some((index, file)) = files.iter().enumerate().find(|(_, file)| is_own(file)) else {
             return Judgement::NOTHING;
         };
@@ -140,7 +146,8 @@ impl OwnRows {
             Some(Tier::Bytecode) => self.learn(key, positions),
         };
         let otherwise = if begin.has_file { 0 } else { begin.position.line() };
-        Judgement { belief, otherwise, file: u32::try_from(index).ok() }
+        let called = begin.file_name().filter(|_| file.starts_with(LOST)).map(Arc::from);
+        Judgement { belief, otherwise, file: u32::try_from(index).ok(), called }
     }
 
     fn learn(&mut self, key: u64, positions: impl ExactSizeIterator<Item = (u32, Option<Position>)>) -> Belief {
@@ -210,6 +217,13 @@ struct Begin<'a> {
     has_file: bool,
 }
 
+impl<'a> Begin<'a> {
+    /// The name of its file, without the directories.
+    fn file_name(&self) -> Option<&'a str> {
+        self.place.rsplit(['/', ' ']).next().filter(|_| self.has_file)
+    }
+}
+
 /// Where a function begins that is called `NAME FILE:LINE:COLUMN`.
 fn begin_of(function: &str) -> Option<Begin<'_>> {
     let (rest, column) = function.rsplit_once(':')?;
@@ -243,6 +257,19 @@ mod tests {
             Belief::Of(own) => positions(all).into_iter().map(|(_, position)| own.has(position)).collect(),
         };
         (believed, otherwise)
+    }
+
+    #[test]
+    fn a_file_of_whose_name_only_the_end_is_left_is_called_as_in_the_functions_name() {
+        let mut own = OwnRows::default();
+        let mut called = |name: &str, file: &str| {
+            let judgement = own.judge(name.as_bytes(), &[Arc::from(file)], positions(&[(1, 1)]).into_iter());
+            (judgement.file, judgement.called.as_deref().map(str::to_owned))
+        };
+        assert_eq!(called("JS:*f /app/worker.js:1:1", "…ker.js"), (Some(0), Some("worker.js".to_owned())));
+        assert_eq!(called("JS:*f /app/worker.js:1:1", "worker.js"), (Some(0), None));
+        assert_eq!(called("JS:*f /app/worker.js:1:1", "…other.js"), (None, None));
+        assert_eq!(called("JS:*f :1:1", "…ker.js"), (Some(0), None), "nothing else names it");
     }
 
     #[test]

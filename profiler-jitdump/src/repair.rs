@@ -1,5 +1,6 @@
 //! A copy of a dump that readers take which cannot find their way through damage.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -243,9 +244,10 @@ fn mended(record: &Record<'_>, info: &DebugInfo<'_>, of_v8: bool) -> Option<Vec<
     let order = info.order;
     let mut body = Vec::new();
     for entry in info.repaired()? {
-        let name = if of_v8 && name_is_overwritten(entry.name) { intact_part(entry.name) } else { entry.name };
+        let name =
+            if of_v8 && name_is_overwritten(entry.name) { intact_part(entry.name) } else { Cow::Borrowed(entry.name) };
         // A NUL that is left would end the name.
-        let name = name.rsplit(|byte| *byte == 0).next().unwrap_or(name);
+        let name = name.rsplit(|byte| *byte == 0).next().unwrap_or(&name);
         body.extend(order.u64_bytes(entry.addr));
         body.extend(order.u32_bytes(entry.line.cast_unsigned()));
         body.extend(order.u32_bytes(entry.discrim.cast_unsigned()));

@@ -1,5 +1,6 @@
 //! From the entries of a DEBUG_INFO record to the source rows of a code object.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -165,8 +166,8 @@ impl PendingRows {
 
     /// The index of a file that may be another than the one before.
     fn file(&mut self, name: &[u8], of_v8: bool, files: &mut FileNames) -> u32 {
-        let name = if of_v8 && name_is_overwritten(name) { intact_part(name) } else { name };
-        SourceRows::file_index(&mut self.files, files.intern(name))
+        let name = if of_v8 && name_is_overwritten(name) { intact_part(name) } else { Cow::Borrowed(name) };
+        SourceRows::file_index(&mut self.files, files.intern(&name))
     }
 
     /// How many rows wait.
@@ -199,6 +200,11 @@ impl PendingRows {
             self.rows.sort_by_key(|row| row.addr);
         }
         let start = self.code_addr.saturating_add(bias);
+        if let Some((index, called)) = judgement.file.zip(judgement.called.as_ref())
+            && let Some(file) = self.files.get_mut(index as usize)
+        {
+            *file = Arc::clone(called);
+        }
         let mut done = Finished { rows: SourceRows::of_files(self.files, self.rows.len()), dropped: 0, doubtful: 0 };
         for row in self.rows {
             let offset = u32::try_from(row.addr.saturating_sub(start)).ok();

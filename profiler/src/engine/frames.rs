@@ -382,6 +382,8 @@ impl Frames {
         }
         asked.generation = self.generation;
         let mut frames = std::mem::take(&mut asked.frames).into_vec();
+        // What was asked about code that has turned out to be older or younger than the sample is not asked about it.
+        frames.retain(|(index, _)| wanted.iter().all(|(again, _)| again != index));
         frames.extend(wanted.into_iter().map(|(index, ask)| (index, self.number(ask, time).unwrap_or(NO_ROOM))));
         frames.sort_unstable();
         asked.frames = frames.into();
@@ -412,11 +414,27 @@ impl Frames {
         self.over || asked.generation != self.generation || asked.frames.iter().all(|(_, number)| is_settled(number))
     }
 
-    /// What is known of a user frame of a sample; nothing if it was not asked about.
-    pub(super) fn get(&self, asked: &Asked, index: usize, time: MonoNs) -> Option<Known> {
+    /// Whether a user frame of a sample was asked about, as one of this listed code if it is in any.
+    pub(super) fn has(&self, asked: &Asked, index: usize, code: Option<ListedCode>) -> bool {
+        asked.number(index).is_some_and(|number| number == NO_ROOM || self.is_of(number, asked, code))
+    }
+
+    /// What was asked about listed code is about no other, and about no frame in what has turned out to be none: the map may
+    /// have been older than the sample when it came.
+    fn is_of(&self, number: u32, asked: &Asked, code: Option<ListedCode>) -> bool {
+        let ask = self.known.get_index(number as usize).filter(|_| asked.generation == self.generation);
+        ask.is_none_or(|(ask, _)| ask.code.is_none() || ask.code == code)
+    }
+
+    /// What is known of a user frame of a sample, which is in this listed code if it is in any; nothing if it was not asked
+    /// about.
+    pub(super) fn get(&self, asked: &Asked, (index, code): (usize, Option<ListedCode>), time: MonoNs) -> Option<Known> {
         let number = asked.number(index)?;
         if number == NO_ROOM {
             return Some(Known::Unnamed(WhyUnnamed::TooMany));
+        }
+        if !self.is_of(number, asked, code) {
+            return code.map(|_| Known::Unnamed(self.why_unanswered()));
         }
         let slot = self.known.get_index(number as usize).filter(|_| asked.generation == self.generation);
         // The code may be another's long since.
@@ -592,8 +610,12 @@ impl Templates {
 
 /// What is to be asked about a frame in code that its runtime lists.
 pub(super) fn ask_of_listed(hit: &CodeHit<'_>, pc: FramePc) -> Option<FrameAsk> {
-    let code = ListedCode { start: hit.start(), number: hit.number() };
-    (code.number > 0).then(|| FrameAsk::of_listed(pc, code))
+    listed_code(hit).map(|code| FrameAsk::of_listed(pc, code))
+}
+
+/// Which code that its runtime lists this is, if it does.
+pub(super) fn listed_code(hit: &CodeHit<'_>) -> Option<ListedCode> {
+    Some(ListedCode { start: hit.start(), number: hit.number() }).filter(|code| code.number > 0)
 }
 
 /// Where a frame is that words were taken of: `None` if no such code is there, else the address in the first mapping of the
@@ -695,7 +717,7 @@ mod tests {
             let body = AnswerBody::Frames(Some(Box::new(described)));
             frames.take(MonoNs(0), (body, now), now);
             let asked = Asked::of([(0, number)].into());
-            let known = frames.get(&asked, 0, now);
+            let known = frames.get(&asked, (0, None), now);
             assert_eq!(matches!(known, Some(Known::Functions(_))), named, "{known:?}");
         }
     }

@@ -303,7 +303,7 @@ impl Engine {
 
     /// Whether an event is of any use: those about processes that are not known need not be handed in, but counted.
     pub fn is_concerned(&self, event: &TaskEvent) -> bool {
-        self.tracking.processes.concern(event)
+        self.tracking.processes.concern(event) || self.tracking.selection.is_concerned(event)
     }
 
     /// Whether what is known of the targets before the first sample is in the tables.

@@ -15,7 +15,7 @@ use crate::advice;
 use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
-use crate::engine::frames::{Known, ask_of_listed, in_module};
+use crate::engine::frames::{Known, ask_of_listed, in_module, listed_code};
 use crate::engine::listed::{Part, is_settled};
 use crate::engine::names::Names;
 use crate::engine::pending::{Pending, Stacks};
@@ -71,7 +71,8 @@ pub(super) fn want_listed(sample: &mut Pending, process: &mut Process, stacks: &
     }
     let ask = |(index, pc): (usize, FramePc)| {
         let Place::Announced { hit, .. } = Place::of(process, pc, sample.time) else { return None };
-        u16::try_from(index).ok().filter(|_| !sample.asked.has(index)).zip(ask_of_listed(&hit, pc))
+        let is_asked = process.frames.has(&sample.asked, index, listed_code(&hit));
+        u16::try_from(index).ok().filter(|_| !is_asked).zip(ask_of_listed(&hit, pc))
     };
     let wanted = stacks.frames(sample.user).enumerate().filter_map(ask).collect();
     process.frames.want_listed(&mut sample.asked, wanted, sample.time);
@@ -103,7 +104,7 @@ pub(super) fn readiness(
                 FileKey::NotYet => named = false,
                 FileKey::Nothing | FileKey::Replaced => {}
             },
-            Place::Generated if process.frames.get(&sample.asked, index, sample.time).is_some() => {}
+            Place::Generated if process.frames.get(&sample.asked, (index, None), sample.time).is_some() => {}
             Place::Generated => {
                 // What the tables do not have by now they will not have.
                 let may_come = process.code.is_known() && !process.tables.are_found();
@@ -423,7 +424,7 @@ impl Resolver {
     /// Appends the functions of a frame of the sample's list, innermost first.
     fn listed_frame(&mut self, record: u16, sample: &Pending, of: &mut Resolution<'_>, frames: &mut Vec<FrameId>) {
         let known = sample.listed.as_ref();
-        let known = known.and_then(|listed| of.process.frames.get(&listed.asked, record.into(), sample.time));
+        let known = known.and_then(|listed| of.process.frames.get(&listed.asked, (record.into(), None), sample.time));
         let why = match known {
             Some(Known::Functions(functions)) => {
                 self.count_named(CodeOrigin::Runtime, of.account);
@@ -464,14 +465,15 @@ impl Resolver {
             return Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile));
         }
         let addr = Avma(pc.lookup());
-        let described = process.frames.get(&sample.asked, index, time);
-        let described = described.or_else(|| self.between(pc, process, time));
         let place = Place::of(process, pc, time);
+        let listed = if let Place::Announced { hit, .. } = &place { listed_code(hit) } else { None };
+        let described = process.frames.get(&sample.asked, (index, listed), time);
+        let described = described.or_else(|| self.between(pc, process, time));
         let is_dumped = matches!(&place, Place::Announced { hit, .. } if is_of_dump(hit));
         // The code may be another's by then: what the runtime says itself comes before an older record.
         let may_be_older = is_dumped && process.announcements.may_lack_before(time);
         let is_dumped = is_dumped && !may_be_older;
-        let is_listed = matches!(&place, Place::Announced { hit, .. } if hit.number() > 0);
+        let is_listed = listed.is_some();
         if let Some(Known::Functions(functions)) = described.as_ref().filter(|_| !is_listed && !is_dumped) {
             if let Some(verified) = &mut of.account.verified {
                 verified.only_announced += 1;
@@ -741,7 +743,7 @@ fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
 
 /// The name of a record of the sample's list, if it is one of the runtime's own functions.
 fn own_name(record: u16, sample: &Pending, of: &Resolution<'_>) -> Option<Arc<str>> {
-    let known = of.process.frames.get(&sample.listed.as_ref()?.asked, record.into(), sample.time);
+    let known = of.process.frames.get(&sample.listed.as_ref()?.asked, (record.into(), None), sample.time);
     let Some(Known::Functions(functions)) = known else { return None };
     functions.last().filter(|function| function.kind == FrameKind::Builtin).map(|function| Arc::clone(&function.name))
 }

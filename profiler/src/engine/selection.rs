@@ -105,6 +105,21 @@ impl Selection {
         }
     }
 
+    /// Whether an event about a process of which nothing else is known may make it a member, or a child of it.
+    pub(super) fn is_concerned(&self, event: &TaskEvent) -> bool {
+        match (&event.change, &self.who) {
+            (TaskChange::Comm { comm, .. }, Who::Comm(name)) => same_comm(comm, name),
+            (TaskChange::Comm { pid, comm, exec, .. }, Who::Matching(selector)) => {
+                let may_be_in_group = !selector.groups.is_empty() && (*exec || self.others.contains(pid));
+                may_be_in_group || is_one_of(comm, &selector.comms)
+            }
+            (TaskChange::Fork { parent_pid, .. }, Who::Chosen | Who::Comm(_) | Who::Matching(_)) => {
+                self.followed.contains_key(parent_pid)
+            }
+            _ => false,
+        }
+    }
+
     /// Follows what an event makes a member.
     pub(super) fn apply(&mut self, event: &TaskEvent, requests: &mut Requests) {
         match &event.change {

@@ -14,7 +14,7 @@ use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::procfs::Status;
 use crate::profile::FrameId;
-use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FrameAsk, TakeRead};
+use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FoundLines, FrameAsk, TakeRead};
 
 const PID: u32 = 100;
 const OTHER: u32 = 101;
@@ -560,7 +560,8 @@ fn jvm(world: &mut World, listed: &[(u64, &str)]) {
     let name = "LA;outer()V [C2]".to_owned();
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("HotSpot 17.0.15".to_owned());
-    runtime.code = vec![FoundCode { start: avma(JIT), size: 64, name, frame, number: NUMBER }];
+    runtime.code =
+        vec![FoundCode { start: avma(JIT), size: 64, name, frame, number: NUMBER, lines: FoundLines::default() }];
     runtime.listed = listed.iter().map(|(offset, names)| ((NUMBER, *offset), (*names).to_owned())).collect();
 }
 
@@ -622,6 +623,30 @@ fn what_was_inlined_for_sure_and_what_only_maybe_are_told_apart_and_counted() {
         text.contains("; both safepoints agree on inlined methods in 1 of 2 leaves (50.00 %), else marked ?"),
         "{text}"
     );
+}
+
+#[test]
+fn what_is_known_of_older_code_is_not_said_of_a_sample_that_came_after_it() {
+    let mut world = World::new(options());
+    jvm(&mut world, &[(8, "LA;outer()V [C2]@5 > LA;inner()I [C2]@9")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let known = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(400);
+    // Other code has taken its place, which is found out after the next sample has come.
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.code[0].number += 1;
+    runtime.code[0].name = "LB;other()V [C2]".to_owned();
+    runtime.listed.insert((NUMBER + 1, 8), "LB;other()V [C2]@70".to_owned());
+    let between = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(3000);
+    let later = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(lines(&world, known), "_start:0;main:0;A.outer()V:5;A.inner()I:9");
+    assert_eq!(lines(&world, later), "_start:0;main:0;B.other()V:70");
+    assert_eq!(lines(&world, between), "_start:0;main:0;[JIT code without a name]:0");
+    assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (2, 1));
 }
 
 #[test]
@@ -737,6 +762,7 @@ fn an_interpreted_caller_that_only_a_finished_walk_has_found_is_asked_about_by_w
         name: "Interpreter".to_owned(),
         frame: FoundFrame::Interpreter,
         number: 0,
+        lines: FoundLines::default(),
     };
     let leaf = FoundCode {
         start: avma(JIT),
@@ -744,6 +770,7 @@ fn an_interpreted_caller_that_only_a_finished_walk_has_found_is_asked_about_by_w
         name: "LBurn;leafHot(I)I [C1]".to_owned(),
         frame: FoundFrame::Sized { bytes: 32, complete_from: 8 },
         number: 0,
+        lines: FoundLines::default(),
     };
     let made = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     made.code = vec![interpreter.clone()];

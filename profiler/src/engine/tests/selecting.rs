@@ -117,6 +117,31 @@ fn only_members_of_the_name_are_followed_and_a_new_name_is_looked_at() {
 }
 
 #[test]
+fn who_takes_the_name_later_is_followed_with_its_children_whatever_it_calls_itself_then() {
+    let matching = Selector { comms: vec!["wrk".to_owned()], ..Selector::default() };
+    for who in [Who::Comm("wrk".to_owned()), Who::Matching(matching)] {
+        let mut world = World::new(EngineOptions { who, inherit: true, ..options() });
+        world.run_for(100);
+        let named = |pid: u32, comm: &str, exec: bool| TaskChange::Comm {
+            pid: Pid(pid),
+            tid: Tid(pid),
+            comm: comm.into(),
+            exec,
+        };
+        // Of none of them anything is known: no sample has come.
+        world.task(named(100, "wrk", true));
+        world.task(named(100, "MainThread", false));
+        world.task(named(200, "other", true));
+        world.run_for(100);
+        assert_eq!(followed(&world), [100]);
+        fork(&mut world, 101, 100);
+        fork(&mut world, 201, 200);
+        assert_eq!(followed(&world), [100, 101]);
+        world.finish();
+    }
+}
+
+#[test]
 fn groups_of_version_2_are_left_to_the_kernel_until_another_one_is_found() {
     let mut world = matching(&[], true);
     assert_eq!(world.noted["groups"], 1);

@@ -95,6 +95,26 @@ fn a_bare_jvm_with_all_that_makes_stacks_hard_has_them_whole() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_string_search_that_moves_the_stack_pointer_has_its_callers() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = java(&["-XX:CompileCommand=dontinline,Search::*"], "java/Search.java", &scratch)?;
+    assert_enough("frames by the runtime's own tables", recording.number("/jit/named/runtime"), 100);
+    let (find, outer) = ("Search.find(II)I", "Search.outer(I)I");
+    let chains = [[outer, "Search.middle(I)I", find], [outer, "Search.side(I)I", find]];
+    let count = |chain: &[&str]| recording.folded.count(|stack| stack.has_chain(chain) && stack.has("JavaMain"));
+    let (middle, side) = (count(&chains[0]), count(&chains[1]));
+    let whole = recording.folded.count(|stack| stack.has(find));
+    // Where the paths have met and the saved pointer is not on the stack yet, a tenth of them, nothing is known.
+    assert_at_least("whole chains", Share { part: middle + side, whole }, 0.75);
+    assert_share("searches", Share { part: middle, whole: middle + side }, 0.75);
+    // Nobody else is ever said to have called it.
+    let native =
+        recording.folded.count(|stack| stack.has_chain(&["clock_gettime", find]) || stack.has("os::javaTimeNanos"));
+    assert_at_least("without wrong callers", Share { part: whole.saturating_sub(native), whole }, 0.99);
+    Ok(())
+}
+
 /// A frame without the mark of its tier: which of its compilers HotSpot has come to depends on the machine.
 fn in_any_tier(frame: &str) -> &str {
     frame.trim_start_matches(['~', '^', '+', '*'])

@@ -113,7 +113,8 @@ fn without_any_flag_the_emulators_own_tables_name_whole_chains_with_their_lines(
     assert_at_least("complete stacks", recording.complete(), 0.98);
     let source = std::fs::read_to_string(target_file("erlang/burn.erl")?)?;
     let line = |text: &str| source.lines().position(|line| line.trim() == text).map_or(0, |at| at + 1);
-    let call = |function: &str, text: &str| format!("{function} (burn.erl:{})", line(text));
+    let file = target_file("erlang/burn.erl")?;
+    let call = |function: &str, text: &str| format!("{function} ({}:{})", file.display(), line(text));
     let (hot, cold) = (
         call("burn:middle/1", "R = leaf_hot(N * 3, 88172645),"),
         call("burn:side_cold/1", "R = leaf_cold(N, 12345678),"),

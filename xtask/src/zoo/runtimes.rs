@@ -609,7 +609,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "erlang-25",
-        guide: &["Erlang/OTP ≥ 24"],
+        guide: &["Erlang/OTP ≥ 25", "Erlang/OTP ≥ 24, by a dump"],
         get: Get::Prepared("erlang", "JITPROF_ERL"),
         program: "",
         version: OTP,
@@ -697,7 +697,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "erlang-27",
-        guide: &["Erlang/OTP ≥ 24"],
+        guide: &["Erlang/OTP ≥ 25", "Erlang/OTP ≥ 24, by a dump"],
         get: Get::Debian("trixie", &["erlang-base", "dash"]),
         program: "/usr/bin/erl",
         version: OTP,
@@ -708,7 +708,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "erlang-29",
-        guide: &["Erlang/OTP ≥ 24"],
+        guide: &["Erlang/OTP ≥ 25", "Erlang/OTP ≥ 24, by a dump"],
         get: Get::Debian("sid", &["erlang-base", "dash"]),
         program: "/usr/bin/erl",
         version: OTP,

@@ -14,8 +14,8 @@ const MAX_DATA: u64 = 4 << 20;
 const GENERATIONS: u64 = 3;
 /// Bytes of the table of one.
 const RANGES_BYTES: u64 = 32;
-/// Modules of one generation: some that are part of the emulator, and all that were loaded.
-const MODULES: Range<u64> = 8..1 << 20;
+/// Modules of one generation: some that are part of the emulator, and all that were loaded. A large application has 5,000.
+const MODULES: Range<u64> = 8..1 << 15;
 /// Nothing that is allocated lies below.
 const MIN_ADDRESS: u64 = 1 << 20;
 /// The symbol that says which generation is in force, where there is one.
@@ -264,7 +264,7 @@ fn find_ranges<M: Memory>(variables: &[u64], reader: &Reader<M>) -> Result<Optio
         let Some([modules, count, allocated, mid]) = variables.get(at..).and_then(|rest| rest.first_chunk()) else {
             return false;
         };
-        let fits = MODULES.contains(count) && count <= allocated && *allocated < MODULES.end;
+        let fits = MODULES.contains(count) && count <= allocated && *allocated < 2 * MODULES.end;
         fits && *modules >= MIN_ADDRESS && mid.wrapping_sub(*modules) < 16 * count
     };
     let words_each = RANGES_BYTES as usize / 8;

@@ -40,8 +40,12 @@ const MAX_FILES: u64 = 256;
 const MAX_FILE_NAME: usize = 512;
 /// Functions of a module whose names are compared at each reading.
 const DIGESTED: usize = 64;
-/// Names of atoms that are kept.
-const MAX_ATOMS: usize = 1 << 18;
+/// Bytes of the names of atoms that are kept; others are read again.
+const MAX_ATOM_BYTES: usize = 4 << 20;
+/// Bytes of names and lines of one process. OTP's own modules have 2 MB.
+const MAX_BYTES: usize = 32 << 20;
+/// Readings in which code that modules share is looked for: the first ones may have used up their budget before.
+const MAX_TRIES: u32 = 4;
 
 /// From a function's `ErtsCodeInfo` to what it is called.
 const NAME: u64 = 16;
@@ -120,17 +124,18 @@ pub struct Modules {
     /// By their first byte.
     known: BTreeMap<u64, Arc<Module>>,
     atoms: HashMap<u64, Arc<str>>,
+    atom_bytes: usize,
     functions: usize,
     /// Bytes of names and lines.
     bytes: usize,
-    /// What modules jump to outside of them has been looked for.
-    has_shared: bool,
+    /// How often what modules jump to outside of them is still looked for; it is once.
+    tries: u32,
 }
 
 impl Modules {
     /// Bytes that are kept, nearly.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.atoms.len() * 64 + self.known.len() * size_of::<Module>()
+        self.bytes + self.atom_bytes + self.known.len() * size_of::<Module>()
     }
 
     /// The modules that there are.
@@ -147,10 +152,11 @@ impl Modules {
             Err(error) => update.incomplete = Some(error),
         }
         update.changes.sort_by_key(|change| matches!(change, Change::Loaded(_)));
-        if update.incomplete.is_none() && !self.has_shared {
+        if update.incomplete.is_none() && self.tries < MAX_TRIES {
+            // The modules are known without it, and stay so.
             match self.shared(layout, reader) {
-                Ok(shared) => (update.shared, self.has_shared) = (shared, true),
-                Err(error) => update.incomplete = Some(error),
+                Ok(shared) => (update.shared, self.tries) = (shared, MAX_TRIES),
+                Err(_) => self.tries += 1,
             }
         }
         update
@@ -205,13 +211,19 @@ impl Modules {
             // There are none, or none that can be read.
             lines => lines.ok().flatten().unwrap_or_default(),
         };
-        let mut functions = Vec::with_capacity(header.functions.len());
+        let mut functions: Vec<Function> = Vec::with_capacity(header.functions.len());
+        let mut bytes = self.bytes;
         for (at, bounds) in header.functions.windows(2).enumerate() {
             let (first, size) = (bounds[0], bounds[1] - bounds[0]);
             let Some(name) = self.name_of(first, layout, reader)? else { continue };
             let size = u32::try_from(size).map_err(|_| malformed("function", first))?;
             let lines = lines.of_functions.get_mut(at).map(std::mem::take).unwrap_or_default();
-            functions.push(Function { name, start: Avma(first), size, lines });
+            let function = Function { name, start: Avma(first), size, lines };
+            bytes = bytes.saturating_add(function.bytes());
+            if bytes > MAX_BYTES {
+                return Err(malformed("room for so long names", start.0));
+            }
+            functions.push(function);
         }
         let files = lines.files;
         let module = Arc::new(Module { start, end, functions, files, digest });
@@ -273,7 +285,9 @@ impl Modules {
         }
         let Some(text) = layout.atom(term, reader)? else { return Ok(None) };
         let text: Arc<str> = quoted(&text).into();
-        if self.atoms.len() < MAX_ATOMS {
+        let bytes = size_of::<(u64, Arc<str>)>() + text.len();
+        if self.atom_bytes.saturating_add(bytes) <= MAX_ATOM_BYTES {
+            self.atom_bytes += bytes;
             self.atoms.insert(term, Arc::clone(&text));
         }
         Ok(Some(text))
@@ -346,14 +360,16 @@ impl Modules {
 impl Function {
     /// Bytes of data before the code of each.
     pub const HEAD: u32 = 40;
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.lines.capacity() * size_of::<Line>()
+    }
 }
 
 impl Module {
     fn bytes(&self) -> usize {
-        let of = |function: &Function| {
-            size_of::<Function>() + function.name.len() + function.lines.capacity() * size_of::<Line>()
-        };
-        self.functions.iter().map(of).sum::<usize>() + self.files.iter().map(|file| file.len()).sum::<usize>()
+        let functions = self.functions.iter().map(Function::bytes).sum::<usize>();
+        functions + self.files.iter().map(|file| file.len()).sum::<usize>()
     }
 }
 

@@ -15,6 +15,8 @@ const MAX_BYTES: u64 = 256 << 10;
 const MAX_PARTS: usize = 4096;
 /// Bytes of code that are looked at together.
 const TOGETHER: u64 = 64 << 10;
+/// Bytes that are searched for as much as taking a value costs: 128 MB in one reading.
+const BYTES_PER_STEP: u64 = 32;
 const PAGE: u64 = 4096;
 /// Where parts begin.
 const ALIGNED: u64 = 8;
@@ -58,7 +60,7 @@ pub(super) fn find<M: Memory>(
             // A jump may lie across.
             let to = range.end.min(from.saturating_add(TOGETHER + 8));
             let mut part = vec![0; usize::try_from(to - from).unwrap_or(0)];
-            reader.spend((to - from) / 64)?;
+            reader.spend((to - from) / BYTES_PER_STEP)?;
             let count = match reader.now(Avma(from), &mut part) {
                 Err(ReadError::OverBudget) => return Err(ReadError::OverBudget),
                 count => count.unwrap_or(0),

@@ -34,25 +34,26 @@ struct Release {
 const OTP_25: Release = Release { functions: 96, is_boxed: false, has_symbols: true };
 const OTP_29: Release = Release { functions: 152, is_boxed: true, has_symbols: false };
 
-/// Memory that was written word by word.
+/// Memory that was written word by word: what was not written on a page on which something was is 0.
 #[derive(Clone, Default)]
 struct Fake {
-    bytes: BTreeMap<u64, u8>,
+    pages: BTreeMap<u64, Vec<u8>>,
     atoms: Vec<String>,
     has_symbols: bool,
 }
 
+const PAGE: u64 = 4096;
+
 impl Memory for Fake {
     fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
-        // What was not written on a page on which something was is 0.
-        let is_there = |page: u64| self.bytes.range(page << 12..(page + 1) << 12).next().is_some();
         let mut count = 0;
-        for (byte, at) in into.iter_mut().zip(address.0..) {
-            if !is_there(at >> 12) {
-                break;
-            }
-            *byte = self.bytes.get(&at).copied().unwrap_or(0);
-            count += 1;
+        while count < into.len() {
+            let at = address.0.wrapping_add(count as u64);
+            let Some(page) = self.pages.get(&(at / PAGE)) else { break };
+            let from = &page[(at % PAGE) as usize..];
+            let part = from.len().min(into.len() - count);
+            into[count..count + part].copy_from_slice(&from[..part]);
+            count += part;
         }
         if count == 0 { Err(io::ErrorKind::NotFound.into()) } else { Ok(count) }
     }
@@ -68,12 +69,14 @@ impl Symbols for &Fake {
 
 impl Fake {
     fn put(&mut self, at: u64, words: &[u64]) {
-        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-        self.bytes.extend((at..).zip(bytes));
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.put_bytes(at, &bytes);
     }
 
     fn put_bytes(&mut self, at: u64, bytes: &[u8]) {
-        self.bytes.extend((at..).zip(bytes.iter().copied()));
+        for (at, byte) in (at..).zip(bytes) {
+            self.pages.entry(at / PAGE).or_insert_with(|| vec![0; PAGE as usize])[(at % PAGE) as usize] = *byte;
+        }
     }
 
     fn atom(&mut self, text: &str, release: Release) -> u64 {
@@ -92,8 +95,8 @@ impl Fake {
 
     /// A module with functions of 64 bytes, of which each has so many lines of code.
     fn module(&mut self, at: u64, (name, functions): (&str, &[&str]), release: Release) {
-        let first = at + 0x400;
         let count = functions.len() as u64;
+        let first = at + (0x100 + 8 * count).next_multiple_of(64).max(0x400);
         let starts: Vec<u64> = (0..=count).map(|number| first + 64 * number).collect();
         self.put(at, &[count]);
         self.put(at + release.functions, &starts);
@@ -108,7 +111,9 @@ impl Fake {
     /// Lines 7 and 9 of the first function of a module, of a file whose name is a list of characters.
     fn lines(&mut self, at: u64, file: &str) {
         let first = at + 0x400;
-        let functions = u64::from_le_bytes(std::array::from_fn(|byte| self.bytes[&(at + byte as u64)]));
+        let mut functions = [0; 8];
+        self.read(Avma(at), &mut functions).unwrap();
+        let functions = u64::from_le_bytes(functions);
         self.put(at + 72, &[LINES]);
         let (names, places, rows) = (LINES + 0x1000, LINES + 0x2000, LINES + 0x3000);
         self.put(LINES, &[names, 4, places, rows]);
@@ -260,6 +265,24 @@ fn what_is_no_emulator_or_has_not_begun_is_missing() {
 }
 
 #[test]
+fn names_take_up_no_more_than_they_may_and_what_has_room_stays() {
+    let mut fake = Fake::emulator(OTP_25);
+    let many = CODE + 0x100_0000;
+    // Each name has as many letters as an atom may have, in a module for which there is room in memory and not here.
+    let long = "x".repeat(1000);
+    let functions = vec![&*long; 34_000];
+    fake.module(many, ("m", &functions), OTP_25);
+    let loaded: Vec<u64> = (0..9).map(|number| CODE + number * MODULE_BYTES).chain([many]).collect();
+    fake.load(&loaded);
+    fake.put(TABLES + 16 * 9 + 8, &[many + 0x100_0000]);
+    let layout = fake.layout().unwrap();
+    let mut modules = Modules::default();
+    let update = modules.update(&layout, &Reader::new(&fake, ENOUGH));
+    assert_eq!((update.damaged, modules.iter().count()), (1, 10));
+    assert!(modules.bytes() < MAX_BYTES, "{}", modules.bytes());
+}
+
+#[test]
 fn a_reading_costs_no_more_than_it_may() {
     let fake = Fake::emulator(OTP_25);
     let layout = fake.layout().unwrap();
@@ -282,7 +305,7 @@ proptest! {
     ) {
         let mut fake = Fake::emulator(OTP_25);
         fake.lines(CODE, "m0.erl");
-        let words: Vec<u64> = fake.bytes.keys().map(|at| at - at % 8).collect();
+        let words: Vec<u64> = fake.pages.keys().flat_map(|page| (page * PAGE..(page + 1) * PAGE).step_by(8)).collect();
         for (at, word) in changes {
             fake.put(words[at.index(words.len())], &[word]);
         }

@@ -22,6 +22,9 @@ const SCHEDULER: &str = "global::process_main";
 /// Bytes of a function whose code is read at once; that of others is read where it is met.
 const MAX_CODE_BYTES: usize = 64 << 10;
 
+/// Bytes of code that one reading hands on; OTP's own modules have 6 MB. Memory may be mapped at many addresses.
+const MAX_ALL_CODE: usize = 32 << 20;
+
 /// An emulator whose layout is known.
 pub(super) struct Beam {
     layout: Layout,
@@ -48,7 +51,7 @@ impl Beam {
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let update = self.code.update(&self.layout, reader);
-        let mut changes = Vec::new();
+        let (mut changes, mut room) = (Vec::new(), MAX_ALL_CODE);
         for change in &update.changes {
             match change {
                 Change::Unloaded(module) => {
@@ -56,14 +59,15 @@ impl Beam {
                     changes.extend(places.map(CodeChange::Unloaded));
                 }
                 Change::Loaded(module) => {
-                    let found = module.functions.iter().filter_map(|function| found(module, function, reader));
+                    let found =
+                        module.functions.iter().filter_map(|function| found(module, function, (reader, &mut room)));
                     changes.extend(found.map(CodeChange::Loaded));
                     let heads = module.functions.iter().filter_map(found_head);
                     changes.extend(heads.map(CodeChange::Loaded));
                 }
             }
         }
-        let shared = update.shared.iter().map(|shared| found_shared(shared, reader));
+        let shared = update.shared.iter().map(|shared| found_shared(shared, (reader, &mut room)));
         changes.extend(shared.map(CodeChange::Loaded));
         let runtime = self.layout.release().map_or("Erlang/OTP".to_owned(), |release| format!("Erlang/OTP {release}"));
         RuntimeRead {
@@ -77,11 +81,15 @@ impl Beam {
 
 /// A function as announcements have it. What lies before its code is data, and a call that is made where no clause of it
 /// matches.
-fn found<M: Memory>(module: &Module, function: &Function, reader: &Reader<M>) -> Option<FoundCode> {
+fn found<M: Memory>(
+    module: &Module,
+    function: &Function,
+    (reader, room): (&Reader<M>, &mut usize),
+) -> Option<FoundCode> {
     let size = function.size.checked_sub(Function::HEAD).filter(|size| *size > 0)?;
     let start = code_of(function);
     let (name, lines) = (function.name.to_string(), lines(module, function));
-    Some(FoundCode { start, size, name, frame: frame((start, size), reader), number: 0, lines })
+    Some(FoundCode { start, size, name, frame: frame((start, size), reader, room), number: 0, lines })
 }
 
 /// The data before the code of a function of the emulator's own: some of these functions are returned to, and called by nobody.
@@ -104,7 +112,7 @@ fn code_of(function: &Function) -> Avma {
 }
 
 /// Code that modules share. Of its names the emulator keeps none.
-fn found_shared<M: Memory>(shared: &Shared, reader: &Reader<M>) -> FoundCode {
+fn found_shared<M: Memory>(shared: &Shared, (reader, room): (&Reader<M>, &mut usize)) -> FoundCode {
     let &Shared { start, size, kind } = shared;
     let name = match kind {
         SharedKind::Part => SHARED,
@@ -114,15 +122,19 @@ fn found_shared<M: Memory>(shared: &Shared, reader: &Reader<M>) -> FoundCode {
         start,
         size,
         name: name.to_owned(),
-        frame: frame((start, size), reader),
+        frame: frame((start, size), reader, room),
         number: 0,
         lines: FoundLines::default(),
     }
 }
 
-/// What the bytes of code show.
-fn frame<M: Memory>((start, size): (Avma, u32), reader: &Reader<M>) -> FoundFrame {
-    let mut bytes = vec![0; (size as usize).min(MAX_CODE_BYTES)];
+/// What the bytes of code show, if there is room for them.
+fn frame<M: Memory>((start, size): (Avma, u32), reader: &Reader<M>, room: &mut usize) -> FoundFrame {
+    let left =
+        usize::try_from(size).ok().filter(|size| *size <= MAX_CODE_BYTES).and_then(|size| room.checked_sub(size));
+    let Some(left) = left else { return FoundFrame::Unknown };
+    let mut bytes = vec![0; *room - left];
+    *room = left;
     match reader.now(start, &mut bytes) {
         Ok(count) if count == bytes.len() => FoundFrame::Code(bytes.into()),
         Ok(_) | Err(_) => FoundFrame::Unknown,
@@ -144,4 +156,39 @@ fn lines(module: &Module, function: &Function) -> FoundLines {
         rows.push((offset, line.line, u32::try_from(at).unwrap_or(u32::MAX)));
     }
     FoundLines { files: files.into_iter().map(|(_, file)| file).collect(), rows }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use jitprof_runtimes::Budget;
+
+    use super::*;
+
+    /// Memory that is there wherever one looks.
+    struct Everywhere;
+
+    impl Memory for Everywhere {
+        fn read(&self, _address: Avma, into: &mut [u8]) -> io::Result<usize> {
+            into.fill(0x90);
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn code_is_handed_on_as_a_whole_and_no_more_of_it_than_there_is_room_for() {
+        let reader = Reader::new(Everywhere, Budget { pages: 1 << 16, steps: 1 << 20 });
+        let mut room = MAX_CODE_BYTES + 100;
+        let size = |size: usize| (Avma(0x1000), u32::try_from(size).unwrap());
+        assert_eq!(frame(size(MAX_CODE_BYTES + 1), &reader, &mut room), FoundFrame::Unknown, "not a part of it");
+        assert_eq!(room, MAX_CODE_BYTES + 100);
+        assert_eq!(frame(size(64), &reader, &mut room), FoundFrame::Code(vec![0x90; 64].into()));
+        assert_eq!(
+            frame(size(MAX_CODE_BYTES), &reader, &mut room),
+            FoundFrame::Code(vec![0x90; MAX_CODE_BYTES].into())
+        );
+        assert_eq!(frame(size(64), &reader, &mut room), FoundFrame::Unknown);
+        assert_eq!(room, 36);
+    }
 }

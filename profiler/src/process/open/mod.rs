@@ -114,10 +114,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The kernel refuses.
-    #[error("not permitted to open {}: run as root, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE", path.display())]
+    #[error("not permitted to open {}: {source}; run as root, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE", path.display())]
     PermissionDenied {
         /// The path, in the target's root.
         path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
     },
     /// A directory, device, FIFO, socket or symbolic link.
     #[error("{} is no regular file", path.display())]
@@ -323,7 +325,7 @@ fn failed(path: &Path, source: io::Error) -> OpenError {
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH | libc::ENOTDIR) => OpenError::NotFound { path },
         // ELOOP is also what openat2 says about magic links.
-        Some(libc::EACCES | libc::EPERM) => OpenError::PermissionDenied { path },
+        Some(libc::EACCES | libc::EPERM) => OpenError::PermissionDenied { path, source },
         Some(libc::ELOOP) => OpenError::NotRegular { path },
         _ => OpenError::Io { path, source },
     }

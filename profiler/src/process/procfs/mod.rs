@@ -40,10 +40,12 @@ pub enum ProcError {
     #[error("there is no process {0}: it has exited, or the number is of another pid namespace")]
     NoSuchProcess(Pid),
     /// The kernel refuses.
-    #[error("not permitted to read {}: run as root, or with CAP_SYS_PTRACE", path.display())]
+    #[error("not permitted to read {}: {source}; run as root, or with CAP_SYS_PTRACE", path.display())]
     PermissionDenied {
         /// The file.
         path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
     },
     /// Another failure.
     #[error("cannot read {}: {source}", path.display())]
@@ -266,7 +268,7 @@ pub(crate) fn classify(pid: Pid, path: &Path, source: io::Error) -> ProcError {
     match source.raw_os_error() {
         // Opening fails with ENOENT once the process is gone, reading an open file with ESRCH.
         Some(libc::ENOENT | libc::ESRCH) => ProcError::NoSuchProcess(pid),
-        Some(libc::EACCES | libc::EPERM) => ProcError::PermissionDenied { path: path.to_owned() },
+        Some(libc::EACCES | libc::EPERM) => ProcError::PermissionDenied { path: path.to_owned(), source },
         _ => ProcError::Io { path: path.to_owned(), source },
     }
 }

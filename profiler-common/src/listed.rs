@@ -23,8 +23,10 @@ pub const MAX_BASES: usize = 2;
 pub const WAY_TO_END: usize = MAX_BASES;
 /// See [`WAY_TO_END`].
 pub const WAY_TO_STATE: usize = MAX_BASES + 1;
+/// The way to where the thread has left its own stack, for rows of code on another one.
+pub const WAY_TO_LEFT: usize = MAX_BASES + 2;
 /// All ways.
-pub const WAYS: usize = MAX_BASES + 2;
+pub const WAYS: usize = MAX_BASES + 3;
 /// Parts of an element that are kept.
 pub const MAX_FIELDS: usize = 5;
 /// Words of what is kept of an element.
@@ -196,6 +198,12 @@ impl ListSpec {
         fields.iter().all(Field::is_possible).then_some(self)
     }
 
+    /// With the way to where the thread has left its own stack. There need be no list.
+    pub fn with_left_stack(mut self, way: &[Step]) -> Option<Self> {
+        self.set_way(WAY_TO_LEFT, way)?;
+        Some(self)
+    }
+
     /// With what is kept of the word that a record's first word points to; 0 where that cannot be read.
     pub fn with_first(self, of_first: Field) -> Option<Self> {
         of_first.is_possible().then_some(Self { of_first, ..self })
@@ -321,6 +329,9 @@ mod tests {
         assert_eq!(spec.with_state(&steps, &[Field::new(4, 1, 0, 0)]), None);
         assert_eq!(spec.with_state(&[steps[0]; MAX_STEPS + 1], &[field]), None);
         assert_eq!((field.of(0xffff), Field::new(0, 1 << 10, 0, 54).minus().of(0xffff)), (1 << 13, u64::MAX));
+        let left = ListSpec::default().with_left_stack(&steps).unwrap();
+        assert_eq!((left.ways[WAY_TO_LEFT], left.has_state()), (with_state.ways[WAY_TO_STATE], false));
+        assert_eq!(spec.with_left_stack(&[steps[0]; MAX_STEPS + 1]), None);
         assert_eq!(spec.with_first(field).unwrap().of_first, field);
         assert_eq!(spec.with_first(Field::new(0, 1, 2, 0)), None);
     }

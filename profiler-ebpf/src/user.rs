@@ -14,6 +14,7 @@ use jitprof_common::{
     unwind::{ReadFault, Registers, StackMemory},
 };
 
+use crate::list;
 use crate::maps::{ENTRY_REGISTERS, TASK_STACK};
 
 /// What the sample's registers say.
@@ -159,5 +160,13 @@ impl StackMemory for UserMemory {
         // SAFETY: the helper checks the address and never faults.
         let [first, second] = unsafe { bpf_probe_read_user(address as *const [u64; 2]) }.map_err(|_| ReadFault)?;
         Ok((first, second))
+    }
+
+    #[inline(always)]
+    fn left_stack(&self) -> Result<u64, ReadFault> {
+        match list::left_stack() {
+            0 => Err(ReadFault),
+            left => Ok(left),
+        }
     }
 }

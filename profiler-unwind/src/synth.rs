@@ -238,7 +238,11 @@ impl Instructions for X86<'_> {
     }
 
     fn rule(&self, stack: &Stack) -> Rule {
-        if self.convention == Convention::Sized { stack.rule_by_sp() } else { stack.rule() }
+        match self.convention {
+            Convention::Sized => stack.rule_by_sp(),
+            Convention::Called => stack.rule_of_called(),
+            Convention::Unknown => stack.rule(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::row::Rule;
+use crate::row::{CfaKind, FpKind, Rule};
 
 /// Stack words by address; everything else faults.
 struct Words(BTreeMap<u64, u64>);
@@ -221,6 +221,31 @@ fn an_interpreter_keeps_its_callers_stack_pointer_beside_the_return_address() {
     for sender in [0, 0x8000, 0x7000, 0x8000 + MAX_FRAME_BYTES] {
         assert_eq!(step(registers, &saved(sender), &rules), Ok(called(0x40_1000, 0x8010, 0x7abc)), "{sender:#x}");
     }
+}
+
+/// Words, and where the thread has left its own stack.
+struct Left(Words, Option<u64>);
+
+impl StackMemory for Left {
+    fn read_u64(&self, address: u64) -> Result<u64, ReadFault> {
+        self.0.read_u64(address)
+    }
+
+    fn left_stack(&self) -> Result<u64, ReadFault> {
+        self.1.ok_or(ReadFault)
+    }
+}
+
+#[test]
+fn code_on_another_stack_returns_to_where_the_own_one_was_left() {
+    let rules = OneRule(0x40_0000..0x40_0100, Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Left, 16) });
+    let words = || Words(BTreeMap::from([(0x5008, 0x40_1000)]));
+    let registers = instruction(0x40_0000, 0x7000, 0x7777);
+    // The own stack may lie below the other one.
+    assert_eq!(step(registers, &Left(words(), Some(0x5000)), &rules), Ok(called(0x40_1000, 0x5010, LOST_FP)));
+    assert_eq!(step(registers, &Left(words(), Some(u64::MAX)), &rules), Err(StopReason::ReadFault));
+    assert_eq!(step(registers, &Left(words(), None), &rules), Err(StopReason::UnsupportedRule));
+    assert_eq!(step(registers, &words(), &rules), Err(StopReason::UnsupportedRule), "nobody says where");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use jitprof_common::units::Avma;
 
 use super::layout::{Entries, Extent, Field, HeapLayout, Layout, plus};
 use super::names::{MethodName, Names, Strings};
+use super::turnover::Turnover;
 use crate::{Memory, ReadError, Reader};
 
 /// Heaps of a code cache: there are one to three, and one more for what is compiled ahead of time.
@@ -171,6 +172,11 @@ pub struct Update {
     pub damaged: u32,
     /// Code that came or went while it was read: the next reading will say what became of it.
     pub unsettled: u32,
+    /// Compilations were asked for lately that no reading has seen: their code may have come and gone in between, if code
+    /// was freed.
+    pub unseen: bool,
+    /// Blobs with higher numbers are new since the reading before the last.
+    pub new_from: u64,
     /// Why the reading ended before everything was read. What was not come to counts as unchanged.
     pub incomplete: Option<ReadError>,
 }
@@ -208,7 +214,10 @@ pub struct CodeCache {
     blobs: BTreeMap<u64, Known>,
     heaps: Vec<(Avma, Avma)>,
     strings: Strings,
+    turnover: Turnover,
     next_id: u64,
+    /// The highest number of what is older than the last reading.
+    new_from: u64,
     reading: u64,
 }
 
@@ -231,7 +240,7 @@ impl CodeCache {
 
     /// Bytes that are kept, nearly.
     pub fn bytes(&self) -> usize {
-        self.blobs.len() * (size_of::<Blob>() + size_of::<Known>() + 96) + self.strings.bytes()
+        self.blobs.len() * (size_of::<Blob>() + size_of::<Known>() + 96) + self.strings.bytes() + self.turnover.bytes()
     }
 
     /// All that is known to be there, by address.
@@ -251,7 +260,9 @@ impl CodeCache {
     pub fn update<M: Memory>(&mut self, layout: &Layout, reader: &Reader<M>) -> Update {
         self.reading += 1;
         reader.refresh();
-        let mut update = Update { changes: Vec::new(), damaged: 0, unsettled: 0, incomplete: None };
+        let (new_from, next_from) = (self.new_from, self.next_id);
+        let mut update =
+            Update { changes: Vec::new(), damaged: 0, unsettled: 0, unseen: false, new_from, incomplete: None };
         match heaps(&layout.heap, reader) {
             Err(error) => update.incomplete = Some(error),
             Ok(heaps) => {
@@ -270,8 +281,11 @@ impl CodeCache {
             let reading = self.reading;
             let gone = self.blobs.extract_if(.., |_, known| known.reading != reading);
             update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
+            update.unseen = self.turnover.end_reading();
         }
         self.strings.prune();
+        // How old is what the first one has found is not known.
+        self.new_from = if self.reading == 1 { self.next_id } else { next_from };
         update
     }
 
@@ -387,6 +401,7 @@ impl CodeCache {
             update.damaged += 1;
             return;
         }
+        self.turnover.see(known.blob.compile_id);
         self.next_id += 1;
         if let Some(blob) = Arc::get_mut(&mut known.blob) {
             blob.id = self.next_id;

@@ -28,6 +28,10 @@ const AT_START: std::ops::RangeInclusive<i64> = 1..=3;
 /// The oldest version whose tables have all that is looked for under a name that is known.
 const OLDEST: u32 = 17;
 
+/// The first version with virtual threads that are no preview, and the size of a `ContinuationEntry` in those that do not say it.
+const VIRTUAL_THREADS: u32 = 21;
+const CONTINUATION_ENTRY: u32 = 56;
+
 /// Why the layout of a runtime is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
@@ -216,6 +220,15 @@ pub(super) struct CompiledLayout {
     pub(super) bytes: u64,
 }
 
+/// Where threads keep where they have entered a virtual thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContinuationLayout {
+    /// Not said before JDK 25.
+    pub(super) entry: Option<u16>,
+    /// Bytes of what lies there.
+    pub(super) bytes: u32,
+}
+
 /// The heaps of the code cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeapLayout {
@@ -304,6 +317,10 @@ pub struct Layout {
     pub(super) codelets: CodeletLayout,
     /// Whether compiled code has a scope for every instruction: the next one's, as everywhere.
     pub(super) is_dense: bool,
+    /// The address of a pointer to what is counted for tools, if that is said.
+    pub(super) counters: Option<Avma>,
+    /// In versions that have virtual threads.
+    pub(super) continuation: Option<ContinuationLayout>,
     #[cfg(any(test, feature = "recorded"))]
     pub(super) threads: Option<ThreadLayout>,
 }
@@ -326,6 +343,8 @@ impl Layout {
             codelets: wanted.codelets(),
             // Where that cannot be read, places are taken for what they are without the option.
             is_dense: tables.is_every_instruction_known(reader).unwrap_or(false),
+            counters: wanted.maybe_shared("PerfMemory", "_start"),
+            continuation: wanted.continuation(&version),
             #[cfg(any(test, feature = "recorded"))]
             threads: Wanted { tables: &tables, missing: Vec::new() }.threads(),
             version,
@@ -563,12 +582,16 @@ impl Wanted<'_> {
     }
 
     fn shared(&mut self, class: &str, field: &str) -> Avma {
+        self.maybe_shared(class, field).unwrap_or_else(|| {
+            self.missing.push(format!("{class}::{field}"));
+            Avma(0)
+        })
+    }
+
+    fn maybe_shared(&self, class: &str, field: &str) -> Option<Avma> {
         match self.tables.field(class, field) {
-            Some(Entry::Static(address)) => address,
-            _ => {
-                self.missing.push(format!("{class}::{field}"));
-                Avma(0)
-            }
+            Some(Entry::Static(address)) => Some(address),
+            _ => None,
         }
     }
 
@@ -578,6 +601,16 @@ impl Wanted<'_> {
             self.missing.push(format!("the size of {class}"));
             1
         })
+    }
+
+    fn continuation(&self, version: &Version) -> Option<ContinuationLayout> {
+        if version.major < VIRTUAL_THREADS {
+            return None;
+        }
+        let size = self.tables.sizes.get(b"ContinuationEntry".as_slice()).copied();
+        let entry = self.maybe(&[("JavaThread", "_cont_entry")]).map(Field::offset);
+        let bytes = size.map_or(Some(CONTINUATION_ENTRY), |size| u32::try_from(size).ok())?;
+        ((1..=MAX_CLASS).contains(&bytes.into())).then_some(ContinuationLayout { entry, bytes })
     }
 
     fn heap(&mut self) -> HeapLayout {

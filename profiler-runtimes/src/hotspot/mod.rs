@@ -10,6 +10,7 @@
 //! which the runtime never gives twice.
 
 mod code_cache;
+mod continuations;
 mod interpreter;
 mod layout;
 mod names;
@@ -19,11 +20,15 @@ mod scopes;
 mod tests;
 #[cfg(any(test, feature = "recorded"))]
 mod threads;
+mod turnover;
+mod unloads;
 
 pub use code_cache::{Blob, BlobName, Change, CodeCache, FrameShape, Kind, Tier, Update};
+pub use continuations::ReturnBarrier;
 pub use interpreter::{Codelet, Interpreted, InterpreterFrame, codelets};
 pub use layout::{Layout, LayoutError, Version};
 pub use names::MethodName;
 pub use scopes::{Frame, Pc, Position};
 #[cfg(any(test, feature = "recorded"))]
 pub use threads::{WaitingThread, waiting_threads};
+pub use unloads::Unloads;

@@ -46,6 +46,20 @@ fn read(memory: &Recorded) -> (Layout, Reader<&Recorded>, CodeCache) {
     (layout, reader, cache)
 }
 
+/// A layout that has the counters for tools at an address.
+pub(super) fn layout_with_counters(counters: Option<Avma>) -> Layout {
+    let mut layout = read(&memory("jdk25")).0;
+    layout.counters = counters;
+    layout
+}
+
+/// A layout, and a blob of stubs.
+pub(super) fn layout_and_stubs(recording: &str) -> (Layout, Blob) {
+    let (layout, _, cache) = read(&memory(recording));
+    let stubs = cache.blobs().find(|blob| blob.kind == Kind::Stubs).unwrap();
+    (layout, Blob::clone(stubs))
+}
+
 fn method<'c>(cache: &'c CodeCache, name: &str, tier: Tier) -> &'c Blob {
     let blob = cache.blobs().find(|blob| blob.kind == Kind::Method(tier) && blob.name.to_string() == name);
     blob.unwrap_or_else(|| panic!("no {name} by {tier:?}"))
@@ -346,6 +360,13 @@ fn stacks_of_waiting_threads_are_those_that_the_runtime_prints() {
 }
 
 #[test]
+fn every_version_says_where_it_counts_what_it_unloads() {
+    for recording in RECORDINGS {
+        assert!(read(&memory(recording)).0.counters.is_some(), "{recording}");
+    }
+}
+
+#[test]
 fn kinds_tiers_and_frames_are_told_apart() {
     for (recording, major) in COMPILED {
         let memory = memory(recording);
@@ -407,7 +428,17 @@ fn a_second_reading_finds_nothing_new_and_takes_one_look_at_each_blob() {
     let (layout, reader, mut cache) = read(&memory);
     let before = reader.left();
     let update = cache.update(&layout, &reader);
-    assert_eq!(update, Update { changes: Vec::new(), damaged: 0, unsettled: 0, incomplete: None });
+    assert_eq!(
+        update,
+        Update {
+            changes: Vec::new(),
+            damaged: 0,
+            unsettled: 0,
+            unseen: update.unseen,
+            new_from: update.new_from,
+            incomplete: None
+        }
+    );
     let blobs = cache.blobs().count() as u64;
     // For each: one byte of the map and its header. Other blocks are free, and some segments are looked at in vain.
     assert!(before.steps - reader.left().steps < 3 * blobs + 100);
@@ -444,6 +475,29 @@ fn code_in_the_place_of_other_code_is_another_blob() {
         assert_eq!((gone.id, cache.blobs().count()), (new, blobs - 1));
         assert_eq!(cache.at(gone.code), None);
         assert_eq!(cache.is_still_there(&layout, &Reader::new(&memory, ENOUGH), &last), Ok(false));
+    }
+}
+
+#[test]
+fn numbers_that_no_reading_has_seen_are_noted_and_what_is_new_is_told_from_what_is_old() {
+    for (recording, _) in COMPILED {
+        let mut memory = memory(recording);
+        let (layout, reader, mut cache) = read(&memory);
+        drop(reader);
+        let blob = Blob::clone(method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2));
+        let compile_id = layout.compiled.compile_id.within(blob.header).unwrap();
+        let last = cache.blobs().map(|blob| blob.compile_id).max().unwrap();
+        // Those that are new at once are told only from the second reading on.
+        cache.update(&layout, &Reader::new(&memory, ENOUGH));
+        let found = [1, 3, 4, 5, 6].map(|new| {
+            memory.overwrite(compile_id, &(last + new).to_le_bytes());
+            let update = cache.update(&layout, &Reader::new(&memory, ENOUGH));
+            let Some(Change::Unloaded(gone)) = update.changes.first() else { panic!("{update:?}") };
+            (update.unseen, gone.id > update.new_from)
+        });
+        // What the first reading has found is not new.
+        assert_eq!(found.map(|(unseen, _)| unseen), [false, true, true, false, false], "{recording}");
+        assert_eq!(found.map(|(_, is_new)| is_new), [false, true, true, true, true], "{recording}");
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) const MAX_DEPTH: i32 = 256 << 10;
 /// Numbers of registers.
 const RSP: usize = 4;
 const RBP: usize = 5;
+/// Where an Erlang process keeps its stack pointer while its code is not running: r13 leads to the process.
+const LEFT: (Base, i32) = (Base::Register(13), 88);
 /// rax, rcx, rdx, rsi, rdi, r8 to r11: what a call does not keep.
 const OF_CALLEE: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 /// Vector registers that are followed. BEAM uses the first two.
@@ -181,6 +183,19 @@ impl Stack {
         match self.sp() {
             Word::Cfa(at) => self.with_callers_fp(Rule::with_cfa(CfaKind::Sp, -i64::from(at))),
             _ => self.rule(),
+        }
+    }
+
+    /// The rule of code that is called as Erlang's: a frame pointer in no standard frame is a copy for a call on the C stack,
+    /// which Erlang's own calls do not keep; or that copy is in the process' memory.
+    pub(super) fn rule_of_called(&self) -> Rule {
+        let rule = if self.is_standard() { self.rule() } else { self.rule_by_sp() };
+        let is_away = matches!(self.sp(), Word::Elsewhere | Word::Other);
+        match self.memory.get(LEFT.0, LEFT.1) {
+            Word::Cfa(at) if rule.cfa == CfaKind::Unsupported && is_away => {
+                Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Left, -i64::from(at)) }
+            }
+            _ => rule,
         }
     }
 

@@ -422,10 +422,25 @@ fn a_frame_pointer_that_may_be_the_callers_is_not_followed() {
         0x8d, 0x63, 0x80, 0xff, 0xd0, 0x49, 0x8b, 0x65, 0x58, 0xc3,
     ];
     let table = rows_of_called_code(Machine::X86_64, START, &code).unwrap();
+    // What the process says of its stack leads on; in code of anybody else the same bytes say nothing.
+    let left = Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Left, 8) };
     for offset in [22, 24] {
-        assert_eq!(table.rule_at(START + offset), Rule::UNSUPPORTED, "{offset}");
+        assert_eq!(table.rule_at(START + offset), left, "{offset}");
     }
+    let of_others = rows_of_code(Machine::X86_64, START, &code).unwrap();
+    assert_eq!(of_others.rule_at(START + 22), Rule::UNSUPPORTED);
     assert_eq!(table.rule_at(START + 28), Rule { fp: FpKind::Lost, ..Rule::ENTRY });
+    // sub rsp, 8; mov rbp, rsp; lea rsp, [rbx - 128]; call rax; mov rsp, rbp; call [rax + r12 * 8]; add rsp, 8; ret: Erlang's
+    // own calls do not keep that copy.
+    let code = [
+        0x48, 0x83, 0xec, 8, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x63, 0x80, 0xff, 0xd0, 0x48, 0x89, 0xec, 0x42, 0xff, 0x14,
+        0xe0, 0x48, 0x83, 0xc4, 8, 0xc3,
+    ];
+    let table = rows_of_called_code(Machine::X86_64, START, &code).unwrap();
+    let lost = |cfa, offset| Rule { fp: FpKind::Lost, ..Rule::with_cfa(cfa, offset) };
+    let rules = [11, 13, 16, 20].map(|offset| table.rule_at(START + offset));
+    let by_sp = lost(CfaKind::Sp, 16);
+    assert_eq!(rules, [lost(CfaKind::FpAway, 16), lost(CfaKind::FpAway, 16), by_sp, by_sp]);
     // push rbp; mov rbp, rsp; push rax; call rax; pop rdx; mov rbp, [rsp]; jmp rax: the call may have left anything there.
     let code = [0x55, 0x48, 0x89, 0xe5, 0x50, 0xff, 0xd0, 0x5a, 0x48, 0x8b, 0x2c, 0x24, 0xff, 0xe0];
     assert_eq!(rows(&code).unwrap()[3..], [(12, Rule::UNSUPPORTED), (14, Rule::GAP)]);

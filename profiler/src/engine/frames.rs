@@ -186,12 +186,27 @@ impl FrameRooms {
     }
 }
 
+/// What was answered, and of which samples it is true.
+#[derive(Clone, Debug)]
+struct Answer {
+    /// A time after it was read.
+    done: MonoNs,
+    /// Nothing is known of earlier ones.
+    since: MonoNs,
+    /// The runtime is not known to have freed nothing after this.
+    until: MonoNs,
+    known: Known,
+}
+
+/// What is said of samples that are older than what was found.
+static REPLACED: Known = Known::Unnamed(WhyUnnamed::Replaced);
+
 #[derive(Debug, Default)]
 struct Slot {
     /// It is to be asked about, or is being.
     wanted: bool,
-    /// The last answer, and a time after it was read.
-    answer: Option<(MonoNs, Known)>,
+    /// The last answer.
+    answer: Option<Answer>,
     /// When a sample was taken that asked.
     used: MonoNs,
     /// The question has only the words that its answer depends on, which are these.
@@ -201,11 +216,13 @@ struct Slot {
 impl Slot {
     /// What is known at a time. What code there is under a number, and that it is gone, stays true.
     fn at(&self, ask: &FrameAsk, time: MonoNs) -> Option<&Known> {
-        let (done, known) = self.answer.as_ref()?;
+        let answer = self.answer.as_ref()?;
+        let known = &answer.known;
         let is_final = matches!(known, Known::Functions(_) | Known::Unnamed(WhyUnnamed::Replaced));
         let fresh = if matches!(known, Known::Unnamed(_)) { UNNAMED_NS } else { FRESH_NS };
-        let holds = (ask.code.is_some() && is_final) || time.0 <= done.0.saturating_add(fresh);
-        holds.then_some(known)
+        let holds = (ask.code.is_some() && is_final) || time.0 <= answer.done.0.saturating_add(fresh);
+        let holds = holds && time <= answer.until;
+        holds.then_some(if time < answer.since { &REPLACED } else { known })
     }
 }
 
@@ -216,6 +233,8 @@ struct Question {
     since: MonoNs,
     /// The frames' numbers, in the order of the answers. They follow their frames: what is kept does not have to wait.
     numbers: Vec<u32>,
+    /// When the last sample was taken that asked for each.
+    used: Vec<MonoNs>,
 }
 
 /// The frames of one process.
@@ -235,6 +254,10 @@ pub(super) struct Frames {
     share: FrameShare,
     /// When something was asked last.
     asked_at: Option<MonoNs>,
+    /// How many classes the runtime has unloaded, and until when it is known to have been no more.
+    unloads: Option<(u64, MonoNs)>,
+    /// A time by which that was so.
+    risen: MonoNs,
     over: bool,
     /// Frames that were named in samples.
     pub(super) named: u64,
@@ -457,17 +480,46 @@ impl Frames {
         let numbers: Vec<u32> = self.wanted.drain(..count).collect();
         let ask = |number: &u32| self.known.get_index(*number as usize).map(|(ask, _)| ask.clone());
         let frames = numbers.iter().filter_map(ask).collect();
-        self.asked = Some(Question { since, numbers });
+        let used = |number: &u32| self.known.get_index(*number as usize).map_or(MonoNs(0), |(_, slot)| slot.used);
+        let used = numbers.iter().map(used).collect();
+        self.asked = Some(Question { since, numbers, used });
         self.asked_at = Some(requests.now);
         let request = Request::DescribeFrames { via, process: id, since, frames };
         requests.ask(Purpose::Frames(id, since), request);
     }
 
-    /// Takes up an answer about frames of the program that runs since a time.
+    /// The runtime had unloaded so many classes at some time between two. If they were fewer before, what is known of frames
+    /// whose words say where a method is holds no longer, and is asked again for the samples that have come since.
+    pub(super) fn note_unloads(&mut self, count: Option<u64>, (begun, done): (MonoNs, MonoNs)) {
+        let Some(count) = count else { return };
+        let before = self.unloads.replace((count, begun));
+        if before.is_some_and(|(before, _)| before == count) {
+            return;
+        }
+        self.risen = done;
+        let Some((_, until)) = before else { return };
+        for (number, (ask, slot)) in (0..).zip(&mut self.known) {
+            let Some(answer) = slot.answer.as_mut().filter(|_| ask.code.is_none()) else { continue };
+            answer.until = answer.until.min(until);
+            if slot.used > answer.until && !slot.wanted && !self.over {
+                slot.wanted = true;
+                self.wanted.push_back(number);
+            }
+        }
+    }
+
+    /// Takes up an answer about frames of the program that runs since a time, made between two times.
     /// Returns which code they are in.
-    pub(super) fn take(&mut self, since: MonoNs, (body, done): (AnswerBody, MonoNs), now: MonoNs) -> Vec<(Avma, u32)> {
+    pub(super) fn take(
+        &mut self,
+        since: MonoNs,
+        (body, (begun, done)): (AnswerBody, (MonoNs, MonoNs)),
+        now: MonoNs,
+    ) -> Vec<(Avma, u32)> {
         let Some(question) = self.asked.take_if(|question| question.since == since) else { return Vec::new() };
         let described = if let AnswerBody::Frames(Some(described)) = body { *described } else { Default::default() };
+        self.note_unloads(described.unloads, (begun, done));
+        let is_counted = described.unloads.is_some();
         self.answers += 1;
         self.cpu_ns = self.cpu_ns.saturating_add(described.cpu_ns);
         let pause = described.cpu_ns.saturating_mul(REST).clamp(LEAST_PAUSE_NS, MAX_PAUSE_NS);
@@ -475,8 +527,8 @@ impl Frames {
         let (templates, why_unanswered) = (Templates::of(&described), self.why_unanswered());
         self.name_bytes = self.name_bytes.saturating_add(templates.bytes);
         let has_room = self.name_bytes <= if self.share.is_tight { LEAST_NAME_BYTES } else { MAX_NAME_BYTES };
-        for (at, number) in question.numbers.iter().enumerate() {
-            let Some((_, slot)) = self.known.get_index_mut(*number as usize) else { continue };
+        for (at, (number, used)) in question.numbers.iter().zip(&question.used).enumerate() {
+            let Some((ask, slot)) = self.known.get_index_mut(*number as usize) else { continue };
             slot.wanted = false;
             let known = match described.frames.get(at) {
                 Some(DescribedFrame::Functions(_)) if !has_room => Some(Known::Unnamed(WhyUnnamed::TooMany)),
@@ -486,7 +538,16 @@ impl Frames {
             };
             let Some(known) = known else { continue };
             let is_named = !matches!(known, Known::Unnamed(_));
-            slot.answer = Some((done, known));
+            let since = described.since.get(at).copied().unwrap_or(MonoNs(0));
+            // What was unloaded may be there for a while, until something takes its place. What has been sampled since is
+            // alive: it is what was found, and stays.
+            let is_alive = !is_counted || ask.code.is_some() || *used > self.risen;
+            let until = if is_alive { MonoNs(u64::MAX) } else { begun };
+            slot.answer = Some(Answer { done, since, until, known });
+            if slot.used > until && !self.over {
+                slot.wanted = true;
+                self.wanted.push_back(*number);
+            }
             // Why something has no name may depend on what else was asked with it.
             if let Some(depends_on) = described.depends_on.get(at).copied().flatten().filter(|_| is_named) {
                 self.keep_answer(*number, depends_on);
@@ -554,7 +615,7 @@ impl Frames {
 impl Slot {
     fn name_bytes(&self) -> usize {
         match &self.answer {
-            Some((_, Known::Functions(frames))) => frames.iter().map(|frame| frame.name.len()).sum(),
+            Some(Answer { known: Known::Functions(frames), .. }) => frames.iter().map(|frame| frame.name.len()).sum(),
             _ => 0,
         }
     }
@@ -707,7 +768,7 @@ mod tests {
             let (mut frames, mut queue, now) = (Frames::default(), Queue::default(), MonoNs(1));
             frames.compact(&mut queue, FrameShare { is_tight, askers: 1 });
             let number = frames.number(ask(1), now).unwrap();
-            frames.asked = Some(Question { since: MonoNs(0), numbers: vec![number] });
+            frames.asked = Some(Question { since: MonoNs(0), numbers: vec![number], used: vec![MonoNs(0)] });
             let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false, guessed: false };
             let described = DescribedFrames {
                 names: vec!["x".repeat(LEAST_NAME_BYTES + 1)],
@@ -715,7 +776,7 @@ mod tests {
                 ..DescribedFrames::default()
             };
             let body = AnswerBody::Frames(Some(Box::new(described)));
-            frames.take(MonoNs(0), (body, now), now);
+            frames.take(MonoNs(0), (body, (now, now)), now);
             let asked = Asked::of([(0, number)].into());
             let known = frames.get(&asked, (0, None), now);
             assert_eq!(matches!(known, Some(Known::Functions(_))), named, "{known:?}");

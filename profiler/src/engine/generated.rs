@@ -283,6 +283,7 @@ fn rows_of_found(load: &CodeLoad, frame: FoundFrame, called: bool) -> Option<Row
             return of_code(Machine::NATIVE, start, &code);
         }
         FoundFrame::None => builder.add(start..end, [(start, Rule::ENTRY)]),
+        FoundFrame::Outermost => builder.add(start..end, [(start, Rule::OUTERMOST)]),
         FoundFrame::Interpreter => builder.add(start..end, [(start, Rule::INTERPRETER)]),
         FoundFrame::Sized { bytes, complete_from } => {
             let whole = Rule::with_cfa(CfaKind::Sp, i64::from(bytes)).with_fp(FpKind::AtCfa, -16);

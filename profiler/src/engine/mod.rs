@@ -490,7 +490,7 @@ impl Engine {
             }
             Purpose::Frames(id, since) => {
                 let at_once = !matches!(self.stage, Stage::Running);
-                self.tracking.take_frames((id, since), (body, done), at_once, &mut self.requests);
+                self.tracking.take_frames((id, since), (body, (begun, done)), at_once, &mut self.requests);
             }
             Purpose::Version(question) => {
                 let found = if let AnswerBody::Version(found) = body { found } else { None };

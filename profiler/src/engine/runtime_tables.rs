@@ -1,9 +1,9 @@
 //! What a process' runtime knows of its own code, read from its tables again and again.
 //!
 //! A reading says what was there at some time between its begin and its end. So code counts from the end of the reading
-//! before it was found, where there was nothing then; in the place of other code, only from the end of the reading that
-//! has found it; and until the begin of the last one that has found it still there. A sample waits for the reading after
-//! it.
+//! before it was found, where there was nothing then; in the place of other code, or where such may have come and gone
+//! unseen, only from the end of the reading that has found it; and until the begin of the last one that has found it still
+//! there. A sample waits for the reading after it.
 
 use std::collections::BTreeMap;
 
@@ -66,6 +66,8 @@ pub(super) struct Brought {
     pub(super) changes: Vec<Change>,
     /// There is something to name code now, which there was not before.
     pub(super) is_first: bool,
+    /// How many classes the runtime has unloaded, if it says so.
+    pub(super) unloads: Option<u64>,
 }
 
 /// A change of what code there is.
@@ -300,6 +302,7 @@ impl RuntimeTables {
             self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
             self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
         }
+        brought.unloads = read.unloads;
         self.take_changes(*read, (begun, done), &mut brought);
         brought
     }
@@ -334,8 +337,13 @@ impl RuntimeTables {
             self.is_void = false;
         }
         // Where something was at the reading before, it may have been there until just before what has taken its place.
-        // What was there is only known of readings that came to their end.
+        // What was there is only known of readings that came to their end, and of code that none has seen nothing is.
         let before = self.last.filter(|_| self.incomplete == 0 && !read.incomplete).map(|(_, done)| done);
+        let may_have_passed = |at: u64| {
+            read.may_have_passed
+                .iter()
+                .any(|(start, size)| at.checked_sub(start.0).is_some_and(|within| within < *size))
+        };
         let mut gone = BTreeMap::new();
         for change in read.changes {
             match change {
@@ -347,7 +355,8 @@ impl RuntimeTables {
                 CodeChange::Loaded(found) => {
                     let end = found.start.0.saturating_add(u64::from(found.size));
                     let in_place = gone.range(..end).next_back().is_some_and(|(_, gone_end)| *gone_end > found.start.0);
-                    let since = before.filter(|_| !in_place).unwrap_or(done);
+                    let is_known = !in_place && !may_have_passed(found.start.0);
+                    let since = before.filter(|_| is_known).unwrap_or(done);
                     self.load(found, since, &mut brought.changes);
                 }
             }

@@ -260,9 +260,21 @@ impl Tracking {
             TaskChange::Exit { .. } => {
                 if let Some(id) = ended {
                     self.note_end(id, parts);
+                } else {
+                    self.unfollow_unknown(event, parts);
                 }
             }
             TaskChange::Fork { .. } | TaskChange::Lost { .. } => {}
+        }
+    }
+
+    /// One that is followed by its name, and of which nothing has come, has ended with its first thread as far as is known.
+    fn unfollow_unknown(&mut self, event: &TaskEvent, parts: &mut Parts<'_>) {
+        if let TaskChange::Exit { pid, tid } = &event.change
+            && pid.0 == tid.0
+            && !self.processes.concern(event)
+        {
+            self.selection.end(*pid, parts.requests);
         }
     }
 
@@ -728,6 +740,7 @@ impl Tracking {
         let pause = least_pause(self.continuous);
         let Some(process) = self.processes.get_mut(id) else { return };
         let brought = process.tables.take(since, body, times, pause, parts.requests);
+        process.frames.note_unloads(brought.unloads, times);
         if brought.is_first {
             process.snapshots = Default::default();
             if let Some(unwinding) = &mut parts.unwinding {
@@ -774,7 +787,7 @@ impl Tracking {
     pub(super) fn take_frames(
         &mut self,
         (id, since): (ProcessId, MonoNs),
-        answer: (AnswerBody, MonoNs),
+        answer: (AnswerBody, (MonoNs, MonoNs)),
         at_once: bool,
         requests: &mut Requests,
     ) {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use jitprof_common::listed::Step;
 use jitprof_common::units::Avma;
 use jitprof_runtimes::beam::{Change, Function, Layout, LayoutError, Module, Modules as Code, Shared, SharedKind};
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
+use super::frames::Capture;
 use super::modules::Modules;
 use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 
@@ -13,6 +15,8 @@ use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 const EMULATOR: &str = "enif_make_tuple_from_array";
 /// How the names of the emulator's own functions begin.
 const OWN: &str = "erts_beamasm:";
+/// Of these, the one that the first function of each process returns to. Others are returned to amid a stack.
+const FIRST: &str = "normal_exit/0";
 /// What stands in announcements behind the name of what comes before a function's code.
 const HEAD: &str = "-CodeInfoPrologue";
 /// What code that modules share is called.
@@ -24,11 +28,22 @@ const MAX_CODE_BYTES: usize = 64 << 10;
 
 /// Bytes of code that one reading hands on; OTP's own modules have 6 MB. Memory may be mapped at many addresses.
 const MAX_ALL_CODE: usize = 32 << 20;
+/// What glibc says for debuggers of where a thread has the values of its keys: of three numbers the last one.
+const KEYS: &str = "_thread_db_pthread_specific";
+/// The key of a scheduler's data, where in these its process is, and where in that the stack pointer of its code is while the
+/// thread runs something else. OTP 25 to 29 have them there.
+const SCHEDULER_KEY: u64 = 2;
+/// See [`SCHEDULER_KEY`].
+const CURRENT_PROCESS: u64 = 112;
+/// See [`SCHEDULER_KEY`].
+const STACK_POINTER: u64 = 88;
 
 /// An emulator whose layout is known.
 pub(super) struct Beam {
     layout: Layout,
     code: Code,
+    /// From the thread pointer to where the process that the thread runs has left its stack.
+    left_stack: Vec<Step>,
 }
 
 impl Beam {
@@ -36,7 +51,7 @@ impl Beam {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let module = modules.iter().find(|module| module.address_of(EMULATOR).is_some())?;
         Some(match Layout::find(module, module.data(), reader) {
-            Ok(layout) => Ok(Self { layout, code: Code::default() }),
+            Ok(layout) => Ok(Self { layout, code: Code::default(), left_stack: left_stack(modules, reader) }),
             // It may still be about to begin.
             Err(LayoutError::Missing | LayoutError::Unreadable(_)) => {
                 Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
@@ -70,13 +85,29 @@ impl Beam {
         let shared = update.shared.iter().map(|shared| found_shared(shared, (reader, &mut room)));
         changes.extend(shared.map(CodeChange::Loaded));
         let runtime = self.layout.release().map_or("Erlang/OTP".to_owned(), |release| format!("Erlang/OTP {release}"));
+        let left_stack = self.left_stack.iter().map(|step| (step.op, step.operand)).collect();
         RuntimeRead {
             runtime: Some(runtime),
             changes,
+            capture: Some(Capture { left_stack, ..Capture::default() }),
+            lists: true,
             incomplete: update.incomplete.is_some(),
             ..RuntimeRead::default()
         }
     }
+}
+
+/// The way to where the process that a thread runs has left its stack; none where the C library is another one.
+fn left_stack<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Vec<Step> {
+    let keys = modules.iter().find_map(|module| module.address_of(KEYS));
+    let Some(offset) = keys.and_then(|keys| reader.u32(Avma(keys.0.saturating_add(8))).ok()) else { return Vec::new() };
+    vec![
+        Step::add_thread_pointer(offset.into()),
+        Step::load(0),
+        Step::load(16 * SCHEDULER_KEY + 8),
+        Step::load(CURRENT_PROCESS),
+        Step::load(STACK_POINTER),
+    ]
 }
 
 /// A function as announcements have it. What lies before its code is data, and a call that is made where no clause of it
@@ -96,11 +127,12 @@ fn found<M: Memory>(
 /// What is looked up then lies before their first byte.
 fn found_head(function: &Function) -> Option<FoundCode> {
     let name = function.name.strip_prefix(OWN)?;
+    let frame = if name == FIRST { FoundFrame::Outermost } else { FoundFrame::Unknown };
     Some(FoundCode {
         start: function.start,
         size: Function::HEAD.min(function.size),
         name: format!("{OWN}{name}{HEAD}"),
-        frame: FoundFrame::Unknown,
+        frame,
         number: 0,
         lines: FoundLines::default(),
     })
@@ -114,18 +146,11 @@ fn code_of(function: &Function) -> Avma {
 /// Code that modules share. Of its names the emulator keeps none.
 fn found_shared<M: Memory>(shared: &Shared, (reader, room): (&Reader<M>, &mut usize)) -> FoundCode {
     let &Shared { start, size, kind } = shared;
-    let name = match kind {
-        SharedKind::Part => SHARED,
-        SharedKind::Scheduler => SCHEDULER,
+    let (name, frame) = match kind {
+        SharedKind::Part => (SHARED, frame((start, size), reader, room)),
+        SharedKind::Scheduler => (SCHEDULER, FoundFrame::Outermost),
     };
-    FoundCode {
-        start,
-        size,
-        name: name.to_owned(),
-        frame: frame((start, size), reader, room),
-        number: 0,
-        lines: FoundLines::default(),
-    }
+    FoundCode { start, size, name: name.to_owned(), frame, number: 0, lines: FoundLines::default() }
 }
 
 /// What the bytes of code show, if there is room for them.
@@ -190,5 +215,24 @@ mod tests {
         );
         assert_eq!(frame(size(64), &reader, &mut room), FoundFrame::Unknown);
         assert_eq!(room, 36);
+    }
+
+    #[test]
+    fn a_stack_ends_where_the_first_function_of_its_process_returns_to_and_at_the_scheduler() {
+        let head = |name: &str| {
+            let function = Function { name: name.into(), start: Avma(0x1000), size: 0x60, lines: Vec::new() };
+            found_head(&function).map(|head| (head.start.0, head.size, head.name, head.frame))
+        };
+        let first = (0x1000, 40, "erts_beamasm:normal_exit/0-CodeInfoPrologue".to_owned(), FoundFrame::Outermost);
+        assert_eq!(head("erts_beamasm:normal_exit/0"), Some(first));
+        // Where a function is traced it is amid the stack.
+        assert_eq!(head("erts_beamasm:return_trace/0").map(|head| head.3), Some(FoundFrame::Unknown));
+        assert_eq!(head("lists:map/2"), None);
+        let reader = Reader::new(Everywhere, Budget { pages: 1 << 16, steps: 1 << 20 });
+        let shared = |kind| {
+            found_shared(&Shared { start: Avma(0x1000), size: 2, kind }, (&reader, &mut MAX_CODE_BYTES.clone())).frame
+        };
+        assert_eq!(shared(SharedKind::Scheduler), FoundFrame::Outermost);
+        assert_eq!(shared(SharedKind::Part), FoundFrame::Code(vec![0x90; 2].into()));
     }
 }

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use jitprof_common::listed::ListSpec;
+use jitprof_common::listed::{ListSpec, Step};
 use jitprof_common::sample::FramePc;
 use jitprof_common::taken::{FrameSpec, Read};
-use jitprof_common::units::Avma;
+use jitprof_common::units::{Avma, MonoNs};
 use jitprof_runtimes::{ReadError, Unknown};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -34,6 +34,10 @@ pub struct Capture {
     /// The list in which the runtime keeps the frames of each thread; no words of frames are read then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ListCapture>,
+    /// The way to where a thread has left its own stack for another one, in steps of operation and operand; nothing if there
+    /// is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_stack: Vec<(u64, u64)>,
 }
 
 /// A list of frames that samples take along, and how it goes with the native stack.
@@ -105,6 +109,8 @@ impl Capture {
     /// As the BPF program has it. What is too much for it is left out.
     pub fn spec(&self) -> FrameSpec {
         let list = self.list.as_ref().map(|list| list.walk).unwrap_or_default();
+        let way: Vec<Step> = self.left_stack.iter().map(|(op, operand)| Step { op: *op, operand: *operand }).collect();
+        let list = list.with_left_stack(&way).unwrap_or(list);
         let mut spec = FrameSpec { key: u64::from(self.key), list, ..FrameSpec::default() };
         for (to, read) in spec.reads.iter_mut().zip(&self.reads) {
             *to = Read {
@@ -219,6 +225,12 @@ pub struct DescribedFrames {
     /// What each answer depends on; all of the words where nothing is said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<Option<DependsOn>>,
+    /// Since when each answer holds; of earlier samples nothing is known. Always, where nothing is said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub since: Vec<MonoNs>,
+    /// See [`RuntimeRead::unloads`](super::RuntimeRead::unloads).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unloads: Option<u64>,
     /// The generated code that they are in: first byte, length.
     pub code: Vec<(Avma, u32)>,
     /// What it has cost, in nanoseconds of CPU time.
@@ -326,6 +338,10 @@ pub(super) struct Answers {
     pub(super) frames: Vec<DescribedFrame>,
     /// What they depend on, where that is known.
     pub(super) depends_on: Vec<Option<DependsOn>>,
+    /// Since when they hold, where that is known.
+    pub(super) since: Vec<MonoNs>,
+    /// How many classes were unloaded when they were read.
+    pub(super) unloads: Option<u64>,
 }
 
 impl Answers {
@@ -363,6 +379,8 @@ impl Answers {
             names: self.names,
             frames: self.frames,
             depends_on: self.depends_on,
+            since: self.since,
+            unloads: self.unloads,
             code: self.code.into_iter().collect(),
             cpu_ns,
         }

@@ -4,21 +4,26 @@ use std::sync::Arc;
 
 use jitprof_common::sample::FramePc;
 use jitprof_common::taken::{KEPT_WORDS, MAX_WORDS};
-use jitprof_common::units::Avma;
+use jitprof_common::units::{Avma, MonoNs};
 use jitprof_runtimes::hotspot::{
     Blob, BlobName, Change, CodeCache, Codelet, Frame, FrameShape, Interpreted, InterpreterFrame, Kind, Layout,
-    LayoutError, Pc, Position, Tier, codelets,
+    LayoutError, Pc, Position, ReturnBarrier, Tier, Update, codelets,
 };
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
 use super::frames::{Answers, Capture, DescribedFrame, DescribedFunction, FrameAsk, TakeRead, WhyUnnamed};
 use super::modules::Modules;
+use super::unloading::{Count, Unloading};
 use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 
 /// The symbol by which the module is known.
 const TABLES: &str = "gHotSpotVMStructs";
 /// Stands behind the name of a method that is interpreted.
 const INTERPRETED: &str = " [interpreted]";
+/// Stands for the frames of a virtual thread that are on no stack.
+const IN_HEAP: &str = "[callers in the heap]";
+/// How often methods are looked at of which some are unloaded meanwhile.
+const LOOKS: u32 = 2;
 /// Bytes of a word.
 const WORD: i32 = 8;
 /// The first of the words that are kept for the next frame at the same address: what never changes of a method.
@@ -39,6 +44,9 @@ pub(super) struct HotSpot {
     cache: CodeCache,
     /// Parts of the interpreter in which the frame of a method is whole, by address, once they have been read.
     whole: Vec<Codelet>,
+    unloading: Unloading,
+    /// How many classes were unloaded when the last reading of the lists began.
+    unloads: Count,
 }
 
 impl HotSpot {
@@ -46,7 +54,13 @@ impl HotSpot {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let module = modules.iter().find(|module| module.address_of(TABLES).is_some())?;
         Some(match Layout::read(module, reader) {
-            Ok(layout) => Ok(Self { layout, cache: CodeCache::default(), whole: Vec::new() }),
+            Ok(layout) => Ok(Self {
+                layout,
+                cache: CodeCache::default(),
+                whole: Vec::new(),
+                unloading: Unloading::default(),
+                unloads: Count::Unsaid,
+            }),
             // Its memory, not its version: it may be there the next time.
             Err(LayoutError::Unreadable(_)) => {
                 Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
@@ -64,23 +78,51 @@ impl HotSpot {
 
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
-        self.cache.bytes()
+        self.cache.bytes() + self.unloading.bytes()
     }
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
+        let begun = self.unloading.look(&self.layout, reader);
         let update = self.cache.update(&self.layout, reader);
-        let changes = update.changes.iter().map(|change| match change {
-            Change::Loaded(blob) => CodeChange::Loaded(found(blob)),
-            Change::Unloaded(blob) => CodeChange::Unloaded(Avma(blob.code.0)),
-        });
+        let unloads = self.unloading.look(&self.layout, reader);
+        let was_unloaded = std::mem::replace(&mut self.unloads, begun) != unloads;
+        let may_have_passed = if update.unseen { self.freed_in(&update, unloads, was_unloaded) } else { Vec::new() };
+        let mut changes = Vec::new();
+        for change in &update.changes {
+            match change {
+                Change::Loaded(blob) => {
+                    let barrier = ReturnBarrier::find(blob, &self.layout, reader);
+                    let parts = barrier.and_then(|barrier| around(found(blob), barrier));
+                    let found = parts.map_or_else(|| vec![found(blob)], Vec::from);
+                    changes.extend(found.into_iter().map(CodeChange::Loaded));
+                }
+                // Stubs with a barrier stay as long as the process.
+                Change::Unloaded(blob) => changes.push(CodeChange::Unloaded(blob.code)),
+            }
+        }
         RuntimeRead {
             runtime: Some(format!("HotSpot {}", self.layout.version())),
-            changes: changes.collect(),
+            changes,
             incomplete: update.incomplete.is_some(),
             capture: self.interpreter().and_then(|interpreter| capture(&self.layout, interpreter)),
             lists: true,
+            may_have_passed,
+            unloads: unloads.number(),
             ..RuntimeRead::default()
         }
+    }
+
+    /// The heaps in which code may have come since the reading before and been freed: all, where classes were unloaded, else
+    /// those in which code is gone that was new then. What is replaced by better code is freed later, as a rule.
+    fn freed_in(&self, update: &Update, unloads: Count, was_unloaded: bool) -> Vec<(Avma, u64)> {
+        let new_from = if unloads == Count::Unsaid { 0 } else { update.new_from };
+        let is_in = |change: &Change, (low, end): (Avma, Avma)| match change {
+            Change::Unloaded(blob) => blob.id > new_from && (low..end).contains(&blob.header),
+            Change::Loaded(_) => false,
+        };
+        let heaps = self.cache.ranges().iter().copied();
+        let freed = heaps.filter(|heap| was_unloaded || update.changes.iter().any(|change| is_in(change, *heap)));
+        freed.map(|(low, end)| (low, end.0.saturating_sub(low.0))).collect()
     }
 
     fn interpreter(&self) -> Option<&Arc<Blob>> {
@@ -124,12 +166,37 @@ impl HotSpot {
             }
         }
         let words: Vec<Interpreted> = asked.iter().map(|(_, frame)| *frame).collect();
-        for ((at, _), frame) in asked.iter().zip(Interpreted::frames(&words, &self.layout, reader)) {
+        let (methods, unloads) = self.methods(reader, &words);
+        answers.since = vec![MonoNs(0); frames.len()];
+        for ((at, frame), method) in asked.iter().zip(methods) {
+            if let (Ok(Some(method)), Count::Is(_)) = (&method, unloads) {
+                answers.since[*at] = self.unloading.since(frame, &method.method);
+            }
             let of_one = |frame| Position { frames: vec![frame], guessed: 0, exact: true };
-            described[*at] = described_as(frame.map(|frame| frame.map(of_one)), INTERPRETED, &mut answers);
+            described[*at] = described_as(method.map(|frame| frame.map(of_one)), INTERPRETED, &mut answers);
         }
+        answers.unloads = unloads.number();
         answers.frames = described;
         answers
+    }
+
+    /// The methods of frames in the interpreter's code, and how many classes were unloaded before and after they were looked
+    /// at. Where some were unloaded meanwhile, again and again, no method is certain.
+    fn methods<M: Memory>(
+        &mut self,
+        reader: &Reader<M>,
+        asked: &[Interpreted],
+    ) -> (Vec<Result<Option<Frame>, ReadError>>, Count) {
+        let mut before = self.unloading.look(&self.layout, reader);
+        for _ in 0..LOOKS {
+            let methods = Interpreted::frames(asked, &self.layout, reader);
+            let after = self.unloading.look(&self.layout, reader);
+            if after == before && after != Count::Unread {
+                return (methods, after);
+            }
+            before = after;
+        }
+        (vec![Ok(None); asked.len()], before)
     }
 
     /// The words of a frame in the interpreter's code, if it is a method's.
@@ -173,6 +240,7 @@ fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
         key: base?,
         code: Vec::new(),
         generated: Some((spec.start, spec.end.0.saturating_sub(spec.start.0))),
+        left_stack: Vec::new(),
         list: None,
     })
 }
@@ -220,6 +288,19 @@ fn found(blob: &Blob) -> FoundCode {
     }
 }
 
+/// Stubs around a return barrier, and it, by the last byte of the code before: what returns to it is looked up there.
+fn around(stubs: FoundCode, barrier: ReturnBarrier) -> Option<[FoundCode; 3]> {
+    let before = u32::try_from(barrier.start.0.checked_sub(stubs.start.0)?).ok()?.checked_sub(1)?;
+    let size = barrier.bytes.checked_add(1)?;
+    let behind = before.checked_add(size)?;
+    let rest = stubs.size.checked_sub(behind).filter(|_| before > 0)?;
+    let at = |distance: u32| Some(Avma(stubs.start.0.checked_add(distance.into())?));
+    let frame = FoundFrame::Sized { bytes: barrier.frame_bytes, complete_from: 0 };
+    let heap = FoundCode { start: at(before)?, size, name: IN_HEAP.to_owned(), frame, ..stubs.clone() };
+    let last = FoundCode { start: at(behind)?, size: rest, ..stubs.clone() };
+    Some([FoundCode { size: before, ..stubs }, heap, last])
+}
+
 /// Stands behind the name of a method that was compiled.
 fn tier(blob: &Blob) -> &'static str {
     match blob.kind {
@@ -250,5 +331,32 @@ fn frame(blob: &Blob) -> FoundFrame {
         // They jump to the method they find; the stack is that of the call.
         (Kind::Vtable, FrameShape::Unknown) => FoundFrame::None,
         (_, FrameShape::Unknown) => FoundFrame::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_are_parted_around_the_return_barrier_and_the_byte_before_it() {
+        let stubs = FoundCode {
+            start: Avma(0x1000),
+            size: 0x400,
+            name: "StubRoutines".to_owned(),
+            frame: FoundFrame::Unknown,
+            number: 0,
+            lines: FoundLines::default(),
+        };
+        let barrier = |start| ReturnBarrier { start: Avma(start), bytes: 7, frame_bytes: 80 };
+        let parts = around(stubs.clone(), barrier(0x1100)).unwrap();
+        let places = parts.clone().map(|part| (part.start.0, part.size));
+        assert_eq!(places, [(0x1000, 0xff), (0x10ff, 8), (0x1107, 0x2f9)]);
+        assert_eq!(parts[1].frame, FoundFrame::Sized { bytes: 80, complete_from: 0 });
+        let names = parts.map(|part| part.name);
+        assert_eq!(names, ["StubRoutines", "[callers in the heap]", "StubRoutines"]);
+        for outside in [0xfff, 0x1000, 0x1001, 0x13fa, u64::MAX] {
+            assert_eq!(around(stubs.clone(), barrier(outside)), None, "{outside:#x}");
+        }
     }
 }

@@ -15,6 +15,7 @@ mod php;
 mod python;
 mod ruby;
 mod threads;
+mod unloading;
 mod v8;
 
 use std::collections::HashMap;
@@ -85,6 +86,14 @@ pub struct RuntimeRead {
     /// There are lists to be read again although frames are asked about.
     #[serde(default)]
     pub lists: bool,
+    /// Where code may have come since the reading before and gone again: first byte, length. Where nothing was at that time,
+    /// there may have been other code than what is there now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub may_have_passed: Vec<(Avma, u64)>,
+    /// How many classes the runtime has unloaded, if it says so. An answer about frames is of what was there as long as it
+    /// has unloaded no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unloads: Option<u64>,
 }
 
 /// A difference between two readings.
@@ -138,6 +147,8 @@ pub enum FoundFrame {
     Unknown,
     /// It has none: the return address is at the stack pointer.
     None,
+    /// Nobody's who is of interest: it never returns.
+    Outermost,
     /// HotSpot's interpreter's: it keeps a frame pointer, and its caller's stack pointer below.
     Interpreter,
     /// From `complete_from` on, the caller's stack pointer is so many bytes above the own one; right below it is the

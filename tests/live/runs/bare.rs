@@ -115,6 +115,37 @@ fn a_string_search_that_moves_the_stack_pointer_has_its_callers() -> Result<()> 
     Ok(())
 }
 
+/// Of which generation of Generations.java something is, by the number in its name.
+fn generation<'n>(name: &'n str, begins: &[&str]) -> Option<&'n str> {
+    let name = in_any_tier(name);
+    begins.iter().find_map(|begin| name.strip_prefix(begin)?.get(..6)).filter(|number| number.parse::<u32>().is_ok())
+}
+
+#[test]
+fn methods_and_code_of_unloaded_classes_are_not_called_by_what_comes_to_their_place() -> Result<()> {
+    for flag in ["-Xint", "-XX:TieredStopAtLevel=1"] {
+        let scratch = Scratch::new()?;
+        let recording = java(&[flag], "java/Generations.java", &scratch)?;
+        // Each runs on a thread of its own: which one a method is of is known.
+        let of_one = recording.folded.count(|stack| generation(&stack.frames[0], &["run"]).is_some());
+        assert_enough("samples of generations", of_one, 1000);
+        let has = |stack: &Stack, is_own: bool| {
+            let own = generation(&stack.frames[0], &["run"]);
+            let named = stack.frames.iter().filter_map(|frame| {
+                let chain = frame.split('.').next_back().unwrap_or(frame);
+                generation(frame, &["Generation"]).or_else(|| generation(chain, &["outer", "middle", "leaf"]))
+            });
+            own.is_some() && named.clone().count() > 0 && named.clone().any(|number| (Some(number) == own) == is_own)
+        };
+        let (right, wrong) =
+            (recording.folded.count(|stack| has(stack, true)), recording.folded.count(|stack| has(stack, false)));
+        println!("{flag}: of {of_one} samples {right} are named by their own generation");
+        assert_eq!(wrong, 0, "{flag}: called by another generation");
+        assert_enough("samples that are named", right, 100);
+    }
+    Ok(())
+}
+
 /// A frame without the mark of its tier: which of its compilers HotSpot has come to depends on the machine.
 fn in_any_tier(frame: &str) -> &str {
     frame.trim_start_matches(['~', '^', '+', '*'])

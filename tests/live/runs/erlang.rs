@@ -27,7 +27,7 @@ fn record_run(module: &str, flags: &[&str]) -> Result<Recording> {
 fn record_module(module: &str, flags: &[&str], how: &[&str]) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let compiled = Command::new(path_from("JITPROF_ERLC")?)
-        .args([target_file("erlang/burn.erl")?, target_file("erlang/server.erl")?])
+        .args([target_file("erlang/burn.erl")?, target_file("erlang/server.erl")?, target_file("erlang/builtins.erl")?])
         .current_dir(scratch.path())
         .status()?;
     ensure!(compiled.success(), "erlc failed");
@@ -142,6 +142,35 @@ fn a_server_without_any_flag_has_whole_stacks_and_so_has_the_scheduler() -> Resu
     let whole = recording.folded.count(|stack| stack.has("burn:outer/1"));
     let part = recording.folded.count(|stack| served.iter().all(|function| stack.has(function)));
     assert_at_least("callers", Share { part, whole }, 0.98);
+    Ok(())
+}
+
+#[test]
+fn what_is_written_in_c_has_its_erlang_callers() -> Result<()> {
+    const WORK: [&str; 8] =
+        ["sorts/0", "tables/1", "binaries/0", "expressions/0", "errors/0", "numbers/0", "spawns/0", "garbage/1"];
+    let recording = record_run("builtins", &[])?;
+    recording.assert_named();
+    assert_at_least("complete stacks", recording.complete(), 0.98);
+    let folded = &recording.folded;
+    // The function itself, or what it has no frame beside: a list comprehension or a function within it.
+    let is_in = |stack: &Stack, work: &str| {
+        stack.has_prefix(&format!("builtins:{work}")) || stack.has_prefix(&format!("builtins:'-{work}-"))
+    };
+    let works = |stack: &Stack| WORK.iter().filter(|work| is_in(stack, work)).count();
+    assert_eq!(folded.count(|stack| works(stack) > 1), 0, "none of them calls another one");
+    // A built-in function, the garbage collector, what these call.
+    let is_in_c = |stack: &Stack| stack.frames.last().is_some_and(|leaf| !leaf.contains(':'));
+    let called = |work: &str| folded.count(|stack| is_in_c(stack) && is_in(stack, work));
+    // Spawned functions are called by nobody, and who raises errors is back in Erlang soon.
+    let counts: Vec<u64> = WORK.iter().filter(|work| **work != "spawns/0").map(|work| called(work)).collect();
+    println!("in C: {counts:?}");
+    assert!(counts.iter().filter(|count| **count >= 5).count() >= 5, "{counts:?}");
+    let is_whole = |stack: &Stack| stack.has("builtins:work/1") && !stack.is_cut();
+    let part = folded.count(|stack| is_in_c(stack) && works(stack) == 1 && is_whole(stack));
+    let spawned = folded.count(|stack| is_in_c(stack) && is_in(stack, "spawns/0") && !is_whole(stack));
+    let whole = folded.count(|stack| is_in_c(stack) && works(stack) == 1) - spawned;
+    assert_at_least("callers of what is written in C", Share { part, whole }, 0.98);
     Ok(())
 }
 

@@ -219,7 +219,7 @@ macro_rules! java {
         ]
     };
 }
-const JAVA: &[Mode] = java!();
+const JAVA: &[Mode] = java!(asked("no flag, virtual threads", "{program} {targets}/java/Virtual.java {seconds}"));
 const JAVA_ENDING: &str = "at the start as above; frames are asked about after their samples, and those of the end have nobody left \
                            who answers";
 const JAVA_BRIEFLY: &[Mode] = java!(

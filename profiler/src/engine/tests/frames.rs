@@ -34,7 +34,7 @@ fn v8(world: &mut World, pid: u32, functions: &[(u64, &str)]) {
 }
 
 /// A sample now, with these words of its frames; returns when that was.
-fn sample(world: &mut World, stack: &[u64], words: &[(u16, u64)]) -> u64 {
+pub(super) fn sample(world: &mut World, stack: &[u64], words: &[(u16, u64)]) -> u64 {
     world.run_for(1);
     let mut sample = raw_sample(world.now, PID, stack, None);
     let frame = |(index, word): &(u16, u64)| {
@@ -48,13 +48,13 @@ fn sample(world: &mut World, stack: &[u64], words: &[(u16, u64)]) -> u64 {
 }
 
 /// What was asked about frames, request by request.
-fn asked(world: &World) -> Vec<Vec<FrameAsk>> {
+pub(super) fn asked(world: &World) -> Vec<Vec<FrameAsk>> {
     let of =
         |what: &Request| if let Request::DescribeFrames { frames, .. } = what { Some(frames.clone()) } else { None };
     world.asked.iter().filter_map(of).collect()
 }
 
-fn hold_answers(world: &mut World) {
+pub(super) fn hold_answers(world: &mut World) {
     let held = |what: &Request| matches!(what, Request::DescribeFrames { .. });
     world.decide = Box::new(move |what| if held(what) { Fate::Hold } else { Fate::Answer });
 }

@@ -13,6 +13,7 @@ mod selecting;
 mod space;
 mod stories;
 mod telling;
+mod unloading;
 mod unwinding;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! How code gets its names from what its runtime knows itself, and at which times.
 
+use jitprof_common::row::{CfaKind, Row};
+
 use super::stories::*;
 use crate::engine::EngineOptions;
 use crate::engine::border::Request;
@@ -74,6 +76,18 @@ fn a_frame_of_a_known_size_leads_to_its_caller() {
 }
 
 #[test]
+fn a_stack_is_complete_at_code_that_its_runtime_begins_stacks_with() {
+    let mut world = World::new(options());
+    let first = FoundCode { frame: FoundFrame::Outermost, ..found(JIT + 64, "global::process_main") };
+    jvm(&mut world, PID, &[found(JIT, "burn:outer/1"), first]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let kinds = world.engine.rows_of(PID, &[JIT + 63, JIT + 64, JIT + 127]).into_iter().map(Row::cfa_kind);
+    assert_eq!(kinds.collect::<Vec<_>>(), [CfaKind::Sp, CfaKind::Outermost, CfaKind::Outermost].map(|kind| kind as u8));
+    world.finish();
+}
+
+#[test]
 fn code_that_is_interrupted_is_read_once_for_where_its_frame_is_made_and_given_up() {
     let mut world = World::new(options());
     // push rbp; sub rsp, 16; 48 times nop; add rsp, 16; pop rbp; ret
@@ -136,6 +150,30 @@ fn code_where_there_was_none_counts_from_the_reading_before() {
     // Where its caller is was not known when the sample was taken.
     let stack = stack(&world, PID, at);
     assert!(stack.ends_with(";A.compiled()V"), "{stack}");
+}
+
+#[test]
+fn code_counts_from_its_own_reading_where_other_code_may_have_come_and_gone_before() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT + 0x1000, "LA;other()V")]);
+    world.follow(&[PID]);
+    world.run_for(150);
+    // Code that is freed before any reading has seen it runs, and other code is there then.
+    let passed = sample(&mut world);
+    world.run_for(1);
+    world.sample(PID, &[JIT + 0x2008, MAIN, START]);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.code.extend([found(JIT, "LA;compiled()V"), found(JIT + 0x2000, "LA;elsewhere()V")]);
+    runtime.may_have_passed = vec![(avma(JIT - 0x100), 0x140)];
+    world.run_for(300);
+    let seen = sample(&mut world);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    let ends_with = |at: u64, name: &str| assert!(stack(&world, PID, at).ends_with(name), "{}", stack(&world, PID, at));
+    ends_with(passed, ";[JIT code without a name]");
+    ends_with(passed + 1, ";A.elsewhere()V");
+    ends_with(seen, ";A.compiled()V");
+    assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (2, 1));
 }
 
 #[test]

@@ -948,6 +948,8 @@ fn lies_of_tables(number: u8) -> RuntimeRead {
         anew: number & 4 == 0,
         incomplete: number & 8 == 0,
         cpu_ns: u64::from(number) << 50,
+        may_have_passed: vec![(Avma(u64::from(number) << 56), u64::MAX); usize::from(number % 4)],
+        unloads: (number & 32 == 0).then(|| number.into()),
         ..RuntimeRead::default()
     }
 }
@@ -961,6 +963,8 @@ fn lies_of_frames(number: u8) -> DescribedFrames {
         names: vec!["no name".to_owned(); usize::from(number % 4)],
         depends_on: vec![Some(DependsOn { words: number.into(), tags: 0, registers: number }); usize::from(number % 8)],
         cpu_ns: u64::from(number) << 50,
+        since: vec![MonoNs(u64::from(number) << 24); usize::from(number % 16)],
+        unloads: (number & 4 == 0).then(|| number.into()),
         code: vec![(Avma(u64::MAX - u64::from(number)), u32::MAX)],
     }
 }

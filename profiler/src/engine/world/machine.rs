@@ -106,6 +106,10 @@ pub struct MadeRuntime {
     pub listed: BTreeMap<(u32, u64), String>,
     /// What its answers depend on.
     pub depends_on: Option<DependsOn>,
+    /// Where code may have come and gone between two readings.
+    pub may_have_passed: Vec<(Avma, u64)>,
+    /// How many classes it has unloaded, and since when its functions are there.
+    pub unloads: Option<(u64, MonoNs)>,
     /// Where code lies that its frames are in.
     pub places: Vec<(Avma, u32)>,
     /// Its code as it was read last.
@@ -139,7 +143,9 @@ impl MadeRuntime {
         let capture = self.capture.clone();
         let cpu_ns = self.reading_ns.max(1_000_000);
         let (incomplete, lists) = (self.incomplete, !self.code.is_empty());
-        RuntimeRead { runtime, problem: None, anew, changes, incomplete, cpu_ns, capture, lists }
+        let (may_have_passed, unloads) = (self.may_have_passed.clone(), self.unloads.map(|(count, _)| count));
+        let problem = None;
+        RuntimeRead { runtime, problem, anew, changes, incomplete, cpu_ns, capture, lists, may_have_passed, unloads }
     }
 
     /// A frame is of the function that its fourth word says, one of a list of that which its first says; 0 is the runtime's
@@ -187,6 +193,9 @@ impl MadeRuntime {
             });
         }
         described.depends_on = vec![self.depends_on; described.frames.len()];
+        if let Some((count, since)) = self.unloads {
+            (described.unloads, described.since) = (Some(count), vec![since; described.frames.len()]);
+        }
         described
     }
 }

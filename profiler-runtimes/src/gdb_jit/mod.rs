@@ -30,6 +30,8 @@ const MAX_NAME: usize = 1 << 10;
 /// Bytes of an object file that are compared at each reading, as the memory of one that was freed is used again: of a
 /// larger one, so many of its beginning and of its end, where the headers of sections have the addresses of code.
 const COMPARED: usize = 64 << 10;
+/// Bytes of a function. What is said to be longer is a place for code: QEMU before 8.0 registers its buffer as one function.
+const MAX_FUNCTION: u64 = 16 << 20;
 /// No code lies below: the kernel's `mmap_min_addr`.
 const MIN_ADDRESS: u64 = 0x10000;
 
@@ -111,7 +113,7 @@ fn functions_in<M: Memory>(
     let mut functions = Vec::new();
     for symbol in file.symbols() {
         reader.spend(1)?;
-        if symbol.kind() != SymbolKind::Text || !symbol.is_definition() {
+        if symbol.kind() != SymbolKind::Text || !symbol.is_definition() || symbol.size() > MAX_FUNCTION {
             continue;
         }
         // The sections of a relocatable file have the addresses at which they were put; its symbols begin at 0 in their

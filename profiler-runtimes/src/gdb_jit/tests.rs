@@ -146,6 +146,11 @@ fn what_cannot_be_an_object_file_is_passed_over() {
 
 /// A relocatable file whose text section lies at an address, with functions there that all have this name.
 fn object_file(functions: u32, name: &str) -> Vec<u8> {
+    object_file_of(functions, name, 16)
+}
+
+/// The same with functions of this size.
+fn object_file_of(functions: u32, name: &str, size: u64) -> Vec<u8> {
     use object::write::{Object, Symbol, SymbolSection};
     let mut file = Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, Endianness::Little);
     let text = file.section_id(object::write::StandardSection::Text);
@@ -154,7 +159,7 @@ fn object_file(functions: u32, name: &str) -> Vec<u8> {
         file.add_symbol(Symbol {
             name: name.as_bytes().to_vec(),
             value: 0x7f00_0000 + u64::from(number) * 16,
-            size: 16,
+            size,
             kind: SymbolKind::Text,
             scope: object::SymbolScope::Dynamic,
             weak: false,
@@ -175,6 +180,16 @@ fn names_without_end_take_no_more_than_there_is_room_for() {
     // Each symbol costs a step, whatever comes of it.
     let poor = Reader::new(Recorded::default(), Budget { pages: 1, steps: 100 });
     assert_eq!(functions_in(&file, &poor, (MAX_FUNCTIONS, MAX_NAMES)), Err(ReadError::OverBudget));
+}
+
+#[test]
+fn a_buffer_for_code_is_no_function() {
+    let sizes = [MAX_FUNCTION, MAX_FUNCTION + 1].map(|size| {
+        let file = object_file_of(1, "code_gen_buffer", size);
+        let reader = Reader::new(Recorded::default(), ENOUGH);
+        functions_in(&file, &reader, (MAX_FUNCTIONS, MAX_NAMES)).unwrap().len()
+    });
+    assert_eq!(sizes, [1, 0]);
 }
 
 proptest! {

@@ -4,9 +4,11 @@ use jitprof_common::stop::StopReason;
 
 use crate::symbol::Frame;
 
+/// Where each program begins, whatever it is linked to.
+const START: &str = "_start";
 /// The C library's functions that no program calls one of its own, in the library or linked into a program.
-const OF_LIBC: [&str; 6] =
-    ["_start", "__libc_start_call_main", "__clone", "__clone3", "__clone_internal", "libc_start_main_stage2"];
+const OF_LIBC: [&str; 5] =
+    ["__libc_start_call_main", "__clone", "__clone3", "__clone_internal", "libc_start_main_stage2"];
 /// Go starts threads without the C library. It may be in a library.
 const OF_GO: [&str; 3] = ["runtime.mstart", "runtime.clone", "runtime.rt0_go"];
 /// Go's stacks of its own: a goroutine's returns to the first; each thread's scheduler has one that the second sets anew
@@ -35,8 +37,10 @@ pub(super) enum Entry {
     Outermost,
     /// They do, and it is the C library's that calls `main`: what called it is where the process begins, named or not.
     Main,
-    /// It has the name of one in which they do, and may be the C library's, linked into a program.
+    /// They may, if the stack ends as it does there.
     Perhaps,
+    /// It has the name of one in which they do, and may be the C library's: where that is linked into the program.
+    Linked,
 }
 
 impl Entry {
@@ -55,7 +59,12 @@ impl Entry {
         let is_zero = matches!(stop, StopReason::ZeroFramePointer | StopReason::ZeroReturnAddress);
         stop == StopReason::EndOfStack
             || matches!(self, Self::Yes | Self::Outermost | Self::Main)
-            || (self == Self::Perhaps && is_zero)
+            || (matches!(self, Self::Perhaps | Self::Linked) && is_zero)
+    }
+
+    /// The same in a process that has mapped the C library, or not: who has it needs no other one in a program.
+    pub(super) fn beside(self, is_c_library_mapped: bool) -> Self {
+        if self == Self::Linked && is_c_library_mapped { Self::No } else { self }
     }
 
     /// Of native code that called what is at `self`. A program without symbols has no name for its `_start`, and not every
@@ -75,24 +84,33 @@ impl Entry {
             return Self::Yes;
         }
         let calls_main = name.starts_with(CALLS_MAIN);
-        let is_of_libc = calls_main || OF_LIBC.contains(&name);
+        let is_start = name == START;
+        let is_of_libc = calls_main || is_start || OF_LIBC.contains(&name);
         if !is_of_libc && !IN_LIBC.contains(&name) {
             return Self::No;
         }
         let path = frame.module.as_ref().map_or("", |module| &*module.path);
-        let file = path.rsplit('/').next().unwrap_or(path);
-        let is_libc = LIBC_FILES.iter().any(|libc| file.starts_with(libc));
         // A program may have the C library linked into it; a library that defines such a function does so for itself.
-        let is_its = is_libc || (is_of_libc && !is_library(file));
+        let is_its = is_c_library(path) || ((calls_main || is_start) && !is_library(path));
         match (is_its, calls_main) {
-            (false, _) => Self::Perhaps,
+            (false, _) => Self::Linked,
             (true, true) => Self::Main,
             (true, false) => Self::Yes,
         }
     }
 }
 
-fn is_library(file: &str) -> bool {
+/// Whether a file is called as the C library, or a part of it.
+pub(super) fn is_c_library(path: &str) -> bool {
+    LIBC_FILES.iter().any(|libc| name_of(path).starts_with(libc))
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn is_library(path: &str) -> bool {
+    let file = name_of(path);
     file.ends_with(".so") || file.ends_with(".node") || file.contains(".so.")
 }
 
@@ -124,8 +142,8 @@ mod tests {
         assert_eq!(entry("start_thread", "/usr/lib/x86_64-linux-gnu/libc.so.6"), Entry::Yes);
         assert_eq!(entry("start_thread", "/lib/x86_64-linux-gnu/libpthread-2.28.so"), Entry::Yes);
         assert_eq!(entry("start", "/lib/ld-musl-x86_64.so.1"), Entry::Yes);
-        assert_eq!(entry("start", "/opt/game/engine"), Entry::Perhaps);
-        assert_eq!(entry("clone", "/usr/lib/libgit2.so"), Entry::Perhaps);
+        assert_eq!(entry("start", "/opt/game/engine"), Entry::Linked);
+        assert_eq!(entry("clone", "/usr/lib/libgit2.so"), Entry::Linked);
         assert_eq!(entry("main", "/usr/lib/x86_64-linux-gnu/libc.so.6"), Entry::No);
         assert_eq!(entry("__libc_start_main@@GLIBC_2.34", "/opt/static"), Entry::Main);
         assert_eq!(entry("runtime.mstart", "/opt/server"), Entry::Yes);
@@ -136,13 +154,28 @@ mod tests {
     fn a_library_has_no_beginning_of_a_process_of_its_own() {
         for name in ["_start", "__clone", "__libc_start_main", "__libc_start_call_main"] {
             for library in ["/usr/lib/libplugin.so", "/usr/lib/libplugin.so.2", "/srv/addon.node"] {
-                assert_eq!(entry(name, library), Entry::Perhaps, "{name} in {library}");
+                assert_eq!(entry(name, library), Entry::Linked, "{name} in {library}");
             }
-            assert_ne!(entry(name, "/opt/static"), Entry::Perhaps);
         }
         assert_eq!(entry("_start", "/lib64/ld-linux-x86-64.so.2"), Entry::Yes);
         assert_eq!(entry("_start", "/lib/x86_64-linux-gnu/ld-2.31.so"), Entry::Yes);
         assert_eq!(entry("__libc_start_main_impl", "/lib/libc-2.28.so"), Entry::Main);
+    }
+
+    #[test]
+    fn a_program_has_no_c_library_of_its_own_beside_the_one_it_maps() {
+        let zero = StopReason::ZeroFramePointer;
+        for name in ["start_thread", "clone", "clone3", "start", "__clone", "__libc_start_call_main"] {
+            let own = entry(name, "/opt/program");
+            assert!(own.beside(false).completes(zero) && !own.beside(true).completes(zero), "{name}");
+            assert!(!own.beside(false).completes(StopReason::ReadFault), "{name}");
+        }
+        // These are each program's own.
+        for name in ["_start", "__libc_start_main"] {
+            assert!(entry(name, "/opt/program").beside(true).completes(StopReason::ReadFault), "{name}");
+        }
+        assert!(entry("start_thread", "/lib/libc.so.6").beside(true).completes(StopReason::ReadFault));
+        assert!(Entry::of_generated("global::process_main").beside(true).completes(zero));
     }
 
     #[test]

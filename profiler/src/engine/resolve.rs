@@ -375,6 +375,7 @@ impl Resolver {
                 break;
             }
         }
+        entry = entry.beside(of.process.space.has_mapped_c_library());
         let is_list_cut = sample.listed.as_ref().is_some_and(|listed| listed.is_cut());
         if !entry.completes(stop) {
             *of.account.stacks.cut.entry(stop.describe()).or_default() += 1;

@@ -116,6 +116,8 @@ impl Selection {
             (TaskChange::Fork { parent_pid, .. }, Who::Chosen | Who::Comm(_) | Who::Matching(_)) => {
                 self.followed.contains_key(parent_pid)
             }
+            // Who has its number next is not meant.
+            (TaskChange::Exit { pid, tid }, _) => pid.0 == tid.0 && self.followed.contains_key(pid),
             _ => false,
         }
     }

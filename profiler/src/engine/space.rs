@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jitprof_common::units::{Avma, MonoNs};
 
 use crate::engine::border::may_hold_generated_code;
+use crate::engine::entry::is_c_library;
 use crate::engine::link::{Link, Linked};
 use crate::process::{Mapping, MappingKind};
 
@@ -72,6 +73,8 @@ pub(super) struct AddressSpace {
     is_incomplete: bool,
     /// When it was read again because of that.
     read_at: MonoNs,
+    /// Whether the program has ever mapped a C library.
+    has_mapped_c_library: bool,
 }
 
 /// A mapping, and the link to its file: one for each time that something was mapped. Parts of it have the same.
@@ -251,14 +254,20 @@ impl AddressSpace {
         for old in std::mem::take(&mut self.live).values() {
             self.remember(old.clone(), time);
         }
-        (self.pace, self.is_incomplete) = (Pace::default(), false);
+        (self.pace, self.is_incomplete, self.has_mapped_c_library) = (Pace::default(), false, false);
     }
 
     /// What a child made at `time` inherits. The past is not copied: the child has no samples from before.
     pub(super) fn fork(&self, time: MonoNs) -> Self {
         let inherited_until = time.max(self.snapshot_time);
-        let is_incomplete = self.is_incomplete;
-        Self { live: Arc::clone(&self.live), snapshot_time: time, inherited_until, is_incomplete, ..Self::default() }
+        Self {
+            live: Arc::clone(&self.live),
+            snapshot_time: time,
+            inherited_until,
+            is_incomplete: self.is_incomplete,
+            has_mapped_c_library: self.has_mapped_c_library,
+            ..Self::default()
+        }
     }
 
     /// What covered `addr` at `time`. Live mappings cost a tree look-up; the past is walked from `time` on.
@@ -360,7 +369,13 @@ impl AddressSpace {
         self.evicted
     }
 
+    /// Whether the program that runs has mapped a C library: then none is linked into it.
+    pub(super) fn has_mapped_c_library(&self) -> bool {
+        self.has_mapped_c_library
+    }
+
     fn insert(&mut self, mapped: Mapped) {
+        self.has_mapped_c_library |= is_c_library(&mapped.mapping.path);
         if self.live.len() >= MAX_LIVE {
             self.evicted += 1;
             return;

@@ -13,6 +13,8 @@ use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 const MAX_LISTS: usize = 8;
 /// Bytes of a function whose code is read at once; that of others is read where it is met.
 const MAX_CODE_BYTES: usize = 16 << 10;
+/// Bytes of code that one reading hands on; that of further functions is read where it is met. Symbols may overlap.
+const MAX_ALL_CODE: usize = 32 << 20;
 
 /// The lists of one process.
 #[derive(Default)]
@@ -52,13 +54,14 @@ impl Lists {
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let mut read = RuntimeRead { runtime: Some("what is registered for GDB".to_owned()), ..RuntimeRead::default() };
+        let mut room = MAX_ALL_CODE;
         for (list, images) in self.lists.iter_mut().enumerate() {
             let update = images.update(reader);
             read.incomplete |= update.incomplete.is_some();
             for change in &update.changes {
                 match change {
                     Change::Loaded(image) => {
-                        for found in functions(image, reader) {
+                        for found in functions(image, reader, &mut room) {
                             if self.owners.insert(found.start.0, (list, image.id)).is_some() {
                                 read.changes.push(CodeChange::Unloaded(found.start));
                             }
@@ -80,10 +83,10 @@ impl Lists {
     }
 }
 
-fn functions<M: Memory>(image: &Image, reader: &Reader<M>) -> Vec<FoundCode> {
+fn functions<M: Memory>(image: &Image, reader: &Reader<M>, room: &mut usize) -> Vec<FoundCode> {
     let functions = image.functions().iter().filter_map(|function| {
         let size = u32::try_from(function.size).ok().filter(|size| *size > 0)?;
-        let frame = code_of(function, reader).unwrap_or(FoundFrame::Unknown);
+        let frame = code_of(function, reader, room).unwrap_or(FoundFrame::Unknown);
         Some(FoundCode {
             start: function.address,
             size,
@@ -96,8 +99,42 @@ fn functions<M: Memory>(image: &Image, reader: &Reader<M>) -> Vec<FoundCode> {
     functions.collect()
 }
 
-fn code_of<M: Memory>(function: &Function, reader: &Reader<M>) -> Option<FoundFrame> {
-    let mut bytes = vec![0; usize::try_from(function.size).ok().filter(|size| *size <= MAX_CODE_BYTES)?];
+fn code_of<M: Memory>(function: &Function, reader: &Reader<M>, room: &mut usize) -> Option<FoundFrame> {
+    let size = usize::try_from(function.size).ok().filter(|size| *size <= MAX_CODE_BYTES)?;
+    *room = room.checked_sub(size)?;
+    let mut bytes = vec![0; size];
     let count = reader.now(function.address, &mut bytes).ok()?;
     (count == bytes.len()).then_some(FoundFrame::Code(bytes.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use jitprof_runtimes::Budget;
+
+    use super::*;
+
+    /// Memory that is there wherever one looks.
+    struct Everywhere;
+
+    impl Memory for Everywhere {
+        fn read(&self, _address: Avma, into: &mut [u8]) -> io::Result<usize> {
+            into.fill(0x90);
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn no_more_code_is_handed_on_than_there_is_room_for() {
+        let reader = Reader::new(Everywhere, Budget { pages: 1 << 16, steps: 1 << 20 });
+        let function = |size| Function { address: Avma(0x1000), size, name: "f".into() };
+        let mut room = MAX_CODE_BYTES + 100;
+        let mut code = |size| code_of(&function(size), &reader, &mut room).is_some();
+        assert_eq!(
+            [MAX_CODE_BYTES as u64 + 1, MAX_CODE_BYTES as u64, 101, 60, 60].map(&mut code),
+            [false, true, false, true, false]
+        );
+        assert_eq!(room, 40);
+    }
 }

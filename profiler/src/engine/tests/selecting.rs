@@ -137,6 +137,9 @@ fn who_takes_the_name_later_is_followed_with_its_children_whatever_it_calls_itse
         fork(&mut world, 101, 100);
         fork(&mut world, 201, 200);
         assert_eq!(followed(&world), [100, 101]);
+        // Nothing has ever come of it: its number may be another one's soon.
+        world.task(TaskChange::Exit { pid: Pid(100), tid: Tid(100) });
+        assert_eq!(followed(&world), [101]);
         world.finish();
     }
 }

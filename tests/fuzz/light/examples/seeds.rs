@@ -62,6 +62,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     write("code_rows", "arm", &[&[1], ARM_CODE.map(u32::to_le_bytes).as_flattened()])?;
+    // What has cost gigabytes, or hours: rules of slots without end, common entries within one another, and records that name one
+    // function again and again.
+    for (name, frames) in [("slots", slots()?), ("overlapping", overlapping()?)] {
+        write("elf_rows", name, &[&[1], &DISTANCE.to_le_bytes(), &frames])?;
+    }
+    let dump = fixture(ALL[0]);
+    let header = &dump[..HEADER_SIZE];
+    let unwinding = [&words(&[1_u64 << 20, 12, 1 << 20])[..], &HDR, &slots()?].concat();
+    let again: Vec<u8> =
+        (0..20).flat_map(|_| [record(4, &unwinding), record(0, &load(0x7000, 16, &[0xc3; 16]))].concat()).collect();
+    for (target, control) in [("jitdump", 0x83), ("jitdump_inspect", 1)] {
+        write(target, "again", &[&[control], header, &again])?;
+    }
     for path in programs()? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         write("elf_rows", &name, &[&[0], &fs::read(&path)?])?;
@@ -80,6 +93,55 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// From the first byte of code to a section.
+const DISTANCE: u16 = 0x1000;
+/// `.eh_frame_hdr` without a table.
+const HDR: [u8; 12] = [1, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
+/// A common entry without its length: `zR`, addresses relative to themselves; the CFA is `rsp + 8`.
+const CIE: [u8; 18] = [0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1];
+
+/// A function's entry for a common entry that begins at `cie`.
+fn fde(section: &mut Vec<u8>, cie: usize, bytes: u32, instructions: &[u8]) -> Result<(), Box<dyn Error>> {
+    section.extend(u32::try_from(13 + instructions.len())?.to_le_bytes());
+    section.extend(u32::try_from(section.len() - cie)?.to_le_bytes());
+    let start = 0_i32.wrapping_sub(i32::from(DISTANCE)).wrapping_sub(i32::try_from(section.len())?);
+    section.extend([&start.to_le_bytes()[..], &bytes.to_le_bytes(), &[0], instructions].concat());
+    Ok(())
+}
+
+/// A slot's expression, advanced over a megabyte again and again.
+fn slots() -> Result<Vec<u8>, Box<dyn Error>> {
+    let expression = [0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x39, 0x2a, 0x33, 0x24, 0x22];
+    let mut section = [&u32::try_from(CIE.len())?.to_le_bytes()[..], &CIE].concat();
+    fde(&mut section, 0, u32::MAX, &[&expression[..], &[0x04, 0, 0, 0x10, 0].repeat(200)].concat())?;
+    Ok(section)
+}
+
+/// Common entries, each in the operand of an instruction of the one before.
+fn overlapping() -> Result<Vec<u8>, Box<dyn Error>> {
+    let header = [&2000_u32.to_le_bytes()[..], &CIE[..12], &[0]].concat();
+    let entry = [&header[..], &[0x10, 3, u8::try_from(header.len())?]].concat();
+    let mut section = entry.repeat(40);
+    section.resize(section.len() + 1000, 0);
+    (0..40).try_for_each(|at| fde(&mut section, at * entry.len(), 1, &[]))?;
+    Ok(section)
+}
+
+/// A jitdump's record.
+fn record(kind: u32, body: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(16 + body.len()).unwrap_or(u32::MAX);
+    [&kind.to_le_bytes()[..], &size.to_le_bytes(), &1_u64.to_le_bytes(), body].concat()
+}
+
+/// The body of the record of a function.
+fn load(address: u64, size: u64, code: &[u8]) -> Vec<u8> {
+    [&[1, 0, 0, 0, 1, 0, 0, 0][..], &words(&[address, address, size, 1]), b"f\0", code].concat()
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// The smallest of this system.

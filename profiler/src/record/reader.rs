@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::perfmap::TRAIL_BYTES;
@@ -35,7 +35,7 @@ use crate::symbol::{Digest, OpenFile, OpenFiles, contents_digest, digest};
 /// A file that has not been changed for so long is not likely to be changed within the next moments.
 const SETTLED_S: i64 = 60;
 /// What the wall clock may have been set forward by since a file was changed.
-const CLOCK_SLACK_S: i64 = 2;
+const CLOCK_SLACK: Duration = Duration::from_millis(200);
 /// Files remembered as opened before.
 const MAX_OPENED: usize = 16 << 10;
 /// Bytes of a file that are read for a version; Node's header has 3 KiB.
@@ -241,21 +241,21 @@ impl Reader {
         let now = procfs::status(via).ok().map(|status| [status.effective_uid, status.fs_uid]);
         let users: Vec<u32> = [uid].into_iter().chain(now.into_iter().flatten()).collect();
         // Before the file: of a process that ends meanwhile it would not be known whose the file is.
-        let started_s = started_s(&procfs::stat(via).map_err(|error| unread_process(&error))?);
+        let started = started(&procfs::stat(via).map_err(|error| unread_process(&error))?);
         let opened = open_perf_map(via, own_pid, &users).map_err(|error| unread_file(&error))?;
         let TargetFile { file: open, identity, .. } = opened;
         if unless == Some((identity.st_dev, identity.inode)) {
             return Err(Unread { why: WhyUnread::Same, text: String::new() });
         }
-        if is_from_before(identity.changed.0, started_s) {
+        if is_from_before(since_1970(identity.changed), started) {
             let text = format!("/tmp/perf-{own_pid}.map is older than the process {via}");
             let trail = ByteBuf::from(trail_of(&open, identity.len));
             let older = OlderMap { identity: (identity.st_dev, identity.inode), len: identity.len, trail, text };
             return Ok(AnswerBody::OlderMap(older));
         }
         let made = open.metadata().and_then(|metadata| metadata.created()).ok();
-        let made_s = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok()).map(|since| since.as_secs());
-        let is_inherited = made_s.is_some_and(|made| is_from_before(made.cast_signed(), started_s));
+        let made = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+        let is_inherited = made.is_some_and(|made| is_from_before(made, started));
         let opened = Opened { identity, build: None, head: head_of(&open), is_inherited };
         let may_hold = self.waits.may_hold(via, identity.device);
         self.files.insert(file, OpenFile::with_build_id(HeldFile::new(open, may_hold), "", None, None));
@@ -322,14 +322,20 @@ fn is_settled(identity: &FileIdentity) -> bool {
 }
 
 /// When a process started, in seconds since 1970, by the clock as it is set now.
-fn started_s(stat: &procfs::Stat) -> i64 {
+fn started(stat: &procfs::Stat) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(stat.age()).as_secs().cast_signed()
+    now.saturating_sub(stat.age())
 }
 
 /// Whether a file was made, or last changed, before the process started: then by somebody else who had its pid.
-fn is_from_before(at_s: i64, started_s: i64) -> bool {
-    at_s.saturating_add(CLOCK_SLACK_S) < started_s
+fn is_from_before(at: Duration, started: Duration) -> bool {
+    at.saturating_add(CLOCK_SLACK) < started
+}
+
+/// A time of a file since 1970; what is before counts as then.
+fn since_1970((seconds, nanoseconds): (i64, i64)) -> Duration {
+    let part = |part: i64| u64::try_from(part).unwrap_or(0);
+    Duration::from_secs(part(seconds)).saturating_add(Duration::from_nanos(part(nanoseconds)))
 }
 
 /// The last bytes of a perf map that has this length.
@@ -383,8 +389,12 @@ mod tests {
         let own = FileIdentity::of(&file.metadata().unwrap());
         let pid = Pid(std::process::id());
         let stat = procfs::stat(pid).unwrap();
-        assert!(!is_from_before(own.changed.0, started_s(&stat)));
+        assert!(!is_from_before(since_1970(own.changed), started(&stat)));
         assert!(stat.age().as_secs() < 3600, "{:?}", stat.age());
-        assert!(is_from_before(own.changed.0 - 3610, started_s(&stat)));
+        assert!(is_from_before(since_1970((own.changed.0 - 3610, 0)), started(&stat)));
+        // A container that starts again has its numbers again, and perhaps its files: two seconds are enough.
+        let before = started(&stat).saturating_sub(Duration::from_secs(1));
+        assert!(is_from_before(before, started(&stat)));
+        assert_eq!(since_1970((-1, 5)), Duration::from_nanos(5));
     }
 }

@@ -38,11 +38,15 @@ pub struct ReturnBarrier {
 }
 
 impl ReturnBarrier {
-    /// Looks for it in a blob. There is none in most of them, and in no runtime without virtual threads.
+    /// Whether a blob has it, once its code is there.
+    pub fn is_in(blob: &Blob, layout: &Layout) -> bool {
+        layout.continuation.is_some() && matches!(&blob.name, BlobName::Blob(name) if name.contains(NAME))
+    }
+
+    /// Looks for it in a blob.
     pub fn find<M: Memory>(blob: &Blob, layout: &Layout, reader: &Reader<M>) -> Option<Self> {
-        let is_named = matches!(&blob.name, BlobName::Blob(name) if name.contains(NAME));
-        let size = usize::try_from(blob.code_bytes).ok().filter(|size| is_named && *size <= MAX_STUBS)?;
-        let continuation = layout.continuation?;
+        let size = usize::try_from(blob.code_bytes).ok().filter(|size| *size <= MAX_STUBS)?;
+        let continuation = layout.continuation.filter(|_| Self::is_in(blob, layout))?;
         let mut code = vec![0; size];
         reader.bytes(blob.code, &mut code).ok()?;
         // The stub for exceptions begins in the same way, and comes behind.

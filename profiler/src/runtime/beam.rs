@@ -7,6 +7,7 @@ use jitprof_common::units::Avma;
 use jitprof_runtimes::beam::{Change, Function, Layout, LayoutError, Module, Modules as Code, Shared, SharedKind};
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
+use super::code::Room;
 use super::frames::Capture;
 use super::modules::Modules;
 use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
@@ -66,7 +67,7 @@ impl Beam {
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let update = self.code.update(&self.layout, reader);
-        let (mut changes, mut room) = (Vec::new(), MAX_ALL_CODE);
+        let (mut changes, mut room) = (Vec::new(), Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
         for change in &update.changes {
             match change {
                 Change::Unloaded(module) => {
@@ -115,12 +116,12 @@ fn left_stack<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Vec<Step> {
 fn found<M: Memory>(
     module: &Module,
     function: &Function,
-    (reader, room): (&Reader<M>, &mut usize),
+    (reader, room): (&Reader<M>, &mut Room),
 ) -> Option<FoundCode> {
     let size = function.size.checked_sub(Function::HEAD).filter(|size| *size > 0)?;
     let start = code_of(function);
     let (name, lines) = (function.name.to_string(), lines(module, function));
-    Some(FoundCode { start, size, name, frame: frame((start, size), reader, room), number: 0, lines })
+    Some(FoundCode { start, size, name, frame: room.frame((start, size.into()), reader), number: 0, lines })
 }
 
 /// The data before the code of a function of the emulator's own: some of these functions are returned to, and called by nobody.
@@ -144,26 +145,13 @@ fn code_of(function: &Function) -> Avma {
 }
 
 /// Code that modules share. Of its names the emulator keeps none.
-fn found_shared<M: Memory>(shared: &Shared, (reader, room): (&Reader<M>, &mut usize)) -> FoundCode {
+fn found_shared<M: Memory>(shared: &Shared, (reader, room): (&Reader<M>, &mut Room)) -> FoundCode {
     let &Shared { start, size, kind } = shared;
     let (name, frame) = match kind {
-        SharedKind::Part => (SHARED, frame((start, size), reader, room)),
+        SharedKind::Part => (SHARED, room.frame((start, size.into()), reader)),
         SharedKind::Scheduler => (SCHEDULER, FoundFrame::Outermost),
     };
     FoundCode { start, size, name: name.to_owned(), frame, number: 0, lines: FoundLines::default() }
-}
-
-/// What the bytes of code show, if there is room for them.
-fn frame<M: Memory>((start, size): (Avma, u32), reader: &Reader<M>, room: &mut usize) -> FoundFrame {
-    let left =
-        usize::try_from(size).ok().filter(|size| *size <= MAX_CODE_BYTES).and_then(|size| room.checked_sub(size));
-    let Some(left) = left else { return FoundFrame::Unknown };
-    let mut bytes = vec![0; *room - left];
-    *room = left;
-    match reader.now(start, &mut bytes) {
-        Ok(count) if count == bytes.len() => FoundFrame::Code(bytes.into()),
-        Ok(_) | Err(_) => FoundFrame::Unknown,
-    }
 }
 
 /// The lines of a function's code. What begins before is of its first byte.
@@ -185,37 +173,8 @@ fn lines(module: &Module, function: &Function) -> FoundLines {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
-    use jitprof_runtimes::Budget;
-
+    use super::super::code::tests::everywhere;
     use super::*;
-
-    /// Memory that is there wherever one looks.
-    struct Everywhere;
-
-    impl Memory for Everywhere {
-        fn read(&self, _address: Avma, into: &mut [u8]) -> io::Result<usize> {
-            into.fill(0x90);
-            Ok(into.len())
-        }
-    }
-
-    #[test]
-    fn code_is_handed_on_as_a_whole_and_no_more_of_it_than_there_is_room_for() {
-        let reader = Reader::new(Everywhere, Budget { pages: 1 << 16, steps: 1 << 20 });
-        let mut room = MAX_CODE_BYTES + 100;
-        let size = |size: usize| (Avma(0x1000), u32::try_from(size).unwrap());
-        assert_eq!(frame(size(MAX_CODE_BYTES + 1), &reader, &mut room), FoundFrame::Unknown, "not a part of it");
-        assert_eq!(room, MAX_CODE_BYTES + 100);
-        assert_eq!(frame(size(64), &reader, &mut room), FoundFrame::Code(vec![0x90; 64].into()));
-        assert_eq!(
-            frame(size(MAX_CODE_BYTES), &reader, &mut room),
-            FoundFrame::Code(vec![0x90; MAX_CODE_BYTES].into())
-        );
-        assert_eq!(frame(size(64), &reader, &mut room), FoundFrame::Unknown);
-        assert_eq!(room, 36);
-    }
 
     #[test]
     fn a_stack_ends_where_the_first_function_of_its_process_returns_to_and_at_the_scheduler() {
@@ -228,9 +187,13 @@ mod tests {
         // Where a function is traced it is amid the stack.
         assert_eq!(head("erts_beamasm:return_trace/0").map(|head| head.3), Some(FoundFrame::Unknown));
         assert_eq!(head("lists:map/2"), None);
-        let reader = Reader::new(Everywhere, Budget { pages: 1 << 16, steps: 1 << 20 });
+        let reader = everywhere();
         let shared = |kind| {
-            found_shared(&Shared { start: Avma(0x1000), size: 2, kind }, (&reader, &mut MAX_CODE_BYTES.clone())).frame
+            found_shared(
+                &Shared { start: Avma(0x1000), size: 2, kind },
+                (&reader, &mut Room::new(MAX_CODE_BYTES, MAX_ALL_CODE)),
+            )
+            .frame
         };
         assert_eq!(shared(SharedKind::Scheduler), FoundFrame::Outermost);
         assert_eq!(shared(SharedKind::Part), FoundFrame::Code(vec![0x90; 2].into()));

@@ -6,8 +6,9 @@ use jitprof_common::units::Avma;
 use jitprof_runtimes::gdb_jit::{Change, Function, Image, Images};
 use jitprof_runtimes::{Memory, Reader};
 
+use super::code::Room;
 use super::modules::Modules;
-use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
+use super::{CodeChange, FoundCode, FoundLines, RuntimeRead};
 
 /// Lists of one process: each module with a copy of LLVM has one.
 const MAX_LISTS: usize = 8;
@@ -54,7 +55,7 @@ impl Lists {
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let mut read = RuntimeRead { runtime: Some("what is registered for GDB".to_owned()), ..RuntimeRead::default() };
-        let mut room = MAX_ALL_CODE;
+        let mut room = Room::new(MAX_CODE_BYTES, MAX_ALL_CODE);
         for (list, images) in self.lists.iter_mut().enumerate() {
             let update = images.update(reader);
             read.incomplete |= update.incomplete.is_some();
@@ -83,10 +84,10 @@ impl Lists {
     }
 }
 
-fn functions<M: Memory>(image: &Image, reader: &Reader<M>, room: &mut usize) -> Vec<FoundCode> {
+fn functions<M: Memory>(image: &Image, reader: &Reader<M>, room: &mut Room) -> Vec<FoundCode> {
     let functions = image.functions().iter().filter_map(|function| {
         let size = u32::try_from(function.size).ok().filter(|size| *size > 0)?;
-        let frame = code_of(function, reader, room).unwrap_or(FoundFrame::Unknown);
+        let frame = room.frame((function.address, function.size), reader);
         Some(FoundCode {
             start: function.address,
             size,
@@ -97,44 +98,4 @@ fn functions<M: Memory>(image: &Image, reader: &Reader<M>, room: &mut usize) -> 
         })
     });
     functions.collect()
-}
-
-fn code_of<M: Memory>(function: &Function, reader: &Reader<M>, room: &mut usize) -> Option<FoundFrame> {
-    let size = usize::try_from(function.size).ok().filter(|size| *size <= MAX_CODE_BYTES)?;
-    *room = room.checked_sub(size)?;
-    let mut bytes = vec![0; size];
-    let count = reader.now(function.address, &mut bytes).ok()?;
-    (count == bytes.len()).then_some(FoundFrame::Code(bytes.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-
-    use jitprof_runtimes::Budget;
-
-    use super::*;
-
-    /// Memory that is there wherever one looks.
-    struct Everywhere;
-
-    impl Memory for Everywhere {
-        fn read(&self, _address: Avma, into: &mut [u8]) -> io::Result<usize> {
-            into.fill(0x90);
-            Ok(into.len())
-        }
-    }
-
-    #[test]
-    fn no_more_code_is_handed_on_than_there_is_room_for() {
-        let reader = Reader::new(Everywhere, Budget { pages: 1 << 16, steps: 1 << 20 });
-        let function = |size| Function { address: Avma(0x1000), size, name: "f".into() };
-        let mut room = MAX_CODE_BYTES + 100;
-        let mut code = |size| code_of(&function(size), &reader, &mut room).is_some();
-        assert_eq!(
-            [MAX_CODE_BYTES as u64 + 1, MAX_CODE_BYTES as u64, 101, 60, 60].map(&mut code),
-            [false, true, false, true, false]
-        );
-        assert_eq!(room, 40);
-    }
 }

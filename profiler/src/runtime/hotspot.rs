@@ -24,6 +24,8 @@ const INTERPRETED: &str = " [interpreted]";
 const IN_HEAP: &str = "[callers in the heap]";
 /// How often methods are looked at of which some are unloaded meanwhile.
 const LOOKS: u32 = 2;
+/// How many readings look for the return barrier.
+const STUB_LOOKS: u32 = 100;
 /// Bytes of a word.
 const WORD: i32 = 8;
 /// The first of the words that are kept for the next frame at the same address: what never changes of a method.
@@ -44,6 +46,8 @@ pub(super) struct HotSpot {
     cache: CodeCache,
     /// Parts of the interpreter in which the frame of a method is whole, by address, once they have been read.
     whole: Vec<Codelet>,
+    /// Stubs whose return barrier was not found yet, and how often it was looked for.
+    whole_stubs: Option<(Arc<Blob>, u32)>,
     unloading: Unloading,
     /// How many classes were unloaded when the last reading of the lists began.
     unloads: Count,
@@ -58,6 +62,7 @@ impl HotSpot {
                 layout,
                 cache: CodeCache::default(),
                 whole: Vec::new(),
+                whole_stubs: None,
                 unloading: Unloading::default(),
                 unloads: Count::Unsaid,
             }),
@@ -87,12 +92,14 @@ impl HotSpot {
         let unloads = self.unloading.look(&self.layout, reader);
         let was_unloaded = std::mem::replace(&mut self.unloads, begun) != unloads;
         let may_have_passed = if update.unseen { self.freed_in(&update, unloads, was_unloaded) } else { Vec::new() };
-        let mut changes = Vec::new();
+        let mut changes = self.parted_stubs(reader);
         for change in &update.changes {
             match change {
                 Change::Loaded(blob) => {
-                    let barrier = ReturnBarrier::find(blob, &self.layout, reader);
-                    let parts = barrier.and_then(|barrier| around(found(blob), barrier));
+                    let parts = self.parts_of_stubs(blob, reader);
+                    if parts.is_none() && ReturnBarrier::is_in(blob, &self.layout) {
+                        self.whole_stubs = Some((Arc::clone(blob), 0));
+                    }
                     let found = parts.map_or_else(|| vec![found(blob)], Vec::from);
                     changes.extend(found.into_iter().map(CodeChange::Loaded));
                 }
@@ -110,6 +117,21 @@ impl HotSpot {
             unloads: unloads.number(),
             ..RuntimeRead::default()
         }
+    }
+
+    /// The stubs around the return barrier in the place of the whole, once it is found. They may not be written yet when their
+    /// blob is there, or the reading has no room left for them.
+    fn parted_stubs<M: Memory>(&mut self, reader: &Reader<M>) -> Vec<CodeChange> {
+        let Some((blob, looks)) = self.whole_stubs.take_if(|(_, looks)| *looks < STUB_LOOKS) else { return Vec::new() };
+        let Some(parts) = self.parts_of_stubs(&blob, reader) else {
+            self.whole_stubs = Some((blob, looks + 1));
+            return Vec::new();
+        };
+        [CodeChange::Unloaded(blob.code)].into_iter().chain(parts.map(CodeChange::Loaded)).collect()
+    }
+
+    fn parts_of_stubs<M: Memory>(&self, blob: &Blob, reader: &Reader<M>) -> Option<[FoundCode; 3]> {
+        around(found(blob), ReturnBarrier::find(blob, &self.layout, reader)?)
     }
 
     /// The heaps in which code may have come since the reading before and been freed: all, where classes were unloaded, else

@@ -6,6 +6,7 @@
 //! what is different.
 
 mod beam;
+mod code;
 mod frames;
 mod gdb_list;
 mod hotspot;

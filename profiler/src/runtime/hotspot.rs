@@ -40,14 +40,39 @@ const fn slot(offset: i32) -> usize {
     ((offset - InterpreterFrame::BYTECODE) / WORD) as usize
 }
 
+/// What was not found yet in something, and is looked for again a number of times.
+struct Pending<T>(Option<(T, u32)>);
+
+impl<T> Default for Pending<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Pending<T> {
+    fn of(place: T) -> Self {
+        Self(Some((place, STUB_LOOKS)))
+    }
+
+    /// Looks once more. What is found is found once.
+    fn look<R>(&mut self, find: impl FnOnce(&T) -> Option<R>) -> Option<(T, R)> {
+        let (place, looks) = self.0.as_mut()?;
+        let found = find(place);
+        *looks -= 1;
+        let is_over = found.is_some() || *looks == 0;
+        let (place, _) = self.0.take_if(|_| is_over)?;
+        Some((place, found?))
+    }
+}
+
 /// A JVM whose layout is known.
 pub(super) struct HotSpot {
     layout: Layout,
     cache: CodeCache,
     /// Parts of the interpreter in which the frame of a method is whole, by address, once they have been read.
     whole: Vec<Codelet>,
-    /// Stubs whose return barrier was not found yet, and how often it was looked for.
-    whole_stubs: Option<(Arc<Blob>, u32)>,
+    /// Stubs whose return barrier was not found yet.
+    whole_stubs: Pending<Arc<Blob>>,
     unloading: Unloading,
     /// How many classes were unloaded when the last reading of the lists began.
     unloads: Count,
@@ -62,7 +87,7 @@ impl HotSpot {
                 layout,
                 cache: CodeCache::default(),
                 whole: Vec::new(),
-                whole_stubs: None,
+                whole_stubs: Pending::default(),
                 unloading: Unloading::default(),
                 unloads: Count::Unsaid,
             }),
@@ -98,7 +123,7 @@ impl HotSpot {
                 Change::Loaded(blob) => {
                     let parts = self.parts_of_stubs(blob, reader);
                     if parts.is_none() && ReturnBarrier::is_in(blob, &self.layout) {
-                        self.whole_stubs = Some((Arc::clone(blob), 0));
+                        self.whole_stubs = Pending::of(Arc::clone(blob));
                     }
                     let found = parts.map_or_else(|| vec![found(blob)], Vec::from);
                     changes.extend(found.into_iter().map(CodeChange::Loaded));
@@ -122,11 +147,10 @@ impl HotSpot {
     /// The stubs around the return barrier in the place of the whole, once it is found. They may not be written yet when their
     /// blob is there, or the reading has no room left for them.
     fn parted_stubs<M: Memory>(&mut self, reader: &Reader<M>) -> Vec<CodeChange> {
-        let Some((blob, looks)) = self.whole_stubs.take_if(|(_, looks)| *looks < STUB_LOOKS) else { return Vec::new() };
-        let Some(parts) = self.parts_of_stubs(&blob, reader) else {
-            self.whole_stubs = Some((blob, looks + 1));
-            return Vec::new();
-        };
+        let mut pending = std::mem::take(&mut self.whole_stubs);
+        let found = pending.look(|blob| self.parts_of_stubs(blob, reader));
+        self.whole_stubs = pending;
+        let Some((blob, parts)) = found else { return Vec::new() };
         [CodeChange::Unloaded(blob.code)].into_iter().chain(parts.map(CodeChange::Loaded)).collect()
     }
 
@@ -262,7 +286,7 @@ fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
         key: base?,
         code: Vec::new(),
         generated: Some((spec.start, spec.end.0.saturating_sub(spec.start.0))),
-        left_stack: Vec::new(),
+        parked_sp: Vec::new(),
         list: None,
     })
 }
@@ -359,6 +383,24 @@ fn frame(blob: &Blob) -> FoundFrame {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_there_yet_is_looked_for_again_and_not_for_ever() {
+        let mut stubs = Pending::of("stubs");
+        assert_eq!(stubs.look(|_| None::<u32>), None);
+        assert_eq!(stubs.look(|_| Some(7)), Some(("stubs", 7)));
+        assert_eq!(stubs.look(|_| Some(7)), None);
+        let mut never = Pending::of("no stubs");
+        let looked = (0..2 * STUB_LOOKS).filter(|_| {
+            let mut looked = false;
+            never.look(|_| {
+                looked = true;
+                None::<u32>
+            });
+            looked
+        });
+        assert_eq!(looked.count(), STUB_LOOKS as usize);
+    }
 
     #[test]
     fn stubs_are_parted_around_the_return_barrier_and_the_byte_before_it() {

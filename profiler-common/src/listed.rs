@@ -23,8 +23,8 @@ pub const MAX_BASES: usize = 2;
 pub const WAY_TO_END: usize = MAX_BASES;
 /// See [`WAY_TO_END`].
 pub const WAY_TO_STATE: usize = MAX_BASES + 1;
-/// The way to where the thread has left its own stack, for rows of code on another one.
-pub const WAY_TO_LEFT: usize = MAX_BASES + 2;
+/// The way to the stack pointer that a thread parks while it runs on another stack, for rows of code there.
+pub const WAY_TO_PARKED_SP: usize = MAX_BASES + 2;
 /// All ways.
 pub const WAYS: usize = MAX_BASES + 3;
 /// Parts of an element that are kept.
@@ -198,9 +198,9 @@ impl ListSpec {
         fields.iter().all(Field::is_possible).then_some(self)
     }
 
-    /// With the way to where the thread has left its own stack. There need be no list.
-    pub fn with_left_stack(mut self, way: &[Step]) -> Option<Self> {
-        self.set_way(WAY_TO_LEFT, way)?;
+    /// With the way to the parked stack pointer. There need be no list.
+    pub fn with_parked_sp(mut self, way: &[Step]) -> Option<Self> {
+        self.set_way(WAY_TO_PARKED_SP, way)?;
         Some(self)
     }
 
@@ -329,9 +329,9 @@ mod tests {
         assert_eq!(spec.with_state(&steps, &[Field::new(4, 1, 0, 0)]), None);
         assert_eq!(spec.with_state(&[steps[0]; MAX_STEPS + 1], &[field]), None);
         assert_eq!((field.of(0xffff), Field::new(0, 1 << 10, 0, 54).minus().of(0xffff)), (1 << 13, u64::MAX));
-        let left = ListSpec::default().with_left_stack(&steps).unwrap();
-        assert_eq!((left.ways[WAY_TO_LEFT], left.has_state()), (with_state.ways[WAY_TO_STATE], false));
-        assert_eq!(spec.with_left_stack(&[steps[0]; MAX_STEPS + 1]), None);
+        let parked = ListSpec::default().with_parked_sp(&steps).unwrap();
+        assert_eq!((parked.ways[WAY_TO_PARKED_SP], parked.has_state()), (with_state.ways[WAY_TO_STATE], false));
+        assert_eq!(spec.with_parked_sp(&[steps[0]; MAX_STEPS + 1]), None);
         assert_eq!(spec.with_first(field).unwrap().of_first, field);
         assert_eq!(spec.with_first(Field::new(0, 1, 2, 0)), None);
     }

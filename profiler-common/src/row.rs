@@ -49,10 +49,10 @@ pub enum CfaKind {
     /// The caller's frame pointer and the return address are at `fp` as usual, but its stack pointer was saved:
     /// `cfa = *(fp + offset)`. Interpreters that move arguments away from where their caller has put them (HotSpot).
     FpSender = 11,
-    /// `cfa = left + offset`: `sp` is on another stack, and where the thread's own one was left is in memory that only its
-    /// runtime leads to ([`StackMemory::left_stack`](crate::unwind::StackMemory::left_stack)): BEAM's calls on the C stack
+    /// `cfa = parked sp + offset`: `sp` is on another stack, and that of the thread's own one is parked in memory that only its
+    /// runtime leads to ([`StackMemory::parked_sp`](crate::unwind::StackMemory::parked_sp)): BEAM's calls on the C stack
     /// from code that keeps no frame pointer.
-    Left = 12,
+    Parked = 12,
 }
 
 /// Where the caller's frame pointer is.

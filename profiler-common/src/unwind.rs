@@ -66,12 +66,12 @@ pub trait StackMemory {
         Ok((self.read_u64(address)?, self.read_u64(address.wrapping_add(8))?))
     }
 
-    /// The stack pointer that the thread has left its own stack with, if it is known where that is kept.
+    /// The stack pointer of the thread's own stack while it runs on another one, if it is known where that is parked.
     ///
     /// # Errors
     /// It is not.
     #[inline(always)]
-    fn left_stack(&self) -> Result<u64, ReadFault> {
+    fn parked_sp(&self) -> Result<u64, ReadFault> {
         Err(ReadFault)
     }
 }
@@ -150,7 +150,7 @@ const SP_DEREF: u8 = CfaKind::SpDeref as u8;
 const SP_SAVED: u8 = CfaKind::SpSaved as u8;
 const FP_AWAY: u8 = CfaKind::FpAway as u8;
 const FP_SENDER: u8 = CfaKind::FpSender as u8;
-const LEFT: u8 = CfaKind::Left as u8;
+const PARKED: u8 = CfaKind::Parked as u8;
 const PLT: u8 = CfaKind::Plt as u8;
 const SIGNAL: u8 = CfaKind::Signal as u8;
 const OUTERMOST: u8 = CfaKind::Outermost as u8;
@@ -264,8 +264,8 @@ impl<M: StackMemory> Walk<'_, M> {
             PLT => sp.wrapping_add(if pc & 15 >= 11 { 16 } else { 8 }),
             SIGNAL => return self.over_signal(sp),
             FP_SENDER if self.machine == Machine::X86_64 => return self.by_sender(row, sp, fp),
-            LEFT if self.machine == Machine::X86_64 => match self.memory.left_stack() {
-                Ok(left) => left.wrapping_add_signed(row.cfa_offset_bytes()),
+            PARKED if self.machine == Machine::X86_64 => match self.memory.parked_sp() {
+                Ok(parked) => parked.wrapping_add_signed(row.cfa_offset_bytes()),
                 Err(ReadFault) => return Err(StopReason::UnsupportedRule),
             },
             OUTERMOST => return Err(StopReason::EndOfStack),

@@ -10,7 +10,7 @@ use jitprof_common::{
     listed::{
         ASIDE, ASIDE_WORDS, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED,
         MAX_LISTED_IN_FULL_RING, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS, Step, WAY_TO_END,
-        WAY_TO_LEFT, WAY_TO_STATE, WAYS,
+        WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
     },
     sample::{Counter, SampleBuffer},
 };
@@ -111,10 +111,10 @@ extern "C" fn begin_list() -> u64 {
     walk.list.at
 }
 
-/// Where the thread has left its own stack; 0 if that is not known.
+/// The stack pointer of the thread's own stack while it runs on another one; 0 if that is not known.
 #[inline(always)]
-pub fn left_stack() -> u64 {
-    way(WAY_TO_LEFT as u64)
+pub fn parked_sp() -> u64 {
+    way(WAY_TO_PARKED_SP as u64)
 }
 
 #[inline(always)]

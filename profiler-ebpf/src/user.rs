@@ -163,10 +163,10 @@ impl StackMemory for UserMemory {
     }
 
     #[inline(always)]
-    fn left_stack(&self) -> Result<u64, ReadFault> {
-        match list::left_stack() {
+    fn parked_sp(&self) -> Result<u64, ReadFault> {
+        match list::parked_sp() {
             0 => Err(ReadFault),
-            left => Ok(left),
+            parked => Ok(parked),
         }
     }
 }

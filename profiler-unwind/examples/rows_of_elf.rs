@@ -52,7 +52,7 @@ fn shown(rule: Rule) -> String {
         CfaKind::FpSender => format!("cfa = *(fp + {}), ra and fp at fp", bytes(rule.cfa_offset)),
         CfaKind::FpDeref => format!("cfa = *(fp + {})", bytes(rule.cfa_offset)),
         CfaKind::SpDeref => format!("cfa = *(sp + {}) + 8", bytes(rule.cfa_offset)),
-        CfaKind::Left => format!("cfa = left stack + {}", bytes(rule.cfa_offset)),
+        CfaKind::Parked => format!("cfa = parked sp + {}", bytes(rule.cfa_offset)),
         CfaKind::SpSaved => "cfa by a saved stack pointer".to_owned(),
     };
     let fp = match rule.fp {

@@ -130,7 +130,7 @@ pub fn kind_name(kind: CfaKind) -> &'static str {
         CfaKind::Outermost => "outermost",
         CfaKind::FpAway => "cfa = fp + n, from another stack",
         CfaKind::FpSender => "cfa = *(fp + n), callee at fp",
-        CfaKind::Left => "cfa = left stack + n",
+        CfaKind::Parked => "cfa = parked sp + n",
         CfaKind::Unsupported => "unsupported",
     }
 }

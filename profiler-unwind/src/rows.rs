@@ -231,7 +231,7 @@ pub(super) fn decode(row: u64) -> Rule {
         9 => CfaKind::SpSaved,
         10 => CfaKind::FpAway,
         11 => CfaKind::FpSender,
-        12 => CfaKind::Left,
+        12 => CfaKind::Parked,
         _ => CfaKind::Unsupported,
     };
     let fp = match row.fp_kind() {

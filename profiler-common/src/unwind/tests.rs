@@ -223,7 +223,7 @@ fn an_interpreter_keeps_its_callers_stack_pointer_beside_the_return_address() {
     }
 }
 
-/// Words, and where the thread has left its own stack.
+/// Words, and the parked stack pointer.
 struct Left(Words, Option<u64>);
 
 impl StackMemory for Left {
@@ -231,14 +231,14 @@ impl StackMemory for Left {
         self.0.read_u64(address)
     }
 
-    fn left_stack(&self) -> Result<u64, ReadFault> {
+    fn parked_sp(&self) -> Result<u64, ReadFault> {
         self.1.ok_or(ReadFault)
     }
 }
 
 #[test]
-fn code_on_another_stack_returns_to_where_the_own_one_was_left() {
-    let rules = OneRule(0x40_0000..0x40_0100, Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Left, 16) });
+fn code_on_another_stack_returns_to_where_the_own_stack_pointer_is_parked() {
+    let rules = OneRule(0x40_0000..0x40_0100, Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Parked, 16) });
     let words = || Words(BTreeMap::from([(0x5008, 0x40_1000)]));
     let registers = instruction(0x40_0000, 0x7000, 0x7777);
     // The own stack may lie below the other one.

@@ -21,7 +21,7 @@ pub(super) const MAX_DEPTH: i32 = 256 << 10;
 const RSP: usize = 4;
 const RBP: usize = 5;
 /// Where an Erlang process keeps its stack pointer while its code is not running: r13 leads to the process.
-const LEFT: (Base, i32) = (Base::Register(13), 88);
+const PARKED: (Base, i32) = (Base::Register(13), 88);
 /// rax, rcx, rdx, rsi, rdi, r8 to r11: what a call does not keep.
 const OF_CALLEE: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 /// Vector registers that are followed. BEAM uses the first two.
@@ -191,9 +191,9 @@ impl Stack {
     pub(super) fn rule_of_called(&self) -> Rule {
         let rule = if self.is_standard() { self.rule() } else { self.rule_by_sp() };
         let is_away = matches!(self.sp(), Word::Elsewhere | Word::Other);
-        match self.memory.get(LEFT.0, LEFT.1) {
+        match self.memory.get(PARKED.0, PARKED.1) {
             Word::Cfa(at) if rule.cfa == CfaKind::Unsupported && is_away => {
-                Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Left, -i64::from(at)) }
+                Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Parked, -i64::from(at)) }
             }
             _ => rule,
         }

@@ -423,9 +423,9 @@ fn a_frame_pointer_that_may_be_the_callers_is_not_followed() {
     ];
     let table = rows_of_called_code(Machine::X86_64, START, &code).unwrap();
     // What the process says of its stack leads on; in code of anybody else the same bytes say nothing.
-    let left = Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Left, 8) };
+    let parked = Rule { fp: FpKind::Lost, ..Rule::with_cfa(CfaKind::Parked, 8) };
     for offset in [22, 24] {
-        assert_eq!(table.rule_at(START + offset), left, "{offset}");
+        assert_eq!(table.rule_at(START + offset), parked, "{offset}");
     }
     let of_others = rows_of_code(Machine::X86_64, START, &code).unwrap();
     assert_eq!(of_others.rule_at(START + 22), Rule::UNSUPPORTED);

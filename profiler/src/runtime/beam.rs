@@ -43,8 +43,8 @@ const STACK_POINTER: u64 = 88;
 pub(super) struct Beam {
     layout: Layout,
     code: Code,
-    /// From the thread pointer to where the process that the thread runs has left its stack.
-    left_stack: Vec<Step>,
+    /// From the thread pointer to where the process that the thread runs has parked its stack pointer.
+    parked_sp: Vec<Step>,
 }
 
 impl Beam {
@@ -52,7 +52,7 @@ impl Beam {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let module = modules.iter().find(|module| module.address_of(EMULATOR).is_some())?;
         Some(match Layout::find(module, module.data(), reader) {
-            Ok(layout) => Ok(Self { layout, code: Code::default(), left_stack: left_stack(modules, reader) }),
+            Ok(layout) => Ok(Self { layout, code: Code::default(), parked_sp: parked_sp(modules, reader) }),
             // It may still be about to begin.
             Err(LayoutError::Missing | LayoutError::Unreadable(_)) => {
                 Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
@@ -86,11 +86,11 @@ impl Beam {
         let shared = update.shared.iter().map(|shared| found_shared(shared, (reader, &mut room)));
         changes.extend(shared.map(CodeChange::Loaded));
         let runtime = self.layout.release().map_or("Erlang/OTP".to_owned(), |release| format!("Erlang/OTP {release}"));
-        let left_stack = self.left_stack.iter().map(|step| (step.op, step.operand)).collect();
+        let parked_sp = self.parked_sp.iter().map(|step| (step.op, step.operand)).collect();
         RuntimeRead {
             runtime: Some(runtime),
             changes,
-            capture: Some(Capture { left_stack, ..Capture::default() }),
+            capture: Some(Capture { parked_sp, ..Capture::default() }),
             lists: true,
             incomplete: update.incomplete.is_some(),
             ..RuntimeRead::default()
@@ -98,8 +98,8 @@ impl Beam {
     }
 }
 
-/// The way to where the process that a thread runs has left its stack; none where the C library is another one.
-fn left_stack<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Vec<Step> {
+/// The way to where the process that a thread runs has parked its stack pointer; none where the C library is another one.
+fn parked_sp<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Vec<Step> {
     let keys = modules.iter().find_map(|module| module.address_of(KEYS));
     let Some(offset) = keys.and_then(|keys| reader.u32(Avma(keys.0.saturating_add(8))).ok()) else { return Vec::new() };
     vec![

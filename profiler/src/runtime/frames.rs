@@ -34,10 +34,10 @@ pub struct Capture {
     /// The list in which the runtime keeps the frames of each thread; no words of frames are read then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ListCapture>,
-    /// The way to where a thread has left its own stack for another one, in steps of operation and operand; nothing if there
-    /// is none.
+    /// The way to the stack pointer that a thread parks while it runs on another stack, in steps of operation and operand;
+    /// nothing if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_stack: Vec<(u64, u64)>,
+    pub parked_sp: Vec<(u64, u64)>,
 }
 
 /// A list of frames that samples take along, and how it goes with the native stack.
@@ -109,8 +109,8 @@ impl Capture {
     /// As the BPF program has it. What is too much for it is left out.
     pub fn spec(&self) -> FrameSpec {
         let list = self.list.as_ref().map(|list| list.walk).unwrap_or_default();
-        let way: Vec<Step> = self.left_stack.iter().map(|(op, operand)| Step { op: *op, operand: *operand }).collect();
-        let list = list.with_left_stack(&way).unwrap_or(list);
+        let way: Vec<Step> = self.parked_sp.iter().map(|(op, operand)| Step { op: *op, operand: *operand }).collect();
+        let list = list.with_parked_sp(&way).unwrap_or(list);
         let mut spec = FrameSpec { key: u64::from(self.key), list, ..FrameSpec::default() };
         for (to, read) in spec.reads.iter_mut().zip(&self.reads) {
             *to = Read {

@@ -162,7 +162,7 @@ impl Plan {
                 key: u8::try_from(array?).ok()?,
                 code: spec.own_code.into_iter().collect(),
                 generated: None,
-                left_stack: Vec::new(),
+                parked_sp: Vec::new(),
                 list: None,
             },
             slots: [context?, function?, array?, offset?],

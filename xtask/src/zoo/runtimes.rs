@@ -755,8 +755,8 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         guide: &[".NET"],
         get: Get::Npm("@azure/mcp-linux-x64@2"),
         program: "node_modules/@azure/mcp-linux-x64/dist/azmcp",
-        // Of the program, which does not say the runtime's.
-        version: "{program} --version",
+        // The program says its own version; the runtime's is in what its runtime is configured with, in the same file.
+        version: "grep -aom1 '\"version\": \"10[0-9.]*\"' {program}",
         warm_up: 0,
         prepare: &[],
         truth: PASCAL,

@@ -49,7 +49,7 @@ pub(super) fn describe(rule: Rule) -> String {
         CfaKind::FpDeref => format!("cfa = *(fp{cfa})"),
         CfaKind::FpSender => format!("cfa = *(fp{cfa}), ra = *(fp + 8), fp = *fp"),
         CfaKind::SpDeref => format!("cfa = *(sp{cfa}) + 8"),
-        CfaKind::Left => format!("cfa = left{cfa}"),
+        CfaKind::Parked => format!("cfa = parked sp{cfa}"),
         CfaKind::SpSaved => {
             let (slot, beyond) = Row(rule.encode(0)).saved_sp_bytes();
             format!("cfa = *(sp + {slot}) + {beyond}")
@@ -98,11 +98,9 @@ pub(super) fn step(rule: Rule) -> String {
             let offset = signed(rule.cfa_offset);
             format!("the return address is *(fp + 8), fp = *fp, and the caller's sp was saved at fp{offset}")
         }
-        CfaKind::Left => {
+        CfaKind::Parked => {
             let offset = signed(rule.cfa_offset);
-            format!(
-                "where the thread has left its own stack is read by its runtime's tables; the caller's sp is that{offset}"
-            )
+            format!("the thread's own sp is parked where its runtime's tables lead; the caller's is that{offset}")
         }
         CfaKind::Sp | CfaKind::Fp | CfaKind::FpAway | CfaKind::FpDeref | CfaKind::SpDeref | CfaKind::SpSaved => {
             let fp = saved_fp(rule).unwrap_or_else(|| "fp is unchanged".to_owned());

@@ -59,7 +59,7 @@ pub use file::{ElfRows, RowsError, functions_of_elf, rows_of_elf, rows_of_elf_by
 pub use jit::{RecordedFrames, rows_of_jit};
 pub use jit_space::JitSpace;
 pub use rows::{Page, RowTable};
-pub use sigreturn::MAX_SEARCHED;
+pub use sigreturn::{BYTES_BEFORE, MAX_SEARCHED, NUMBER_AND_CALL};
 pub use stats::RowStats;
 pub use synth::{rows_of_called_code, rows_of_code, rows_of_sized_code};
 pub use templates::{Copy, TEMPLATE_BYTES, Templates};

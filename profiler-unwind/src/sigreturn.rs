@@ -11,8 +11,10 @@ use super::stats::RowStats;
 use crate::elf::{Layout, Source};
 
 /// `mov $15, %rax` or `mov $15, %eax`, the number of `rt_sigreturn`: both end like this, and `syscall` follows.
-const NUMBER_AND_CALL: [u8; 6] = [0x0f, 0, 0, 0, 0x0f, 0x05];
+pub const NUMBER_AND_CALL: [u8; 6] = [0x0f, 0, 0, 0, 0x0f, 0x05];
 const BEFORE_NUMBER: [&[u8]; 2] = [&[0x48, 0xc7, 0xc0], &[0xb8]];
+/// So many bytes before them are looked at, too: the rest of the instruction, and the last byte of what stands before.
+pub const BYTES_BEFORE: usize = 4;
 /// What stands between functions: `nop`, `int3`, and the end of most longer `nop`s.
 const PADDING: [u8; 3] = [0x90, 0xcc, 0];
 

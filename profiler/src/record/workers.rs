@@ -445,11 +445,9 @@ impl Shared {
         first(false).or_else(|| if state.stuck.is_empty() { None } else { first(true) })
     }
 
-    /// Whether somebody has had less than his part of what may be spent. Processes that are new wait all the same.
+    /// Whether somebody has had less than his part of what may be spent. A process that is new has had nothing, and its user may
+    /// have started many.
     fn is_within_part(&self, state: &State, waiting: &Waiting, now: Instant) -> bool {
-        if matches!(waiting.what, Request::Process { .. } | Request::Version { .. }) {
-            return false;
-        }
         let (payer, activity) = (waiting.payer(), activity(&waiting.what));
         let usage = if activity == Activity::Announcements { &state.announcements } else { &state.processes };
         let rate = self.ledger.rate(activity);
@@ -468,15 +466,18 @@ impl Shared {
         usage.add(charge, spent, rate, Instant::now());
     }
 
-    /// Does not read new processes that have waited too long for what that may cost.
+    /// Does not read new processes that have waited too long for what that may cost, of users who have had their part.
     fn refuse(&self, state: &mut State) {
         if self.ledger.may_spend(Activity::Processes) {
             return;
         }
-        let now = monotonic_now();
+        let (now, begun) = (monotonic_now(), Instant::now());
         let queued = std::mem::take(&mut state.queue);
-        let is_late =
-            |waiting: &Waiting| matches!(waiting.what, Request::Process { .. }) && waiting.since.elapsed() >= PATIENCE;
+        let is_late = |waiting: &Waiting| {
+            matches!(waiting.what, Request::Process { .. })
+                && waiting.since.elapsed() >= PATIENCE
+                && !self.is_within_part(state, waiting, begun)
+        };
         let (late, rest): (VecDeque<_>, VecDeque<_>) = queued.into_iter().partition(is_late);
         state.queue = rest;
         if late.is_empty() {
@@ -644,17 +645,27 @@ mod tests {
     }
 
     #[test]
-    fn over_the_budget_of_processes_new_ones_wait_and_are_refused_in_the_end() {
+    fn over_the_budget_of_processes_new_ones_of_who_starts_many_wait_and_are_refused_in_the_end() {
         let shared = shared(used_up(Activity::Processes));
         let now = Instant::now();
+        let of = |request, pid, user, since| Waiting {
+            party: Some(Party { device: None, user }),
+            ..waiting(request, process(pid), since)
+        };
+        let long_ago = now.checked_sub(PATIENCE).unwrap();
         let mut state = State::default();
-        state.queue.push_back(waiting(0, process(7), now.checked_sub(PATIENCE).unwrap()));
-        state.queue.push_back(waiting(1, process(8), now));
-        state.queue.push_back(waiting(2, read(1), now));
-        assert_eq!(index_of(&shared, &mut state), Some(2), "announcements have a budget of their own");
+        // One user starts processes all the time, another one has started one.
+        for pid in 100..200 {
+            shared.charge(&mut state, of(0, pid, 1000, now).charge(true), Duration::from_millis(100));
+        }
+        state.queue.extend([of(0, 7, 1000, long_ago), of(1, 8, 1000, now), of(2, 9, 1001, long_ago)]);
+        assert_eq!(shared.choose(&mut state, now), Some(Chosen { index: 2, granted: true }));
         shared.refuse(&mut state);
         let refused: Vec<_> = state.answers.iter().map(|(_, answer)| answer.request.0).collect();
         assert_eq!((refused, state.queue.len(), shared.ledger.refused()), (vec![0], 2, 1));
+        state.queue.pop_back();
+        state.queue.push_back(waiting(2, read(1), now));
+        assert_eq!(index_of(&shared, &mut state), Some(1), "announcements have a budget of their own");
     }
 
     #[test]

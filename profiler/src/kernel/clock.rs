@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 
-use super::sideband::SideBand;
+use super::sideband::Sideband;
 use crate::process::monotonic_now;
 use jitprof_common::units::MonoNs;
 
@@ -37,9 +37,9 @@ pub struct TickClock {
 impl TickClock {
     /// Takes the first reading of both clocks, and the kernel's own rate where it offers one (perf's `cap_user_time`;
     /// it does not under a paravirtual clock).
-    pub fn start(side_band: &SideBand) -> Self {
+    pub fn start(sideband: &Sideband) -> Self {
         // SAFETY: the control page stays mapped as long as the sideband is borrowed.
-        let kernel_rate = side_band.first_ring().and_then(|ring| unsafe { rate(ring.page().as_ptr()) });
+        let kernel_rate = sideband.first_ring().and_then(|ring| unsafe { rate(ring.page().as_ptr()) });
         Self { first: reading(), kernel_rate }
     }
 

@@ -27,6 +27,6 @@ pub use error::KernelError;
 pub use launch::{CommandOutput, Launch, terminate};
 pub use program::{Variant, Verified};
 pub use sampler::{Event, MAX_CGROUPS, Sampler, SamplerCounts, SamplerOptions, Selection};
-pub use sideband::SideBand;
+pub use sideband::Sideband;
 pub use tables::{SharedTables, TableMaps};
 pub use wait::{Arrivals, Waker};

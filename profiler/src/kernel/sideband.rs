@@ -24,7 +24,7 @@ const RING_PAGES: usize = 128;
 
 /// The open sideband of all CPUs.
 #[derive(Debug)]
-pub struct SideBand {
+pub struct Sideband {
     rings: Vec<Ring>,
     /// CPUs that cannot be opened, of which that has been said.
     unseen: BTreeSet<u32>,
@@ -51,7 +51,7 @@ struct Order {
     held: Vec<TaskEvent>,
 }
 
-impl SideBand {
+impl Sideband {
     /// Opens it on these CPUs.
     ///
     /// # Errors
@@ -216,11 +216,11 @@ mod tests {
 
     #[test]
     fn a_cpu_that_cannot_be_opened_is_said_once_until_it_can() {
-        let mut side_band = SideBand::open(&[]).unwrap();
+        let mut sideband = Sideband::open(&[]).unwrap();
         let refused = |_: u32| Err(io::ErrorKind::ResourceBusy.into());
         let first = |cpu: u32| if cpu == 0 { Ring::open(cpu) } else { refused(cpu) };
         let mut said = |open: &dyn Fn(u32) -> io::Result<Ring>, ended: &[u32]| -> Vec<u32> {
-            side_band.set_cpus_by(&[0, 1], ended, open).into_iter().map(|(cpu, _)| cpu).collect()
+            sideband.set_cpus_by(&[0, 1], ended, open).into_iter().map(|(cpu, _)| cpu).collect()
         };
         assert_eq!(said(&refused, &[]), [0, 1]);
         assert!(said(&refused, &[]).is_empty());

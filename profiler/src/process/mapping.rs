@@ -71,7 +71,7 @@ pub struct Mapping {
     pub device: Device,
     /// The inode; 0 without a file, and in events that carry a build id in its place.
     pub inode: u64,
-    /// The inode's generation, which only side-band events know.
+    /// The inode's generation, which only sideband events know.
     pub generation: Option<u64>,
     /// The path in the target's own mount namespace without ` (deleted)`, lossily decoded; empty for anonymous memory.
     pub path: Arc<str>,

@@ -20,7 +20,7 @@ use crate::engine::border::{Counters, Order, Own, Recorded, Sample, Ticks, Windo
 use crate::engine::tables::TableMemory;
 use crate::engine::{Engine, EngineOptions, Input, Output};
 use crate::gsym::GsymStore;
-use crate::kernel::{Arrivals, Event, KernelError, Sampler, SamplerOptions, SideBand, TickAnchor, TickClock, Waker};
+use crate::kernel::{Arrivals, Event, KernelError, Sampler, SamplerOptions, Sideband, TickAnchor, TickClock, Waker};
 use crate::process::event::TaskEvent;
 use crate::process::hierarchy::Group;
 use crate::process::monotonic_now;
@@ -57,7 +57,7 @@ pub(super) enum HandedOut {
 pub(super) struct Driver {
     engine: Engine,
     sampler: Sampler,
-    side_band: SideBand,
+    sideband: Sideband,
     tick_clock: TickClock,
     ticks: Option<Ticks>,
     ticks_at: MonoNs,
@@ -91,8 +91,8 @@ impl Driver {
         mut capture: Option<CaptureWriter>,
     ) -> Result<Self, RecordError> {
         let system = |what| move |source| RecordError::System { what, source };
-        let side_band = SideBand::open(sampler.cpus())?;
-        let tick_clock = TickClock::start(&side_band);
+        let sideband = Sideband::open(sampler.cpus())?;
+        let tick_clock = TickClock::start(&sideband);
         let prompt = Waker::new().map_err(system("making an event descriptor"))?;
         let paced = Waker::new().map_err(system("making an event descriptor"))?;
         let files = Arc::new(OpenFiles::default());
@@ -121,7 +121,7 @@ impl Driver {
         Ok(Self {
             engine,
             sampler,
-            side_band,
+            sideband,
             tick_clock,
             ticks: None,
             ticks_at: MonoNs(0),
@@ -158,8 +158,8 @@ impl Driver {
     /// # Errors
     /// There is no descriptor left.
     pub(super) fn arrivals(&mut self, wake: Option<&Waker>) -> Result<Arrivals, RecordError> {
-        self.side_band.take_new_fds().for_each(drop);
-        let paced = self.side_band.fds().chain([self.sampler.fd(), self.paced.as_fd()]);
+        self.sideband.take_new_fds().for_each(drop);
+        let paced = self.sideband.fds().chain([self.sampler.fd(), self.paced.as_fd()]);
         let prompt = [self.prompt.as_fd()].into_iter().chain(wake.map(AsFd::as_fd));
         Arrivals::of(paced, prompt).map_err(|source| RecordError::System { what: "epoll", source })
     }
@@ -170,10 +170,10 @@ impl Driver {
     /// As `epoll_wait(2)`.
     pub(super) fn wait(&mut self, arrivals: &mut Arrivals, pause: Duration) -> Result<(), RecordError> {
         let epoll = |source| RecordError::System { what: "epoll", source };
-        self.side_band.take_new_fds().try_for_each(|fd| arrivals.add(fd)).map_err(epoll)?;
+        self.sideband.take_new_fds().try_for_each(|fd| arrivals.add(fd)).map_err(epoll)?;
         let left = self.engine.wake_at().0.saturating_sub(monotonic_now().0);
         // Events that are held wait no longer than others do, and make no further turns: a storm of them always has some.
-        let longest = if self.side_band.is_holding() { pause.max(HELD_WAIT) } else { LONGEST_WAIT };
+        let longest = if self.sideband.is_holding() { pause.max(HELD_WAIT) } else { LONGEST_WAIT };
         let limit = Duration::from_nanos(left).min(longest);
         arrivals.wait(limit, pause).map_err(epoll)
     }
@@ -272,7 +272,7 @@ impl Driver {
 
     fn take_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
-        self.side_band.drain(&mut events);
+        self.sideband.drain(&mut events);
         let mut unconcerned = 0;
         for event in events.drain(..) {
             if self.engine.is_concerned(&event) {
@@ -294,10 +294,10 @@ impl Driver {
         }
         self.cpus_at = now;
         let Ok(online) = online_cpus() else { return Ok(()) };
-        let mut ended = self.side_band.ended();
+        let mut ended = self.sideband.ended();
         ended.retain(|cpu| online.contains(cpu));
         let has_all = |cpus: &[u32]| online.iter().all(|cpu| cpus.contains(cpu)) && cpus.len() == online.len();
-        let rings: Vec<u32> = self.side_band.cpus().collect();
+        let rings: Vec<u32> = self.sideband.cpus().collect();
         if ended.is_empty() && has_all(&rings) && has_all(self.sampler.cpus()) {
             return Ok(());
         }
@@ -307,7 +307,7 @@ impl Driver {
             let seconds = CPUS_EVERY_NS / 1_000_000_000 + 1;
             tracing::warn!("CPUs {new:?} have come back or are new: up to {seconds} s of their samples are missing");
         }
-        self.side_band.set_cpus(&online, &ended);
+        self.sideband.set_cpus(&online, &ended);
         Ok(self.sampler.set_cpus(online, &ended)?)
     }
 

@@ -119,6 +119,8 @@ const LIBRARIES: [&str; 4] = ["jitprof-common", "jitprof-jitdump", "jitprof-runt
 /// Tests whose storms `soak` makes larger, and the variable that says so to them (tests/live/runs/endurance.rs).
 const ENDURANCE: &str = "endurance::";
 const SOAK_VARIABLE: &str = "JITPROF_SOAK";
+/// The kernels that `soak` tries: those of this machine's processor, and, slowly, those of the other one.
+const SOAK_KERNELS: [&str; 2] = ["all", "arm64"];
 /// The step that runs the live tests.
 const LIVE: &str = "live";
 /// The step that tries other kernels in virtual machines.
@@ -179,7 +181,7 @@ pub(crate) fn soak(workspace: &Workspace) -> Result<()> {
     summary.run("build", || build_all(workspace));
     if summary.passed("build") {
         live(workspace, (0, 1), &mut Vec::new(), Some(&LiveOnly::Soak), &mut summary);
-        try_kernels(workspace, &matrix::select(&["all".to_owned()])?, &mut summary);
+        try_kernels(workspace, &matrix::select(&SOAK_KERNELS.map(str::to_owned))?, &mut summary);
     }
     verdict(workspace, &summary)
 }

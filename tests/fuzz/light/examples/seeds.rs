@@ -21,6 +21,17 @@ const PIECES: usize = 8;
 const PROGRAMS: usize = 16;
 const PROGRAM_BYTES: u64 = 64 << 10;
 
+/// Dumps of functions whose rows were wrong once, or of many forms.
+const PICKED: [&str; 7] = [
+    "hotspot17-paths",
+    "hotspot17-gaps",
+    "otp25-gaps",
+    "otp25fp-paths",
+    "node24-paths",
+    "node26-paths",
+    "ryujit10-paths",
+];
+
 const PERF_MAPS: [&str; 3] = ["cpython3.13.0-perf", "node20-perf", "otp25-head"];
 
 /// `stp x29, x30, [sp, #-32]!; mov x29, sp; str x19, [sp, #16]; bl; cbz x0, 8; ldr x19, [sp, #16]; ldp x29, x30, [sp], #32; ret`
@@ -48,6 +59,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 write(target, &format!("{name}-{index}"), &[&[control], header, piece])?;
             }
         }
+    }
+    for name in ALL.into_iter().chain(PICKED) {
+        let dump = fixture(name);
         let mut reader = DumpReader::new(ReaderOptions { keep_code: true, ..ReaderOptions::default() });
         let mut codes = Vec::new();
         reader.read(&dump, &mut |event| {
@@ -62,8 +76,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     write("code_rows", "arm", &[&[1], ARM_CODE.map(u32::to_le_bytes).as_flattened()])?;
-    // What has cost gigabytes, or hours: rules of slots without end, common entries within one another, and records that name one
-    // function again and again.
+    // What has cost gigabytes, or hours: rules of slots without end, common entries within one another, records that name one
+    // function again and again or share a large common entry, and functions of many megabytes.
     for (name, frames) in [("slots", slots()?), ("overlapping", overlapping()?)] {
         write("elf_rows", name, &[&[1], &DISTANCE.to_le_bytes(), &frames])?;
     }
@@ -72,8 +86,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let unwinding = [&words(&[1_u64 << 20, 12, 1 << 20])[..], &HDR, &slots()?].concat();
     let again: Vec<u8> =
         (0..20).flat_map(|_| [record(4, &unwinding), record(0, &load(0x7000, 16, &[0xc3; 16]))].concat()).collect();
+    let frames = large_common_entry()?;
+    let unwinding = [&words(&[frames.len() as u64, 12, frames.len() as u64])[..], &HDR, &frames].concat();
+    let common: Vec<u8> = (0..20)
+        .flat_map(|at| [record(4, &unwinding), record(0, &load(0x7000 + at * 64, 16, &[0xc3; 16]))].concat())
+        .collect();
+    let huge: Vec<u8> = (0..20).flat_map(|at| record(0, &load(0x7000 + at * HUGE, HUGE, &[0xc3; 16]))).collect();
     for (target, control) in [("jitdump", 0x83), ("jitdump_inspect", 1)] {
-        write(target, "again", &[&[control], header, &again])?;
+        for (name, records) in [("again", &again), ("common", &common), ("huge", &huge)] {
+            write(target, name, &[&[control], header, records])?;
+        }
     }
     for path in programs()? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -95,6 +117,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Bytes of a function that is too large.
+const HUGE: u64 = 16 << 20;
 /// From the first byte of code to a section.
 const DISTANCE: u16 = 0x1000;
 /// `.eh_frame_hdr` without a table.
@@ -126,6 +150,14 @@ fn overlapping() -> Result<Vec<u8>, Box<dyn Error>> {
     let mut section = entry.repeat(40);
     section.resize(section.len() + 1000, 0);
     (0..40).try_for_each(|at| fde(&mut section, at * entry.len(), 1, &[]))?;
+    Ok(section)
+}
+
+/// A common entry of some kilobytes, and a function's entry for it.
+fn large_common_entry() -> Result<Vec<u8>, Box<dyn Error>> {
+    let nothing = vec![0; MOST_BYTES];
+    let mut section = [&u32::try_from(CIE.len() + nothing.len())?.to_le_bytes()[..], &CIE, &nothing].concat();
+    fde(&mut section, 0, 16, &[])?;
     Ok(section)
 }
 

@@ -133,6 +133,7 @@ fn record(target: &Target, threads: &[(Pid, u64)], file: &str) -> Result<()> {
     let reader = Reader::new(&recorder, BUDGET);
     reader.note_words();
     let layout = Layout::read(&recorder, Some(&recorder), &reader)?;
+    layout.thread_pointers(&reader)?;
     let mut functions = Functions::new(layout);
     let mut said = String::new();
     for (tid, thread_pointer) in threads {

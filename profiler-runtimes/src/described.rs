@@ -15,13 +15,14 @@ pub struct Version {
     pub major: u8,
     /// 13.
     pub minor: u8,
-    /// 1.
-    pub micro: u8,
+    /// 1, where it is said.
+    pub micro: Option<u8>,
 }
 
 impl fmt::Display for Version {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "{}.{}.{}", self.major, self.minor, self.micro)
+        write!(to, "{}.{}", self.major, self.minor)?;
+        self.micro.map_or(Ok(()), |micro| write!(to, ".{micro}"))
     }
 }
 

@@ -49,9 +49,10 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 17] = [
+pub(crate) const RUNTIMES: [Runtime; 18] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
+    Runtime { name: "older_python", find: older_python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
     Runtime { name: "ruby", find: ruby },
@@ -176,6 +177,19 @@ fn gsymutil(_: &Workspace) -> Result<Variables> {
 
 fn python(_: &Workspace) -> Result<Variables> {
     Ok(vec![("JITPROF_PYTHON", python_with_perf_jit()?.into())])
+}
+
+/// pyenv's interpreters of the versions in which each function has a native frame, those that are there, with colons.
+fn older_python(_: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_OLDER_PYTHONS";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let found: Vec<PathBuf> = ["3.8", "3.9", "3.10"].iter().flat_map(|version| pyenv_python(version)).collect();
+    if found.is_empty() {
+        bail!("pyenv has no Python 3.8 to 3.10; run `pyenv install 3.10`, or set {VARIABLE} to what is there");
+    }
+    Ok(vec![(VARIABLE, std::env::join_paths(found)?)])
 }
 
 /// A CPython of 3.13 or later on Linux that really writes a jitdump.

@@ -15,7 +15,7 @@ def say():
     frame, lines = sys._getframe(1), [f"thread {threading.get_native_id()}"]
     while frame:
         code = frame.f_code
-        lines.append(f"{code.co_qualname}\t{code.co_filename}\t{frame.f_lineno}")
+        lines.append(f"{getattr(code, 'co_qualname', code.co_name)}\t{code.co_filename}\t{frame.f_lineno}")
         frame = frame.f_back
     said.append("\n".join(lines))
 

@@ -1,13 +1,14 @@
 //! Where CPython keeps what, for the version that the process runs.
 //!
 //! From 3.13 on the runtime's state begins with the offsets that readers need. Those of the versions before are the same in
-//! all release builds for 64-bit machines, and stand here.
+//! all release builds for 64-bit machines, and stand here. Up to 3.10 frames are objects, and each runs in a native frame of
+//! its own.
 
 use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
 use super::threads::{self, Threads};
-use super::{MAX_WORDS, Version};
+use super::{MAX_WORDS, UNIT, Version};
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// Where in each object its type is.
@@ -25,6 +26,8 @@ const MAX_OFFSET: u64 = 1 << 20;
 /// Where a code object has its number, and where its file, from 3.12 on: bytes behind its first line.
 const VERSION: u64 = 24;
 const FILE: u64 = 44;
+/// Functions that came with the versions that have no symbol of their number, the latest first.
+const CAME_WITH: [(&str, u8); 3] = [("Py_NewRef", 10), ("PyFrame_GetCode", 9), ("PyCode_NewWithPosOnlyArgs", 8)];
 /// The bits of a code object's address that are none, where they are used as tags.
 const TAGS: u64 = 3;
 /// What the frame at which a loop begins has as its owner, or more.
@@ -33,7 +36,7 @@ const OWNED_BY_LOOP: u8 = 3;
 /// Why a process's CPython cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The module does not say which version of CPython it is: it is none, or one before 3.11.
+    /// The module does not say which version of CPython it is: it is none, or one before 3.8.
     #[error("no symbol of CPython's version")]
     NoVersion,
     /// How this version keeps its frames is not known.
@@ -105,12 +108,33 @@ pub(super) struct Code {
     pub(super) file: u64,
     pub(super) name: u64,
     pub(super) lines: u64,
+    pub(super) line_table: LineTable,
     pub(super) first_line: u64,
-    pub(super) instructions: u64,
-    /// Four bytes, a number that no other code object of the process has or has had. 3.11 gives none.
+    pub(super) instructions: Instructions,
+    /// Four bytes, a number that no other code object of the process has or has had. Up to 3.11 there is none.
     pub(super) version: Option<u64>,
     /// Bytes that have all of them but the instructions.
     pub(super) span: usize,
+}
+
+/// Where the instructions of a code object are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Instructions {
+    /// In it, from this offset on: a frame has the address of one.
+    Within(u64),
+    /// In an object of bytes that this offset leads to. A frame has the distance of one from the first, in so many bytes.
+    Apart(u64, u64),
+}
+
+/// How a table of lines is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineTable {
+    /// Places with columns.
+    Places,
+    /// 3.10: how many bytes of code have which line, relative to the line before.
+    Ranges,
+    /// Up to 3.9: after how many bytes of code the line changes, and how.
+    Steps,
 }
 
 /// Where the characters of a string begin.
@@ -136,8 +160,8 @@ struct Frame {
     code: u64,
     previous: u64,
     instruction: u64,
-    /// The byte that says whether a loop begins here.
-    entry: u64,
+    /// The byte that says whether a loop begins here; none if one does in each.
+    entry: Option<u64>,
 }
 
 impl Layout {
@@ -149,7 +173,7 @@ impl Layout {
     /// without what is needed.
     pub fn read<S: Symbols, M: Memory>(python: &S, libc: Option<&S>, reader: &Reader<M>) -> Result<Self, LayoutError> {
         let version = version(python, reader)?;
-        if version.major != 3 || !(11..=15).contains(&version.minor) {
+        if version.major != 3 || !(8..=15).contains(&version.minor) {
             return Err(LayoutError::UnknownVersion(version));
         }
         let need = |what| python.address_of(what).ok_or(LayoutError::Missing { version, what });
@@ -160,6 +184,7 @@ impl Layout {
             bytes: python.address_of("PyBytes_Type").map(|at| at.0),
         };
         let offsets = match version.minor {
+            ..=10 => frames_as_objects(version.minor),
             11 => before_offsets(11),
             12 => before_offsets(12),
             _ => said_offsets(version, runtime, reader)?,
@@ -167,6 +192,7 @@ impl Layout {
         let bases = threads::bases(version, runtime, &offsets.threads, (python, libc), reader)?;
         let walk = walk(version, &bases, &offsets)?;
         let entry = match version.minor {
+            ..=10 => EntryMark { least: 0, is_frame: true, has_base: false },
             11 => EntryMark { least: 1, is_frame: true, has_base: false },
             minor => EntryMark { least: OWNED_BY_LOOP, is_frame: false, has_base: minor >= 15 },
         };
@@ -201,9 +227,14 @@ impl Layout {
 }
 
 fn version<S: Symbols, M: Memory>(python: &S, reader: &Reader<M>) -> Result<Version, LayoutError> {
-    let number = reader.u32(python.address_of("Py_Version").ok_or(LayoutError::NoVersion)?)?;
-    let [_, micro, minor, major] = number.to_le_bytes();
-    Ok(Version { major, minor, micro })
+    if let Some(at) = python.address_of("Py_Version") {
+        let [_, micro, minor, major] = reader.u32(at)?.to_le_bytes();
+        return Ok(Version { major, minor, micro: Some(micro) });
+    }
+    // What each of the versions before came with.
+    let (_, minor) =
+        CAME_WITH.into_iter().find(|(name, _)| python.address_of(name).is_some()).ok_or(LayoutError::NoVersion)?;
+    Ok(Version { major: 3, minor, micro: None })
 }
 
 /// How frames are walked from what leads to a thread's state.
@@ -215,18 +246,46 @@ fn walk(version: Version, bases: &[Vec<Step>], offsets: &Offsets) -> Result<List
     let implausible = LayoutError::Implausible { version, what: "interpreter_frame" };
     let offset = |offset: u64| u16::try_from(offset).map_err(|_| implausible.clone());
     let tags = if version.minor >= 14 { TAGS } else { 0 };
-    // The word that has the byte: what is behind it is the function's, and there may be nothing.
-    let (within, bits) = (entry - entry % 8, u8::try_from(entry % 8 * 8).unwrap_or(0));
-    let fields = [
+    let of_instruction = match offsets.code.instructions {
+        Instructions::Within(_) => super::INSTRUCTION,
+        Instructions::Apart(..) => u64::from(u32::MAX),
+    };
+    let mut fields = vec![
         Field::new(offset(code)?, super::CODE & !tags, 0, 0),
-        Field::new(offset(instruction)?, super::INSTRUCTION, 1, 0),
-        Field::new(offset(within)?, 0xff << bits, 1, 56 - bits),
+        Field::new(offset(instruction)?, of_instruction, 1, 0),
     ];
+    if let Some(entry) = entry {
+        // The word that has the byte: what is behind it is the function's, and there may be nothing.
+        let (within, bits) = (entry - entry % 8, u8::try_from(entry % 8 * 8).unwrap_or(0));
+        fields.push(Field::new(offset(within)?, 0xff << bits, 1, 56 - bits));
+    }
     let walk = ListSpec::new(&bases, &fields, offset(previous)?).ok_or(implausible.clone())?;
     let Some(at) = offsets.code.version else { return Ok(walk) };
     let bits = u8::try_from(at % 8 * 8).unwrap_or(0);
     let number = Field::new(offset(at - at % 8)?, super::NUMBER << bits, 0, super::NUMBER_AT - bits);
     walk.with_first(number).ok_or(implausible)
+}
+
+/// Those of the versions in which a thread's state leads to the object of the innermost frame.
+fn frames_as_objects(minor: u8) -> Offsets {
+    let (line_table, instruction, unit) =
+        if minor == 10 { (LineTable::Ranges, 96, UNIT) } else { (LineTable::Steps, 104, 1) };
+    Offsets {
+        threads: Threads { interpreters: 32, next_interpreter: 0, first: 8, next: 8, id: 176, number: None },
+        to_frame: vec![24],
+        frame: Frame { code: 32, previous: 24, instruction, entry: None },
+        code: Code {
+            file: 104,
+            name: 112,
+            lines: 120,
+            line_table,
+            first_line: 40,
+            instructions: Instructions::Apart(48, unit),
+            version: None,
+            span: 128,
+        },
+        strings: Strings { ascii: 48, other: 72 },
+    }
 }
 
 fn before_offsets(minor: u8) -> Offsets {
@@ -239,21 +298,22 @@ fn before_offsets(minor: u8) -> Offsets {
             first: if is_first { 16 } else { 72 },
             next: 8,
             id: if is_first { 152 } else { 136 },
-            number: if is_first { 160 } else { 144 },
+            number: Some(if is_first { 160 } else { 144 }),
         },
         // A thread's state leads to a part of the C stack that leads to the frame.
         to_frame: vec![56, if is_first { 8 } else { 0 }],
         frame: if is_first {
-            Frame { code: 32, previous: 48, instruction: 56, entry: 68 }
+            Frame { code: 32, previous: 48, instruction: 56, entry: Some(68) }
         } else {
-            Frame { code: 0, previous: 8, instruction: 56, entry: 70 }
+            Frame { code: 0, previous: 8, instruction: 56, entry: Some(70) }
         },
         code: Code {
             file: 112,
             name: 128,
             lines: 136,
+            line_table: LineTable::Places,
             first_line: at,
-            instructions: span,
+            instructions: Instructions::Within(span),
             version: (!is_first).then_some(at + VERSION),
             span: 144,
         },
@@ -297,8 +357,9 @@ fn said_offsets<M: Memory>(version: Version, runtime: Avma, reader: &Reader<M>) 
         file: word(code + 1, "co_filename")?,
         name: word(code + 3, "co_qualname")?,
         lines: word(code + 4, "co_linetable")?,
+        line_table: LineTable::Places,
         first_line: word(code + 5, "co_firstlineno")?,
-        instructions: word(code + 9, "co_code_adaptive")?,
+        instructions: Instructions::Within(word(code + 9, "co_code_adaptive")?),
         version: None,
         span: 0,
     };
@@ -314,14 +375,14 @@ fn said_offsets<M: Memory>(version: Version, runtime: Avma, reader: &Reader<M>) 
             first: word(interpreter + 3, "threads_head")?,
             next: word(thread + 2, "thread_state.next")?,
             id: word(thread + 5 + more, "thread_id")?,
-            number: word(thread + 6 + more, "native_thread_id")?,
+            number: Some(word(thread + 6 + more, "native_thread_id")?),
         },
         to_frame: vec![word(thread + 4, "current_frame")?],
         frame: Frame {
             previous: word(frame + 1, "previous")?,
             code: word(frame + 2, "executable")?,
             instruction: word(frame + 3, "instr_ptr")?,
-            entry: word(frame + 5, "owner")?,
+            entry: Some(word(frame + 5, "owner")?),
         },
         code: Code { version, span, ..code },
         strings: Strings { ascii: 40, other: 56 },

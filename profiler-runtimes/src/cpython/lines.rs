@@ -1,25 +1,26 @@
-//! Which line an instruction is of: the table that code objects have from 3.11 on.
+//! Which line an instruction is of: the table that code objects have.
 //!
-//! Each entry is of one to eight instructions, one behind the other. It begins with a byte that has the highest bit set,
+//! From 3.11 on each entry is of one to eight instructions, one behind the other. It begins with a byte that has the highest bit set,
 //! four bits that say how the place is written, and three that say how many instructions it is of. Lines count from the line
-//! before; columns are skipped. Numbers that take more than six bits go on in the next byte.
+//! before; columns are skipped. Numbers that take more than six bits go on in the next byte. Before, each entry is two bytes: how
+//! many bytes of code, and how many lines.
 
 use jitprof_common::units::Avma;
 
-use super::layout::{Layout, SIZE, TYPE};
-use super::{Unknown, Words};
+use super::layout::{Layout, LineTable, SIZE, TYPE};
+use super::{DATA, UNIT, Unknown, Words};
 use crate::{Memory, ReadError, Reader};
 
 /// Bytes of a table.
 const MAX_TABLE: u64 = 1 << 20;
 /// Bytes of a table that are read at once.
 const PART: u64 = 256;
-/// Where in an object of bytes they begin.
-const DATA: u64 = 32;
 /// What the bytes that are looked at cost: so many are one step.
 const BYTES_PER_STEP: u64 = 16;
 /// Bits of a number that a byte has.
 const BITS: u32 = 6;
+/// Stands for lines in a table of ranges: there is none.
+const NO_LINE: i8 = i8::MIN;
 
 /// The line of one instruction of a function that begins on line `first`; 0 if it has none.
 pub(super) fn line_of<M: Memory>(
@@ -29,7 +30,7 @@ pub(super) fn line_of<M: Memory>(
     first: u32,
     unit: u64,
 ) -> Result<u32, Unknown> {
-    let object = Words::read(reader, table, usize::try_from(DATA).unwrap_or(0))?;
+    let object = Words::read(reader, table, DATA)?;
     if layout.types.bytes.is_some_and(|bytes| bytes != object.word(TYPE)) {
         return Err(Unknown::No("table of lines"));
     }
@@ -37,8 +38,8 @@ pub(super) fn line_of<M: Memory>(
     if length > MAX_TABLE {
         return Err(Unknown::TooLarge("table of lines"));
     }
-    let at = table.checked_add(DATA).ok_or(Unknown::No("table of lines"))?;
-    Table { reader, at, left: length, part: Vec::new(), within: 0 }.line(first, unit)
+    let at = table.checked_add(DATA as u64).ok_or(Unknown::No("table of lines"))?;
+    Table { reader, at, left: length, part: Vec::new(), within: 0 }.line_by(layout.code.line_table, first, unit)
 }
 
 /// The rest of a table.
@@ -52,6 +53,14 @@ struct Table<'r, M> {
 }
 
 impl<M: Memory> Table<'_, M> {
+    fn line_by(self, written: LineTable, first: u32, unit: u64) -> Result<u32, Unknown> {
+        match written {
+            LineTable::Places => self.line(first, unit),
+            LineTable::Ranges => self.line_of_range(first, unit.saturating_mul(UNIT)),
+            LineTable::Steps => self.line_after_steps(first, unit.saturating_mul(UNIT)),
+        }
+    }
+
     fn line(mut self, first: u32, unit: u64) -> Result<u32, Unknown> {
         let (mut line, mut covered) = (i64::from(first), 0);
         while let Some(head) = self.next()? {
@@ -82,6 +91,36 @@ impl<M: Memory> Table<'_, M> {
             }
         }
         Ok(0)
+    }
+
+    /// The line of the range in which a byte of code is.
+    fn line_of_range(mut self, first: u32, byte: u64) -> Result<u32, Unknown> {
+        let (mut line, mut end) = (i64::from(first), 0);
+        while let Some(bytes) = self.next()? {
+            let lines = self.need()?.cast_signed();
+            end += u64::from(bytes);
+            if lines != NO_LINE {
+                line = line.wrapping_add(lines.into());
+            }
+            if byte < end {
+                return Ok(if lines == NO_LINE { 0 } else { u32::try_from(line).unwrap_or(0) });
+            }
+        }
+        Ok(0)
+    }
+
+    /// The line after all steps up to a byte of code.
+    fn line_after_steps(mut self, first: u32, byte: u64) -> Result<u32, Unknown> {
+        let (mut line, mut at) = (i64::from(first), 0);
+        while let Some(bytes) = self.next()? {
+            let lines = self.need()?.cast_signed();
+            at += u64::from(bytes);
+            if at > byte {
+                break;
+            }
+            line = line.wrapping_add(lines.into());
+        }
+        Ok(u32::try_from(line).unwrap_or(0))
     }
 
     fn next(&mut self) -> Result<Option<u8>, Unknown> {
@@ -186,6 +225,27 @@ mod tests {
         assert_eq!(lines, [10, 10, 11, 13, 13, 13, 13, 13, 13, 13, 13, 0, 1297, 1294, 1294]);
         assert_eq!(line(&table, 10, 15), Ok(0), "behind the table");
         assert_eq!(line(&table[..table.len() - 1], 10, 14), Err(Unknown::No("whole table of lines")));
+    }
+
+    #[test]
+    fn tables_of_two_bytes_an_entry_are_read() {
+        let line = |table: &[u8], written, unit| {
+            let reader = Reader::new(Bytes(table.to_vec()), Budget { pages: 9, steps: 1000 });
+            let left = table.len() as u64;
+            Table { reader: &reader, at: 0x1000, left, part: Vec::new(), within: 0 }.line_by(written, 10, unit)
+        };
+        // 3.10: four bytes on the first line; two, 127 and 43 lines on; none for two; eight on one before it.
+        let ranges = [4, 0, 0, 127, 2, 43, 2, 0x80, 8, 0xff];
+        let lines = [0, 1, 2, 3, 4, 7, 8].map(|unit| line(&ranges, LineTable::Ranges, unit).unwrap());
+        assert_eq!(lines, [10, 10, 180, 0, 179, 179, 0]);
+        // Up to 3.9: after four bytes 127 and 43 lines on, after two more one back.
+        let steps = [4, 127, 0, 43, 2, 0xff];
+        let lines = [0, 1, 2, 3, 40].map(|unit| line(&steps, LineTable::Steps, unit).unwrap());
+        assert_eq!(lines, [10, 10, 180, 179, 179]);
+        let cut = Err(Unknown::No("whole table of lines"));
+        assert_eq!(line(&ranges[..1], LineTable::Ranges, 0), cut);
+        assert_eq!(line(&steps[..5], LineTable::Steps, 9), cut);
+        assert_eq!(line(&[0, 0x80], LineTable::Steps, 0), Ok(0), "no line");
     }
 
     #[test]

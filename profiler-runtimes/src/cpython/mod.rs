@@ -1,13 +1,13 @@
 //! CPython: the functions of its interpreter, by what lies in its frames.
 //!
-//! The interpreter runs all Python functions that call each other in one native frame; its own frames hang on the
-//! thread's state, innermost first. A [`Layout`] is read once for each process, and has how they are walked. From then on,
+//! The interpreter runs all Python functions that call each other in one native frame (up to 3.10 each has one); its own
+//! frames hang on the thread's state, innermost first. A [`Layout`] is read once for each process, and has how they are walked. From then on,
 //! [`Functions::describe`] says which function a frame is of, and which line of it runs.
 //!
 //! A frame is known by its code object and by the instruction in it. Of what was read before, only the text of strings is
 //! kept, and used again where a string of the same type, length, kind and hash is at its place; all else is read anew each
 //! time. Code objects are numbered from 3.12 on: a frame has a part of the number, too, and what was freed since then and
-//! replaced by another is told from it. In 3.11 it is not, if it has an instruction at the same place.
+//! replaced by another is told from it. Up to 3.11 it is not, if it has an instruction at the same place.
 
 mod layout;
 mod lines;
@@ -23,17 +23,22 @@ pub use layout::{EntryMark, Layout, LayoutError};
 pub(crate) use threads::variable_of;
 
 pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
-use crate::{Memory, Reader};
+use crate::{Memory, ReadError, Reader};
+use layout::Instructions;
 use lines::line_of;
 use strings::Strings;
 
 /// The bits of a frame's first word that are the code object's address...
 const CODE: u64 = (1 << NUMBER_AT) - 1;
-/// ...and how many of its number stand above them: those that are lowest. 0: it is not known.
+/// ...and how many of its number stand above them: those that are lowest. 0: they are, or it could not be read.
 const NUMBER_AT: u8 = 48;
 const NUMBER: u64 = u64::MAX >> NUMBER_AT;
 /// Instructions are two bytes, and so are what is kept between them.
 const UNIT: u64 = 2;
+/// The distance of the instruction that runs from the first, before the function has begun: -1.
+const NOT_BEGUN: u64 = u32::MAX as u64;
+/// Where in an object of bytes they begin.
+const DATA: usize = 32;
 /// Bytes of one function's code. The largest that compilers of tables make have some MiB.
 const MAX_CODE: u64 = 64 << 20;
 
@@ -66,7 +71,8 @@ impl Functions {
     }
 
     /// Says which function a frame is of, by the words that a [walk](Layout::walk) has kept of it: its code object with a
-    /// part of its number, and the address of the instruction; what is above [`INSTRUCTION`] is left out of account.
+    /// part of its number, and the address of the instruction, or its distance from the first; what is above [`INSTRUCTION`]
+    /// is left out of account.
     ///
     /// The reader holds pages: it is to be refreshed, or a new one, for each batch of frames.
     ///
@@ -80,12 +86,29 @@ impl Functions {
             return Err(Unknown::No("code object"));
         }
         let version = layout.code.version.map(|at| (at, object.word(at) as u32));
-        if version.is_some_and(|(_, version)| number != 0 && u64::from(version) & NUMBER != number) {
-            return Err(Unknown::Replaced("code object"));
+        match version {
+            // The sample could not read it: it may be any object's that was there.
+            Some((at, version)) if number == 0 && u64::from(version) & NUMBER != 0 => {
+                return Err(ReadError::Unreadable(code.wrapping_add(at)).into());
+            }
+            Some((_, version)) if u64::from(version) & NUMBER != number => {
+                return Err(Unknown::Replaced("code object"));
+            }
+            _ => {}
         }
-        let size = object.word(layout::SIZE).checked_mul(UNIT).filter(|size| *size <= MAX_CODE);
-        let size = size.ok_or(Unknown::TooLarge("function"))?;
-        let unit = unit_of(code.wrapping_add(layout.code.instructions), size, ip & INSTRUCTION)?;
+        let unit = match layout.code.instructions {
+            Instructions::Within(offset) => {
+                let size = object.word(layout::SIZE).checked_mul(UNIT).filter(|size| *size <= MAX_CODE);
+                unit_of(code.wrapping_add(offset), size.ok_or(Unknown::TooLarge("function"))?, ip & INSTRUCTION)?
+            }
+            Instructions::Apart(offset, bytes) => {
+                let size = bytes_of(reader, layout, object.word(offset), "function's code")?;
+                match ip & INSTRUCTION {
+                    NOT_BEGUN => None,
+                    at => unit_of(0, size, at.saturating_mul(bytes))?,
+                }
+            }
+        };
         let name = strings.read(reader, layout, object.word(layout.code.name), "function's name")?;
         let file = strings.read(reader, layout, object.word(layout.code.file), "function's file")?;
         let first_line = u32::try_from(object.word(layout.code.first_line) & u64::from(u32::MAX)).unwrap_or(0);
@@ -103,6 +126,32 @@ impl Functions {
         }
         Ok(Described { function: Function { name, file, first_line }, line })
     }
+}
+
+impl Functions {
+    /// Whether a code object that was [described](Self::describe) may be one that is being made: its number is the last that
+    /// it gets, and memory that is used again has the one of what was there before. Nothing but what makes it refers to it.
+    pub fn may_be_unfinished<M: Memory>(&self, reader: &Reader<M>, code: u64) -> bool {
+        let references = || reader.u32(Avma(code & CODE));
+        self.layout.code.version.is_some() && references() == Ok(1)
+    }
+
+    /// Whether a frame's code object has its number still. It is read anew.
+    pub fn is_still_there<M: Memory>(&self, reader: &Reader<M>, code: u64) -> bool {
+        let Some(at) = self.layout.code.version else { return true };
+        let mut now = [0; 4];
+        let count = reader.now(Avma((code & CODE).wrapping_add(at)), &mut now);
+        count == Ok(now.len()) && u64::from(u32::from_le_bytes(now)) & NUMBER == code >> NUMBER_AT
+    }
+}
+
+/// How many bytes are in an object of bytes, which is `what`.
+fn bytes_of<M: Memory>(reader: &Reader<M>, layout: &Layout, at: u64, what: &'static str) -> Result<u64, Unknown> {
+    let object = Words::read(reader, at, DATA)?;
+    if layout.types.bytes.is_some_and(|bytes| bytes != object.word(layout::TYPE)) {
+        return Err(Unknown::No(what));
+    }
+    Some(object.word(layout::SIZE)).filter(|size| *size <= MAX_CODE).ok_or(Unknown::TooLarge(what))
 }
 
 /// Which of the instructions from `start` on is meant; none if it is what stands before the first: the function has not

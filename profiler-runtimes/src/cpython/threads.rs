@@ -30,6 +30,8 @@ const MAX_CODE: usize = 64;
 /// has so many bytes in it.
 const BLOCKS: u64 = 8;
 const BLOCK_BYTES: u64 = 16;
+/// Where glibc has the kernel's number of a thread, from its thread pointer on.
+const GLIBC_NUMBER: u64 = 720;
 /// Registers that are followed.
 const REGISTERS: usize = 16;
 
@@ -41,10 +43,10 @@ pub(super) struct Threads {
     /// In an interpreter: the next one, and its first thread.
     pub(super) next_interpreter: u64,
     pub(super) first: u64,
-    /// In a thread's state: the next one, what the C library calls the thread, and what the kernel does.
+    /// In a thread's state: the next one, what the C library calls the thread, and what the kernel does, from 3.11 on.
     pub(super) next: u64,
     pub(super) id: u64,
-    pub(super) number: u64,
+    pub(super) number: Option<u64>,
 }
 
 /// The ways from the thread pointer to the thread's state.
@@ -90,8 +92,11 @@ pub(super) fn pointers<M: Memory>(
 ) -> Result<Vec<(u32, u64)>, ReadError> {
     let states = states(runtime, threads, MAX_ALL_THREADS, reader)?;
     let numbered = states.into_iter().filter_map(|(state, pointer)| {
-        let number = reader.u64(Avma(state.wrapping_add(threads.number))).ok()?;
-        Some((u32::try_from(number).ok()?, pointer))
+        let number = match threads.number {
+            Some(offset) => u32::try_from(reader.u64(Avma(state.wrapping_add(offset))).ok()?).ok()?,
+            None => reader.u32(Avma(pointer.wrapping_add(GLIBC_NUMBER))).ok()?,
+        };
+        Some((number, pointer))
     });
     Ok(numbered.collect())
 }

@@ -141,7 +141,7 @@ fn version<M: Memory>(function: Avma, reader: &Reader<M>) -> Result<Version, Lay
     let mut number = || numbers.next().and_then(Result::ok).ok_or(LayoutError::NoVersion);
     let (engine, minor, micro) = (number()?, number()?, number()?);
     let major = engine.checked_add(4).ok_or(LayoutError::NoVersion)?;
-    Ok(Version { major, minor, micro })
+    Ok(Version { major, minor, micro: Some(micro) })
 }
 
 /// What a function returns that does nothing but load the address of a text.

@@ -200,7 +200,7 @@ fn version(text: &[u8]) -> Result<Version, LayoutError> {
     let text = String::from_utf8_lossy(text);
     let mut numbers = text.split('.').map(str::parse::<u8>);
     let mut number = || numbers.next().and_then(Result::ok).ok_or(LayoutError::NoVersion);
-    Ok(Version { major: number()?, minor: number()?, micro: number()? })
+    Ok(Version { major: number()?, minor: number()?, micro: Some(number()?) })
 }
 
 /// The steps to a thread's state: `rb_errinfo` returns a word of it.

@@ -22,7 +22,7 @@ use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
 use crate::engine::requests::Requests;
-use crate::engine::verify::{verify, verify_asked};
+use crate::engine::verify::{verify, verify_asked, verify_listed};
 use crate::process::ProcessId;
 use crate::profile::{FrameId, Profile, Task};
 use crate::runtime::WhyUnnamed;
@@ -316,7 +316,7 @@ impl Resolver {
                 Resolved::Jit(of_code) => {
                     of.account.jit.leaves_named += u64::from(index == 0);
                     entry = of_code;
-                    if self.is_listed_already(listed_at, (index, pc), (of.process, sample.time)) {
+                    if self.is_listed_already(listed_at, (index, pc), sample.time, of) {
                         self.chain.clear();
                     }
                     frames.append(&mut self.chain);
@@ -347,6 +347,8 @@ impl Resolver {
                         if called.is_some_and(|record| is_shown_natively(record, sample, of, frames)) {
                             frames.pop();
                         }
+                        // A loop may have no frame yet.
+                        self.listed = None;
                         listed.frames(*part).for_each(|record| self.listed_frame(record, sample, of, frames));
                         let is_last = placed.as_ref().and_then(|all| all.last()).is_some_and(|(at, _)| *at == index);
                         if is_last && listed.is_cut() {
@@ -412,14 +414,22 @@ impl Resolver {
         &self,
         listed_at: Option<usize>,
         (index, pc): (usize, FramePc),
-        (process, time): (&Process, MonoNs),
+        time: MonoNs,
+        of: &mut Resolution<'_>,
     ) -> bool {
         let Some(listed) = self.listed.as_ref().filter(|_| listed_at.is_some_and(|at| at + 1 == index)) else {
             return false;
         };
-        let Place::Announced { hit, .. } = Place::of(process, pc, time) else { return false };
+        let Place::Announced { hit, .. } = Place::of(of.process, pc, time) else { return false };
         let announced = classify(hit.name(), hit.origin());
-        announced.kind == FrameKind::Interpreter && announced.display == **listed
+        if announced.kind != FrameKind::Interpreter {
+            return false;
+        }
+        let is_same = announced.display == **listed;
+        if let Some(verified) = &mut of.account.verified {
+            verify_listed(of.process, &hit, (Avma(pc.lookup()), listed, is_same), verified);
+        }
+        is_same
     }
 
     /// Appends the functions of a frame of the sample's list, innermost first.

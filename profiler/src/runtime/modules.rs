@@ -43,8 +43,11 @@ const WANTED: [&[u8]; 13] = [
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
 /// CPython, PHP or Ruby has some of these names, and Erlang's emulator not all of them.
-const WANTED_BESIDES: [&[u8]; 15] = [
+const WANTED_BESIDES: [&[u8]; 18] = [
     b"Py_Version\0",
+    b"Py_NewRef\0",
+    b"PyFrame_GetCode\0",
+    b"PyCode_NewWithPosOnlyArgs\0",
     b"PyCode_Type\0",
     b"PyUnicode_Type\0",
     b"PyBytes_Type\0",

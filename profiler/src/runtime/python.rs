@@ -2,6 +2,8 @@
 //!
 //! The frames are found in the list of each thread's, and not on its stack: see [`jitprof_runtimes::cpython`].
 
+use std::time::Duration;
+
 use jitprof_common::units::Avma;
 use jitprof_runtimes::cpython::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
 use jitprof_runtimes::{Memory, Reader, Symbols};
@@ -10,6 +12,8 @@ use super::RuntimeRead;
 use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed, why_unknown};
 use super::modules::{EVALUATION_LOOP, Modules};
 
+/// What a thread that was interrupted while it makes a code object has, so that it goes on.
+const GRACE: Duration = Duration::from_millis(5);
 /// The symbol by which the module is known.
 const RUNTIME: &str = "_PyRuntime";
 /// The symbol of the C library's that says where a thread's keys are.
@@ -81,15 +85,34 @@ impl Python {
     /// Says of each record which function it is of: its words are what the walk has kept.
     pub(super) fn describe<M: Memory>(&mut self, reader: &Reader<M>, frames: &[FrameAsk]) -> Answers {
         let mut answers = Answers::default();
-        for frame in frames {
+        let mut unsure = Vec::new();
+        for (at, frame) in frames.iter().enumerate() {
             let described = match frame.words[..] {
                 [_, _, ..] if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
-                [code, instruction, ..] => answer(self.functions.describe(reader, code, instruction), &mut answers),
+                [code, instruction, ..] => {
+                    if self.functions.may_be_unfinished(reader, code) {
+                        unsure.push((at, code));
+                    }
+                    answer(self.functions.describe(reader, code, instruction), &mut answers)
+                }
                 _ => DescribedFrame::Unnamed(WhyUnnamed::NoWords),
             };
             answers.frames.push(described);
         }
+        if !unsure.is_empty() {
+            std::thread::sleep(GRACE);
+            take_back(&mut answers, &unsure, |code| self.functions.is_still_there(reader, code));
+        }
         answers
+    }
+}
+
+/// What has become another code object's since is not named.
+fn take_back(answers: &mut Answers, unsure: &[(usize, u64)], is_still_there: impl Fn(u64) -> bool) {
+    for (at, _) in unsure.iter().filter(|(_, code)| !is_still_there(*code)) {
+        if let Some(frame @ DescribedFrame::Functions(_)) = answers.frames.get_mut(*at) {
+            *frame = DescribedFrame::Unnamed(WhyUnnamed::Replaced);
+        }
     }
 }
 
@@ -130,5 +153,20 @@ mod tests {
             DescribedFrame::Functions(vec![DescribedFunction { name: 1, file, line, inlined: false, guessed: false }])
         };
         assert_eq!(said.frames, [functions(7, Some(0)), functions(0, None)]);
+    }
+
+    #[test]
+    fn what_was_being_made_when_it_was_looked_at_is_not_named() {
+        let mut answers = Answers::default();
+        let function = Function { name: "made".into(), file: "/srv/app.py".into(), first_line: 3 };
+        for _ in 0..3 {
+            let described = answer(Ok(Described { function: function.clone(), line: 3 }), &mut answers);
+            answers.frames.push(described);
+        }
+        answers.frames.push(DescribedFrame::Unnamed(WhyUnnamed::NoWords));
+        let before = answers.frames.clone();
+        take_back(&mut answers, &[(0, 7), (1, 8), (3, 8), (9, 8)], |code| code == 7);
+        let replaced = DescribedFrame::Unnamed(WhyUnnamed::Replaced);
+        assert_eq!(answers.frames, [before[0].clone(), replaced, before[2].clone(), before[3].clone()]);
     }
 }

@@ -18,6 +18,7 @@ mod jitdemo;
 mod jitdump;
 mod joints;
 mod node;
+mod older_python;
 mod onednn;
 mod page;
 mod php;

@@ -9,9 +9,9 @@ use jitprof_tests::{
 };
 
 /// Samples a second.
-const FREQUENCY: &str = "499";
+pub(super) const FREQUENCY: &str = "499";
 /// What is promised.
-const PROMISED: f64 = 0.995;
+pub(super) const PROMISED: f64 = 0.995;
 
 fn start(program: &str, scratch: &Scratch) -> Result<Target> {
     let mut command = Command::new(path_from("JITPROF_PYTHON")?);
@@ -21,7 +21,7 @@ fn start(program: &str, scratch: &Scratch) -> Result<Target> {
 
 /// Named by the interpreter's own frames alone, each of which has its place.
 #[track_caller]
-fn assert_bare(recording: &Recording) {
+pub(super) fn assert_bare(recording: &Recording) {
     let jit = |name: &str| recording.number(&format!("/jit/named/{name}"));
     assert_eq!((jit("jitdump"), jit("peeked"), jit("perf_map")), (0, 0, 0));
     assert_enough("frames by the runtime's own tables", jit("runtime"), 100);
@@ -32,13 +32,13 @@ fn assert_bare(recording: &Recording) {
     assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(0), "nothing is to be advised");
 }
 
-fn function(frame: &str) -> &str {
+pub(super) fn function(frame: &str) -> &str {
     let frame = frame.strip_prefix('~').unwrap_or(frame);
     frame.split(" (").next().unwrap_or(frame)
 }
 
 /// Of the stacks with the last of these functions, those in which all stand in this order, with others between them.
-fn chain(recording: &Recording, names: &[&str]) -> Share {
+pub(super) fn chain(recording: &Recording, names: &[&str]) -> Share {
     let folded = &recording.folded;
     let has_leaf = |stack: &Stack| stack.frames.iter().any(|frame| Some(function(frame)) == names.last().copied());
     let in_order = |stack: &Stack| {

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jitprof_tests::{Jitprof, Scratch, Target, assert_enough, path_from, target_file};
+use jitprof_tests::{Jitprof, Leftover, Scratch, Target, assert_enough, path_from, target_file};
 
 /// With methods that are compiled again and again, code that is given up, and a collector that moves what it uses.
 #[test]
@@ -57,5 +57,22 @@ fn what_is_read_of_a_node_its_own_dump_names_so_too() -> Result<()> {
         assert_enough("names of two sources", of("agreed"), 100);
         assert_eq!(of("disagreed"), 0, "{}", recording.account["verified"]);
     }
+    Ok(())
+}
+
+/// Each function of CPython's is begun by code of its own, which the perf map names; its list of frames names the function.
+#[test]
+fn what_the_list_of_a_cpython_names_its_own_perf_map_names_so_too() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.args(["-X", "perf"]).arg(target_file("python/shapes.py")?).arg("600");
+    let target = Target::start(command, &scratch)?;
+    let _map = Leftover::perf_map(target.pid()?);
+    let words = ["--pid", target.said("pid")?, "--verify-names"];
+    let recording = Jitprof::recording(&scratch, words)?.record_cpu(target.pid()?, 4)?;
+    let of = |name: &str| recording.number(&format!("/verified/{name}"));
+    println!("{}", recording.account["verified"]);
+    assert_enough("names of two sources", of("agreed"), 1000);
+    assert_eq!(of("disagreed"), 0, "{}", recording.account["verified"]);
     Ok(())
 }

@@ -70,7 +70,7 @@ const MAX_TRIED_AGAIN: usize = 8;
 
 /// Beginnings of the names of tests that may run beside each other: what they look at is of processes of their own, and
 /// neither what they cost nor how long they take.
-const TOGETHER: [&str; 22] = [
+const TOGETHER: [&str; 23] = [
     "bare::",
     "captures::",
     "containers::",
@@ -85,6 +85,7 @@ const TOGETHER: [&str; 22] = [
     "jitdump::",
     "joints::",
     "node::",
+    "older_python::",
     "onednn::",
     "php::",
     "python::",

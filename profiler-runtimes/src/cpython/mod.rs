@@ -129,19 +129,12 @@ impl Functions {
 }
 
 impl Functions {
-    /// Whether a code object that was [described](Self::describe) may be one that is being made: its number is the last that
-    /// it gets, and memory that is used again has the one of what was there before. Nothing but what makes it refers to it.
+    /// Whether a code object that was [described](Self::describe) may be one that is being made, and has to be described once
+    /// more a while later: its number is the last that it gets, and memory that is used again has the one of what was there
+    /// before. Nothing but what makes it refers to it.
     pub fn may_be_unfinished<M: Memory>(&self, reader: &Reader<M>, code: u64) -> bool {
         let references = || reader.u32(Avma(code & CODE));
         self.layout.code.version.is_some() && references() == Ok(1)
-    }
-
-    /// Whether a frame's code object has its number still. It is read anew.
-    pub fn is_still_there<M: Memory>(&self, reader: &Reader<M>, code: u64) -> bool {
-        let Some(at) = self.layout.code.version else { return true };
-        let mut now = [0; 4];
-        let count = reader.now(Avma((code & CODE).wrapping_add(at)), &mut now);
-        count == Ok(now.len()) && u64::from(u32::from_le_bytes(now)) & NUMBER == code >> NUMBER_AT
     }
 }
 

@@ -202,16 +202,17 @@ fn a_code_object_that_has_taken_another_ones_place_has_another_number() {
 fn a_code_object_that_is_being_made_has_the_number_of_what_was_there_before() {
     for name in BUILDS {
         let mut recording = recording(name);
-        let functions = Functions::new(layout(&recording.memory));
+        let mut functions = Functions::new(layout(&recording.memory));
         let pointer = recording.threads[0].pointer;
-        let [code, _] = walk(functions.layout().walk(), pointer, &Reader::new(&recording.memory, BUDGET)).records[0];
-        let ask = |memory: &Recorded| {
+        let [code, instruction] =
+            walk(functions.layout().walk(), pointer, &Reader::new(&recording.memory, BUDGET)).records[0];
+        let mut ask = |memory: &Recorded| {
             let reader = Reader::new(memory, BUDGET);
-            (functions.may_be_unfinished(&reader, code), functions.is_still_there(&reader, code))
+            (functions.may_be_unfinished(&reader, code), functions.describe(&reader, code, instruction).is_ok())
         };
         assert_eq!(ask(&recording.memory), (false, true), "{name}: its frame and its function refer to it");
         recording.memory.overwrite(Avma(code & CODE), &1_u32.to_le_bytes());
-        let version = functions.layout().code.version;
+        let version = layout(&recording.memory).code.version;
         assert_eq!(ask(&recording.memory), (version.is_some(), true), "{name}");
         let Some(at) = version else { continue };
         let number = Avma((code & CODE) + at);

@@ -60,6 +60,8 @@ const REST: u64 = 9;
 /// the number of its holder's processes that ask: together they cost as much as one does.
 const MAX_PAUSE_NS: u64 = 2_000_000_000;
 const LEAST_PAUSE_NS: u64 = 20_000_000;
+/// What a thread that was interrupted while it makes something has, so that it goes on, before that is asked about again.
+const GRACE_NS: u64 = 5_000_000;
 /// How long a process counts that has asked.
 const ASKS_NS: u64 = 10_000_000_000;
 
@@ -75,6 +77,13 @@ pub(super) enum Known {
     Own,
     /// What it is cannot be known.
     Unnamed(WhyUnnamed),
+}
+
+impl Known {
+    /// Whether these are the same functions.
+    fn is_same(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Functions(one), Self::Functions(other)) if one == other)
+    }
 }
 
 /// Which frames of a sample were asked about: the user frame's index, and the number in the table of this generation.
@@ -207,6 +216,8 @@ struct Slot {
     wanted: bool,
     /// The last answer.
     answer: Option<Answer>,
+    /// One that has to be found again before it is one: it may have been of something in the making.
+    unsure: Option<Known>,
     /// When a sample was taken that asked.
     used: MonoNs,
     /// The question has only the words that its answer depends on, which are these.
@@ -248,6 +259,8 @@ pub(super) struct Frames {
     generation: u32,
     asked: Option<Question>,
     next_at: MonoNs,
+    /// What was unsure is not asked about again before.
+    again_at: MonoNs,
     name_bytes: usize,
     /// How many were kept that no sample waited for when others were dropped last, and bytes of their names.
     kept: (usize, usize),
@@ -472,7 +485,8 @@ impl Frames {
 
     /// Asks, if that is due; `at_once`: no further sample comes.
     pub(super) fn poll(&mut self, (id, via, since): (ProcessId, Pid, MonoNs), at_once: bool, requests: &mut Requests) {
-        let is_due = !self.wanted.is_empty() && (at_once || requests.now >= self.next_at);
+        let due_at = if at_once { self.again_at } else { self.again_at.max(self.next_at) };
+        let is_due = !self.wanted.is_empty() && requests.now >= due_at;
         if !is_due || self.asked.is_some() || self.over {
             return;
         }
@@ -530,11 +544,22 @@ impl Frames {
         for (at, (number, used)) in question.numbers.iter().zip(&question.used).enumerate() {
             let Some((ask, slot)) = self.known.get_index_mut(*number as usize) else { continue };
             slot.wanted = false;
-            let known = match described.frames.get(at) {
-                Some(DescribedFrame::Functions(_)) if !has_room => Some(Known::Unnamed(WhyUnnamed::TooMany)),
-                Some(frame) => Some(templates.known(frame)),
+            let first = slot.unsure.take();
+            let known = match (described.frames.get(at), first) {
+                (Some(DescribedFrame::Functions(_) | DescribedFrame::Unsure(_)), _) if !has_room => {
+                    Some(Known::Unnamed(WhyUnnamed::TooMany))
+                }
+                (Some(frame @ DescribedFrame::Unsure(_)), None) if !self.over => {
+                    (slot.unsure, slot.wanted) = (Some(templates.known(frame)), true);
+                    self.wanted.push_back(*number);
+                    self.again_at = MonoNs(now.0.saturating_add(GRACE_NS));
+                    continue;
+                }
+                // What has become another one's is not named: the sample may be of either.
+                (Some(frame), Some(first)) if !first.is_same(&templates.known(frame)) => Some(REPLACED.clone()),
+                (Some(frame), _) => Some(templates.known(frame)),
                 // What was known before holds as long as it would have.
-                None => slot.answer.is_none().then_some(Known::Unnamed(why_unanswered)),
+                (None, _) => slot.answer.is_none().then_some(Known::Unnamed(why_unanswered)),
             };
             let Some(known) = known else { continue };
             let is_named = !matches!(known, Known::Unnamed(_));
@@ -606,7 +631,7 @@ impl Frames {
                 break;
             }
             // Nothing waits for it: whoever does next asks.
-            self.known.insert(ask, Slot { wanted: false, ..slot });
+            self.known.insert(ask, Slot { wanted: false, unsure: None, ..slot });
         }
         self.kept = (self.known.len() - needed.0, self.name_bytes - needed.1);
     }
@@ -651,7 +676,7 @@ impl Templates {
 
     fn known(&self, frame: &DescribedFrame) -> Known {
         let functions = match frame {
-            DescribedFrame::Functions(functions) => functions,
+            DescribedFrame::Functions(functions) | DescribedFrame::Unsure(functions) => functions,
             DescribedFrame::Own => return Known::Own,
             DescribedFrame::Unnamed(why) => return Known::Unnamed(*why),
         };

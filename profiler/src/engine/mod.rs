@@ -928,7 +928,8 @@ impl Engine {
                     self.finish_deferred(false);
                     self.resolving.want_listed(&mut self.tracking.processes);
                     self.tracking.poll_frames((true, false), &mut self.requests);
-                    if self.requests.is_reading() {
+                    let is_wanting = self.tracking.processes.iter().any(|process| process.frames.is_wanting());
+                    if is_wanting || self.requests.is_reading() {
                         return;
                     }
                 }

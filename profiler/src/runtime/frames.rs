@@ -242,6 +242,8 @@ pub struct DescribedFrames {
 pub enum DescribedFrame {
     /// Functions of the program, innermost first: more than one where functions were inlined.
     Functions(Vec<DescribedFunction>),
+    /// The same, if the answer is no other one when it is asked about once more: it may have been in the making.
+    Unsure(Vec<DescribedFunction>),
     /// The runtime's own code, which its module's symbols name.
     Own,
     /// What it is cannot be known.

@@ -184,6 +184,32 @@ fn a_frame_without_a_name_is_asked_about_again_soon() {
 }
 
 #[test]
+fn what_may_be_in_the_making_is_asked_about_again_before_it_is_believed() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "py::made:/a.py"), (4, "py::before:/a.py")]);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.unfinished = [2, 4].into();
+    world.follow(&[PID]);
+    hold_answers(&mut world);
+    let first = sample(&mut world, &[JIT + 8, JIT + 0x20, MAIN, START], &[(0, 2), (1, 4)]);
+    world.run_for(100);
+    assert_eq!(asked(&world).len(), 1);
+    world.release_one(0);
+    world.run_for(100);
+    assert_eq!((asked(&world).len(), world.engine.progress().waiting), (2, 1), "it is not believed at once");
+    // What was being made is what it is to be now, and has the memory of what was there before.
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.functions.insert(4, "py::after:/a.py".to_owned());
+    world.release();
+    world.run_for(200);
+    assert_eq!((asked(&world).len(), world.engine.progress().waiting), (2, 0), "once more is enough");
+    let last = sample(&mut world, &[JIT + 0x20, MAIN, START], &[(0, 2)]);
+    let account = world.finish().account.clone();
+    let stacks = [first, last].map(|at| stack(&world, PID, at));
+    assert_eq!(stacks, ["_start;main;[JIT code without a name];made", "_start;main;made"]);
+    assert_eq!(account.jit.unnamed.into_iter().collect::<Vec<_>>(), [("replaced before it was looked at", 1)]);
+}
+
+#[test]
 fn an_answer_is_found_again_whatever_the_words_are_that_it_does_not_depend_on() {
     let mut world = World::new(options());
     v8(&mut world, PID, &[(2, "JS:*first a.js:9:1"), (6, "JS:*second a.js:10:1")]);

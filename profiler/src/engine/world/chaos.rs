@@ -957,9 +957,11 @@ fn lies_of_tables(number: u8) -> RuntimeRead {
 /// Frames of functions without names, of more than was asked.
 fn lies_of_frames(number: u8) -> DescribedFrames {
     let (name, file, guessed) = (number.into(), Some(number.into()), number % 2 == 1);
-    let function = DescribedFunction { name, file, line: 1, inlined: true, guessed };
+    let functions = vec![DescribedFunction { name, file, line: 1, inlined: true, guessed }];
+    let is_unsure = number.is_multiple_of(3);
+    let frame = if is_unsure { DescribedFrame::Unsure(functions) } else { DescribedFrame::Functions(functions) };
     DescribedFrames {
-        frames: vec![DescribedFrame::Functions(vec![function]); usize::from(number)],
+        frames: vec![frame; usize::from(number)],
         names: vec!["no name".to_owned(); usize::from(number % 4)],
         depends_on: vec![Some(DependsOn { words: number.into(), tags: 0, registers: number }); usize::from(number % 8)],
         cpu_ns: u64::from(number) << 50,

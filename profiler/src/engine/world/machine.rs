@@ -1,6 +1,6 @@
 //! A machine that is made up: processes and files with what is in them, and what somebody who reads them is told.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use jitprof_common::row::{CfaKind, Rule};
@@ -101,6 +101,8 @@ pub struct MadeRuntime {
     pub capture: Option<Capture>,
     /// Its functions: by the fourth word of their frames.
     pub functions: BTreeMap<u64, String>,
+    /// What may be in the making, by the same word.
+    pub unfinished: BTreeSet<u64>,
     /// Functions at addresses of its code: by its number and the distance from its first byte, the outermost first, each
     /// with a line, as in `outer@7 > inlined@3`.
     pub listed: BTreeMap<(u32, u64), String>,
@@ -189,6 +191,7 @@ impl MadeRuntime {
             described.frames.push(match (word, functions.is_empty()) {
                 (0, _) => DescribedFrame::Own,
                 (_, true) => DescribedFrame::Unnamed(WhyUnnamed::Replaced),
+                (_, false) if self.unfinished.contains(&word) => DescribedFrame::Unsure(functions),
                 (_, false) => DescribedFrame::Functions(functions),
             });
         }

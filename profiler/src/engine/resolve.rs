@@ -222,8 +222,8 @@ pub(super) struct Resolver {
     /// Modules of generated code by the name that its runtime gave; empty for none.
     jit_modules: HashMap<Arc<str>, Arc<Module>>,
     frames: Vec<FrameId>,
-    /// The function of the sample's list that was put into its stack last, if it has a name.
-    listed: Option<Arc<str>>,
+    /// Which frame functions of the sample's list were put to last, and the outermost of them if it has a name.
+    listed: Option<(usize, Arc<str>)>,
     /// What compiled code is to which frames of the sample return, if no words were taken of some of them. The target chooses
     /// its addresses: hashed with std's keyed hasher.
     alike: Option<HashMap<FramePc, Arc<[Frame]>>>,
@@ -305,7 +305,7 @@ impl Resolver {
         let mut entry = Entry::No;
         let placed = placed(sample, of);
         self.alike = sample.asked.is_full().then(HashMap::default);
-        let mut listed_at = None;
+        self.listed = None;
         for (index, pc) in stacks.frames(user).enumerate() {
             if pc.is_doubted() && matches!(Place::of(of.process, pc, sample.time), Place::Unmapped) {
                 continue;
@@ -316,9 +316,6 @@ impl Resolver {
                 Resolved::Jit(of_code) => {
                     of.account.jit.leaves_named += u64::from(index == 0);
                     entry = of_code;
-                    if self.is_listed_already(listed_at, (index, pc), sample.time, of) {
-                        self.chain.clear();
-                    }
                     frames.append(&mut self.chain);
                     if by_kernel && !was_true(of.process, pc, sample.time) {
                         // What the BPF program took for its caller may be anything.
@@ -347,14 +344,14 @@ impl Resolver {
                         if called.is_some_and(|record| is_shown_natively(record, sample, of, frames)) {
                             frames.pop();
                         }
+                        let functions = listed.frames(*part);
+                        let last = functions.map(|record| self.listed_frame(record, sample, of, frames)).last();
                         // A loop may have no frame yet.
-                        self.listed = None;
-                        listed.frames(*part).for_each(|record| self.listed_frame(record, sample, of, frames));
+                        self.listed = last.flatten().map(|name| (index, name));
                         let is_last = placed.as_ref().and_then(|all| all.last()).is_some_and(|(at, _)| *at == index);
                         if is_last && listed.is_cut() {
                             frames.push(self.cut(StopReason::DepthLimit, of.profile));
                         }
-                        listed_at = Some(index);
                         frames.extend_from_slice(around);
                     } else {
                         frames.extend_from_slice(&native.frames);
@@ -396,7 +393,9 @@ impl Resolver {
         of.account.stacks.list_apart += 1;
         if listed.all().next().is_some() {
             frames.push(self.plain(FrameKind::Note, APART, of.profile));
-            listed.all().for_each(|record| self.listed_frame(record, sample, of, frames));
+            for record in listed.all() {
+                self.listed_frame(record, sample, of, frames);
+            }
         }
         if is_list_cut {
             frames.push(self.cut(StopReason::DepthLimit, of.profile));
@@ -408,32 +407,22 @@ impl Resolver {
         self.plain(FrameKind::Note, &format!("[cut: {}]", stop.describe()), profile)
     }
 
-    /// Whether a frame is the announced code by which a function's loop was entered that the list has, too: CPython's with
-    /// `-X perf`. `listed_at` is the last frame that functions of the list were put to.
-    fn is_listed_already(
-        &self,
-        listed_at: Option<usize>,
-        (index, pc): (usize, FramePc),
-        time: MonoNs,
-        of: &mut Resolution<'_>,
-    ) -> bool {
-        let Some(listed) = self.listed.as_ref().filter(|_| listed_at.is_some_and(|at| at + 1 == index)) else {
-            return false;
-        };
-        let Place::Announced { hit, .. } = Place::of(of.process, pc, time) else { return false };
+    /// The function of the list whose loop the frame below is, if this one is announced code by which such a loop is entered:
+    /// CPython's with `-X perf`. And whether both are the same.
+    fn listed_below(&self, index: usize, hit: &CodeHit<'_>) -> Option<(Arc<str>, bool)> {
+        let (_, name) = self.listed.as_ref().filter(|(at, _)| at + 1 == index)?;
         let announced = classify(hit.name(), hit.origin());
-        if announced.kind != FrameKind::Interpreter {
-            return false;
-        }
-        let is_same = announced.display == **listed;
-        if let Some(verified) = &mut of.account.verified {
-            verify_listed(of.process, &hit, (Avma(pc.lookup()), listed, is_same), verified);
-        }
-        is_same
+        (announced.kind == FrameKind::Interpreter).then(|| (Arc::clone(name), announced.display == **name))
     }
 
-    /// Appends the functions of a frame of the sample's list, innermost first.
-    fn listed_frame(&mut self, record: u16, sample: &Pending, of: &mut Resolution<'_>, frames: &mut Vec<FrameId>) {
+    /// Appends the functions of a frame of the sample's list, innermost first. Returns the name of the outermost.
+    fn listed_frame(
+        &mut self,
+        record: u16,
+        sample: &Pending,
+        of: &mut Resolution<'_>,
+        frames: &mut Vec<FrameId>,
+    ) -> Option<Arc<str>> {
         let known = sample.listed.as_ref();
         let known = known.and_then(|listed| of.process.frames.get(&listed.asked, (record.into(), None), sample.time));
         let why = match known {
@@ -442,15 +431,14 @@ impl Resolver {
                 self.anonymous.described += 1;
                 self.described_chain(&functions, None, of);
                 frames.append(&mut self.chain);
-                self.listed = functions.last().map(|function| Arc::clone(&function.name));
-                return;
+                return functions.last().map(|function| Arc::clone(&function.name));
             }
             Some(Known::Unnamed(why)) => why,
             Some(Known::Own) | None => WhyUnnamed::NoAnswer,
         };
-        self.listed = None;
         self.count_unnamed(why.describe(), of.account);
         frames.push(self.plain(FrameKind::Interpreter, UNNAMED_FUNCTION, of.profile));
+        None
     }
 
     /// Notes what a frame is, for those at the same place of which no words were taken. An interpreter's place is that of all
@@ -508,11 +496,13 @@ impl Resolver {
                     }
                     _ => self.count_named(hit.origin(), of.account),
                 }
+                let in_list = self.listed_below(index, &hit);
                 if let Some(verified) = &mut of.account.verified {
-                    match &described {
-                        Some(known) if is_dumped => verify_asked(process, &hit, (addr, known), verified),
-                        _ if may_be_older => verified.only_announced += 1,
-                        _ => verify(process, &hit, (addr, time), verified),
+                    match (&in_list, &described) {
+                        (Some((name, is_same)), _) => verify_listed(process, &hit, (addr, name, *is_same), verified),
+                        (None, Some(known)) if is_dumped => verify_asked(process, &hit, (addr, known), verified),
+                        (None, _) if may_be_older => verified.only_announced += 1,
+                        (None, _) => verify(process, &hit, (addr, time), verified),
                     }
                 }
                 let is_unconfirmed = may_be_older || (by_tables && process.tables.is_unconfirmed(time));
@@ -530,6 +520,9 @@ impl Resolver {
                         *of.account.jit.not_looked_into.entry(why.describe()).or_default() += 1;
                     }
                     self.jit_chain(process.id, &hit, address, of.profile);
+                }
+                if in_list.is_some_and(|(_, is_same)| is_same) {
+                    self.chain.clear();
                 }
                 Resolved::Jit(Entry::of_generated(hit.name()))
             }

@@ -60,15 +60,13 @@ pub(super) fn verify_asked(
     note(is_same, (process, addr), [hit.name(), &format!("{}{tier}", own.name)], into);
 }
 
-/// A frame of an interpreter's list has been named, and stands where the perf map has the function that began it. Counted as
-/// named by the perf map alone so far.
+/// A frame of an interpreter's list has been named, and stands where something announced has the function that began it.
 pub(super) fn verify_listed(
     process: &Process,
     hit: &CodeHit<'_>,
     (addr, own, is_same): (Avma, &str, bool),
     into: &mut VerifiedNames,
 ) {
-    into.only_perf_map = into.only_perf_map.saturating_sub(1);
     note(is_same, (process, addr), [own, hit.name()], into);
 }
 

@@ -145,7 +145,7 @@ fn frames_that_are_not_wanted_are_neither_taken_nor_shown() {
 
 #[test]
 fn a_function_that_its_trampoline_names_too_is_one_frame() {
-    let mut world = World::new(options());
+    let mut world = World::new(EngineOptions { verify_names: true, ..options() });
     let map = format!("{JIT:x} 20 py::leaf:/a.py\n{:x} 20 py::other:/a.py\n", JIT + 0x20);
     world.machine.add_file(&format!("/tmp/perf-{PID}.map"), map.into_bytes());
     python(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")]);
@@ -153,8 +153,10 @@ fn a_function_that_its_trampoline_names_too_is_one_frame() {
     let nested = [LOOP + 0x20, JIT + 8, LOOP + 0x30, JIT + 0x28, MAIN, START];
     let at = sample(&mut world, &nested, &[32, 0, 16, 0], true);
     world.run_for(400);
-    world.finish();
+    let verified = world.finish().account.verified.clone().unwrap();
     assert_eq!(stack(&world, PID, at), "_start;main;other;helper;outer;helper;leaf");
+    let counts = (verified.agreed, verified.disagreed, verified.only_announced, verified.only_perf_map);
+    assert_eq!(counts, (1, 1, 0, 0));
 }
 
 #[test]

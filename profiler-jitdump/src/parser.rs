@@ -26,8 +26,8 @@ const MAX_LOOK_AHEAD: u32 = 4 << 10;
 /// What the parser gives in its records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParserOptions {
-    /// Give the code bytes of LOAD records up to [`MAX_KEPT_CODE`](super::MAX_KEPT_CODE). Without it, a LOAD is given as soon as its name
-    /// is there, and its code may lie beyond the window.
+    /// Give the code bytes of LOAD records up to [`MAX_KEPT_CODE`](super::MAX_KEPT_CODE). Without it, a LOAD is given as
+    /// soon as its name is there, and its code may lie beyond the window.
     pub want_code: bool,
     /// Give a record only if the window holds it to its last byte.
     pub whole_records: bool,

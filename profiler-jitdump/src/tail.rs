@@ -205,8 +205,8 @@ impl DumpTail {
 
     /// Reads what is new, up to [`ReaderOptions::poll_budget`] bytes, and gives the events of every record that is
     /// complete, in the file's order. `now` is asked after each read: no record is from the
-    /// future; of a file from elsewhere that is not known, and it says `MonoNs(u64::MAX)`. A poll without news costs one `fstat` and one read
-    /// of 40 bytes.
+    /// future; of a file from elsewhere that is not known, and it says `MonoNs(u64::MAX)`. A poll without news costs one
+    /// `fstat` and one read of 40 bytes.
     ///
     /// # Errors
     /// The file cannot be read any more. What was given out before stays true.

@@ -1,5 +1,5 @@
-//! Erlang's modules in the memory of a running emulator with its JIT (BeamAsm): which functions there are, where, and from which
-//! lines of source their code is.
+//! Erlang's modules in the memory of a running emulator with its JIT (BeamAsm): which functions there are, where, and from
+//! which lines of source their code is.
 //!
 //! ```text
 //! ranges[3]       modules → {start, end}[n], n, allocated, mid      one of each generation of the code, of which one is in force

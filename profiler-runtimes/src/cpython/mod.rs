@@ -1,8 +1,8 @@
 //! CPython: the functions of its interpreter, by what lies in its frames.
 //!
 //! The interpreter runs all Python functions that call each other in one native frame (up to 3.10 each has one); its own
-//! frames hang on the thread's state, innermost first. A [`Layout`] is read once for each process, and has how they are walked. From then on,
-//! [`Functions::describe`] says which function a frame is of, and which line of it runs.
+//! frames hang on the thread's state, innermost first. A [`Layout`] is read once for each process, and has how they are
+//! walked. From then on, [`Functions::describe`] says which function a frame is of, and which line of it runs.
 //!
 //! A frame is known by its code object and by the instruction in it. Of what was read before, only the text of strings is
 //! kept, and used again where a string of the same type, length, kind and hash is at its place; all else is read anew each

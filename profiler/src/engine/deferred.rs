@@ -75,13 +75,13 @@ pub(super) enum Finished {
     NotYet,
     /// Where the BPF program's did, by frame pointer.
     AsWalked,
-    /// By rows, which have found the callers of these user frames; the chain, if it is another one.
-    ByRows(Range<usize>, Option<Chain>),
+    /// By rows, which have found the callers of these user frames; the chain, if it is another one; and what the snapshot has
+    /// of words that samples take along of such frames.
+    ByRows(Range<usize>, Option<Chain>, Vec<FrameWords>),
 }
 
-/// All user frames, innermost first, each as [`FramePc`] encodes it, and why they end, if that is not as the BPF program
-/// had it; and what the snapshot has of words that samples take along of such frames.
-type Chain = (Vec<u64>, StopReason, Vec<FrameWords>);
+/// All user frames, innermost first, each as [`FramePc`] encodes it, and why they end.
+type Chain = (Vec<u64>, StopReason);
 
 /// What finishing looks things up in.
 #[derive(Clone, Copy)]
@@ -233,7 +233,7 @@ impl Deferred {
         // Announced code without rows was walked by frame pointer, or by the rows of what it has replaced.
         let anew = if row.is_unknown() { None } else { snapshot.finish((walked, sample.stop), rules, capture) };
         let finished = match anew {
-            Some((until, chain)) => Finished::ByRows(snapshot.index..until, chain),
+            Some((until, chain, words)) => Finished::ByRows(snapshot.index..until, chain, words),
             None => Finished::AsWalked,
         };
         let wanted = rules.unknown.get().filter(|_| !last);
@@ -249,7 +249,7 @@ impl Deferred {
             return (Finished::NotYet, effects);
         }
         self.drop_snapshot(sample);
-        self.stats.changed += u64::from(matches!(finished, Finished::ByRows(_, Some(_))));
+        self.stats.changed += u64::from(matches!(finished, Finished::ByRows(_, Some(_), _)));
         if by_rows {
             self.stats.finished_by_rows += 1;
             effects.by_rows = true;
@@ -321,13 +321,13 @@ impl Effects {
 
 impl Snapshot {
     /// The chain that counts, if it is another one than the BPF program's, behind the first frame whose caller was not
-    /// looked for here. `None` if the sample has no such frame.
+    /// looked for here; with the words of its frames. `None` if the sample has no such frame.
     fn finish(
         &self,
         (walked, stop): (&[u64], StopReason),
         rules: &impl UnwindRules,
         capture: Option<&Capture>,
-    ) -> Option<(usize, Option<Chain>)> {
+    ) -> Option<(usize, Option<Chain>, Vec<FrameWords>)> {
         let (before, rest) = walked.split_at_checked(self.index)?;
         let memory = StackBytes::new(self.base, &self.bytes);
         let limit = MAX_USER_FRAMES.saturating_sub(before.len());
@@ -337,11 +337,15 @@ impl Snapshot {
             end = StopReason::SnapshotEnd;
         }
         let last = before.len() + anew.len().saturating_sub(1);
+        // A stack that was read as it stands comes without any walk.
+        let stands = stop == StopReason::SnapshotEnd && self.index == 0;
+        let words = capture.map(|capture| words((capture, stands), (before.len(), &frames), &memory));
+        let words = words.unwrap_or_default();
         if rest == anew && end == stop {
-            return Some((usize::MAX, None));
+            return Some((usize::MAX, None, words));
         }
         if rest.starts_with(&anew) && (rest.len() > anew.len() || end == StopReason::SnapshotEnd) {
-            return Some((last, None));
+            return Some((last, None, words));
         }
         let mut until = usize::MAX;
         if end == StopReason::SnapshotEnd
@@ -350,10 +354,7 @@ impl Snapshot {
             anew.extend(tail);
             (until, end) = (last, stop);
         }
-        // A stack that was read as it stands comes without any walk.
-        let stands = stop == StopReason::SnapshotEnd && self.index == 0;
-        let words = capture.map(|capture| words((capture, stands), (before.len(), &frames), &memory));
-        Some((until, Some(([before, &anew].concat(), end, words.unwrap_or_default()))))
+        Some((until, Some(([before, &anew].concat(), end)), words))
     }
 }
 

@@ -51,8 +51,8 @@ fn snapshot(index: usize, stack: &[u64]) -> Snapshot {
 }
 
 /// A chain of which every caller was found anew.
-fn all(frames: Vec<u64>, stop: StopReason) -> Option<(usize, Option<Chain>)> {
-    Some((usize::MAX, Some((frames, stop, Vec::new()))))
+fn all(frames: Vec<u64>, stop: StopReason) -> Option<(usize, Option<Chain>, Vec<FrameWords>)> {
+    Some((usize::MAX, Some((frames, stop)), Vec::new()))
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn words_of_frames_lie_at_their_frame_pointers() {
     let read = TakeRead { base: None, offset: -16, words: 2, to: 1, tagged: false };
     let capture = Capture { reads: vec![read], ..Capture::default() };
     let taken = |snapshot: &Snapshot, capture: &Capture, stop| {
-        let Some((_, Some((.., words)))) = snapshot.finish((&[INNERMOST], stop), &Rows, Some(capture)) else {
+        let Some((.., words)) = snapshot.finish((&[INNERMOST], stop), &Rows, Some(capture)) else {
             panic!("walked anew")
         };
         words
@@ -108,8 +108,12 @@ fn beyond_the_snapshot_both_chains_go_on_as_one_if_they_have_met() {
     let stack = [0, 0x1020, 0, 0x1030];
     let walked = [INNERMOST, 0x1030, 0x1040, 0x2005];
     let finished = snapshot(0, &stack).finish((&walked, StopReason::EndOfStack), &Rows, None);
-    let met = (vec![INNERMOST, 0x1020, 0x1030, 0x1040, 0x2005], StopReason::EndOfStack, Vec::new());
-    assert_eq!(finished, Some((2, Some(met))), "what follows the third frame was found by the tables' rows");
+    let met = (vec![INNERMOST, 0x1020, 0x1030, 0x1040, 0x2005], StopReason::EndOfStack);
+    assert_eq!(
+        finished,
+        Some((2, Some(met), Vec::new())),
+        "what follows the third frame was found by the tables' rows"
+    );
     // Of a recursive function nobody knows which frame it is.
     let walked = [INNERMOST, 0x1030, 0x1030, 0x2005];
     let finished = snapshot(0, &stack).finish((&walked, StopReason::EndOfStack), &Rows, None);
@@ -120,16 +124,16 @@ fn beyond_the_snapshot_both_chains_go_on_as_one_if_they_have_met() {
 fn a_walk_that_says_the_same_and_less_changes_nothing() {
     let walked = [INNERMOST, 0x1020, 0x1030, 0x2005];
     let finished = snapshot(0, &[0, 0x1020]).finish((&walked, StopReason::EndOfStack), &Rows, None);
-    assert_eq!(finished, Some((1, None)), "the second frame's caller lies beyond the snapshot");
+    assert_eq!(finished, Some((1, None, Vec::new())), "the second frame's caller lies beyond the snapshot");
     let stack = [0, 0x1020, 0, 0x1030, 0, 0x2005];
     let finished = snapshot(0, &stack).finish((&walked, StopReason::EndOfStack), &Rows, None);
-    assert_eq!(finished, Some((usize::MAX, None)), "both have found all callers");
+    assert_eq!(finished, Some((usize::MAX, None, Vec::new())), "both have found all callers");
 }
 
 #[test]
 fn a_stack_without_end_ends_at_the_limit_of_frames() {
     let stack: Vec<u64> = [0, 0x1020].repeat(3000);
-    let Some((_, Some((frames, stop, _)))) =
+    let Some((_, Some((frames, stop)), _)) =
         snapshot(1, &stack).finish((&[8, INNERMOST], StopReason::ReadFault), &Rows, None)
     else {
         panic!("walked anew");

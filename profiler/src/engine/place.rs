@@ -39,11 +39,16 @@ pub(super) enum Place<'a> {
     Special(&'a Mapped),
     /// Nothing is known to be mapped there.
     Unmapped,
+    /// Nobody knows: the process was gone before it could be looked at.
+    Gone,
 }
 
 impl<'a> Place<'a> {
     /// Of a user frame. Announced code comes first: V8's builtins lie inside node's own text.
     pub(super) fn of(process: &'a Process, pc: FramePc, time: MonoNs) -> Self {
+        if process.is_gone {
+            return Self::Gone;
+        }
         let addr = Avma(pc.lookup());
         if let Some(nearest) = process.code.map.lookup_nearest(addr, time)
             && nearest.later_by_ns <= lateness(nearest.hit.origin())
@@ -64,7 +69,7 @@ impl<'a> Place<'a> {
 pub(super) enum FileKey {
     /// This one.
     Key(SymbolKey),
-    /// Which file it is is not known yet.
+    /// Which file it is is not known yet: nothing is said until it is, or until it is too late.
     NotYet,
     /// The file is not to be had.
     Nothing,

@@ -95,8 +95,7 @@ pub(super) fn readiness(
     want_listed(sample, process, stacks);
     named &= process.frames.is_settled(&sample.asked, sample.time);
     named &= is_settled(sample.listed.as_deref(), &process.frames, sample.time);
-    let depth = if process.is_gone { 0 } else { usize::MAX };
-    for (index, pc) in stacks.frames(sample.user).take(depth).enumerate() {
+    for (index, pc) in stacks.frames(sample.user).enumerate() {
         match Place::of(process, pc, sample.time) {
             Place::Announced { .. } | Place::Special(_) => {}
             Place::File(mapped) => match FileKey::want(files, process, mapped, Avma(pc.lookup()), requests) {
@@ -114,7 +113,7 @@ pub(super) fn readiness(
             }
             // It was no return address.
             Place::Unmapped if pc.is_doubted() => {}
-            Place::Unmapped => break,
+            Place::Unmapped | Place::Gone => break,
         }
     }
     if named { readiness } else { Readiness::NotYet }
@@ -460,9 +459,6 @@ impl Resolver {
 
     fn user_frame(&mut self, pc: FramePc, (index, sample): (usize, &Pending), of: &mut Resolution<'_>) -> Resolved {
         let (process, is_innermost, time) = (of.process, index == 0, sample.time);
-        if process.is_gone {
-            return Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile));
-        }
         let addr = Avma(pc.lookup());
         let place = Place::of(process, pc, time);
         let listed = if let Place::Announced { hit, .. } = &place { listed_code(hit) } else { None };
@@ -566,6 +562,7 @@ impl Resolver {
                 Resolved::UnnamedJit(self.plain(FrameKind::Jit, UNNAMED_JIT, of.profile))
             }
             Place::Unmapped => Resolved::Unmapped(self.plain(FrameKind::Native, "[unmapped]", of.profile)),
+            Place::Gone => Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile)),
         }
     }
 

@@ -187,7 +187,7 @@ impl Resolving {
                     met.listed.extend(u16::try_from(index).ok().zip(ask_of_listed(&hit, pc)));
                 }
                 Place::Generated => met.unnamed = true,
-                Place::Special(_) | Place::Unmapped => {}
+                Place::Special(_) | Place::Unmapped | Place::Gone => {}
             }
         }
         met
@@ -243,17 +243,18 @@ impl Resolving {
             let walked = self.stacks.words_of(sample.user);
             let (finished, effects) = self.deferred.finish(sample, walked, (&rules, &learned), last);
             effects.note(&mut learned, &mut of_use);
-            if let Finished::ByRows(frames, chain) = finished {
+            if let Finished::ByRows(frames, chain, words) = finished {
                 let from = frames.start;
                 sample.by_rows = frames;
-                if let Some((user, stop, words)) = chain {
+                if let Some((user, stop)) = chain {
                     sample.asked.follow((self.stacks.words_of(sample.user), &user), from);
                     (sample.user, sample.stop) = (self.stacks.intern(&user), stop);
                     changed.push((sample.user, sample.time));
-                    let Process { frames, space, tables, announcements, .. } = &mut *process;
-                    if let Some(capture) = tables.capture(announcements.has_dump()).filter(|_| sample.time >= since) {
-                        frames.want_found((space, capture), (sample.time, &user), &mut sample.asked, words);
-                    }
+                }
+                let Process { frames, space, tables, announcements, .. } = &mut *process;
+                if let Some(capture) = tables.capture(announcements.has_dump()).filter(|_| sample.time >= since) {
+                    let user = self.stacks.words_of(sample.user);
+                    frames.want_found((space, capture), (sample.time, user), &mut sample.asked, words);
                 }
             }
         }

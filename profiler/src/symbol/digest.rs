@@ -25,9 +25,9 @@ const NAMES: [&str; 6] = [".eh_frame", ".debug_", ".zdebug_", ".gnu_debug", ".pl
 /// The digest; nothing for what is no ELF file with section headers, or has too much in it, or cannot be read, or has its
 /// call frame information where only a program header leads.
 ///
-/// Of code it has the place, and of the bytes those that rows are made of: where handlers of signals may return to. What is made of the rest depends on where sections
-/// lie, be they used themselves or not: pointers are relative to some, and symbols without a size reach to the end of
-/// others.
+/// Of code it has the place, and of the bytes those that rows are made of: where handlers of signals may return to. What is
+/// made of the rest depends on where sections lie, be they used themselves or not: pointers are relative to some, and symbols
+/// without a size reach to the end of others.
 pub fn contents_digest(file: &File) -> Option<Digest> {
     let layout = Layout::read(&Source::File(file)).ok()?;
     let used: Vec<&Section> = layout.sections.iter().filter(|section| is_used(section)).collect();

@@ -425,6 +425,19 @@ const PASCAL: Truth = Truth { hot: &["Outer", "Middle", "LeafHot"], cold: &["Out
 const SQL: Truth =
     Truth { hot: &["standard_ExecutorRun", "evalexpr_1_5"], cold: &["standard_ExecutorRun", "evalexpr_1_12"] };
 
+/// What all CPythons have in common. Up to 3.12 none announces its code in a dump.
+const ANY_CPYTHON: Runtime = Runtime {
+    name: "",
+    guide: &["CPython ≥ 3.8"],
+    get: Get::Path("", &[]),
+    program: "",
+    version: "{program} --version",
+    warm_up: 2,
+    prepare: &[],
+    truth: SNAKE,
+    modes: &[CPYTHON_BARE, CPYTHON_FORKED],
+};
+
 /// All of them, in the order of the table.
 pub(super) const RUNTIMES: &[Runtime] = &[
     Runtime {
@@ -471,97 +484,48 @@ pub(super) const RUNTIMES: &[Runtime] = &[
         truth: CAMEL,
         modes: NODE_MAGLEV,
     },
-    Runtime {
-        name: "python-3.8",
-        guide: &["CPython ≥ 3.8"],
-        get: Get::Pyenv("3.8"),
-        program: "",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
-        modes: &[CPYTHON_BARE, CPYTHON_FORKED],
-    },
+    Runtime { name: "python-3.8", get: Get::Pyenv("3.8"), ..ANY_CPYTHON },
     Runtime {
         name: "python-3.9",
-        guide: &["CPython ≥ 3.8"],
         get: Get::Debian("bullseye", &["python3.9"]),
         program: "/usr/bin/python3.9",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
-        modes: &[CPYTHON_BARE, CPYTHON_FORKED],
+        ..ANY_CPYTHON
     },
-    Runtime {
-        name: "python-3.10",
-        guide: &["CPython ≥ 3.8"],
-        get: Get::Pyenv("3.10"),
-        program: "",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
-        modes: &[CPYTHON_BARE, CPYTHON_FORKED],
-    },
-    Runtime {
-        name: "python-3.11",
-        guide: &["CPython ≥ 3.8"],
-        get: Get::Pyenv("3.11"),
-        program: "",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
-        modes: &[CPYTHON_BARE, CPYTHON_FORKED],
-    },
+    Runtime { name: "python-3.10", get: Get::Pyenv("3.10"), ..ANY_CPYTHON },
+    Runtime { name: "python-3.11", get: Get::Pyenv("3.11"), ..ANY_CPYTHON },
     Runtime {
         name: "python-3.13",
         guide: &["CPython ≥ 3.8", "CPython ≥ 3.13, by a dump"],
         get: Get::Prepared("python", "JITPROF_PYTHON"),
-        program: "",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
         modes: CPYTHON_BRIEFLY,
+        ..ANY_CPYTHON
     },
     Runtime {
         name: "python-3.12",
         guide: &["CPython ≥ 3.8", "CPython 3.12, by a perf map"],
         get: Get::Pyenv("3.12"),
-        program: "",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
         modes: &[
             CPYTHON_BARE,
             CPYTHON_FORKED,
             asked("-X perf", "{program} -X perf {targets}/python/burn.py {seconds}"),
         ],
+        ..ANY_CPYTHON
     },
     Runtime {
         name: "python-3.14",
         guide: &["CPython ≥ 3.8", "CPython ≥ 3.13, by a dump"],
         get: Get::Debian("sid", &["python3.14"]),
         program: "/usr/bin/python3.14",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
         modes: CPYTHON,
+        ..ANY_CPYTHON
     },
     Runtime {
         name: "python-3.15",
         guide: &["CPython ≥ 3.8", "CPython ≥ 3.13, by a dump"],
         get: Get::Debian("sid", &["python3.15"]),
         program: "/usr/bin/python3.15",
-        version: "{program} --version",
-        warm_up: 2,
-        prepare: &[],
-        truth: SNAKE,
         modes: CPYTHON_315,
+        ..ANY_CPYTHON
     },
     Runtime {
         name: "wasmtime",

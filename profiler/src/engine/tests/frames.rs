@@ -778,7 +778,14 @@ fn what_a_runtime_is_asked_about_is_gathered_for_a_while() {
 }
 
 #[test]
-fn an_interpreted_caller_that_only_a_finished_walk_has_found_is_asked_about_by_what_the_snapshot_has_of_it() {
+fn an_interpreted_caller_is_asked_about_by_what_a_snapshot_has_of_it_whoever_has_found_it() {
+    // By its frame pointer the leaf was walked past its caller, or not.
+    for walked in [&[JIT + 16, START][..], &[JIT + 16, JIT + 0x1008, START]] {
+        assert_named_by_its_snapshot(walked);
+    }
+}
+
+fn assert_named_by_its_snapshot(walked: &[u64]) {
     const INTERPRETER: u64 = JIT + 0x1000;
     let mut world = World::new(options());
     v8(&mut world, PID, &[(2, "middle")]);
@@ -804,7 +811,7 @@ fn an_interpreted_caller_that_only_a_finished_walk_has_found_is_asked_about_by_w
     (capture.code, capture.generated) = (Vec::new(), Some((avma(INTERPRETER), 0x1000)));
     world.follow(&[PID]);
     world.run_for(100);
-    // The leaf is new: by its frame pointer it was walked past its caller.
+    // The leaf is new.
     let made = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     made.code = vec![interpreter, leaf];
     world.run_for(1);
@@ -821,7 +828,7 @@ fn an_interpreted_caller_that_only_a_finished_walk_has_found_is_asked_about_by_w
         base: SP,
         bytes: words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>().into(),
     };
-    world.give(&raw_sample(world.now, PID, &[JIT + 16, START], Some(snapshot)));
+    world.give(&raw_sample(world.now, PID, walked, Some(snapshot)));
     let at = (world.now.0 - ms(0).0) / MS;
     world.run_for(600);
     let account = world.finish().account.clone();

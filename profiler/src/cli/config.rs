@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::args::{Args, CallGraphArg, EventArg, NativeFramesArg};
-use crate::cli::outputs::{Formats, OutputsError, stdout_count};
+use crate::cli::outputs::{Formats, OutputsError, check_places};
 use crate::cli::trace_log::TraceLog;
 use crate::kernel::Event;
 use crate::output::{Destination, Format, OutputError, OutputOptions};
@@ -36,9 +36,6 @@ pub enum UsageError {
     /// An output cannot be written as it is named.
     #[error(transparent)]
     Outputs(#[from] OutputsError),
-    /// Two outputs would go to standard output.
-    #[error("only one output, the account included, can go to standard output")]
-    SeveralStdout,
 }
 
 /// A checked command line: what `jitprof` without a subcommand does.
@@ -72,9 +69,7 @@ impl Config {
         let formats = Formats::of_profile(args.format.as_deref())?;
         let outputs = args.output.iter().map(|path| formats.output(path)).collect::<Result<Vec<_>, _>>()?;
         let account = args.account.as_deref().map(Destination::from_argument);
-        if stdout_count(outputs.iter().map(|(destination, _)| destination).chain(&account)) > 1 {
-            return Err(UsageError::SeveralStdout);
-        }
+        check_places(&outputs, account.as_ref())?;
         let targets = targets(&args)?;
         let timed = outputs.iter().any(|(_, format)| *format == Format::Firefox);
         let bucket = if timed { TIMED_BUCKET } else { Duration::MAX };

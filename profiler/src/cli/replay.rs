@@ -9,7 +9,7 @@ use clap::Args;
 use super::app::write_account;
 use super::config::TIMED_BUCKET;
 use super::look::LookArgs;
-use super::outputs::{Formats, OutputsError, stdout_count};
+use super::outputs::{Formats, OutputsError, check_places};
 use crate::capture::{CaptureError, Replayed, replay};
 use crate::cli::say::{say, say_part};
 use crate::output::{Destination, Format, OutputError, check_writable, write_file};
@@ -70,9 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), ReplayError> {
     let path = arguments.capture.clone();
     let outputs = Formats::of_profile(arguments.format.as_deref())?.outputs(&arguments.output)?;
     let account = arguments.account.as_deref().map(Destination::from_argument);
-    if stdout_count(outputs.iter().map(|(destination, _)| destination).chain(&account)) > 1 {
-        return Err(OutputsError::SeveralStdout.into());
-    }
+    check_places(&outputs, account.as_ref())?;
     for destination in outputs.iter().map(|(destination, _)| destination).chain(&account) {
         check_writable(destination)?;
     }

@@ -549,7 +549,9 @@ impl Frames {
                 (Some(DescribedFrame::Functions(_) | DescribedFrame::Unsure(_)), _) if !has_room => {
                     Some(Known::Unnamed(WhyUnnamed::TooMany))
                 }
-                (Some(frame @ DescribedFrame::Unsure(_)), None) if !self.over => {
+                // Nobody is left who could say it once more.
+                (Some(DescribedFrame::Unsure(_)), None) if self.over => Some(Known::Unnamed(WhyUnnamed::Ended)),
+                (Some(frame @ DescribedFrame::Unsure(_)), None) => {
                     (slot.unsure, slot.wanted) = (Some(templates.known(frame)), true);
                     self.wanted.push_back(*number);
                     self.again_at = MonoNs(now.0.saturating_add(GRACE_NS));
@@ -638,11 +640,14 @@ impl Frames {
 }
 
 impl Slot {
+    /// Bytes of names, those that may never be said included: whoever has many of them made pays for them.
     fn name_bytes(&self) -> usize {
-        match &self.answer {
-            Some(Answer { known: Known::Functions(frames), .. }) => frames.iter().map(|frame| frame.name.len()).sum(),
-            _ => 0,
-        }
+        let known = self.answer.iter().map(|answer| &answer.known).chain(&self.unsure);
+        let of = |known: &Known| match known {
+            Known::Functions(frames) => frames.iter().map(|frame| frame.name.len()).sum(),
+            Known::Own | Known::Unnamed(_) => 0,
+        };
+        known.map(of).sum()
     }
 }
 
@@ -775,6 +780,37 @@ mod tests {
             (0..7).for_each(|_| rooms.add(user(1), room(greedy)));
             assert!(rooms.is_tight(user(1)) && !rooms.is_tight(user(2)) && !rooms.is_tight(user(3)), "{greedy:?}");
         }
+    }
+
+    /// Frames of which one is asked about, and its number.
+    fn asking() -> (Frames, u32) {
+        let pc = FramePc::new(0x7000, jitprof_common::unwind::PcKind::Instruction);
+        let ask = FrameAsk { pc, in_module: None, reads: 1, words: [1].into(), registers: None, code: None };
+        let mut frames = Frames::default();
+        let number = frames.number(ask, MonoNs(1)).unwrap();
+        frames.asked = Some(Question { since: MonoNs(0), numbers: vec![number], used: vec![MonoNs(0)] });
+        (frames, number)
+    }
+
+    /// An answer that has to be found again.
+    fn unsure(name: &str) -> AnswerBody {
+        let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false, guessed: false };
+        let frames = vec![DescribedFrame::Unsure(vec![function])];
+        let described = DescribedFrames { names: vec![name.to_owned()], frames, ..DescribedFrames::default() };
+        AnswerBody::Frames(Some(Box::new(described)))
+    }
+
+    #[test]
+    fn what_is_not_sure_yet_counts_and_is_not_said_of_a_process_that_has_ended() {
+        let now = MonoNs(1);
+        let (mut frames, _) = asking();
+        frames.take(MonoNs(0), (unsure("made"), (now, now)), now);
+        assert_eq!(frames.known.values().map(Slot::name_bytes).sum::<usize>(), "made".len());
+        let (mut frames, number) = asking();
+        frames.close();
+        frames.take(MonoNs(0), (unsure("made"), (now, now)), now);
+        let known = frames.get(&Asked::of([(0, number)].into()), (0, None), now);
+        assert!(matches!(known, Some(Known::Unnamed(WhyUnnamed::Ended))), "{known:?}");
     }
 
     #[test]

@@ -231,11 +231,7 @@ impl Deferred {
         let row = rules.row(address);
         let by_rows = row.cfa_kind() != Row::GAP.cfa_kind();
         // Announced code without rows was walked by frame pointer, or by the rows of what it has replaced.
-        let anew = if row.is_unknown() { None } else { snapshot.finish((walked, sample.stop), rules, capture) };
-        let finished = match anew {
-            Some((until, chain, words)) => Finished::ByRows(snapshot.index..until, chain, words),
-            None => Finished::AsWalked,
-        };
+        let anew = (!row.is_unknown()).then(|| snapshot.walk(rules));
         let wanted = rules.unknown.get().filter(|_| !last);
         // Nothing known yet is one thing, and nothing to be known another: what can be read is waited for.
         let asks = wanted.is_some() && std::mem::replace(&mut snapshot.asked, wanted) != wanted;
@@ -248,6 +244,11 @@ impl Deferred {
         if !last && (row.is_unknown() || snapshot.loading || asks) {
             return (Finished::NotYet, effects);
         }
+        let from = snapshot.index;
+        let finished = match anew.and_then(|anew| snapshot.chain(anew, (walked, sample.stop), capture)) {
+            Some((until, chain, words)) => Finished::ByRows(from..until, chain, words),
+            None => Finished::AsWalked,
+        };
         self.drop_snapshot(sample);
         self.stats.changed += u64::from(matches!(finished, Finished::ByRows(_, Some(_), _)));
         if by_rows {
@@ -320,25 +321,29 @@ impl Effects {
 }
 
 impl Snapshot {
-    /// The chain that counts, if it is another one than the BPF program's, behind the first frame whose caller was not
-    /// looked for here; with the words of its frames. `None` if the sample has no such frame.
-    fn finish(
+    /// The frames from that at which it was taken on, innermost first, and why they end.
+    fn walk(&self, rules: &impl UnwindRules) -> (Vec<Frame>, StopReason) {
+        let memory = StackBytes::new(self.base, &self.bytes);
+        let (frames, end) = walk(self.at, &memory, rules, MAX_USER_FRAMES.saturating_sub(self.index));
+        let is_left = end == StopReason::ReadFault && memory.was_left();
+        (frames, if is_left { StopReason::SnapshotEnd } else { end })
+    }
+
+    /// Of the frames of a walk and those of the BPF program, the chain that counts, if it is another one than the latter,
+    /// behind the first frame whose caller was not looked for here; with the words of its frames. `None` if the sample has no
+    /// such frame.
+    fn chain(
         &self,
+        (frames, mut end): (Vec<Frame>, StopReason),
         (walked, stop): (&[u64], StopReason),
-        rules: &impl UnwindRules,
         capture: Option<&Capture>,
     ) -> Option<(usize, Option<Chain>, Vec<FrameWords>)> {
         let (before, rest) = walked.split_at_checked(self.index)?;
-        let memory = StackBytes::new(self.base, &self.bytes);
-        let limit = MAX_USER_FRAMES.saturating_sub(before.len());
-        let (frames, mut end) = walk(self.at, &memory, rules, limit);
         let mut anew: Vec<u64> = frames.iter().copied().map(pc_of).collect();
-        if end == StopReason::ReadFault && memory.was_left() {
-            end = StopReason::SnapshotEnd;
-        }
         let last = before.len() + anew.len().saturating_sub(1);
         // A stack that was read as it stands comes without any walk.
         let stands = stop == StopReason::SnapshotEnd && self.index == 0;
+        let memory = StackBytes::new(self.base, &self.bytes);
         let words = capture.map(|capture| words((capture, stands), (before.len(), &frames), &memory));
         let words = words.unwrap_or_default();
         if rest == anew && end == stop {

@@ -30,6 +30,18 @@ impl UnwindRules for Rows {
     }
 }
 
+impl Snapshot {
+    /// Walks, and chooses the chain that counts.
+    fn finish(
+        &self,
+        walked: (&[u64], StopReason),
+        rules: &impl UnwindRules,
+        capture: Option<&Capture>,
+    ) -> Option<(usize, Option<Chain>, Vec<FrameWords>)> {
+        self.chain(self.walk(rules), walked, capture)
+    }
+}
+
 const SP: u64 = 0x7000;
 /// The innermost frame: its pc is that of an instruction.
 const INNERMOST: u64 = FramePc::new(0x1010, PcKind::Instruction).0;

@@ -72,15 +72,22 @@ impl Listed {
     }
 
     /// Which elements belong to which user frames: of each, its index and its part of the list, from the innermost;
-    /// `in_loop` are the user frames in an evaluation loop, and `is_own` tells of a record whether it is a function of the
-    /// runtime's own, which runs in none. Nothing if that cannot be known.
-    pub(super) fn placed(&self, in_loop: &[usize], is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Part)>> {
+    /// `in_loop` are the user frames in an evaluation loop, `goes_on` says that the stack has more frames than those, and
+    /// `is_own` tells of a record whether it is a function of the runtime's own, which runs in none. Nothing if that cannot be
+    /// known.
+    pub(super) fn placed(
+        &self,
+        (in_loop, goes_on): (&[usize], bool),
+        is_own: impl Fn(u16) -> bool,
+    ) -> Option<Vec<(usize, Part)>> {
         let (mut loops, rest) = self.loops(&is_own);
+        // The innermost loop may have no frame yet, which as many loops as parts rule out, if these are all.
+        let may_be_late = in_loop.starts_with(&[0]);
         if self.is_cut {
-            // Of the outermost loop that it reaches, the last elements are missing, and all of further ones. Where there are
-            // such, the innermost may be one without a frame.
+            // Of the outermost loop that it reaches, the last elements are missing, and all of further ones.
             loops.push(rest);
-            let is_sure = in_loop.len() == loops.len() || (in_loop.len() > loops.len() && !in_loop.starts_with(&[0]));
+            let are_as_many = in_loop.len() == loops.len() && !(may_be_late && goes_on);
+            let is_sure = are_as_many || (in_loop.len() > loops.len() && !may_be_late);
             let is_sure = is_sure && self.frames(rest).next().is_some();
             return is_sure.then(|| in_loop.iter().copied().zip(loops).collect());
         }
@@ -92,6 +99,7 @@ impl Listed {
             outermost.1 = rest.1;
         }
         let own = match in_loop.len().checked_sub(loops.len())? {
+            0 if may_be_late && goes_on => return None,
             0 => in_loop,
             // It is about to begin, and has no frame yet, or about to end.
             1 => in_loop.strip_prefix(&[0])?,
@@ -218,7 +226,7 @@ mod tests {
     #[test]
     fn as_many_marks_as_loops_are_placed_and_a_loop_that_has_no_frame_yet() {
         let placed = |listed: &Listed, in_loop: &[usize]| {
-            let placed = listed.placed(in_loop, |_| false)?;
+            let placed = listed.placed((in_loop, false), |_| false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let two = of(&[0, 3, 0, 0, 3], SHIM, true);
@@ -233,13 +241,33 @@ mod tests {
         let torn = of(&[0, 3, 0], SHIM, true);
         assert_eq!((placed(&torn, &[1]), torn.all().collect::<Vec<_>>()), (None, vec![0, 2]));
     }
+
+    /// As many loops as parts are no proof where a loop may be missing at one end and a frame at the other.
+    #[test]
+    fn the_innermost_loop_of_a_stack_that_goes_on_is_not_taken_for_one_with_a_frame() {
+        let placed = |listed: &Listed, in_loop: &[usize], goes_on: bool| {
+            let placed = listed.placed((in_loop, goes_on), |_| false)?;
+            Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
+        };
+        let two = of(&[0, 3, 0, 3], SHIM, true);
+        let sure: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(0, vec![0]), (4, vec![2])]);
+        assert_eq!((placed(&two, &[0, 4], false), placed(&two, &[0, 4], true)), (sure, None));
+        let called: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(1, vec![0]), (4, vec![2])]);
+        assert_eq!(placed(&two, &[1, 4], true), called, "somebody has been called from the innermost loop");
+        assert_eq!(placed(&two, &[0, 1, 4], true), called, "the list has no frame of the innermost loop");
+        let mut cut = of(&[0, 3, 0], SHIM, false);
+        cut.is_cut = true;
+        assert!(placed(&cut, &[0, 4], false).is_some() && placed(&cut, &[1, 4], true).is_some());
+        assert_eq!(placed(&cut, &[0, 4], true), None);
+    }
+
     #[test]
     fn elements_of_some_kinds_are_nothing_and_what_a_fiber_has_begun_with_stands_with_its_first_loop() {
         let ruby = EntryMark { least: 0x80, is_frame: true, has_base: false, no_frames: 1 << 6 };
         let listed = of(&[1, 0x82, 5, 6, 0x82, 5, 5], ruby, true);
         assert_eq!(listed.all().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6]);
         let placed = |own: &[u16]| {
-            let placed = listed.placed(&[3, 7], |record| own.contains(&record))?;
+            let placed = listed.placed((&[3, 7], false), |record| own.contains(&record))?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let expected: Vec<(usize, Vec<u16>)> = vec![(3, vec![0, 1]), (7, vec![2, 4, 5, 6])];

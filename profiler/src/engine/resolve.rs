@@ -739,7 +739,8 @@ fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
         }
         is_callee_within = is_in(&capture.within, pc);
     }
-    listed.placed(&in_loop, |record| own_name(record, sample, of).is_some())
+    let goes_on = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
+    listed.placed((&in_loop, goes_on), |record| own_name(record, sample, of).is_some())
 }
 
 /// The name of a record of the sample's list, if it is one of the runtime's own functions.

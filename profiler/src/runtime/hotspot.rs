@@ -11,6 +11,8 @@ use jitprof_runtimes::hotspot::{
 };
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
+use crate::process::monotonic_now;
+
 use super::frames::{Answers, Capture, DescribedFrame, DescribedFunction, FrameAsk, TakeRead, WhyUnnamed};
 use super::modules::Modules;
 use super::unloading::{Count, Unloading};
@@ -214,14 +216,17 @@ impl HotSpot {
         let words: Vec<Interpreted> = asked.iter().map(|(_, frame)| *frame).collect();
         let (methods, unloads) = self.methods(reader, &words);
         answers.since = vec![MonoNs(0); frames.len()];
+        answers.unloads = match unloads {
+            Count::Unsaid if !asked.is_empty() => Some(self.unloading.may_have_risen(monotonic_now())),
+            _ => unloads.number(),
+        };
         for ((at, frame), method) in asked.iter().zip(methods) {
-            if let (Ok(Some(method)), Count::Is(_)) = (&method, unloads) {
+            if let (Ok(Some(method)), Some(_)) = (&method, answers.unloads) {
                 answers.since[*at] = self.unloading.since(frame, &method.method);
             }
             let of_one = |frame| Position { frames: vec![frame], guessed: 0, exact: true };
             described[*at] = described_as(method.map(|frame| frame.map(of_one)), INTERPRETED, &mut answers);
         }
-        answers.unloads = unloads.number();
         answers.frames = described;
         answers
     }

@@ -4,6 +4,9 @@
 //! unloaded in between, and may be at the same place to the byte. So the runtime's count of unloaded classes is read with each
 //! reading: as long as it is the same, each method stays. One that was seen at its place before the count rose, and is there
 //! afterwards, was there in between.
+//!
+//! A runtime that does not count (`-XX:-UsePerfData`) may have unloaded any method at any time: then each look is as if the count
+//! had risen, so that a method has to be seen before a sample and afterwards.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -16,6 +19,8 @@ use crate::process::monotonic_now;
 
 /// Methods that are remembered; when there are more, all are dropped.
 const MAX_METHODS: usize = 4096;
+/// The numbers of looks at a runtime that does not count begin here: none is one that it has counted.
+const LOOKS: u64 = 1 << 63;
 
 /// How many classes were unloaded by a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub(super) struct Unloading {
     counter: Option<Unloads>,
     /// The count that was read last, and a time since which it is that.
     last: Option<(u64, MonoNs)>,
+    /// Looks at a runtime that does not count.
+    looks: u64,
     /// By what their frames say of them: what they are called, as a number, and since when.
     methods: HashMap<(Avma, Option<Avma>), (u64, MonoNs)>,
     names: RandomState,
@@ -61,6 +68,15 @@ impl Unloading {
         counter.count(reader).map_or(Count::Unread, |count| self.note(count, monotonic_now()))
     }
 
+    /// A runtime that does not count was looked at, before this time: what it had before it may have unloaded. A number that is
+    /// another one each time.
+    pub(super) fn may_have_risen(&mut self, now: MonoNs) -> u64 {
+        self.looks += 1;
+        let number = LOOKS | self.looks;
+        self.last = Some((number, now));
+        number
+    }
+
     /// The count was read, before this time.
     fn note(&mut self, count: u64, now: MonoNs) -> Count {
         if self.last.is_none_or(|(last, _)| last != count) {
@@ -69,7 +85,8 @@ impl Unloading {
         Count::Is(count)
     }
 
-    /// Since when the method of a frame that was looked at has been there, if the count was the same before and afterwards.
+    /// Since when the method of a frame that was looked at has been there, if the count was the same before and afterwards, or
+    /// may have risen until then.
     pub(super) fn since(&mut self, frame: &Interpreted, name: &MethodName) -> MonoNs {
         let Some((_, same_since)) = self.last else { return MonoNs(0) };
         let name = self.names.hash_one(name);
@@ -109,6 +126,19 @@ mod tests {
         assert_eq!(unloading.since(&frame(1), &name("stays")), MonoNs(100));
         assert_eq!(unloading.since(&frame(2), &name("another")), MonoNs(300));
         assert_eq!(unloading.since(&frame(3), &name("met")), MonoNs(300));
+    }
+
+    #[test]
+    fn a_method_of_a_runtime_that_does_not_count_holds_since_it_was_seen_first() {
+        let mut unloading = Unloading::default();
+        let first = unloading.may_have_risen(MonoNs(100));
+        assert_eq!(unloading.since(&frame(1), &name("stays")), MonoNs(100));
+        assert_eq!(unloading.since(&frame(2), &name("goes")), MonoNs(100));
+        assert_ne!(unloading.may_have_risen(MonoNs(200)), first);
+        assert_eq!(unloading.since(&frame(1), &name("stays")), MonoNs(100));
+        assert_eq!(unloading.since(&frame(2), &name("another")), MonoNs(200));
+        assert_eq!(unloading.note(0, MonoNs(300)), Count::Is(0), "it has begun to count");
+        assert_eq!(unloading.since(&frame(2), &name("later")), MonoNs(300));
     }
 
     #[test]

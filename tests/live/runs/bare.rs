@@ -131,9 +131,10 @@ fn generation<'n>(name: &'n str, begins: &[&str]) -> Option<&'n str> {
 
 #[test]
 fn methods_and_code_of_unloaded_classes_are_not_called_by_what_comes_to_their_place() -> Result<()> {
-    for flag in ["-Xint", "-XX:TieredStopAtLevel=1"] {
+    const UNCOUNTED: &str = "-XX:-UsePerfData";
+    for flags in [&["-Xint"][..], &["-XX:TieredStopAtLevel=1"], &["-Xint", UNCOUNTED]] {
         let scratch = Scratch::new()?;
-        let recording = java(&[flag], "java/Generations.java", &scratch)?;
+        let recording = java(flags, "java/Generations.java", &scratch)?;
         // Each runs on a thread of its own: which one a method is of is known.
         let of_one = recording.folded.count(|stack| generation(&stack.frames[0], &["run"]).is_some());
         assert_enough("samples of generations", of_one, 1000);
@@ -147,8 +148,8 @@ fn methods_and_code_of_unloaded_classes_are_not_called_by_what_comes_to_their_pl
         };
         let (right, wrong) =
             (recording.folded.count(|stack| has(stack, true)), recording.folded.count(|stack| has(stack, false)));
-        println!("{flag}: of {of_one} samples {right} are named by their own generation");
-        assert_eq!(wrong, 0, "{flag}: called by another generation");
+        println!("{flags:?}: of {of_one} samples {right} are named by their own generation");
+        assert_eq!(wrong, 0, "{flags:?}: called by another generation");
         assert_enough("samples that are named", right, 100);
     }
     Ok(())

@@ -7,6 +7,7 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 
 use crate::causes::chain;
+use crate::process::Errno;
 
 /// The BPF programs cannot run. Each message is one sentence with a remedy.
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +51,14 @@ pub enum KernelError {
     },
     /// The sampling frequency is above the machine's limit.
     #[error(
-        "the kernel allows at most {limit} samples a second; use a lower --freq, or raise kernel.perf_event_max_sample_rate"
+        "the kernel allows at most {limit} samples a second{errno}; use a lower --freq, or raise \
+         kernel.perf_event_max_sample_rate"
     )]
     FrequencyTooHigh {
         /// `kernel.perf_event_max_sample_rate`.
         limit: u64,
+        /// What the kernel said.
+        errno: Errno,
     },
     /// bpf(2) refused the object.
     #[error("the kernel refused the BPF object: {}", chain(.0))]

@@ -31,6 +31,7 @@ use super::program::{self, KERNEL_BTF, Structures, Variant, Verified};
 use super::tables::{self, SharedTables, TableMaps};
 use crate::engine::border::{FrameList, FrameWords, Refused, Sample, StackSnapshot, TableUpdate, TakenWords};
 use crate::engine::tables::TableSizes;
+use crate::process::Errno;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
 #[cfg(jitprof_bpf)]
@@ -616,7 +617,7 @@ fn attach_error(error: ProgramError, frequency_hz: u32) -> KernelError {
         .and_then(|text| text.trim().parse::<u64>().ok());
     match limit {
         Some(limit) if errno == libc::EINVAL && u64::from(frequency_hz) > limit => {
-            KernelError::FrequencyTooHigh { limit }
+            KernelError::FrequencyTooHigh { limit, errno: Errno::from_raw(errno) }
         }
         _ => KernelError::perf_event_open(io::Error::from_raw_os_error(errno)),
     }

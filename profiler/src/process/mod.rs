@@ -15,6 +15,7 @@
 
 pub mod apart;
 pub mod discover;
+mod errno;
 pub mod event;
 pub mod hierarchy;
 mod id;
@@ -25,6 +26,7 @@ pub mod procfs;
 mod sys;
 mod vdso;
 
+pub use errno::Errno;
 pub use id::ProcessId;
 pub use mapping::{Device, Mapping, MappingKind, Prot};
 pub use sys::monotonic_now;

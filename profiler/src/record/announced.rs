@@ -14,7 +14,7 @@ use crate::engine::border::{Order, Request};
 use crate::engine::{CallGraph, Engine, EngineOptions, Input, InterpreterFrames, Output, Who};
 use crate::kernel::{Arrivals, Waker};
 use crate::process::procfs::ProcError;
-use crate::process::{ProcessId, monotonic_now};
+use crate::process::{Errno, ProcessId, monotonic_now};
 use crate::record::recorder::{RecordError, check_target};
 use crate::record::workers::Workers;
 use crate::symbol::{OpenFile, OpenFiles};
@@ -105,7 +105,8 @@ pub fn announced(pid: Pid, depth: Depth) -> Result<ProcessCode, RecordError> {
         let due = Duration::from_nanos(engine.wake_at().0.saturating_sub(monotonic_now().0));
         arrivals.wait(due, Duration::ZERO).map_err(system("epoll"))?;
     }
-    let announced = engine.take_announced(pid).ok_or(RecordError::Target(ProcError::NoSuchProcess(pid)))?;
+    let announced =
+        engine.take_announced(pid).ok_or(RecordError::Target(ProcError::NoSuchProcess(pid, Errno::NONE)))?;
     remarks.extend(engine.remarks().iter().cloned());
     let dump = |(file, path, options): (_, Arc<str>, _)| {
         files.get(file).map(|file| MappedDump { path: path.to_string(), file, options })

@@ -352,7 +352,7 @@ fn head_of(file: &File) -> Vec<u8> {
 }
 
 fn unread_process(error: &ProcError) -> Unread {
-    let why = if matches!(error, ProcError::NoSuchProcess(_)) { WhyUnread::Gone } else { WhyUnread::Failed };
+    let why = if matches!(error, ProcError::NoSuchProcess(..)) { WhyUnread::Gone } else { WhyUnread::Failed };
     Unread { why, text: error.to_string() }
 }
 

@@ -18,6 +18,7 @@ use crate::engine::border::{Order, Recorded, Sample, Window};
 use crate::engine::{CallGraph, EngineOptions, Progress, Who};
 use crate::gsym::{GsymStore, StoreError};
 use crate::kernel::{KernelError, Sampler, SamplerOptions, Selection, Waker, code_mask};
+use crate::process::Errno;
 use crate::process::apart::wait_for_closing;
 use crate::process::procfs::{self, ProcError};
 use crate::profile::Profile;
@@ -70,10 +71,12 @@ pub enum RecordError {
         parent: Pid,
     },
     /// No thread with this id.
-    #[error("no thread {tid}; see the directories in /proc/PID/task")]
+    #[error("no thread {tid}{errno}; see the directories in /proc/PID/task")]
     NoSuchThread {
         /// The tid.
         tid: Tid,
+        /// What the kernel said.
+        errno: Errno,
     },
     /// Nobody has this name.
     #[error("there is no user {user} in /etc/passwd; a user of a directory service is chosen by number")]
@@ -481,7 +484,10 @@ pub(super) fn check_target(pid: Pid) -> Result<(), RecordError> {
 
 fn process_of(tid: Tid) -> Result<Pid, RecordError> {
     // /proc has a directory for each thread, unlisted, whose status names the process.
-    procfs::status(Pid(tid.0)).map(|status| status.tgid).map_err(|_| RecordError::NoSuchThread { tid })
+    procfs::status(Pid(tid.0)).map(|status| status.tgid).map_err(|error| match error {
+        ProcError::NoSuchProcess(_, errno) => RecordError::NoSuchThread { tid, errno },
+        error => RecordError::Target(error),
+    })
 }
 
 /// Finds the GSYM files, and says which of them are of no use.

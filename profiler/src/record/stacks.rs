@@ -86,7 +86,7 @@ impl Recorder {
             let mut tids = match procfs::threads(pid) {
                 Ok(tids) => tids,
                 // It has ended since it was chosen; the others have not.
-                Err(ProcError::NoSuchProcess(_)) if pids.len() > 1 => continue,
+                Err(ProcError::NoSuchProcess(..)) if pids.len() > 1 => continue,
                 Err(error) => return Err(error.into()),
             };
             tids.sort_unstable();
@@ -99,7 +99,7 @@ impl Recorder {
             match self.look_at(pid, tid, limit, &mut readers) {
                 Ok(thread) => threads.push(thread),
                 // It has ended meanwhile.
-                Err(ProcError::NoSuchProcess(_)) => {}
+                Err(ProcError::NoSuchProcess(..)) => {}
                 Err(error) => return Err(error.into()),
             }
         }

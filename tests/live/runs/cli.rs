@@ -40,7 +40,7 @@ fn assert_fails(finished: &Finished, status: Option<i32>, words: &[&str]) {
 #[test]
 fn a_pid_of_nobody_is_one_sentence() -> Result<()> {
     // Above the largest pid that Linux gives.
-    assert_fails(&run(&["--pid", "4194305"])?, FAILED, &["no process 4194305"]);
+    assert_fails(&run(&["--pid", "4194305"])?, FAILED, &["no process 4194305", "(os error 2)"]);
     Ok(())
 }
 

@@ -13,6 +13,7 @@ pub use cgroup::{Cgroup, unescape_unit};
 pub(super) use cgroup::{container, unit};
 pub use users::{Users, parse_passwd};
 
+use crate::process::Errno;
 use crate::process::procfs::{self, ProcError};
 use jitprof_common::units::{MonoNs, Pid};
 
@@ -40,7 +41,7 @@ impl Identity {
         let stat = procfs::stat(pid)?;
         // What is left of it has no executable, and in hierarchies of version 1 no control group any more.
         if stat.is_dead() {
-            return Err(ProcError::NoSuchProcess(pid));
+            return Err(ProcError::NoSuchProcess(pid, Errno::NONE));
         }
         Ok(Self {
             start: stat.start(),

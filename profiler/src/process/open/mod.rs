@@ -23,6 +23,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::process::Errno;
 use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
 use crate::process::procfs::proc_path;
@@ -108,10 +109,12 @@ pub enum OpenedVia {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// It is not there (any more), or the process is not.
-    #[error("{} is not there", path.display())]
+    #[error("{} is not there{errno}", path.display())]
     NotFound {
         /// The path, in the target's root.
         path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
     },
     /// The kernel refuses.
     #[error("not permitted to open {}: {source}; run as root, or with CAP_SYS_ADMIN and CAP_SYS_PTRACE", path.display())]
@@ -122,10 +125,12 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A directory, device, FIFO, socket or symbolic link.
-    #[error("{} is no regular file", path.display())]
+    #[error("{} is no regular file{errno}", path.display())]
     NotRegular {
         /// The path, in the target's root.
         path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
     },
     /// The path leads to another file than the mapping's by now.
     #[error("{} has been replaced since it was mapped (inode {found}, mapped was {mapped})", path.display())]
@@ -165,7 +170,7 @@ pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, Op
     let shown = Path::new(&*mapping.path);
     let meta = std::fs::metadata(map_file(pid, mapping)).map_err(|error| failed(shown, error))?;
     if !meta.is_file() {
-        return Err(OpenError::NotRegular { path: shown.to_owned() });
+        return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
     Ok(FileIdentity::of(&meta))
 }
@@ -271,8 +276,8 @@ fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> 
 
 fn open_in(root: &Path, path: &Path, extra_flags: OFlags) -> Result<TargetFile, OpenError> {
     let root = reach(root, libc::O_DIRECTORY)?;
-    let text =
-        CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| OpenError::NotFound { path: path.to_owned() })?;
+    let text = CString::new(path.as_os_str().as_encoded_bytes())
+        .map_err(|_| OpenError::NotFound { path: path.to_owned(), errno: Errno::NONE })?;
     let found =
         sys::open_in_root(root.as_fd(), &text, OFlags::PATH | extra_flags).map_err(|error| failed(path, error))?;
     reopen(&File::from(found), path, OpenedVia::Root)
@@ -288,7 +293,7 @@ fn reach(path: &Path, extra_flags: i32) -> Result<File, OpenError> {
 fn reopen(handle: &File, shown: &Path, via: OpenedVia) -> Result<TargetFile, OpenError> {
     let meta = handle.metadata().map_err(|error| failed(shown, error))?;
     if !meta.is_file() {
-        return Err(OpenError::NotRegular { path: shown.to_owned() });
+        return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
     let own = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
@@ -321,12 +326,12 @@ impl FileIdentity {
 }
 
 fn failed(path: &Path, source: io::Error) -> OpenError {
-    let path = path.to_owned();
+    let (path, errno) = (path.to_owned(), Errno::from(&source));
     match source.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH | libc::ENOTDIR) => OpenError::NotFound { path },
+        Some(libc::ENOENT | libc::ESRCH | libc::ENOTDIR) => OpenError::NotFound { path, errno },
         // ELOOP is also what openat2 says about magic links.
         Some(libc::EACCES | libc::EPERM) => OpenError::PermissionDenied { path, source },
-        Some(libc::ELOOP) => OpenError::NotRegular { path },
+        Some(libc::ELOOP) => OpenError::NotRegular { path, errno },
         _ => OpenError::Io { path, source },
     }
 }

@@ -18,6 +18,7 @@ pub use maps::{Maps, parse_maps};
 pub use standing::{Standing, context_switches, kernel_stack, own_tid, standing, thread_state};
 pub use stat::{Stat, Status};
 
+use crate::process::Errno;
 use jitprof_common::units::{Pid, Tid};
 
 /// The largest `/proc/PID/maps` that is read: room for `MAX_MAPPINGS` lines with long paths.
@@ -37,8 +38,8 @@ const MAX_THREADS: usize = 1 << 16;
 #[derive(Debug, thiserror::Error)]
 pub enum ProcError {
     /// The process is gone, or was never there.
-    #[error("there is no process {0}: it has exited, or the number is of another pid namespace")]
-    NoSuchProcess(Pid),
+    #[error("there is no process {0}: it has exited, or the number is of another pid namespace{1}")]
+    NoSuchProcess(Pid, Errno),
     /// The kernel refuses.
     #[error("not permitted to read {}: {source}; run as root, or with CAP_SYS_PTRACE", path.display())]
     PermissionDenied {
@@ -267,7 +268,7 @@ fn read_bounded(pid: Pid, path: &Path, limit: u64) -> Result<(Vec<u8>, bool), Pr
 pub(crate) fn classify(pid: Pid, path: &Path, source: io::Error) -> ProcError {
     match source.raw_os_error() {
         // Opening fails with ENOENT once the process is gone, reading an open file with ESRCH.
-        Some(libc::ENOENT | libc::ESRCH) => ProcError::NoSuchProcess(pid),
+        Some(libc::ENOENT | libc::ESRCH) => ProcError::NoSuchProcess(pid, Errno::from(&source)),
         Some(libc::EACCES | libc::EPERM) => ProcError::PermissionDenied { path: path.to_owned(), source },
         _ => ProcError::Io { path: path.to_owned(), source },
     }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::process::{Device, MappingKind};
+use crate::process::{Device, Errno, MappingKind};
 use jitprof_common::units::{Avma, FileOffset};
 
 const MAPS: &[u8] = b"\
@@ -118,8 +118,11 @@ fn a_process_that_is_not_there_is_named() {
     // Above pid_max's largest value.
     let nobody = Pid(0x40_0001);
     let failed = maps(nobody).unwrap_err();
-    assert!(matches!(failed, ProcError::NoSuchProcess(pid) if pid == nobody), "{failed}");
-    assert!(matches!(exe(nobody), Err(ProcError::NoSuchProcess(_))));
+    assert!(
+        matches!(failed, ProcError::NoSuchProcess(pid, errno) if pid == nobody && errno == Errno::from_raw(libc::ENOENT)),
+        "{failed}"
+    );
+    assert!(matches!(exe(nobody), Err(ProcError::NoSuchProcess(..))));
 }
 
 #[test]

@@ -9,7 +9,8 @@ const START: &str = "_start";
 /// The C library's functions that no program calls one of its own, in the library or linked into a program.
 const OF_LIBC: [&str; 5] =
     ["__libc_start_call_main", "__clone", "__clone3", "__clone_internal", "libc_start_main_stage2"];
-/// Go starts threads without the C library. It may be in a library.
+/// Go starts threads without the C library. It may be in a library: the dot says that it is Go's, since compilers of other
+/// languages let no function have one between two words.
 const OF_GO: [&str; 3] = ["runtime.mstart", "runtime.clone", "runtime.rt0_go"];
 /// Go's stacks of its own: a goroutine's returns to the first; each thread's scheduler has one that the second sets anew
 /// and behind which older calls have left what they left.
@@ -44,9 +45,10 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Of generated code.
-    pub(super) fn of_generated(name: &str) -> Self {
+    /// Of generated code, of the program that is Erlang's or another one: a name alone is what anybody announces.
+    pub(super) fn of_generated(name: &str, is_of_beam: bool) -> Self {
         match name {
+            _ if !is_of_beam => Self::No,
             SCHEDULER_OF_BEAM => Self::Perhaps,
             name if name.starts_with(ENTRY_POINT_OF_BEAM) => Self::Yes,
             _ => Self::No,
@@ -175,7 +177,7 @@ mod tests {
             assert!(entry(name, "/opt/program").beside(true).completes(StopReason::ReadFault), "{name}");
         }
         assert!(entry("start_thread", "/lib/libc.so.6").beside(true).completes(StopReason::ReadFault));
-        assert!(Entry::of_generated("global::process_main").beside(true).completes(zero));
+        assert!(Entry::of_generated("global::process_main", true).beside(true).completes(zero));
     }
 
     #[test]
@@ -184,9 +186,16 @@ mod tests {
         assert!(!Entry::No.completes(zero) && Entry::Perhaps.completes(zero) && Entry::Yes.completes(zero));
         assert!(Entry::Yes.completes(StopReason::ReadFault) && !Entry::Perhaps.completes(StopReason::ReadFault));
         assert!(Entry::No.completes(StopReason::EndOfStack));
-        assert_eq!(Entry::of_generated("erts_beamasm:normal_exit/0"), Entry::Yes);
-        assert_eq!(Entry::of_generated("global::process_main"), Entry::Perhaps, "only where it has set it to zero");
-        assert_eq!(Entry::of_generated("global:process_main/0"), Entry::No);
-        assert_eq!(Entry::of_generated("start_thread"), Entry::No);
+        assert_eq!(Entry::of_generated("erts_beamasm:normal_exit/0", true), Entry::Yes);
+        assert_eq!(
+            Entry::of_generated("global::process_main", true),
+            Entry::Perhaps,
+            "only where it has set it to zero"
+        );
+        assert_eq!(Entry::of_generated("global:process_main/0", true), Entry::No);
+        assert_eq!(Entry::of_generated("start_thread", true), Entry::No);
+        for name in [ENTRY_POINT_OF_BEAM, SCHEDULER_OF_BEAM] {
+            assert_eq!(Entry::of_generated(name, false), Entry::No, "another program has announced {name}");
+        }
     }
 }

@@ -55,8 +55,8 @@ pub(super) struct GeneratedCode {
     /// Recorded code that there may be copies of.
     templates: Templates,
     from_code: bool,
-    /// All code begins with a return address at the stack pointer, also what is jumped to: Erlang's.
-    called: bool,
+    /// It is Erlang's: all code begins with a return address at the stack pointer, also what is jumped to.
+    is_of_beam: bool,
     /// Since when this program runs: what was announced before is no code of its.
     since: MonoNs,
     /// It takes up less than others, because it has announced too much.
@@ -75,7 +75,7 @@ impl GeneratedCode {
             rows: options.rows.then(JitSpace::default),
             templates: Templates::default(),
             from_code: options.from_code,
-            called: false,
+            is_of_beam: false,
             since: MonoNs(0),
             is_bounded: false,
             refusal_said: false,
@@ -131,7 +131,12 @@ impl GeneratedCode {
     /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.
     pub(super) fn is_run_by(&mut self, exe: Option<&str>) {
         let name = exe.and_then(|exe| exe.rsplit('/').next()).unwrap_or_default();
-        self.called = name.starts_with("beam.");
+        self.is_of_beam = name.starts_with("beam.");
+    }
+
+    /// Whether the executable is Erlang's.
+    pub(super) fn is_of_beam(&self) -> bool {
+        self.is_of_beam
     }
 
     /// Whether the code bytes are of use.
@@ -178,7 +183,7 @@ impl GeneratedCode {
         match change {
             Change::Load(load, frame) => {
                 if let Some(space) = self.rows.as_mut().filter(|_| load.time >= self.since) {
-                    space.load(load.start.0, load.size, load.time, rows_of_found(&load, frame, self.called));
+                    space.load(load.start.0, load.size, load.time, rows_of_found(&load, frame, self.is_of_beam));
                 }
                 self.map.apply(CodeEvent::Load(load));
             }
@@ -207,7 +212,7 @@ impl GeneratedCode {
         if load.time < self.since || space.knows(load.start.0, load.size, load.time) {
             return;
         }
-        let (_, rows) = rows_of(load, self.from_code, self.called);
+        let (_, rows) = rows_of(load, self.from_code, self.is_of_beam);
         if let (Some(rows), Some(code)) = (&rows, load.code.as_deref()) {
             self.templates.add(load.start.0, code, rows);
         }
@@ -250,7 +255,7 @@ impl GeneratedCode {
             rows,
             templates: self.templates.clone(),
             from_code: self.from_code,
-            called: self.called,
+            is_of_beam: self.is_of_beam,
             since: self.since,
             is_bounded: self.is_bounded,
             refusal_said: self.refusal_said,

@@ -520,7 +520,7 @@ impl Resolver {
                 if in_list.is_some_and(|(_, is_same)| is_same) {
                     self.chain.clear();
                 }
-                Resolved::Jit(Entry::of_generated(hit.name()))
+                Resolved::Jit(Entry::of_generated(hit.name(), process.code.is_of_beam()))
             }
             Place::File(mapped) => match FileKey::of(of.files, mapped, addr) {
                 FileKey::Key(key) => {

@@ -85,7 +85,7 @@ pub(super) fn advise_interpreter(found: &Detected, clues: &Clues<'_>) -> String 
     if advice.already_asked {
         return advice.to_string();
     }
-    if is_spawned(clues) {
+    if is_spawned(clues) || found.runtime == Runtime::Ruby {
         return format!(
             "the functions of {} have no names of their own: {}; {}.",
             found.runtime, advice.action, advice.effect

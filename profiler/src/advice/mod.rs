@@ -42,15 +42,18 @@ pub fn for_part(clues: &Clues<'_>) -> Option<String> {
 
 /// Whether a native function is the evaluation loop of an interpreter that can name what it runs, or what calls it.
 /// CPython 3.14 may be built with a function for each instruction instead, of which each calls the next; Debian's has no
-/// symbol for its loop, but for what runs a module. PHP's is `execute_ex`.
+/// symbol for its loop, but for what runs a module. PHP's is `execute_ex`; Ruby's `vm_exec_core` has no symbol as a rule, and
+/// `rb_vm_exec`, which calls it, has.
 pub fn is_evaluation_loop(name: &str) -> bool {
-    matches!(name, "_PyEval_EvalFrameDefault" | "PyEval_EvalCode" | "execute_ex") || name.starts_with("_TAIL_CALL_")
+    const LOOPS: [&str; 5] =
+        ["_PyEval_EvalFrameDefault", "PyEval_EvalCode", "execute_ex", "rb_vm_exec", "vm_exec_core"];
+    LOOPS.contains(&name) || name.starts_with("_TAIL_CALL_")
 }
 
 /// What to tell the user about a process without generated code that spends its time in such a loop.
 pub fn for_interpreter(clues: &Clues<'_>) -> Option<String> {
     let found = detect(clues);
-    let with_loop = |detected: &&Detected| matches!(detected.runtime, Runtime::CPython | Runtime::Php);
+    let with_loop = |detected: &&Detected| matches!(detected.runtime, Runtime::CPython | Runtime::Php | Runtime::Ruby);
     found.iter().find(with_loop).map(|detected| flags::advise_interpreter(detected, clues))
 }
 

@@ -250,6 +250,11 @@ fn an_interpreter_that_names_nothing_is_told_the_flag_of_its_version() {
         assert!(advice.contains(said) && !advice.contains("a library that it has loaded"), "{exe}: {advice}");
         assert!(!advice.contains("  ") && !advice.contains('\n'), "{advice:?}");
     }
+    for (exe, said) in [("/usr/bin/ruby3.1", "this version cannot"), ("/usr/bin/ruby3.3", "ruby --yjit --yjit-perf")] {
+        let advice = of(exe, &[]);
+        assert!(advice.starts_with("the functions of Ruby have no names") && advice.contains(said), "{exe}: {advice}");
+    }
+    assert!(is_evaluation_loop("rb_vm_exec") && !is_evaluation_loop("rb_funcallv"));
     assert!(of("/usr/bin/python3.13", &["python3", "-Xperf"]).contains("was started with a flag"));
     assert_eq!(of("/usr/bin/node", &[]), "");
     assert!(is_evaluation_loop("_PyEval_EvalFrameDefault") && is_evaluation_loop("PyEval_EvalCode"));

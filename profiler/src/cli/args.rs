@@ -109,8 +109,8 @@ pub struct Args {
     #[arg(long, help_heading = "Recording")]
     pub no_read_runtime: bool,
 
-    /// Whether the native frames of an interpreter's evaluation loop (CPython's, PHP's) are shown between the functions that
-    /// it runs
+    /// Whether the native frames of an interpreter's evaluation loop (CPython's, PHP's, Ruby's) are shown between the functions
+    /// that it runs
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = NativeFramesArg::Show, help_heading = "Recording")]
     pub native_frames: NativeFramesArg,
 

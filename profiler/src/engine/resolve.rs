@@ -337,7 +337,11 @@ impl Resolver {
                     self.anonymous.in_files += 1;
                     let own = placed.as_ref().and_then(|all| all.iter().find(|(at, _)| *at == index));
                     if let Some(((_, part), listed)) = own.zip(sample.listed.as_ref()) {
-                        let (inlined, around) = native.around_loop();
+                        let (inlined, mut around) = native.around_loop();
+                        // A loop without a symbol is one all the same.
+                        if self.hides_loops && native.interpreter.is_none() {
+                            around = &[];
+                        }
                         frames.extend_from_slice(inlined);
                         let called = listed.frames(*part).next().filter(|_| inlined.is_empty());
                         if called.is_some_and(|record| is_shown_natively(record, sample, of, frames)) {

@@ -66,6 +66,29 @@ fn functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
 }
 
 #[test]
+fn its_loops_can_be_left_out() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("ruby/burn.rb", &scratch)?;
+    let words = ["--pid", target.said("pid")?, "--native-frames", "hide"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 4)?;
+    assert_bare(&recording);
+    // Each calls the other directly: nothing is between them but the loop's own frames.
+    let called = |stack: &Stack| callee(stack, "outer").is_some();
+    let directly = |stack: &Stack| matches!(callee(stack, "outer"), Some("middle" | "side_cold"));
+    let of = Share {
+        part: recording.folded.count(|stack| called(stack) && directly(stack)),
+        whole: recording.folded.count(called),
+    };
+    assert_at_least_of_few("callees of outer", of, PROMISED);
+    let is_loop = |frame: &String| matches!(function(frame), "rb_vm_exec" | "vm_exec_core");
+    assert_eq!(recording.folded.count(|stack| stack.frames.iter().any(is_loop)), 0, "{}", recording.folded.largest(5));
+    assert!(recording.folded.count(|stack| stack.has("_start")) > 0);
+    let of_ruby = |stack: &Stack| stack.frames.iter().any(|frame| frame.starts_with("[libruby"));
+    println!("{} stacks have nameless frames of libruby", recording.folded.count(of_ruby));
+    Ok(())
+}
+
+#[test]
 fn each_way_to_call_keeps_its_callers() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = start("ruby/shapes.rb", &scratch)?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use jitprof_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PageKey, Region};
 use jitprof_common::taken::FrameSpec;
 use jitprof_common::units::MonoNs;
-use jitprof_unwind::JitSpace;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::UnwindingStats;
@@ -333,10 +332,13 @@ impl Publisher {
     ) -> Option<u32> {
         let (id, holder) = (process.id, Some(process.holder()));
         let published = &mut process.published;
-        let ready = |space: &&mut JitSpace| space.is_dirty() && !space.is_unconfirmed();
-        let space = process.code.rows_mut().filter(ready)?;
+        let space = process.code.rows_mut()?;
+        // Also while what was handed over before is not confirmed: until then its samples are walked by rows of what was there.
         if space.take_replaced() && self.replacing.insert(id, requests.now.after(REPLACING)).is_none() {
             self.changed.insert(id);
+        }
+        if !space.is_dirty() || space.is_unconfirmed() {
+            return None;
         }
         if std::mem::take(&mut published.is_borrowed) {
             // The list of mappings leads to the new object when all of it is there.

@@ -136,6 +136,25 @@ fn a_walk_by_the_rows_of_code_that_was_replaced_is_made_anew_from_its_snapshot()
     assert_eq!(with_half, "[cut: deeper than the stack snapshot];main;second");
 }
 
+/// Rows of what was there before may be in force for long on a machine that has other work.
+#[test]
+fn samples_bring_their_stacks_from_the_first_replacement_on_whether_its_rows_can_be_published_or_not() {
+    let mut world = World::new(options());
+    runtime(&mut world, PID);
+    announce(&mut world, PID, (JIT, 64, "first"));
+    world.run_for(300);
+    world.holds_publications = true;
+    announce(&mut world, PID, (JIT + 0x100, 64, "beside it"));
+    world.run_for(300);
+    assert_eq!(flags(&world, PID, JIT), Some(Region::GENERATED | Region::SNAPSHOT));
+    let second = record_of_code(PID, world.now, (JIT, &[0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3], "second"));
+    world.machine.append(&dump_path(PID), &second);
+    world.run_for(300);
+    assert_eq!(flags(&world, PID, JIT), Some(Region::GENERATED | Region::SNAPSHOT | Region::REPLACED));
+    world.holds_publications = false;
+    world.finish();
+}
+
 #[test]
 fn a_walk_by_the_rows_of_what_was_mapped_there_before_ends_where_it_begins() {
     const LIBRARY: u64 = 0x5000_0000;

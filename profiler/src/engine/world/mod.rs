@@ -174,6 +174,8 @@ pub struct World {
     pub holds_names: bool,
     /// Rows are built when this is unset.
     pub holds_rows: bool,
+    /// What is published is said to be in force when this is unset.
+    pub holds_publications: bool,
     /// Requests of each turn, in their order.
     pub asked: Vec<Request>,
     /// Windows that were handed out.
@@ -229,6 +231,7 @@ impl World {
             decide: Box::new(|_| Fate::Answer),
             holds_names: false,
             holds_rows: false,
+            holds_publications: false,
             asked: Vec::new(),
             windows: Vec::new(),
             snapshots: Vec::new(),
@@ -454,6 +457,7 @@ impl World {
                 }
                 "table"
             }
+            Output::Publish(_) if self.holds_publications => return,
             Output::Publish(publication) => {
                 let at = self.now;
                 return self.feed(Input::Published { publication, at });

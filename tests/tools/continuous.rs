@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use jitprof::output::{Destination, Format, OutputOptions, write_file};
-use jitprof::profile::Profile;
+use jitprof::profile::{Profile, Row};
 use jitprof::record::{CallGraph, InterpreterFrames, RecordOptions, Selector, Targets, Window, WindowOptions};
 use jitprof::serve::{Governor, GovernorOptions, Handle, Recording};
 use jitprof_common::units::Pid;
@@ -157,7 +157,8 @@ fn shown(window: &Window) -> Value {
         "samples": profile.total(),
         "cpu_ns": cpu_ns,
         "leaves": leaves(profile),
-        "comms": sums(profile, |profile, row| profile.task_of(row.task).comm.to_string()),
+        "comms": sums(profile, |profile, row| Some(profile.task_of(row.task).comm.to_string())),
+        "whole": sums(profile, |profile, row| is_whole(profile, row).then(|| profile.task_of(row.task).comm.to_string())),
         "taken": health.taken,
         "delivered": health.delivered,
         "lost": health.lost,
@@ -177,17 +178,26 @@ fn shown(window: &Window) -> Value {
 fn leaves(profile: &Profile) -> BTreeMap<String, u64> {
     let all = sums(profile, |profile, row| {
         let frame = profile.pop(row.stack).map(|(_, frame)| profile.frame(frame).name.to_owned());
-        frame.unwrap_or_default()
+        Some(frame.unwrap_or_default())
     });
     let mut all: Vec<(String, u64)> = all.into_iter().collect();
     all.sort_by_key(|(_, cpu_ns)| std::cmp::Reverse(*cpu_ns));
     all.into_iter().take(SHOWN).collect()
 }
 
-fn sums(profile: &Profile, key: impl Fn(&Profile, &jitprof::profile::Row) -> String) -> BTreeMap<String, u64> {
+/// Whether a stack reaches its end, and all of it has names: what says otherwise stands in brackets.
+fn is_whole(profile: &Profile, row: &Row) -> bool {
+    let frames = std::iter::successors(profile.pop(row.stack), |(rest, _)| profile.pop(*rest));
+    frames.into_iter().all(|(_, frame)| !profile.frame(frame).name.starts_with('['))
+}
+
+/// CPU time by a key, of what has one.
+fn sums(profile: &Profile, key: impl Fn(&Profile, &Row) -> Option<String>) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for row in profile.rows() {
-        *sums.entry(key(profile, &row)).or_default() += row.cpu_ns;
+        if let Some(key) = key(profile, &row) {
+            *sums.entry(key).or_default() += row.cpu_ns;
+        }
     }
     sums
 }

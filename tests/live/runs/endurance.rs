@@ -1,10 +1,12 @@
 //! A continuous recording: what comes and goes leaves nothing behind, no process harms it, and its weights stay true.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jitprof_tests::{
-    Continuous, ControlGroup, Ended, Scratch, Target, WeightedShare, assert_enough, compile, path_from, wait_until,
+    Continuous, ControlGroup, Ended, Scratch, Share, Target, WeightedShare, assert_at_least_of_few, assert_enough,
+    assert_in_time, assert_share, compile, path_from, wait_until,
 };
 use serde_json::Value;
 
@@ -51,6 +53,22 @@ fn storm_command(scratch: &Scratch, arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(program);
     command.args(arguments);
     Ok(command)
+}
+
+/// A file system that does not answer once six programs run from it, which it has started.
+fn silent(scratch: &Scratch) -> Result<Target> {
+    let mount = scratch.file("mount");
+    std::fs::create_dir(&mount)?;
+    let mut command = Command::new(compile(scratch, "cc", "native/silent.c", &["-O1", "-g"])?);
+    command.arg(mount).args([".eh_frame", "6", "65534"]);
+    Target::start(command, scratch)
+}
+
+/// A program that emits and drops functions until it is ended.
+fn churning(scratch: &Scratch) -> Result<Target> {
+    let mut command = Command::new(path_from("JITPROF_DEMO")?);
+    command.args(["--secs", "600", "--churn", "20000", "--slots", "512"]);
+    Target::start(command, scratch)
 }
 
 fn done(target: &mut Target) -> Result<u64> {
@@ -254,6 +272,50 @@ fn dumps_and_mappings_that_never_end_are_borne() -> Result<()> {
     // 16 dumps of a process are followed at a time, each with three descriptors.
     let most_fds = most(&ended, "descriptors");
     assert!(most_fds < number(&before, "descriptors") + 200, "{most_fds} descriptors");
+    Ok(())
+}
+
+/// Who starts processes, maps, begins dumps, writes nonsense, announces what is not there, churns, and whose files do not
+/// answer, all at once, beside somebody who does nothing of it.
+#[test]
+fn who_is_quiet_beside_all_of_them_loses_nothing() -> Result<()> {
+    let (scratch, own) = (Scratch::new()?, Scratch::new()?);
+    let mut continuous = Continuous::start(&own, &["--hz", "499"])?;
+    let program = own.file("quiet");
+    std::fs::copy(path_from("JITPROF_DEMO")?, &program)?;
+    let mut command = Command::new(program);
+    command.args(["--secs", "6000", "--generations", "1"]);
+    let quiet = Target::start(command, &own)?;
+    let before = continuous.skip(4)?;
+    let rates: [&[&str]; 5] =
+        [&["forks", "1000"], &["maps", "2000"], &["dumps", "20"], &["flood", "50"], &["loads", "2000"]];
+    let storms = rates.map(|rate| storm(&scratch, &[rate[0], "6000", rate[1]]));
+    let _storms = storms.into_iter().collect::<Result<Vec<_>>>()?;
+    let _others = [silent(&scratch)?, churning(&scratch)?];
+    let (mut longest, mut at) = (Duration::ZERO, Instant::now());
+    for _ in 0..10 * scale() {
+        continuous.window()?;
+        longest = longest.max(at.elapsed());
+        at = Instant::now();
+    }
+    quiet.signal(libc::SIGSTOP)?;
+    let used_ms = quiet.cpu_ms()?;
+    continuous.skip(4)?;
+    let windows = continuous.stop()?.windows;
+    let of_quiet =
+        |what: &str| windows.iter().filter_map(|window| window[what]["quiet"].as_u64()).sum::<u64>() / 1_000_000;
+    let (sampled_ms, whole_ms) = (of_quiet("comms"), of_quiet("whole"));
+    let most = windows.iter().map(|window| number(window, "resident_kib")).max().unwrap_or(0);
+    println!(
+        "{used_ms} ms used, {sampled_ms} ms sampled, {whole_ms} ms in whole stacks; {longest:?} between two windows"
+    );
+    println!("{most} KiB resident at the height, {} KiB before", number(&before, "resident_kib"));
+    assert_enough("milliseconds of the quiet one", sampled_ms, 1000);
+    // At 499 Hz each millisecond is half a sample.
+    assert_share("what it used", Share { part: sampled_ms / 2, whole: (sampled_ms + used_ms) / 2 }, 0.5);
+    assert_at_least_of_few("whole stacks", Share { part: whole_ms / 2, whole: sampled_ms / 2 }, 0.98);
+    assert_in_time("the next window", longest, Duration::from_secs(10));
+    assert!(most < number(&before, "resident_kib") + (192 << 10), "{most} KiB");
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! CPython's own code keeps no frame pointers, and its generated code (a trampoline for each function, around the
 //! interpreter) is hardly ever innermost: whole stacks take the rows of the interpreter and of every trampoline.
 
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use anyhow::Result;
@@ -188,6 +189,25 @@ fn a_forked_worker_alone_has_its_parents_frames() -> Result<()> {
 #[test]
 fn forked_workers_that_write_perf_maps_have_their_parents_frames() -> Result<()> {
     record_workers("perf", "pid")
+}
+
+/// Who has become another user begins a map that is that user's.
+#[test]
+fn a_map_that_is_begun_as_another_user_is_read() -> Result<()> {
+    const USER: u32 = 65534;
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("python/setuid.py")?).args([&*USER.to_string(), "600"]);
+    let target = Target::start(command, &scratch)?;
+    let map = Leftover::perf_map(target.pid()?);
+    let words = ["--pid", target.said("pid")?, "--no-read-runtime"];
+    let recording = Jitprof::recording(&scratch, words)?.record_cpu(target.pid()?, 4)?;
+    assert_eq!(std::fs::metadata(map.path())?.uid(), USER);
+    let named =
+        Share { part: recording.folded.count(|stack| in_order(stack, &["as_other"])), whole: recording.folded.total() };
+    println!("{named:?} are of functions that were announced as the other user");
+    assert!(named.fraction() > 0.5, "{}", recording.folded.largest(10));
+    Ok(())
 }
 
 #[test]

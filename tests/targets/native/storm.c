@@ -6,6 +6,7 @@
  *   maps    maps and unmaps its own file as code, as fast as it can, AMOUNT mappings at a time
  *   dumps   begins AMOUNT jitdumps a second, each with one function
  *   flood   writes AMOUNT MB a second into one jitdump: whole records, noise between them, and cuts it now and then
+ *   loads   announces AMOUNT functions of 16 MiB a second, whose code is a hole in the jitdump
  *   burn    nothing else
  *
  * Each burns CPU in storm_burn meanwhile, and says at its end how much it did.
@@ -144,10 +145,33 @@ static void step_flood(void)
     }
 }
 
+static void step_loads(void)
+{
+    enum { BYTES = 16 << 20 };
+    static int fd = -1;
+    if (fd < 0)
+        fd = begin_dump(0);
+    char name[32];
+    size_t length = (size_t)snprintf(name, sizeof name, "large_%llu", (unsigned long long)done) + 1;
+    struct load load = {
+        .size = (uint32_t)(sizeof load + length + BYTES),
+        .time = now(),
+        .pid = (uint32_t)getpid(),
+        .tid = (uint32_t)syscall(SYS_gettid),
+        .vma = 0x700000000000u + done * BYTES,
+        .address = 0x700000000000u + done * BYTES,
+        .code_size = BYTES,
+        .index = done,
+    };
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (write(fd, &load, sizeof load) < 0 || write(fd, name, length) < 0 || ftruncate(fd, end + load.size) != 0)
+        perror("loads");
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: %s forks|maps|dumps|flood|burn SECONDS [AMOUNT]\n", argv[0]);
+        fprintf(stderr, "usage: %s forks|maps|dumps|flood|loads|burn SECONDS [AMOUNT]\n", argv[0]);
         return 2;
     }
     const char *mode = argv[1];
@@ -170,6 +194,8 @@ int main(int argc, char **argv)
             step_dumps();
         else if (!strcmp(mode, "flood"))
             step_flood();
+        else if (!strcmp(mode, "loads"))
+            step_loads();
         done++;
     }
     printf("done %llu\n", (unsigned long long)done);

@@ -21,6 +21,7 @@ use jitprof::output::{Destination, Format, OutputOptions, write_file};
 use jitprof::profile::{Profile, Row};
 use jitprof::record::{CallGraph, InterpreterFrames, RecordOptions, Selector, Targets, Window, WindowOptions};
 use jitprof::serve::{Governor, GovernorOptions, Handle, Recording};
+use jitprof::symbol::FrameKind;
 use jitprof_common::units::Pid;
 use serde_json::{Value, json};
 
@@ -185,10 +186,16 @@ fn leaves(profile: &Profile) -> BTreeMap<String, u64> {
     all.into_iter().take(SHOWN).collect()
 }
 
-/// Whether a stack reaches its end, and all of it has names: what says otherwise stands in brackets.
+/// Whether a stack has user frames, reaches its end, and all of it has names: what says otherwise stands in brackets.
 fn is_whole(profile: &Profile, row: &Row) -> bool {
     let frames = std::iter::successors(profile.pop(row.stack), |(rest, _)| profile.pop(*rest));
-    frames.into_iter().all(|(_, frame)| !profile.frame(frame).name.starts_with('['))
+    let mut has_user = false;
+    let are_named = frames.into_iter().all(|(_, frame)| {
+        let frame = profile.frame(frame);
+        has_user |= frame.kind != FrameKind::Kernel;
+        !frame.name.starts_with('[')
+    });
+    are_named && has_user
 }
 
 /// CPU time by a key, of what has one.

@@ -9,8 +9,8 @@ const START: &str = "_start";
 /// The C library's functions that no program calls one of its own, in the library or linked into a program.
 const OF_LIBC: [&str; 5] =
     ["__libc_start_call_main", "__clone", "__clone3", "__clone_internal", "libc_start_main_stage2"];
-/// Go starts threads without the C library. It may be in a library: the dot says that it is Go's, since compilers of other
-/// languages let no function have one between two words.
+/// Go starts threads without the C library. It may be in a library. Other languages' functions have no such name
+/// unless somebody wants it so, and then only his own stacks end there.
 const OF_GO: [&str; 3] = ["runtime.mstart", "runtime.clone", "runtime.rt0_go"];
 /// Go's stacks of its own: a goroutine's returns to the first; each thread's scheduler has one that the second sets anew
 /// and behind which older calls have left what they left.

@@ -207,7 +207,9 @@ struct Answer {
     known: Known,
 }
 
-/// What is said of samples that are older than what was found.
+/// What is said of samples that are older than what was found is known to be.
+static UNLOADED: Known = Known::Unnamed(WhyUnnamed::Unloaded);
+/// What is said where two answers about one sample differ.
 static REPLACED: Known = Known::Unnamed(WhyUnnamed::Replaced);
 
 #[derive(Debug, Default)]
@@ -233,7 +235,7 @@ impl Slot {
         let fresh = if matches!(known, Known::Unnamed(_)) { UNNAMED_NS } else { FRESH_NS };
         let holds = (ask.code.is_some() && is_final) || time.0 <= answer.done.0.saturating_add(fresh);
         let holds = holds && time <= answer.until;
-        holds.then_some(if time < answer.since { &REPLACED } else { known })
+        holds.then_some(if time < answer.since { &UNLOADED } else { known })
     }
 }
 
@@ -549,8 +551,10 @@ impl Frames {
                 (Some(DescribedFrame::Functions(_) | DescribedFrame::Unsure(_)), _) if !has_room => {
                     Some(Known::Unnamed(WhyUnnamed::TooMany))
                 }
-                // Nobody is left who could say it once more.
-                (Some(DescribedFrame::Unsure(_)), None) if self.over => Some(Known::Unnamed(WhyUnnamed::Ended)),
+                // Nobody is left who could say it once more. What was known before holds as long as it would have.
+                (Some(DescribedFrame::Unsure(_)), None) if self.over => {
+                    slot.answer.is_none().then_some(Known::Unnamed(WhyUnnamed::Ended))
+                }
                 (Some(frame @ DescribedFrame::Unsure(_)), None) => {
                     (slot.unsure, slot.wanted) = (Some(templates.known(frame)), true);
                     self.wanted.push_back(*number);

@@ -72,7 +72,7 @@ impl Listed {
     }
 
     /// Which elements belong to which user frames: of each, its index and its part of the list, from the innermost;
-    /// `in_loop` are the user frames in an evaluation loop, `goes_on` says that the stack has more frames than those, and
+    /// `in_loop` are the user frames in an evaluation loop, `goes_on` says that the stack may have more frames than those, and
     /// `is_own` tells of a record whether it is a function of the runtime's own, which runs in none. Nothing if that cannot be
     /// known.
     pub(super) fn placed(

@@ -295,6 +295,8 @@ pub enum WhyUnnamed {
     NoAnswer,
     /// There were too many frames to be asked about.
     TooMany,
+    /// Classes were unloaded, or may have been, before it was looked at, and what is there now may be of another one.
+    Unloaded,
 }
 
 impl WhyUnnamed {
@@ -309,6 +311,7 @@ impl WhyUnnamed {
             Self::NoCode => "no code of the runtime's around the address",
             Self::NoFrame => "the function had no frame at this instruction",
             Self::Replaced => "replaced before it was looked at",
+            Self::Unloaded => "classes may have been unloaded before it was looked at",
             Self::Collected => "a garbage collection ran before it was looked at",
             Self::WebAssembly => "WebAssembly, whose names are not read",
             Self::Ended => "the process ended before it was looked at",

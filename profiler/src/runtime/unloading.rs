@@ -19,8 +19,8 @@ use crate::process::monotonic_now;
 
 /// Methods that are remembered; when there are more, all are dropped.
 const MAX_METHODS: usize = 4096;
-/// The numbers of looks at a runtime that does not count begin here: none is one that it has counted.
-const LOOKS: u64 = 1 << 63;
+/// With the time of a look, the number of what a runtime that does not count has unloaded by then.
+const UNCOUNTED: u64 = 1 << 63;
 
 /// How many classes were unloaded by a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +44,8 @@ impl Count {
 #[derive(Default)]
 pub(super) struct Unloading {
     counter: Option<Unloads>,
-    /// The count that was read last, and a time since which it is that.
+    /// The count that was read last, or what stands for it, and a time since which it is that.
     last: Option<(u64, MonoNs)>,
-    /// Looks at a runtime that does not count.
-    looks: u64,
     /// By what their frames say of them: what they are called, as a number, and since when.
     methods: HashMap<(Avma, Option<Avma>), (u64, MonoNs)>,
     names: RandomState,
@@ -71,8 +69,7 @@ impl Unloading {
     /// A runtime that does not count was looked at, before this time: what it had before it may have unloaded. A number that is
     /// another one each time.
     pub(super) fn may_have_risen(&mut self, now: MonoNs) -> u64 {
-        self.looks += 1;
-        let number = LOOKS | self.looks;
+        let number = UNCOUNTED | now.0;
         self.last = Some((number, now));
         number
     }
@@ -90,10 +87,11 @@ impl Unloading {
     pub(super) fn since(&mut self, frame: &Interpreted, name: &MethodName) -> MonoNs {
         let Some((_, same_since)) = self.last else { return MonoNs(0) };
         let name = self.names.hash_one(name);
-        if self.methods.len() >= MAX_METHODS {
+        let key = (frame.method, frame.const_method);
+        if self.methods.len() >= MAX_METHODS && !self.methods.contains_key(&key) {
             self.methods.clear();
         }
-        let known = self.methods.entry((frame.method, frame.const_method)).or_insert((name, same_since));
+        let known = self.methods.entry(key).or_insert((name, same_since));
         if known.0 != name {
             *known = (name, same_since);
         }

@@ -290,13 +290,18 @@ fn who_is_quiet_beside_all_of_them_loses_nothing() -> Result<()> {
     let rates: [&[&str]; 5] =
         [&["forks", "1000"], &["maps", "2000"], &["dumps", "20"], &["flood", "50"], &["loads", "2000"]];
     let storms = rates.map(|rate| storm(&scratch, &[rate[0], "6000", rate[1]]));
-    let _storms = storms.into_iter().collect::<Result<Vec<_>>>()?;
-    let _others = [silent(&scratch)?, churning(&scratch)?];
+    let mut loud = storms.into_iter().collect::<Result<Vec<_>>>()?;
+    loud.extend([silent(&scratch)?, churning(&scratch)?]);
     let (mut longest, mut at) = (Duration::ZERO, Instant::now());
     for _ in 0..10 * scale() {
         continuous.window()?;
         longest = longest.max(at.elapsed());
         at = Instant::now();
+    }
+    for program in &mut loud {
+        assert!(program.is_running()?, "it has been loud all the time");
+        let used_ms = program.cpu_ms()?;
+        println!("{used_ms} ms used by a loud one");
     }
     quiet.signal(libc::SIGSTOP)?;
     let used_ms = quiet.cpu_ms()?;

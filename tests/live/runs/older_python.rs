@@ -36,7 +36,7 @@ fn versions_in_which_each_function_has_a_native_frame_are_read_too() -> Result<(
         let right = Share { part: folded.count(|stack| is_hot(stack) && is_right(stack)), whole: folded.count(is_hot) };
         assert_at_least_of_few(&format!("{}: one loop each, and lines", python.display()), right, PROMISED);
         assert_at_least_of_few(&format!("{}: chains", python.display()), chain(&recording, &names), PROMISED);
-        let recording = record("python/shapes.py", 3)?;
+        let recording = record("python/shapes.py", 5)?;
         let chains: [&[&str]; 5] = [
             &["main", "through_c", "_PyEval_EvalFrameDefault", "by_c", "leaf_c"],
             &["main", "run", "coroutine", "awaited", "leaf_coroutine"],

@@ -33,6 +33,12 @@ pub const ENTRY_REGISTERS: &str = "ENTRY_REGISTERS";
 /// Name of the `u64` global with the offset of the thread pointer in the kernel's `task_struct`, in bytes; 0 if it is not
 /// known.
 pub const TASK_THREAD_POINTER: &str = "TASK_THREAD_POINTER";
+/// Name of the `u64` global with the offset of the address space in the kernel's `task_struct`, in bytes; 0 if it is not
+/// known.
+pub const TASK_MM: &str = "TASK_MM";
+/// Name of the `u64` global with the offset, in the kernel's `mm_struct`, of where the stack of the process's first thread
+/// began, in bytes; 0 if it is not known.
+pub const MM_START_STACK: &str = "MM_START_STACK";
 
 /// Which tasks are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

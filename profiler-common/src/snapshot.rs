@@ -4,7 +4,8 @@
 //! wrong; so the sample brings along what a walk by rows needs: the registers at that frame and a snapshot of the stack.
 //! Userspace finishes the walk with the same step function once the rows are there.
 //!
-//! Where the walk has come to the end of the stack nonetheless, the snapshot ends there, too.
+//! Where the walk has come to the end of the stack nonetheless, the snapshot ends there, too; and where arguments and
+//! environment begin: they hold secrets, and no frames.
 //!
 //! ```text
 //! SampleHeader (snapshot = 1) │ kernel frames │ user frames │ SnapshotHeader 48 bytes │ stack bytes from `base` on
@@ -42,7 +43,7 @@ pub struct SnapshotHeader {
     pub lr: u64,
     /// Address of the first stack byte: `sp` rounded down to `CHUNK_BYTES`.
     pub base: u64,
-    /// Stack bytes that follow, a multiple of `CHUNK_BYTES`, `MAX_SNAPSHOT_BYTES` at most.
+    /// Stack bytes that follow, a multiple of 8, `MAX_SNAPSHOT_BYTES` at most.
     pub bytes: u32,
     /// Which user frame it is, from the innermost.
     pub index: u16,

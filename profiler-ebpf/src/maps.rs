@@ -156,6 +156,10 @@ pub static TASK_STACK: Global<u64> = Global::new(0);
 pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_MM: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static MM_START_STACK: Global<u64> = Global::new(0);
 
 /// Whether the ring buffer has so much room that a long record does not cost another sample its place.
 #[inline(always)]

@@ -2,7 +2,10 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use aya_ebpf::helpers::{
+    bpf_probe_read_kernel,
+    generated::{bpf_get_current_task, bpf_probe_read_user},
+};
 use jitprof_common::{
     sample::{Counter, SampleBuffer},
     snapshot::{Allowance, CHUNK_BYTES, MAX_CHUNKS, MAX_SNAPSHOT_BYTES, SnapshotHeader},
@@ -10,7 +13,7 @@ use jitprof_common::{
     unwind::Frame,
 };
 
-use crate::maps::{STATE, USE_ROWS, Walk, count, is_roomy};
+use crate::maps::{MM_START_STACK, STATE, TASK_MM, USE_ROWS, Walk, count, is_roomy};
 use crate::tables::is_unknown;
 
 /// What a walk remembers about unknown code, and what this CPU may still hand over.
@@ -78,23 +81,52 @@ extern "C" fn copy_stack(size: u64) -> u64 {
     (walk.snapshot.at.base, walk.snapshot.at.bytes) = (base, 0);
     // Where the walk has found the stack's end, what other rows may find lies below.
     let to_last = walk.frame.registers.sp.wrapping_sub(base);
-    let length = if walk.stop == StopReason::EndOfStack as u8 { to_last } else { u64::MAX };
-    for chunk in 0..MAX_CHUNKS {
-        // Hidden from LLVM, which would compare something else than what the address is made of: the verifier refuses that.
-        let at = core::hint::black_box(size as usize + size_of::<SnapshotHeader>() + chunk * CHUNK_BYTES);
-        if (chunk * CHUNK_BYTES) as u64 > length || at > size_of::<SampleBuffer>() - CHUNK_BYTES {
-            break;
+    let to_last = if walk.stop == StopReason::EndOfStack as u8 { to_last } else { u64::MAX };
+    let to_start = stack_start().checked_sub(base).filter(|&bytes| bytes != 0).unwrap_or(u64::MAX) & !7;
+    let mut chunk = 0;
+    while chunk < MAX_CHUNKS && ((chunk + 1) * CHUNK_BYTES) as u64 <= to_start {
+        if (chunk * CHUNK_BYTES) as u64 > to_last || !copy(walk, size as usize, chunk, CHUNK_BYTES as u64) {
+            return 0;
         }
-        // SAFETY: as above; the helper checks the user address and never faults.
-        let failed = unsafe {
-            let to = (&raw mut walk.sample).cast::<u8>().add(at);
-            let from = base.wrapping_add((chunk * CHUNK_BYTES) as u64) as *const c_void;
-            bpf_probe_read_user(to.cast(), CHUNK_BYTES as u32, from) != 0
-        };
-        if failed {
-            break;
-        }
-        walk.snapshot.at.bytes = ((chunk + 1) * CHUNK_BYTES) as u32;
+        chunk += 1;
+    }
+    if chunk < MAX_CHUNKS {
+        copy(walk, size as usize, chunk, to_start % CHUNK_BYTES as u64);
     }
     0
+}
+
+/// Copies a chunk, or the beginning of one; false if that is not to be had.
+#[inline(always)]
+fn copy(walk: &mut Walk, size: usize, chunk: usize, bytes: u64) -> bool {
+    let before = (chunk * CHUNK_BYTES) as u64;
+    // Hidden from LLVM, which would compare something else than what the address is made of: the verifier refuses that.
+    let at = core::hint::black_box(size + size_of::<SnapshotHeader>() + chunk * CHUNK_BYTES);
+    if at > size_of::<SampleBuffer>() - CHUNK_BYTES {
+        return false;
+    }
+    // SAFETY: as above; the helper checks the user address and never faults.
+    let failed = unsafe {
+        let to = (&raw mut walk.sample).cast::<u8>().add(at);
+        let from = walk.snapshot.at.base.wrapping_add(before) as *const c_void;
+        bpf_probe_read_user(to.cast(), bytes as u32, from) != 0
+    };
+    if !failed {
+        walk.snapshot.at.bytes = (before + bytes) as u32;
+    }
+    !failed
+}
+
+/// Where the stack of the current process's first thread began; 0 if it is not known. Above lie arguments and environment.
+#[inline(always)]
+fn stack_start() -> u64 {
+    let (mm, start) = (TASK_MM.load(), MM_START_STACK.load());
+    if mm == 0 || start == 0 {
+        return 0;
+    }
+    // SAFETY: both addresses are only read by bpf_probe_read_kernel, which checks them and never faults.
+    unsafe {
+        let mm = bpf_probe_read_kernel(bpf_get_current_task().wrapping_add(mm) as *const u64).unwrap_or(0);
+        bpf_probe_read_kernel(mm.wrapping_add(start) as *const u64).unwrap_or(0)
+    }
 }

@@ -44,6 +44,25 @@ pub(super) fn thread_pointer(btf: &[u8]) -> Option<u64> {
     Some(thread + types.member_offset(members, IN_THREAD)?)
 }
 
+/// Where the address of the first thread's stack begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StackStart {
+    /// Offset of the address space in `task_struct`, in bytes.
+    pub(super) task_mm: u64,
+    /// Offset of the address in `mm_struct`, in bytes.
+    pub(super) in_mm: u64,
+}
+
+impl StackStart {
+    /// Finds it. `None` if this is no BTF of a kernel.
+    pub(super) fn find(btf: &[u8]) -> Option<Self> {
+        let types = Types::parse(btf)?;
+        let (_, task) = types.aggregate(STRUCT, b"task_struct")?;
+        let (_, space) = types.aggregate(STRUCT, b"mm_struct")?;
+        Some(Self { task_mm: types.member_offset(task, b"mm")?, in_mm: types.member_offset(space, b"start_stack")? })
+    }
+}
+
 /// The member of `thread_struct` that is the thread pointer.
 #[cfg(target_arch = "x86_64")]
 const IN_THREAD: &[u8] = b"fsbase";
@@ -53,6 +72,9 @@ const IN_THREAD: &[u8] = b"uw";
 
 const MAGIC: u16 = 0xeb9f;
 const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+/// How deeply structures without a name are looked for a member.
+const MAX_UNNAMED: u32 = 4;
 
 /// `THREAD_SIZE` of x86-64, and of arm64 with pages up to 16 KiB, in kernels without KASAN. BTF does not tell: the only
 /// type of this size, `thread_union`, is not in it.
@@ -68,6 +90,21 @@ struct Types<'a> {
 struct Members<'a> {
     bytes: &'a [u8],
     with_bit_fields: bool,
+}
+
+/// A type.
+struct Type<'a> {
+    name: u32,
+    info: u32,
+    size: u32,
+    /// What follows it, if it has members.
+    members: Members<'a>,
+}
+
+impl Type<'_> {
+    fn kind(&self) -> u32 {
+        (self.info >> 24) & 0x1f
+    }
 }
 
 impl<'a> Types<'a> {
@@ -87,23 +124,38 @@ impl<'a> Types<'a> {
 
     /// The size and the members of a structure or union with this name.
     fn aggregate(&self, kind: u32, name: &[u8]) -> Option<(u32, Members<'a>)> {
+        let found = self.all().find(|found| found.kind() == kind && self.is_name(found.name, name))?;
+        Some((found.size, found.members))
+    }
+
+    /// All types, the one that is called 1 first.
+    fn all(&self) -> impl Iterator<Item = Type<'a>> + use<'a> {
         let mut rest = self.types;
-        loop {
-            let ([name_offset, info, size], after) = <[u32; 3]>::read_from_prefix(rest).ok()?;
-            let this = (info >> 24) & 0x1f;
-            let (details, next) = after.split_at_checked(detail_bytes(this, info & 0xffff)?)?;
-            if this == kind && self.is_name(name_offset, name) {
-                return Some((size, Members { bytes: details, with_bit_fields: info >> 31 != 0 }));
-            }
+        std::iter::from_fn(move || {
+            let ([name, info, size], after) = <[u32; 3]>::read_from_prefix(rest).ok()?;
+            let (bytes, next) = after.split_at_checked(detail_bytes((info >> 24) & 0x1f, info & 0xffff)?)?;
             rest = next;
-        }
+            Some(Type { name, info, size, members: Members { bytes, with_bit_fields: info >> 31 != 0 } })
+        })
     }
 
     fn member_offset(&self, members: Members<'_>, name: &[u8]) -> Option<u64> {
+        self.offset_within(members, name, MAX_UNNAMED)
+    }
+
+    /// Of a member, in structures and unions without a name as well, as C looks for it.
+    fn offset_within(&self, members: Members<'_>, name: &[u8], depth: u32) -> Option<u64> {
         let (all, _) = <[[u32; 3]]>::ref_from_prefix_with_elems(members.bytes, members.bytes.len() / 12).ok()?;
-        let [_, _, offset] = all.iter().find(|[name_offset, _, _]| self.is_name(*name_offset, name))?;
-        let bits = if members.with_bit_fields { offset & 0xff_ffff } else { *offset };
-        Some(u64::from(bits / 8))
+        let bytes = |offset: u32| u64::from(if members.with_bit_fields { offset & 0xff_ffff } else { offset } / 8);
+        if let Some([_, _, offset]) = all.iter().find(|[name_offset, _, _]| self.is_name(*name_offset, name)) {
+            return Some(bytes(*offset));
+        }
+        let inner = depth.checked_sub(1)?;
+        all.iter().filter(|[name_offset, _, _]| self.is_name(*name_offset, b"")).find_map(|[_, id, offset]| {
+            let found = self.all().nth(usize::try_from(id.checked_sub(1)?).ok()?)?;
+            let within = matches!(found.kind(), STRUCT | UNION).then_some(found.members)?;
+            Some(bytes(*offset) + self.offset_within(within, name, inner)?)
+        })
     }
 
     fn is_name(&self, offset: u32, name: &[u8]) -> bool {
@@ -182,9 +234,20 @@ mod tests {
         builder.add("int", 1, 4, false, &[]).words(&[32]);
         builder.add("task_struct_else", STRUCT, 8, false, &[("stack", 8)]);
         let thread = ("thread", 4096 * 8);
-        builder.add("task_struct", STRUCT, 9000, true, &[("state", 0), ("stack", (1 << 24) | (32 * 8)), thread]);
+        builder.add(
+            "task_struct",
+            STRUCT,
+            9000,
+            true,
+            &[("state", 0), ("stack", (1 << 24) | (32 * 8)), ("mm", 70 * 8), thread],
+        );
         builder.add("thread_struct", STRUCT, 80, false, &[("sp", 8), ("fsbase", 40 * 8), ("uw", 40 * 8)]);
         builder.add("pt_regs", STRUCT, 168, false, &[]);
+        // As `mm_struct` is: nearly all of it in a structure without a name. The types before it are 1 to 6.
+        builder.add("", STRUCT, 800, false, &[("count", 0), ("start_stack", 64 * 8)]);
+        let (unnamed, empty) = (7, builder.name(""));
+        let mm = builder.name("mm_struct");
+        builder.words(&[mm, (STRUCT << 24) | 1, 900, empty, unnamed, 128 * 8]);
         builder.bytes()
     }
 
@@ -200,11 +263,26 @@ mod tests {
     }
 
     #[test]
+    fn a_member_is_found_in_a_structure_without_a_name() {
+        assert_eq!(StackStart::find(&kernel()), Some(StackStart { task_mm: 70, in_mm: 128 + 64 }));
+    }
+
+    #[test]
+    fn structures_that_hold_each_other_end() {
+        let mut builder = Builder::new();
+        builder.add("task_struct", STRUCT, 8, false, &[("mm", 0)]);
+        let (empty, mm) = (builder.name(""), builder.name("mm_struct"));
+        builder.words(&[mm, (STRUCT << 24) | 2, 8, empty, 2, 0, empty, 2, 0]);
+        assert_eq!(StackStart::find(&builder.bytes()), None);
+    }
+
+    #[test]
     fn btf_cut_anywhere_gives_nothing_and_crashes_nothing() {
         let bytes = kernel();
         for length in 0..bytes.len() {
             assert_eq!(EntryRegisters::find(&bytes[..length]), None, "length {length}");
             assert_eq!(thread_pointer(&bytes[..length]), None, "length {length}");
+            assert_eq!(StackStart::find(&bytes[..length]), None, "length {length}");
         }
     }
 
@@ -215,5 +293,7 @@ mod tests {
         let found = EntryRegisters::find(&bytes).expect("task_struct and pt_regs");
         assert!(found.task_stack < 4096 && found.from_stack_start > 4096, "{found:?}");
         assert!(thread_pointer(&bytes).expect("thread_struct") > found.task_stack);
+        let start = StackStart::find(&bytes).expect("mm_struct");
+        assert!(start.task_mm > 0 && start.in_mm > 0, "{start:?}");
     }
 }

@@ -7,7 +7,7 @@ use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config;
 
-use super::btf::{EntryRegisters, thread_pointer};
+use super::btf::{EntryRegisters, StackStart, thread_pointer};
 use super::error::KernelError;
 
 /// Where the kernel shows its type information; not there without CONFIG_DEBUG_INFO_BTF.
@@ -104,24 +104,39 @@ pub(super) struct Structures {
     entry_registers: Option<EntryRegisters>,
     /// See [`config::TASK_THREAD_POINTER`].
     thread_pointer: u64,
+    /// See [`config::TASK_MM`].
+    task_mm: u64,
+    /// See [`config::MM_START_STACK`].
+    start_stack: u64,
 }
 
 impl Structures {
     /// Reads what the variant needs.
     pub(super) fn read(variant: Variant) -> Self {
         let btf = std::fs::read(KERNEL_BTF).ok();
+        let start = btf.as_deref().and_then(StackStart::find);
+        if start.is_none() {
+            tracing::info!(
+                "the kernel's BTF does not tell where stacks begin: copies of them may hold the environment"
+            );
+        }
+        let found = Self {
+            task_mm: start.map_or(0, |start| start.task_mm),
+            start_stack: start.map_or(0, |start| start.in_mm),
+            ..Self::default()
+        };
         match variant {
             Variant::Loop => {
-                let found = btf.and_then(|btf| thread_pointer(&btf));
-                if found.is_none() {
+                let pointer = btf.as_deref().and_then(thread_pointer);
+                if pointer.is_none() {
                     tracing::warn!(
                         "the kernel's BTF does not tell where thread pointers are: frames that Python keeps are not seen"
                     );
                 }
-                Self { thread_pointer: found.unwrap_or(0), ..Self::default() }
+                Self { thread_pointer: pointer.unwrap_or(0), ..found }
             }
-            Variant::Chained => Self::default(),
-            Variant::Oldest => Self { entry_registers: entry_registers(btf.as_deref()), ..Self::default() },
+            Variant::Chained => found,
+            Variant::Oldest => Self { entry_registers: entry_registers(btf.as_deref()), ..found },
         }
     }
 
@@ -132,6 +147,8 @@ impl Structures {
             loader.override_global(config::ENTRY_REGISTERS, &found.from_stack_start, true);
         }
         loader.override_global(config::TASK_THREAD_POINTER, &self.thread_pointer, true);
+        loader.override_global(config::TASK_MM, &self.task_mm, true);
+        loader.override_global(config::MM_START_STACK, &self.start_stack, true);
     }
 }
 

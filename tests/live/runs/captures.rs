@@ -87,6 +87,14 @@ fn keep(scratch: &Scratch, name: &str) -> Result<()> {
 }
 
 /// A copy of a program or a script.
+/// Whether the capture holds these bytes anywhere.
+fn is_in_capture(scratch: &Scratch, wanted: &[u8]) -> Result<bool> {
+    let capture = fs::read(scratch.file(CAPTURE))?;
+    let line = capture.iter().position(|&byte| byte == b'\n').context("no first line")?;
+    let held = zstd::decode_all(&capture[line + 1..])?;
+    Ok(held.windows(wanted.len()).any(|window| window == wanted))
+}
+
 fn copy(scratch: &Scratch, file: &Path) -> Result<PathBuf> {
     let copy = scratch.file(&file.file_name().context("no file")?.to_string_lossy());
     fs::copy(file, &copy).with_context(|| format!("copying {}", file.display()))?;
@@ -200,12 +208,18 @@ fn python_deferred() -> Result<()> {
     let python = path_from("JITPROF_PYTHON")?;
     let python = python.to_str().context("JITPROF_PYTHON is no text")?;
     // Often, for the time until the interpreter's rows are built is short.
-    let running = record(&scratch, "997", &["--", python, "-X", "perf_jit", "burn.py", "1"])?;
-    let recording = running.record()?;
+    let arguments = ["--capture", CAPTURE, "--", python, "-X", "perf_jit", "burn.py", "1"];
+    let mut jitprof = Jitprof::recording_at(&scratch, "997", arguments)?;
+    // Secrets are handed over so; the copies of stacks, which lie just below, are to end before.
+    let secret = "not-for-others".repeat(100);
+    neutral(jitprof.command()).env("SECRET", &secret);
+    let recording = jitprof.spawn()?.record()?;
     let pid = recording.account["sources"][0]["pid"].as_u64().context("no announcements")?;
     let dump = Leftover::dump(u32::try_from(pid)?);
     assert_replays(&scratch, "python_deferred")?;
     assert!(recording.number("/deferred/finished_by_rows") > 0, "the interpreter runs before its rows are built");
+    assert!(!is_in_capture(&scratch, b"not-for-others")?, "the environment is in the capture");
+    assert!(is_in_capture(&scratch, b"burn.py")?, "what is in it can be looked for");
     drop(dump);
     Ok(())
 }

@@ -30,6 +30,10 @@ const MAX_PAUSE_NS: u64 = 5_000_000_000;
 /// How long a process in which no tables were found is not looked at again; it doubles each time.
 const FIRST_RETRY_NS: u64 = 2_000_000_000;
 const MAX_RETRY_NS: u64 = 600_000_000_000;
+/// How long after its start a program may say less than it will, and how soon it is looked at again then: libraries are mapped
+/// one after another, and their data is written later.
+const LOADING_NS: u64 = 1_000_000_000;
+const LOADING_RETRY_NS: u64 = 100_000_000;
 /// Readings one after another that do not come to their end before samples wait for them no more, and nothing of what was
 /// read before is believed any more.
 const MAX_INCOMPLETE: u32 = 8;
@@ -44,11 +48,11 @@ enum State {
     /// Nobody has looked.
     #[default]
     Unknown,
-    /// There were none when it was looked last.
+    /// There were none when it was looked last, or they could not be read.
     None,
     /// There are.
     Found,
-    /// They cannot be read, or no longer.
+    /// They are not read any more.
     Over,
 }
 
@@ -94,6 +98,8 @@ pub(super) struct RuntimeTables {
     wanted: bool,
     /// Of which program a reading is on its way.
     reading: Option<MonoNs>,
+    /// When that program began, as far as it is known.
+    began: MonoNs,
     /// The reader has been asked, and remembers the process from then on, whatever it has said.
     is_remembered: bool,
     /// The last reading that came to its end, between these times.
@@ -208,6 +214,7 @@ impl RuntimeTables {
                 requests.output(Output::DropRuntime(id));
             }
             self.reading = Some(since);
+            self.began = since.max(id.start);
             self.is_remembered = true;
             self.wanted = false;
             requests.ask(Purpose::Runtime(id, since), Request::ReadRuntime { via, process: id, since });
@@ -271,16 +278,17 @@ impl RuntimeTables {
         self.next_at = MonoNs(requests.now.0.saturating_add(pause));
         self.account.runtime = read.runtime.clone().unwrap_or_default();
         if let Some(problem) = &read.problem {
-            requests.remark(format!("{problem}: the code of such processes is not named by what they know themselves"));
             self.disbelieve(&mut brought.changes);
-            if problem == NO_ROOM {
-                // Others will end.
-                self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
-                self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
-                self.state = State::None;
-            } else {
-                self.state = State::Over;
+            self.state = State::None;
+            if problem != NO_ROOM && begun.0.saturating_sub(self.began.0) < LOADING_NS {
+                self.next_at = MonoNs(requests.now.0.saturating_add(LOADING_RETRY_NS));
+                self.wanted = true;
+                return brought;
             }
+            requests.remark(format!("{problem}: the code of such processes is not named by what they know themselves"));
+            // Others will end, and what has just been loaded will be ready.
+            self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
+            self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
             return brought;
         }
         if read.runtime.is_none() && read.incomplete {

@@ -243,9 +243,9 @@ mod tests {
         );
         builder.add("thread_struct", STRUCT, 80, false, &[("sp", 8), ("fsbase", 40 * 8), ("uw", 40 * 8)]);
         builder.add("pt_regs", STRUCT, 168, false, &[]);
-        // As `mm_struct` is: nearly all of it in a structure without a name. The types before it are 1 to 6.
+        // As `mm_struct` is: nearly all of it in a structure without a name. The types before it are 1 to 5.
         builder.add("", STRUCT, 800, false, &[("count", 0), ("start_stack", 64 * 8)]);
-        let (unnamed, empty) = (7, builder.name(""));
+        let (unnamed, empty) = (6, builder.name(""));
         let mm = builder.name("mm_struct");
         builder.words(&[mm, (STRUCT << 24) | 1, 900, empty, unnamed, 128 * 8]);
         builder.bytes()

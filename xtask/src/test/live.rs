@@ -70,7 +70,7 @@ const MAX_TRIED_AGAIN: usize = 8;
 
 /// Beginnings of the names of tests that may run beside each other: what they look at is of processes of their own, and
 /// neither what they cost nor how long they take.
-const TOGETHER: [&str; 23] = [
+const TOGETHER: [&str; 26] = [
     "bare::",
     "captures::",
     "containers::",
@@ -88,7 +88,10 @@ const TOGETHER: [&str; 23] = [
     "older_python::",
     "onednn::",
     "php::",
+    "php_bare::",
     "python::",
+    "python_bare::",
+    "ruby_bare::",
     "selection::",
     "trace::",
     "unwind_info::",

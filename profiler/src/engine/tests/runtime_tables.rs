@@ -286,6 +286,34 @@ fn a_version_that_is_not_known_is_said_once() {
     assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
 }
 
+/// As CPython is, where its library is mapped and the C library is not yet.
+#[test]
+fn what_a_program_does_not_say_while_it_is_loaded_is_asked_again() {
+    for age_ms in [10, 3000] {
+        let mut world = World::new(options());
+        jvm(&mut world, PID, &[found(JIT, "LA;late()V")]);
+        let problem = |world: &mut World, problem: Option<&str>| {
+            world.machine.processes.get_mut(&PID).unwrap().runtime.problem = problem.map(str::to_owned);
+        };
+        problem(&mut world, Some("CPython 3.13.0 does not say where"));
+        world.machine.processes.get_mut(&PID).unwrap().read.start = world.now;
+        world.follow(&[PID]);
+        world.run_for(age_ms);
+        sample(&mut world);
+        world.run_for(50);
+        problem(&mut world, None);
+        world.run_for(if age_ms < 1000 { 250 } else { 5000 });
+        sample(&mut world);
+        world.run_for(1000);
+        let at = sample(&mut world);
+        world.run_for(1000);
+        let remarks = world.finish().account.remarks.clone();
+        assert_eq!(stack(&world, PID, at), "_start;main;A.late()V", "{age_ms}");
+        let said = remarks.iter().filter(|remark| remark.contains("does not say")).count();
+        assert_eq!(said, usize::from(age_ms > 1000), "{remarks:?}");
+    }
+}
+
 #[test]
 fn the_last_samples_of_a_process_that_has_ended_are_counted_apart() {
     let mut world = World::new(options());

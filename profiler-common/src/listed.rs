@@ -35,6 +35,8 @@ pub const RECORD_WORDS: usize = 2;
 pub const MAX_STATE_FIELDS: usize = 5;
 /// See [`MAX_STATE_FIELDS`].
 pub const STATE_WORDS: usize = 2;
+/// Parts of what a record's first word points to that are kept.
+pub const MAX_OF_FIRST: usize = 2;
 /// Bytes of an element that are read.
 pub const MAX_SPAN: usize = 128;
 /// Words that are read besides, where a word of the element points to: up to that place, with what is there.
@@ -108,13 +110,20 @@ pub struct Field {
     pub unless: u16,
     /// 1 if the bits are subtracted. They are of the runtime's state then, of which parts are added up.
     pub minus: u8,
-    reserved: u8,
+    /// 0: the bits are of the word itself. Else that is an address, and they are of a word there: of the first one with 1. Only
+    /// of what a record's first word points to.
+    pub through: u8,
 }
 
 impl Field {
     /// The bits `mask` of the word at `offset`, shifted to the left, in word `to` of the record.
     pub const fn new(offset: u16, mask: u64, to: u8, shift: u8) -> Self {
-        Self { mask, offset, to, shift, unless: ZERO, minus: 0, reserved: 0 }
+        Self { mask, offset, to, shift, unless: ZERO, minus: 0, through: 0 }
+    }
+
+    /// The same of the word so many words behind the place that the word is the address of.
+    pub const fn through(self, words: u8) -> Self {
+        Self { through: words + 1, ..self }
     }
 
     /// The same, kept only of elements whose word at `unless` is 0.
@@ -149,8 +158,8 @@ pub struct ListSpec {
     pub ways: [[Step; MAX_STEPS]; WAYS],
     /// What is kept of each.
     pub fields: [Field; MAX_FIELDS],
-    /// What is kept of the word that the record's first word points to, `offset` bytes behind: with a mask of 0 nothing.
-    pub of_first: Field,
+    /// What is kept of words that the record's first word points to, `offset` bytes behind: with a mask of 0 nothing.
+    pub of_first: [Field; MAX_OF_FIRST],
     /// What is kept of the runtime's state before the first element is looked at: words behind the end of their way. Whether
     /// something has changed between then and a later look is known by it.
     pub state: [Field; MAX_STATE_FIELDS],
@@ -204,9 +213,10 @@ impl ListSpec {
         Some(self)
     }
 
-    /// With what is kept of the word that a record's first word points to; 0 where that cannot be read.
-    pub fn with_first(self, of_first: Field) -> Option<Self> {
-        of_first.is_possible().then_some(Self { of_first, ..self })
+    /// With what is kept of words that a record's first word points to; 0 where they cannot be read.
+    pub fn with_first(mut self, of_first: &[Field]) -> Option<Self> {
+        self.of_first.get_mut(..of_first.len())?.copy_from_slice(of_first);
+        of_first.iter().all(Field::is_possible).then_some(self)
     }
 
     /// Whether words of the runtime's state are kept.

@@ -9,7 +9,7 @@ use aya_ebpf::helpers::{
 use jitprof_common::{
     listed::{
         ASIDE, ASIDE_WORDS, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED,
-        MAX_LISTED_IN_FULL_RING, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS, Step, WAY_TO_END,
+        MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS, Step, WAY_TO_END,
         WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
     },
     sample::{Counter, SampleBuffer},
@@ -240,12 +240,25 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
             record[1] |= kept;
         }
     }
-    let of_first = &spec.of_first;
-    if of_first.mask != 0 {
-        let address = record[0].wrapping_add(of_first.offset.into());
+    let place = record[0];
+    for at in 0..MAX_OF_FIRST {
+        let field = &spec.of_first[at];
+        if field.mask == 0 {
+            continue;
+        }
+        let address = place.wrapping_add(field.offset.into());
         // SAFETY: the helper checks the address and never faults.
-        let word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
-        record[usize::from(of_first.to & 1)] |= of_first.of(word);
+        let mut word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
+        if field.through != 0 {
+            let address = word.wrapping_add(u64::from(field.through) * 8 - 8);
+            // SAFETY: as above.
+            word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
+        }
+        if field.to & 1 == 0 {
+            record[0] |= field.of(word);
+        } else {
+            record[1] |= field.of(word);
+        }
     }
     let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
     // Hidden from LLVM as above; the verifier needs the comparison.

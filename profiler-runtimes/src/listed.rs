@@ -48,9 +48,10 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
             return walked;
         }
         let mut record = record(&spec.fields, &element);
-        if spec.of_first.mask != 0 {
-            let kept = now(&spec.of_first, record[0], reader);
-            record.get_mut(usize::from(spec.of_first.to)).into_iter().for_each(|to| *to |= kept);
+        let place = record[0];
+        for field in spec.of_first.iter().filter(|field| field.mask != 0) {
+            let kept = now(field, place, reader);
+            record.get_mut(usize::from(field.to)).into_iter().for_each(|to| *to |= kept);
         }
         walked.records.push(record);
         at = match spec.stride {
@@ -64,10 +65,16 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
 
 /// What is kept of a word behind a place, as it is now; 0 where it cannot be read.
 fn now<M: Memory>(field: &Field, place: u64, reader: &Reader<M>) -> u64 {
-    let mut word = [0; 8];
-    let read = reader.now(Avma(place.wrapping_add(field.offset.into())), &mut word);
-    let word = read.ok().filter(|count| *count == word.len()).map_or(0, |_| u64::from_le_bytes(word));
-    field.of(word)
+    let word = |at: u64| {
+        let mut word = [0; 8];
+        let read = reader.now(Avma(at), &mut word);
+        read.ok().filter(|count| *count == word.len()).map_or(0, |_| u64::from_le_bytes(word))
+    };
+    let behind = word(place.wrapping_add(field.offset.into()));
+    field.of(match field.through {
+        0 => behind,
+        words => word(behind.wrapping_add(u64::from(words - 1) * 8)),
+    })
 }
 
 /// What samples have of the runtime's state.

@@ -30,6 +30,8 @@ const FILE: u64 = 44;
 const CAME_WITH: [(&str, u8); 3] = [("Py_NewRef", 10), ("PyFrame_GetCode", 9), ("PyCode_NewWithPosOnlyArgs", 8)];
 /// The bits of a code object's address that are none, where they are used as tags.
 const TAGS: u64 = 3;
+/// Which word of a string is its hash.
+const HASH_WORD: u8 = 3;
 /// What the frame at which a loop begins has as its owner, or more.
 const OWNED_BY_LOOP: u8 = 3;
 
@@ -247,7 +249,7 @@ fn walk(version: Version, bases: &[Vec<Step>], offsets: &Offsets) -> Result<List
     let offset = |offset: u64| u16::try_from(offset).map_err(|_| implausible.clone());
     let tags = if version.minor >= 14 { TAGS } else { 0 };
     let of_instruction = match offsets.code.instructions {
-        Instructions::Within(_) => super::INSTRUCTION,
+        Instructions::Within(_) => super::CODE,
         Instructions::Apart(..) => u64::from(u32::MAX),
     };
     let mut fields = vec![
@@ -260,10 +262,19 @@ fn walk(version: Version, bases: &[Vec<Step>], offsets: &Offsets) -> Result<List
         fields.push(Field::new(offset(within)?, 0xff << bits, 1, 56 - bits));
     }
     let walk = ListSpec::new(&bases, &fields, offset(previous)?).ok_or(implausible.clone())?;
-    let Some(at) = offsets.code.version else { return Ok(walk) };
-    let bits = u8::try_from(at % 8 * 8).unwrap_or(0);
-    let number = Field::new(offset(at - at % 8)?, super::NUMBER << bits, 0, super::NUMBER_AT - bits);
-    walk.with_first(number).ok_or(implausible)
+    // Of the word that has them.
+    let half = |at: u64, mask: u64, to: u8| {
+        let bits = u8::try_from(at % 8 * 8).unwrap_or(0);
+        offset(at - at % 8).map(|offset| Field::new(offset, mask << bits, to, super::NUMBER_AT - bits))
+    };
+    let walk = match offsets.code.version {
+        Some(at) => walk.with_first(&[half(at, super::NUMBER, 0)?]),
+        None => {
+            let name = Field::new(offset(offsets.code.name)?, super::NUMBER, 0, super::NUMBER_AT);
+            walk.with_first(&[name.through(HASH_WORD), half(offsets.code.first_line, super::FIRST_LINE, 1)?])
+        }
+    };
+    walk.ok_or(implausible)
 }
 
 /// Those of the versions in which a thread's state leads to the object of the innermost frame.

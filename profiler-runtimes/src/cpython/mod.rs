@@ -7,7 +7,8 @@
 //! A frame is known by its code object and by the instruction in it. Of what was read before, only the text of strings is
 //! kept, and used again where a string of the same type, length, kind and hash is at its place; all else is read anew each
 //! time. Code objects are numbered from 3.12 on: a frame has a part of the number, too, and what was freed since then and
-//! replaced by another is told from it. Up to 3.11 it is not, if it has an instruction at the same place.
+//! replaced by another is told from it. Up to 3.11 it has parts of the hash of the function's name and of its first line
+//! instead.
 
 mod layout;
 mod lines;
@@ -26,13 +27,16 @@ pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
 use crate::{Memory, ReadError, Reader};
 use layout::Instructions;
 use lines::line_of;
-use strings::Strings;
+use strings::{HASH, Strings};
 
 /// The bits of a frame's first word that are the code object's address...
 const CODE: u64 = (1 << NUMBER_AT) - 1;
-/// ...and how many of its number stand above them: those that are lowest. 0: they are, or it could not be read.
+/// ...and how many of its number, or of its name's hash, stand above them: those that are lowest. 0: they are, or it could not
+/// be read.
 const NUMBER_AT: u8 = 48;
 const NUMBER: u64 = u64::MAX >> NUMBER_AT;
+/// The bits of the first line that stand above the instruction, where there is no number.
+const FIRST_LINE: u64 = 0xff;
 /// Instructions are two bytes, and so are what is kept between them.
 const UNIT: u64 = 2;
 /// The distance of the instruction that runs from the first, before the function has begun: -1.
@@ -71,8 +75,8 @@ impl Functions {
     }
 
     /// Says which function a frame is of, by the words that a [walk](Layout::walk) has kept of it: its code object with a
-    /// part of its number, and the address of the instruction, or its distance from the first; what is above [`INSTRUCTION`]
-    /// is left out of account.
+    /// part of its number, and the address of the instruction, or its distance from the first; what is said of an entry is
+    /// left out of account.
     ///
     /// The reader holds pages: it is to be refreshed, or a new one, for each batch of frames.
     ///
@@ -81,6 +85,7 @@ impl Functions {
     pub fn describe<M: Memory>(&mut self, reader: &Reader<M>, code: u64, ip: u64) -> Result<Described, Unknown> {
         let Self { layout, strings } = self;
         let (code, number) = (code & CODE, code >> NUMBER_AT);
+        let (ip, line_bits) = (ip & CODE, ip >> NUMBER_AT & FIRST_LINE);
         let object = Words::read(reader, code, layout.code.span)?;
         if object.word(layout::TYPE) != layout.types.code {
             return Err(Unknown::No("code object"));
@@ -96,22 +101,36 @@ impl Functions {
             }
             _ => {}
         }
+        let first_line = u32::try_from(object.word(layout.code.first_line) & u64::from(u32::MAX)).unwrap_or(0);
+        let name_at = object.word(layout.code.name);
+        let hash = match version {
+            Some(_) => None,
+            None => Some(reader.u64(Avma(name_at.wrapping_add(HASH)))?),
+        };
+        match hash {
+            Some(hash) if number == 0 && hash & NUMBER != 0 => {
+                return Err(ReadError::Unreadable(code.wrapping_add(layout.code.name)).into());
+            }
+            Some(hash) if hash & NUMBER != number || u64::from(first_line) & FIRST_LINE != line_bits => {
+                return Err(Unknown::Replaced("code object"));
+            }
+            _ => {}
+        }
         let unit = match layout.code.instructions {
             Instructions::Within(offset) => {
                 let size = object.word(layout::SIZE).checked_mul(UNIT).filter(|size| *size <= MAX_CODE);
-                unit_of(code.wrapping_add(offset), size.ok_or(Unknown::TooLarge("function"))?, ip & INSTRUCTION)?
+                unit_of(code.wrapping_add(offset), size.ok_or(Unknown::TooLarge("function"))?, ip)?
             }
             Instructions::Apart(offset, bytes) => {
                 let size = bytes_of(reader, layout, object.word(offset), "function's code")?;
-                match ip & INSTRUCTION {
+                match ip {
                     NOT_BEGUN => None,
                     at => unit_of(0, size, at.saturating_mul(bytes))?,
                 }
             }
         };
-        let name = strings.read(reader, layout, object.word(layout.code.name), "function's name")?;
+        let name = strings.read(reader, layout, name_at, "function's name")?;
         let file = strings.read(reader, layout, object.word(layout.code.file), "function's file")?;
-        let first_line = u32::try_from(object.word(layout.code.first_line) & u64::from(u32::MAX)).unwrap_or(0);
         let line = match unit {
             Some(unit) => line_of(reader, layout, object.word(layout.code.lines), first_line, unit)?,
             None => first_line,
@@ -123,6 +142,17 @@ impl Functions {
             if count < now.len() || u32::from_le_bytes(now) != version {
                 return Err(Unknown::Replaced("code object"));
             }
+        }
+        let now = |at: u64| {
+            let mut word = [0; 8];
+            let count = reader.now(Avma(at), &mut word)?;
+            Ok::<_, Unknown>(Some(u64::from_le_bytes(word)).filter(|_| count == word.len()))
+        };
+        if let Some(hash) = hash
+            && (now(code.wrapping_add(layout.code.name))? != Some(name_at)
+                || now(name_at.wrapping_add(HASH))? != Some(hash))
+        {
+            return Err(Unknown::Replaced("code object"));
         }
         Ok(Described { function: Function { name, file, first_line }, line })
     }

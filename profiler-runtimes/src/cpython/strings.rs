@@ -16,7 +16,7 @@ const MAX_REMEMBERED: usize = 16 << 20;
 /// Bytes that remembering a string takes besides its text.
 const ENTRY: usize = 96;
 /// Where in a string its hash is.
-const HASH: u64 = 24;
+pub(super) const HASH: u64 = 24;
 /// Where in a string it says what its characters are: of one, two or four bytes, at the string itself, all in ASCII.
 const STATE: u64 = 32;
 /// Bytes of a string that are read at once.

@@ -138,13 +138,16 @@ fn a_function_begins_on_its_first_line() {
             }
             Instructions::Apart(..) => (0, NOT_BEGUN, [2000, 4001, NOT_BEGUN - 1, 1 << 31, 1 << 33]),
         };
-        assert_eq!(functions.describe(&reader, code, before), Ok(Described { function, line: 23 }));
+        // What the sample has besides its address.
+        let rest = instruction & !CODE;
+        let mut describe = |code, instruction| functions.describe(&reader, code, rest | (instruction & CODE));
+        assert_eq!(describe(code, before), Ok(Described { function, line: 23 }));
         // What is above the instruction is said of the entry.
         let first = 23 + u32::from(start == 0);
-        assert_eq!(functions.describe(&reader, code, start | 3 << 56).unwrap().line, first);
+        assert_eq!(describe(code, start).unwrap().line, first);
         for instruction in outside {
             let unknown = Err(Unknown::No("instruction of the code object"));
-            assert_eq!(functions.describe(&reader, code, instruction), unknown, "{name}");
+            assert_eq!(describe(code, instruction), unknown, "{name}");
         }
     }
 }
@@ -169,6 +172,28 @@ fn word(memory: &Recorded, at: u64) -> u64 {
     Reader::new(memory, BUDGET).u64(Avma(at)).unwrap()
 }
 
+/// What has taken the place of another has another name, or begins on another line; and whose name the sample could not read
+/// is nobody's.
+fn has_another_name_or_line(build: &str) {
+    let (before, after) = change(build, |layout, memory, code| {
+        let name = word(memory, code + layout.code.name);
+        memory.overwrite(Avma(name + 24), &[word(memory, name + 24) as u8 ^ 1]);
+    });
+    assert_eq!((before.is_ok(), after), (true, Err(Unknown::Replaced("code object"))), "{build}");
+    let (_, after) = change(build, |layout, memory, code| {
+        let at = code + layout.code.first_line;
+        memory.overwrite(Avma(at), &[word(memory, at) as u8 ^ 1]);
+    });
+    assert_eq!(after, Err(Unknown::Replaced("code object")), "{build}");
+    let recording = recording(build);
+    let reader = Reader::new(&recording.memory, BUDGET);
+    let layout = layout(&recording.memory);
+    let [code, instruction] = walk(layout.walk(), recording.threads[0].pointer, &reader).records[0];
+    let at = (code & CODE) + layout.code.name;
+    let unread = Functions::new(layout).describe(&reader, code & CODE, instruction);
+    assert_eq!(unread, Err(Unknown::Read(ReadError::Unreadable(at))), "{build}");
+}
+
 #[test]
 fn a_code_object_that_has_taken_another_ones_place_has_another_number() {
     for name in BUILDS {
@@ -180,7 +205,8 @@ fn a_code_object_that_has_taken_another_ones_place_has_another_number() {
         let codes: HashSet<u64> = walked.map(|[code, _]| code).filter(is_code).collect();
         let numbers: HashSet<u64> = codes.iter().map(|code| code >> NUMBER_AT).collect();
         if ["3.8", "3.9", "3.10", "3.11"].iter().any(|version| name.ends_with(version)) {
-            assert_eq!((numbers, layout.code.version), (HashSet::from([0]), None), "{name}");
+            assert!(numbers.len() > 5 && layout.code.version.is_none(), "{name}: {codes:x?}");
+            has_another_name_or_line(name);
             continue;
         }
         assert!(codes.len() > 5 && numbers.len() == codes.len() && !numbers.contains(&0), "{name}: {codes:x?}");
@@ -285,8 +311,8 @@ fn a_name_that_is_remembered_is_not_given_to_what_has_taken_its_place() {
         let (before, after) = change(name, |layout, memory, code| {
             let name = word(memory, code + layout.code.name);
             memory.overwrite(Avma(name + layout.strings.ascii), b"dwell");
-            // A string of the same length at the same place: the hash is its own.
-            memory.overwrite(Avma(name + 24), &77_u64.to_le_bytes());
+            // A string of the same length at the same place, of whose hash the sample has a part: the rest is its own.
+            memory.overwrite(Avma(name + 30), &[word(memory, name + 24).to_le_bytes()[6] ^ 1]);
         });
         assert_eq!((&*before.unwrap().function.name, &*after.unwrap().function.name), ("pause", "dwell"), "{name}");
     }

@@ -175,8 +175,6 @@ pub struct Update {
     /// Compilations were asked for lately that no reading has seen: their code may have come and gone in between, if code
     /// was freed.
     pub unseen: bool,
-    /// Blobs with higher numbers are new since the reading before the last.
-    pub new_from: u64,
     /// Why the reading ended before everything was read. What was not come to counts as unchanged.
     pub incomplete: Option<ReadError>,
 }
@@ -216,8 +214,6 @@ pub struct CodeCache {
     strings: Strings,
     turnover: Turnover,
     next_id: u64,
-    /// The highest number of what is older than the last reading.
-    new_from: u64,
     reading: u64,
 }
 
@@ -260,9 +256,7 @@ impl CodeCache {
     pub fn update<M: Memory>(&mut self, layout: &Layout, reader: &Reader<M>) -> Update {
         self.reading += 1;
         reader.refresh();
-        let (new_from, next_from) = (self.new_from, self.next_id);
-        let mut update =
-            Update { changes: Vec::new(), damaged: 0, unsettled: 0, unseen: false, new_from, incomplete: None };
+        let mut update = Update { changes: Vec::new(), damaged: 0, unsettled: 0, unseen: false, incomplete: None };
         match heaps(&layout.heap, reader) {
             Err(error) => update.incomplete = Some(error),
             Ok(heaps) => {
@@ -284,8 +278,6 @@ impl CodeCache {
             update.unseen = self.turnover.end_reading();
         }
         self.strings.prune();
-        // How old is what the first one has found is not known.
-        self.new_from = if self.reading == 1 { self.next_id } else { next_from };
         update
     }
 

@@ -6,7 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register}
 use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
-use super::{INSTRUCTION, Version};
+use super::{ADDRESS, LINES_AT, PATH_AT, Version};
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// Where in the interpreter's variables the innermost frame is.
@@ -22,6 +22,10 @@ const FRAME_INSTRUCTION: u16 = 0;
 const FRAME_FUNCTION: u16 = 24;
 const FRAME_CALL: u16 = 40;
 const FRAME_CALLER: u16 = 48;
+/// The bits of a function's first line, and of its path's hash, that are kept; and which word of a string the hash is.
+const FIRST_LINE: u64 = u64::MAX >> LINES_AT;
+const PATH: u64 = 0xff;
+const STRING_HASH: u8 = 1;
 /// The bit of a call by which a loop was begun, and which bit it becomes: the lowest one above the instruction.
 const TOP: u32 = 17;
 const TOP_SHIFT: u8 = 56 - TOP as u8;
@@ -88,12 +92,18 @@ impl Layout {
         let unknown = LayoutError::UnknownVersion(version);
         let function = Offsets::of(version).ok_or(unknown.clone())?;
         let fields = [
-            Field::new(FRAME_FUNCTION, u64::MAX, 0, 0),
-            Field::new(FRAME_INSTRUCTION, INSTRUCTION, 1, 0),
+            Field::new(FRAME_FUNCTION, ADDRESS, 0, 0),
+            Field::new(FRAME_INSTRUCTION, ADDRESS, 1, 0),
             Field::new(FRAME_CALL, 1 << TOP, 1, TOP_SHIFT),
         ];
         let first = [Step::add(variables), Step::load(CURRENT)];
-        let walk = ListSpec::new(&[&first], &fields, FRAME_CALLER).ok_or(unknown)?;
+        let offset = |offset: usize| u16::try_from(offset).map_err(|_| unknown.clone());
+        let of_function = [
+            Field::new(offset(function.lines)?, FIRST_LINE, 0, LINES_AT),
+            Field::new(offset(function.file)?, PATH, 1, PATH_AT).through(STRING_HASH),
+        ];
+        let walk = ListSpec::new(&[&first], &fields, FRAME_CALLER).and_then(|walk| walk.with_first(&of_function));
+        let walk = walk.ok_or(unknown)?;
         Ok(Self { version, walk, variables, function })
     }
 
@@ -102,8 +112,8 @@ impl Layout {
         self.version
     }
 
-    /// How the frames are walked. Of each record the first word is the function, the second has the
-    /// [instruction](super::INSTRUCTION) and, in the uppermost byte, what says of an [entry](Self::entry).
+    /// How the frames are walked. Of each record the first word is the function with a part of its first line above, the second
+    /// has the instruction, a part of the hash of its path, and in the uppermost byte what says of an [entry](Self::entry).
     pub fn walk(&self) -> &ListSpec {
         &self.walk
     }

@@ -6,8 +6,9 @@
 //!
 //! A frame is known by its function and by the instruction in it. A function of the program is believed only if the
 //! instruction is one of its own, on one of its own lines, and a name only if it is the string whose hash stands before it:
-//! without a cache of compiled scripts, functions are freed at the end of each request. Nothing that was read is kept but
-//! which closures there are.
+//! without a cache of compiled scripts, functions are freed at the end of each request, and the next one has others at the
+//! same places. So a sample takes parts of a function's first line and of its path's hash along, and what is there later is
+//! believed only if it has the same ones. Nothing that was read is kept but which closures there are.
 
 mod closures;
 mod layout;
@@ -21,10 +22,15 @@ use jitprof_common::units::Avma;
 
 pub use layout::{EntryMark, Layout, LayoutError};
 
-pub use crate::described::{Described, Function, INSTRUCTION, Unknown, Version};
+pub use crate::described::{Described, Function, Unknown, Version};
 use crate::{Memory, ReadError, Reader};
 use closures::Closures;
 
+/// The bits of a record's words that are addresses; above them are a part of the function's first line, and in the second
+/// word one of the hash of its path.
+const ADDRESS: u64 = (1 << LINES_AT) - 1;
+const LINES_AT: u8 = 48;
+const PATH_AT: u8 = 48;
 /// Bytes of an instruction, and where in it its line is.
 const INSTRUCTION_BYTES: u64 = 32;
 const LINE: u64 = 24;
@@ -55,6 +61,8 @@ const IS_CLOSURE: u32 = 1 << 22;
 const INTERNAL: u8 = 1;
 const USER: u8 = 2;
 const EVAL: u8 = 4;
+/// Where in a string its hash is.
+const HASH: u64 = 8;
 /// Bytes of a string before its text, and of its type the bits that say that it is one, and how.
 const STRING_HEAD: usize = 24;
 const TYPE_BITS: u32 = 15;
@@ -93,6 +101,29 @@ struct Own {
     is_lasting: bool,
     /// Where the closures that stand in it are listed, and how many there are.
     closures: (u64, u64),
+    /// Where its path is, with the hash that stands there.
+    path: (u64, u64),
+}
+
+/// What a sample has of a function besides its address: a part of the number of its first line, and one of its path's hash.
+#[derive(Clone, Copy)]
+struct Print {
+    first_line: u64,
+    path: u64,
+}
+
+impl Print {
+    fn of((function, instruction): (u64, u64)) -> Self {
+        Self { first_line: function >> LINES_AT, path: instruction >> PATH_AT & 0xff }
+    }
+
+    /// Whether it is that of a function in a file. What was not read for the sample says nothing, and no line is the 0th.
+    fn is(self, function: &Function, hash: u64) -> bool {
+        let is_line = self.first_line == u64::from(function.first_line) & (u64::MAX >> LINES_AT);
+        // A string has none until somebody asks for it.
+        let is_path = self.path == 0 || hash == 0 || self.path == hash & 0xff;
+        self.first_line == 0 || (is_line && is_path)
+    }
 }
 
 enum Either {
@@ -126,8 +157,7 @@ impl Functions {
         self.learnt = Learnt::default();
     }
 
-    /// Says which function a frame is of, by the function's description and the address of the instruction; what is above
-    /// [`INSTRUCTION`] is left out of account.
+    /// Says which function a frame is of, by the words that a [walk](Layout::walk) has kept of it.
     ///
     /// The innermost frame's instruction is the last one that could have thrown: the interpreter notes no other. So it does
     /// not show the line; and where there was none yet, it is what another frame has left there: then only a function is
@@ -141,12 +171,16 @@ impl Functions {
         (function, instruction): (u64, u64),
         is_innermost: bool,
     ) -> Result<Described, Unknown> {
-        let instruction = instruction & INSTRUCTION;
-        let described = match self.of_function(reader, function, instruction, is_innermost) {
+        let print = Print::of((function, instruction));
+        let (function, instruction) = (function & ADDRESS, instruction & ADDRESS);
+        let described = match self.of_function(reader, (function, instruction), print, is_innermost) {
             Err(error @ Unknown::Read(ReadError::OverBudget)) => Err(error),
             Err(error) if is_innermost => Err(error),
             // Of a closure that was freed the code is still there.
-            Err(error) => self.closures.of(reader, instruction)?.ok_or(error),
+            Err(error) => {
+                let closure = self.closures.of(reader, instruction)?;
+                closure.filter(|closure| print.is(&closure.function, hash_of(&closure.function.file))).ok_or(error)
+            }
             described => described,
         }?;
         Ok(Described { line: if is_innermost { 0 } else { described.line }, ..described })
@@ -155,14 +189,17 @@ impl Functions {
     fn of_function<M: Memory>(
         &mut self,
         reader: &Reader<M>,
-        function: u64,
-        instruction: u64,
+        (function, instruction): (u64, u64),
+        print: Print,
         is_innermost: bool,
     ) -> Result<Described, Unknown> {
         let own = match self.layout.read_function(reader, function)? {
             Either::Internal(function) => return Ok(Described { function, line: 0 }),
             Either::Own(own) => own,
         };
+        if !print.is(&own.function, own.path.1) {
+            return Err(Unknown::Replaced("function"));
+        }
         let from = |start: u64| instruction.checked_sub(start);
         let handles = from(self.layout.variables).is_some_and(|offset| offset < VARIABLES);
         let (start, count) = own.instructions;
@@ -173,6 +210,10 @@ impl Functions {
             Some(offset) if is_its(offset) => line_at(reader, instruction, own.lines)?,
             _ => return Err(Unknown::No("instruction of the function")),
         };
+        // What it leads to was its own if it is still there.
+        if !self.layout.is_still(reader, function, &own) {
+            return Err(Unknown::Replaced("function"));
+        }
         self.learn(reader, &own, 0);
         Ok(Described { function: own.function, line })
     }
@@ -227,7 +268,9 @@ impl Layout {
             return Ok(Either::Internal(Function { name: name.into(), file: "".into(), first_line: 0 }));
         }
         let offsets = &self.function;
-        let file = string(reader, object.word(offsets.file), "function's file")?;
+        let path = object.word(offsets.file);
+        let file = string(reader, path, "function's file")?;
+        let hash = reader.u64(Avma(path.saturating_add(HASH)))?;
         if file.is_empty() {
             return Err(Unknown::No("function's file"));
         }
@@ -253,7 +296,23 @@ impl Layout {
         let closures = offsets.closures.map_or((0, 0), |(count, list)| (object.word(list), object.half(count).into()));
         let function = Function { name: name.into(), file: file.into(), first_line: first };
         let is_lasting = object.half(FLAGS) & (IS_CACHED | IS_CLOSURE) == IS_CACHED && is_named;
-        Ok(Either::Own(Own { function, instructions, lines, is_lasting, closures }))
+        Ok(Either::Own(Own { function, instructions, lines, is_lasting, closures, path: (path, hash) }))
+    }
+
+    /// Whether a function is the one that was read: it has the same path, and that the same hash, on the same lines.
+    fn is_still<M: Memory>(&self, reader: &Reader<M>, function: u64, own: &Own) -> bool {
+        let now = |at: u64| {
+            let mut word = [0; 8];
+            let count = reader.now(Avma(at), &mut word).ok().filter(|count| *count == word.len());
+            count.map(|_| u64::from_le_bytes(word))
+        };
+        let (path, hash) = own.path;
+        let of_function = |offset: usize| now(function.saturating_add(offset as u64));
+        let lines = u64::from(own.lines.1) << 32 | u64::from(own.lines.0);
+        let offsets = &self.function;
+        of_function(offsets.file) == Some(path)
+            && of_function(offsets.lines) == Some(lines)
+            && (now(path.saturating_add(HASH)) == Some(hash) || hash == 0)
     }
 }
 
@@ -299,11 +358,20 @@ fn string<M: Memory>(reader: &Reader<M>, address: u64, what: &'static str) -> Re
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The hash of a path, where it is known how it is made.
+fn hash_of(text: &str) -> u64 {
+    if text.is_ascii() { hash(text.as_bytes()) } else { 0 }
+}
+
+fn hash(text: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| hash.wrapping_mul(33).wrapping_add(u64::from(*byte));
+    text.iter().fold(5381, step) | 1 << 63
+}
+
 /// Whether a text may be that of a string with this hash; 0: nobody has asked for it yet. Bytes beyond ASCII have a sign or
 /// none, as the compiler would have it.
-fn may_have_hash(text: &[u8], hash: u64) -> bool {
-    let step = |hash: u64, byte: &u8| hash.wrapping_mul(33).wrapping_add(u64::from(*byte));
-    hash == 0 || !text.is_ascii() || hash == text.iter().fold(5381, step) | 1 << 63
+fn may_have_hash(text: &[u8], expected: u64) -> bool {
+    expected == 0 || !text.is_ascii() || expected == hash(text)
 }
 
 /// Bytes of an object.

@@ -243,6 +243,40 @@ fn what_is_no_function_of_the_frame_is_not_named() {
     }
 }
 
+/// As without a cache of compiled scripts: the next request has put another function, of another file or line, to the same
+/// place.
+#[test]
+fn what_another_request_has_put_to_the_same_place_is_not_named() {
+    for (version, engine, offsets) in VERSIONS {
+        let mut process = Process::new(engine, offsets);
+        let made = process.function(USER, Some("work"), None, &[10, 12]);
+        let outer = process.frame(made.function, made.instructions + 32, TOP, 0);
+        process.frame(made.function, made.instructions, TOP, outer);
+        let reader = Reader::new(process.memory.clone(), BUDGET);
+        let layout = process.layout();
+        let records = walk(layout.walk(), 0, &reader).records;
+        let [_, _, of_file, of_lines] = offsets;
+        let path = process.string("/srv/other.php");
+        let after = |change: &dyn Fn(&mut Memory)| {
+            let mut memory = process.memory.clone();
+            change(&mut memory);
+            let (mut functions, reader) = (Functions::new(layout.clone()), Reader::new(memory, BUDGET));
+            let mut name = |(at, [function, instruction]): (usize, &[u64; 2])| {
+                let described = functions.describe(&reader, (*function, *instruction), at == 0);
+                described.map(|described| described.function.name.to_string())
+            };
+            records.iter().enumerate().map(&mut name).collect::<Vec<_>>()
+        };
+        assert_eq!(after(&|_| ()), [Ok("work".to_owned()), Ok("work".to_owned())], "{version}");
+        let replaced = [const { Err(Unknown::Replaced("function")) }; 2];
+        assert_eq!(after(&|memory| memory.half(made.function + of_lines, 9)), replaced, "{version}");
+        assert_eq!(after(&|memory| memory.word(made.function + of_file, path)), replaced, "{version}");
+        // What the sample could not read says nothing.
+        let unread = Functions::new(layout.clone()).describe(&reader, (made.function, made.instructions), false);
+        assert!(unread.is_ok(), "{version}");
+    }
+}
+
 #[test]
 fn a_name_is_believed_if_its_hash_stands_before_it() {
     let mut process = Process::new("4.2.36", VERSIONS[3].2);

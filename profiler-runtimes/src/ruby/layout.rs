@@ -121,7 +121,8 @@ impl Layout {
         let to_collector = [&process[..], &[to_collector]].concat();
         let collector = Collector::new(reader, (to_collector, count), offsets.collector).ok_or(no_collector)?;
         let walk_of = |state: &[Step]| {
-            let walk = walk(state, offsets.frame_bytes)?.with_first(Field::new(0, offsets.old, 1, shift(0, OLD_TO)))?;
+            let walk =
+                walk(state, offsets.frame_bytes)?.with_first(&[Field::new(0, offsets.old, 1, shift(0, OLD_TO))])?;
             walk.with_state(collector.way(), &collector.fields())
         };
         let walk = walk_of(&state).ok_or(no_threads)?;

@@ -68,6 +68,11 @@ impl Beam {
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let update = self.code.update(&self.layout, reader);
         let (mut changes, mut room) = (Vec::new(), Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
+        // Where modules are loaded again and again, some have come and gone that nobody has seen, in the places of others.
+        let may_have_passed = match update.changes.iter().any(|change| matches!(change, Change::Unloaded(_))) {
+            true => update.changes.iter().filter_map(extent_of_loaded).collect(),
+            false => Vec::new(),
+        };
         for change in &update.changes {
             match change {
                 Change::Unloaded(module) => {
@@ -92,10 +97,20 @@ impl Beam {
             changes,
             capture: Some(Capture { parked_sp, ..Capture::default() }),
             lists: true,
+            may_have_passed,
             incomplete: update.incomplete.is_some(),
             ..RuntimeRead::default()
         }
     }
+}
+
+/// From the first byte of a module's functions to their last, if it has come.
+fn extent_of_loaded(change: &Change) -> Option<(Avma, u64)> {
+    let Change::Loaded(module) = change else { return None };
+    let end = |function: &Function| function.start.0.saturating_add(function.size.into());
+    let (first, last) =
+        (module.functions.iter().map(|function| function.start.0).min()?, module.functions.iter().map(end).max()?);
+    Some((Avma(first), last.saturating_sub(first)))
 }
 
 /// The way to where the process that a thread runs has parked its stack pointer; none where the C library is another one.

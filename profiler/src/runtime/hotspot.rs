@@ -118,7 +118,7 @@ impl HotSpot {
         let update = self.cache.update(&self.layout, reader);
         let unloads = self.unloading.look(&self.layout, reader);
         let was_unloaded = std::mem::replace(&mut self.unloads, begun) != unloads;
-        let may_have_passed = if update.unseen { self.freed_in(&update, unloads, was_unloaded) } else { Vec::new() };
+        let may_have_passed = if update.unseen { self.freed_in(&update, was_unloaded) } else { Vec::new() };
         let mut changes = self.parted_stubs(reader);
         for change in &update.changes {
             match change {
@@ -161,11 +161,10 @@ impl HotSpot {
     }
 
     /// The heaps in which code may have come since the reading before and been freed: all, where classes were unloaded, else
-    /// those in which code is gone that was new then. What is replaced by better code is freed later, as a rule.
-    fn freed_in(&self, update: &Update, unloads: Count, was_unloaded: bool) -> Vec<(Avma, u64)> {
-        let new_from = if unloads == Count::Unsaid { 0 } else { update.new_from };
+    /// those in which code is gone. Where room is scarce, some lives for a tenth of a second.
+    fn freed_in(&self, update: &Update, was_unloaded: bool) -> Vec<(Avma, u64)> {
         let is_in = |change: &Change, (low, end): (Avma, Avma)| match change {
-            Change::Unloaded(blob) => blob.id > new_from && (low..end).contains(&blob.header),
+            Change::Unloaded(blob) => (low..end).contains(&blob.header),
             Change::Loaded(_) => false,
         };
         let heaps = self.cache.ranges().iter().copied();

@@ -342,8 +342,11 @@ mod tests {
         let parked = ListSpec::default().with_parked_sp(&steps).unwrap();
         assert_eq!((parked.ways[WAY_TO_PARKED_SP], parked.has_state()), (with_state.ways[WAY_TO_STATE], false));
         assert_eq!(spec.with_parked_sp(&[steps[0]; MAX_STEPS + 1]), None);
-        assert_eq!(spec.with_first(field).unwrap().of_first, field);
-        assert_eq!(spec.with_first(Field::new(0, 1, 2, 0)), None);
+        let second = field.through(1);
+        assert_eq!(spec.with_first(&[field, second]).unwrap().of_first, [field, second]);
+        assert_eq!((second.through, spec.with_first(&[field]).unwrap().of_first[1].mask), (2, 0));
+        assert_eq!(spec.with_first(&[field; MAX_OF_FIRST + 1]), None);
+        assert_eq!(spec.with_first(&[Field::new(0, 1, 2, 0)]), None);
     }
 
     #[test]

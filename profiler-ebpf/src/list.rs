@@ -9,8 +9,8 @@ use aya_ebpf::helpers::{
 use jitprof_common::{
     listed::{
         ASIDE, ASIDE_WORDS, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED,
-        MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS, Step, WAY_TO_END,
-        WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
+        MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS, Step,
+        WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
     },
     sample::{Counter, SampleBuffer},
 };

@@ -99,8 +99,8 @@ const TOGETHER: [&str; 26] = [
     "wasmtime::",
 ];
 
-/// Those among them that record the whole machine.
-const ALONE: [&str; 1] = ["joints::the_service"];
+/// Those among them that record the whole machine, or look at what takes how long.
+const ALONE: [&str; 2] = ["joints::the_service", "python_bare::what_is_not_wanted"];
 
 /// Whether a test may run beside others.
 fn bears_others(name: &str) -> bool {

@@ -27,6 +27,8 @@ const SCHEDULER: &str = "global::process_main";
 /// Bytes of a function whose code is read at once; that of others is read where it is met.
 const MAX_CODE_BYTES: usize = 64 << 10;
 
+/// All addresses: the first, and how many.
+const EVERYWHERE: (Avma, u64) = (Avma(0), u64::MAX);
 /// Bytes of code that one reading hands on; OTP's own modules have 6 MB. Memory may be mapped at many addresses.
 const MAX_ALL_CODE: usize = 32 << 20;
 /// What glibc says for debuggers of where a thread has the values of its keys: of three numbers the last one.
@@ -68,11 +70,10 @@ impl Beam {
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let update = self.code.update(&self.layout, reader);
         let (mut changes, mut room) = (Vec::new(), Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
-        // Where modules are loaded again and again, some have come and gone that nobody has seen, in the places of others.
-        let may_have_passed = match update.changes.iter().any(|change| matches!(change, Change::Unloaded(_))) {
-            true => update.changes.iter().filter_map(extent_of_loaded).collect(),
-            false => Vec::new(),
-        };
+        // Where modules are loaded again and again, some have come and gone that nobody has seen, in the places of others. One
+        // place for all that has come: each piece is compared with each place.
+        let is_loaded_again = update.changes.iter().any(|change| matches!(change, Change::Unloaded(_)));
+        let may_have_passed = if is_loaded_again { vec![EVERYWHERE] } else { Vec::new() };
         for change in &update.changes {
             match change {
                 Change::Unloaded(module) => {
@@ -102,15 +103,6 @@ impl Beam {
             ..RuntimeRead::default()
         }
     }
-}
-
-/// From the first byte of a module's functions to their last, if it has come.
-fn extent_of_loaded(change: &Change) -> Option<(Avma, u64)> {
-    let Change::Loaded(module) = change else { return None };
-    let end = |function: &Function| function.start.0.saturating_add(function.size.into());
-    let (first, last) =
-        (module.functions.iter().map(|function| function.start.0).min()?, module.functions.iter().map(end).max()?);
-    Some((Avma(first), last.saturating_sub(first)))
 }
 
 /// The way to where the process that a thread runs has parked its stack pointer; none where the C library is another one.

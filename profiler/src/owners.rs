@@ -27,6 +27,17 @@ impl Owner {
         Self { device: 1, uid }
     }
 
+    /// A user's, on this device.
+    #[cfg(test)]
+    pub(crate) fn test_on(device: u64, uid: u32) -> Self {
+        Self { device, uid }
+    }
+
+    /// Whether one user may be behind both: he may mount as many file systems as he likes. Root's are of many containers.
+    pub(crate) fn may_be_of_one_user(self, other: Self) -> bool {
+        self == other || (self.uid == other.uid && self.uid != 0 && self.uid != Self::NOBODY.uid)
+    }
+
     /// Of a file.
     pub(crate) fn of(identity: &FileIdentity) -> Self {
         Self { device: identity.st_dev, uid: identity.uid }

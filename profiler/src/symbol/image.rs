@@ -35,6 +35,9 @@ use jitprof_unwind::elf::{
     self, ContentsError, ElfError, Layout, SECTION_HEADER_BYTES, SHT_DYNSYM, SHT_SYMTAB, Section, Source,
 };
 
+/// What part of it symbols may be without their names: 3.7 million of them. Names take more; what is parsed of a symbol takes as
+/// much again, and some memory and time are needed even for one without a name.
+const SYMBOLS_PART: u64 = 3;
 /// Symbol and string tables of one file, together. Chromium has 180 MB with all its symbols.
 pub const MAX_SYMBOL_BYTES: u64 = 256 << 20;
 /// Debug information of one file, inflated. Beyond it, symbol tables alone give the names.
@@ -133,7 +136,7 @@ fn symbols_of<'a>(
     if strings.kind != SHT_STRTAB {
         return Ok(None);
     }
-    if table.size.saturating_add(strings.size) > limit {
+    if table.size.saturating_add(strings.size) > limit || table.size > limit / SYMBOLS_PART {
         return Err(Unresolved::TooLarge);
     }
     let mut symbols = elf::read_bytes(file, table.file_offset, table.size).map_err(|_| Unresolved::Malformed)?;

@@ -95,6 +95,14 @@ pub enum Name {
 /// Whose files; nobody's are the kernel and what is not open.
 pub(super) type Lane = Option<Owner>;
 
+/// Whether files of two may be slow because of one user: a worker of his own is for all of his.
+fn are_of_one_user(one: Lane, other: Lane) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.may_be_of_one_user(other),
+        _ => one == other,
+    }
+}
+
 /// Addresses that wait, by whose file they are in. Each owner's have their turn.
 #[derive(Debug, Default)]
 struct Queues(VecDeque<(Lane, VecDeque<SymbolKey>)>);
@@ -368,9 +376,9 @@ impl Shared {
         // Of whom a file holds a worker, the others' is not risked with the next one.
         let held: Vec<Lane> = state.held.values().map(|(_, lane)| *lane).collect();
         let waiting = state.queues.0.iter().map(|(lane, _)| *lane);
-        let waiting = waiting.filter(|lane| held.contains(lane) && !state.has_worker(*lane));
+        let waiting = waiting.filter(|lane| held.iter().any(|held| are_of_one_user(*held, *lane)));
         for lane in waiting.collect::<Vec<_>>() {
-            if state.workers.len() <= MAX_APART {
+            if state.workers.len() <= MAX_APART && !state.has_worker(lane) {
                 self.start(state, Some(lane));
             }
         }
@@ -394,7 +402,7 @@ impl Shared {
                 return Err(Unresolved::NotInTime);
             }
         }
-        let held = state.held.values().filter(|(_, held)| *held == lane).count();
+        let held = state.held.values().filter(|(_, held)| are_of_one_user(*held, lane)).count();
         if held >= MAX_STUCK_OF_OWNER { Err(Unresolved::TooSlow) } else { Ok(()) }
     }
 
@@ -483,14 +491,14 @@ impl Worker {
 
 impl State {
     fn has_worker(&self, lane: Lane) -> bool {
-        self.workers.values().any(|worker| worker.apart == Some(lane))
+        self.workers.values().any(|worker| worker.apart.is_some_and(|apart| are_of_one_user(apart, lane)))
     }
 
     /// Whether a worker that looks into the files of one owner alone, or into everybody's, may look into his.
     fn is_work_of(&self, apart: Option<Lane>, lane: Lane) -> bool {
         match apart {
-            Some(apart) => apart == lane,
-            None => !self.has_worker(lane) && !self.held.values().any(|(_, held)| *held == lane),
+            Some(apart) => are_of_one_user(apart, lane),
+            None => !self.has_worker(lane) && !self.held.values().any(|(_, held)| are_of_one_user(*held, lane)),
         }
     }
 
@@ -596,6 +604,18 @@ mod tests {
             taken.push((lane.map(|owner| owner == Owner::test(2)), batch.len()));
         }
         assert_eq!(taken, [(Some(false), BATCH), (Some(true), 1), (Some(false), BATCH), (Some(false), BATCH)]);
+    }
+
+    #[test]
+    fn who_mounts_many_file_systems_has_one_worker_for_what_is_slow() {
+        let mut state = State::default();
+        let on = |device: u64, uid: u32| Some(Owner::test_on(device, uid));
+        state.workers.insert(1, Worker { apart: Some(on(1, 1000)), ..Worker::default() });
+        assert!(!state.is_work_of(None, on(2, 1000)) && state.is_work_of(Some(on(1, 1000)), on(2, 1000)));
+        assert!(state.is_work_of(None, on(1, 1001)) && state.is_work_of(None, None));
+        // Root's are of many containers.
+        state.workers.insert(2, Worker { apart: Some(on(1, 0)), ..Worker::default() });
+        assert!(state.is_work_of(None, on(2, 0)) && !state.is_work_of(None, on(1, 0)));
     }
 
     #[test]

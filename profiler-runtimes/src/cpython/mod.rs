@@ -91,6 +91,10 @@ impl Functions {
             return Err(Unknown::No("code object"));
         }
         let version = layout.code.version.map(|at| (at, object.word(at) as u32));
+        // It keeps its number, and what its name was is another string by now.
+        if version.is_some() && is_freed(object.word(REFERENCES)) {
+            return Err(Unknown::Replaced("code object"));
+        }
         match version {
             // The sample could not read it: it may be any object's that was there.
             Some((at, version)) if number == 0 && u64::from(version) & NUMBER != 0 => {
@@ -136,18 +140,19 @@ impl Functions {
             None => first_line,
         };
         // What it leads to was its own if it is still there.
-        if let Some((at, version)) = version {
-            let mut now = [0; 4];
-            let count = reader.now(Avma(code.wrapping_add(at)), &mut now)?;
-            if count < now.len() || u32::from_le_bytes(now) != version {
-                return Err(Unknown::Replaced("code object"));
-            }
-        }
         let now = |at: u64| {
             let mut word = [0; 8];
             let count = reader.now(Avma(at), &mut word)?;
             Ok::<_, Unknown>(Some(u64::from_le_bytes(word)).filter(|_| count == word.len()))
         };
+        if let Some((at, version)) = version {
+            let mut half = [0; 4];
+            let count = reader.now(Avma(code.wrapping_add(at)), &mut half)?;
+            let is_same = count == half.len() && u32::from_le_bytes(half) == version;
+            if !is_same || now(code.wrapping_add(REFERENCES))?.is_none_or(is_freed) {
+                return Err(Unknown::Replaced("code object"));
+            }
+        }
         if let Some(hash) = hash
             && (now(code.wrapping_add(layout.code.name))? != Some(name_at)
                 || now(name_at.wrapping_add(HASH))? != Some(hash))
@@ -166,6 +171,15 @@ impl Functions {
         let references = || reader.u32(Avma(code & CODE));
         self.layout.code.version.is_some() && references() == Ok(1)
     }
+}
+
+/// Where in an object it is said how often it is referred to.
+const REFERENCES: u64 = 0;
+
+/// Whether memory has been given back, by its first word: that is how often it is referred to, in the lower half, and from 3.14
+/// on flags in the highest bits; or nothing, or where the next such memory is.
+fn is_freed(references: u64) -> bool {
+    references & u64::from(u32::MAX) == 0 || references >> 32 & 0xffff != 0
 }
 
 /// How many bytes are in an object of bytes, which is `what`.

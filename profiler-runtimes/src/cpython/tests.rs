@@ -215,6 +215,11 @@ fn a_code_object_that_has_taken_another_ones_place_has_another_number() {
             memory.overwrite(Avma(at), &[word(memory, at) as u8 ^ 1]);
         });
         assert_eq!((before.is_ok(), after), (true, Err(Unknown::Replaced("code object"))), "{name}");
+        // Memory that was given back keeps the number, but not what it was referred to by.
+        for freed in [0, 0x7f12_3456_7890_u64] {
+            let (before, after) = change(name, |_, memory, code| memory.overwrite(Avma(code), &freed.to_le_bytes()));
+            assert_eq!((before.is_ok(), after), (true, Err(Unknown::Replaced("code object"))), "{name}");
+        }
         // Whose number the sample could not read is nobody's.
         let [code, instruction] = walk(layout.walk(), recording.threads[0].pointer, &reader).records[0];
         let mut functions = Functions::new(layout.clone());

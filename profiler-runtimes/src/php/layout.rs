@@ -6,7 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register}
 use jitprof_common::listed::{Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
-use super::{ADDRESS, LINES_AT, PATH_AT, Version};
+use super::{ADDRESS, FIRST_LINE, PATH, PRINT_AT, Version};
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// Where in the interpreter's variables the innermost frame is.
@@ -22,9 +22,7 @@ const FRAME_INSTRUCTION: u16 = 0;
 const FRAME_FUNCTION: u16 = 24;
 const FRAME_CALL: u16 = 40;
 const FRAME_CALLER: u16 = 48;
-/// The bits of a function's first line, and of its path's hash, that are kept; and which word of a string the hash is.
-const FIRST_LINE: u64 = u64::MAX >> LINES_AT;
-const PATH: u64 = 0xff;
+/// Which word of a string its hash is.
 const STRING_HASH: u8 = 1;
 /// The bit of a call by which a loop was begun, and which bit it becomes: the lowest one above the instruction.
 const TOP: u32 = 17;
@@ -99,8 +97,8 @@ impl Layout {
         let first = [Step::add(variables), Step::load(CURRENT)];
         let offset = |offset: usize| u16::try_from(offset).map_err(|_| unknown.clone());
         let of_function = [
-            Field::new(offset(function.lines)?, FIRST_LINE, 0, LINES_AT),
-            Field::new(offset(function.file)?, PATH, 1, PATH_AT).through(STRING_HASH),
+            Field::new(offset(function.file)?, PATH, 0, PRINT_AT).through(STRING_HASH),
+            Field::new(offset(function.lines)?, FIRST_LINE, 1, PRINT_AT),
         ];
         let walk = ListSpec::new(&[&first], &fields, FRAME_CALLER).and_then(|walk| walk.with_first(&of_function));
         let walk = walk.ok_or(unknown)?;

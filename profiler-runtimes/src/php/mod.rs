@@ -26,11 +26,13 @@ pub use crate::described::{Described, Function, Unknown, Version};
 use crate::{Memory, ReadError, Reader};
 use closures::Closures;
 
-/// The bits of a record's words that are addresses; above them are a part of the function's first line, and in the second
-/// word one of the hash of its path.
-const ADDRESS: u64 = (1 << LINES_AT) - 1;
-const LINES_AT: u8 = 48;
-const PATH_AT: u8 = 48;
+/// The bits of a record's words that are addresses; above them is a part of the hash of the function's path, and in the second
+/// word one of its first line.
+const ADDRESS: u64 = (1 << PRINT_AT) - 1;
+const PRINT_AT: u8 = 48;
+/// These parts.
+const PATH: u64 = 0xffff;
+const FIRST_LINE: u64 = 0xff;
 /// Bytes of an instruction, and where in it its line is.
 const INSTRUCTION_BYTES: u64 = 32;
 const LINE: u64 = 24;
@@ -108,21 +110,21 @@ struct Own {
 /// What a sample has of a function besides its address: a part of the number of its first line, and one of its path's hash.
 #[derive(Clone, Copy)]
 struct Print {
-    first_line: u64,
     path: u64,
+    first_line: u64,
 }
 
 impl Print {
     fn of((function, instruction): (u64, u64)) -> Self {
-        Self { first_line: function >> LINES_AT, path: instruction >> PATH_AT & 0xff }
+        Self { path: function >> PRINT_AT & PATH, first_line: instruction >> PRINT_AT & FIRST_LINE }
     }
 
-    /// Whether it is that of a function in a file. What was not read for the sample says nothing, and no line is the 0th.
+    /// Whether it is that of a function in a file. What was not read for the sample says nothing.
     fn is(self, function: &Function, hash: u64) -> bool {
-        let is_line = self.first_line == u64::from(function.first_line) & (u64::MAX >> LINES_AT);
+        let is_line = self.first_line == u64::from(function.first_line) & FIRST_LINE;
         // A string has none until somebody asks for it.
-        let is_path = self.path == 0 || hash == 0 || self.path == hash & 0xff;
-        self.first_line == 0 || (is_line && is_path)
+        let is_path = self.path == 0 || hash == 0 || self.path == hash & PATH;
+        (self.path == 0 && self.first_line == 0) || (is_line && is_path)
     }
 }
 

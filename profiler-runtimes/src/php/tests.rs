@@ -220,7 +220,7 @@ fn what_is_no_function_of_the_frame_is_not_named() {
         let layout = || Functions::new(layout.clone());
         let describe = |instruction| layout().describe(&reader, (function, instruction), false);
         assert_eq!(describe((instructions + 32) | (1 << 56)).unwrap().line, 12, "what is above is left out");
-        for outside in [instructions - 32, instructions + 64, instructions + 8, 0, u64::MAX] {
+        for outside in [instructions - 32, instructions + 64, instructions + 8, 0, ADDRESS] {
             assert_eq!(describe(outside), Err(Unknown::No("instruction of the function")), "{outside:#x}");
         }
         // It handles an exception.
@@ -271,6 +271,13 @@ fn what_another_request_has_put_to_the_same_place_is_not_named() {
         let replaced = [const { Err(Unknown::Replaced("function")) }; 2];
         assert_eq!(after(&|memory| memory.half(made.function + of_lines, 9)), replaced, "{version}");
         assert_eq!(after(&|memory| memory.word(made.function + of_file, path)), replaced, "{version}");
+        // Paths of one shape have hashes that are alike.
+        let [function, instruction] = records[0];
+        for bit in [0, 8, 15] {
+            let asked = (function ^ 1 << (PRINT_AT + bit), instruction);
+            let described = Functions::new(layout.clone()).describe(&reader, asked, true);
+            assert_eq!(described, Err(Unknown::Replaced("function")), "{version}");
+        }
         // What the sample could not read says nothing.
         let unread = Functions::new(layout.clone()).describe(&reader, (made.function, made.instructions), false);
         assert!(unread.is_ok(), "{version}");

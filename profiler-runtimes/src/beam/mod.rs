@@ -11,6 +11,7 @@
 //! how.
 
 mod layout;
+mod reloads;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use jitprof_common::units::Avma;
 
 use self::layout::Header;
 pub use self::layout::{Layout, LayoutError};
+pub use self::reloads::Reloads;
 pub use self::shared::{Shared, SharedKind};
 use crate::{Memory, ReadError, Reader};
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use jitprof_common::listed::Step;
 use jitprof_common::units::Avma;
-use jitprof_runtimes::beam::{Change, Function, Layout, LayoutError, Module, Modules as Code, Shared, SharedKind};
+use jitprof_runtimes::beam::{
+    Change, Function, Layout, LayoutError, Module, Modules as Code, Reloads, Shared, SharedKind,
+};
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::code::Room;
@@ -45,6 +47,7 @@ const STACK_POINTER: u64 = 88;
 pub(super) struct Beam {
     layout: Layout,
     code: Code,
+    reloads: Reloads,
     /// From the thread pointer to where the process that the thread runs has parked its stack pointer.
     parked_sp: Vec<Step>,
 }
@@ -54,7 +57,12 @@ impl Beam {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let module = modules.iter().find(|module| module.address_of(EMULATOR).is_some())?;
         Some(match Layout::find(module, module.data(), reader) {
-            Ok(layout) => Ok(Self { layout, code: Code::default(), parked_sp: parked_sp(modules, reader) }),
+            Ok(layout) => Ok(Self {
+                layout,
+                code: Code::default(),
+                reloads: Reloads::default(),
+                parked_sp: parked_sp(modules, reader),
+            }),
             // It may still be about to begin.
             Err(LayoutError::Missing | LayoutError::Unreadable(_)) => {
                 Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
@@ -68,12 +76,10 @@ impl Beam {
     }
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
-        let update = self.code.update(&self.layout, reader);
+        let mut update = self.code.update(&self.layout, reader);
         let (mut changes, mut room) = (Vec::new(), Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
-        // Where modules are loaded again and again, some have come and gone that nobody has seen, in the places of others. One
-        // place for all that has come: each piece is compared with each place.
-        let is_loaded_again = update.changes.iter().any(|change| matches!(change, Change::Unloaded(_)));
-        let may_have_passed = if is_loaded_again { vec![EVERYWHERE] } else { Vec::new() };
+        // One place for all that is believed late: each piece of code is compared with each place.
+        let may_have_passed = if self.reloads.take(&mut update) { vec![EVERYWHERE] } else { Vec::new() };
         for change in &update.changes {
             match change {
                 Change::Unloaded(module) => {

@@ -979,6 +979,7 @@ impl Engine {
             unwinding: self.unwinding.as_ref(),
             files: &self.files,
             counters: &self.counters,
+            reads_runtimes: self.options.read_runtime,
             frequency_hz: self.options.frequency_hz.get(),
             duration: self.duration,
             learned: self.maintenance.learned(),

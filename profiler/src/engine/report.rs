@@ -28,6 +28,8 @@ pub(super) struct Closing<'a> {
     pub(super) unwinding: Option<&'a Unwinding>,
     pub(super) files: &'a Files,
     pub(super) counters: &'a Counters,
+    /// Whether runtimes are read.
+    pub(super) reads_runtimes: bool,
     pub(super) frequency_hz: u32,
     pub(super) duration: Duration,
     /// Of evicted processes.
@@ -69,7 +71,8 @@ pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
     let announcing = of.processes.iter().filter(says);
     account.sources = announcing.map(source).collect();
     account.naming = naming(of.processes);
-    account.advice = advice_lines(of.processes);
+    let advice = Advice { reads_runtimes: of.reads_runtimes, walks_lists: own.walks_lists };
+    account.advice = advice.lines(of.processes);
     remark_on_peeking(&mut account);
     account
 }
@@ -95,36 +98,61 @@ fn source(process: &Process) -> SourceAccount {
     SourceAccount { tables, ..of_announcements }
 }
 
-/// What to do about processes whose generated code has no names, or whose interpreter does not say what it runs.
-fn advice_lines(processes: &Processes) -> Vec<AdviceLine> {
-    let is_unsaid = |process: &&Process| process.unnamed > 0 || interpreted(process) > 0;
-    let is_named_otherwise = |process: &Process| process.tables.ask_frames() && process.frames.named > process.unnamed;
-    let unannounced = processes.iter().filter(|process| may_say_more(process));
-    let unannounced = unannounced.filter(|process| !is_named_otherwise(process));
-    let mut unannounced: Vec<&Process> = unannounced.filter(is_unsaid).collect();
-    let weight = |process: &Process| process.unnamed.saturating_add(interpreted(process));
-    unannounced.sort_by_key(|process| (std::cmp::Reverse(weight(process)), process.id));
-    let mut lines: Vec<AdviceLine> = Vec::new();
-    for process in unannounced.into_iter().take(MAX_ADVISED) {
-        let Some(advice) = advice_for(process) else { continue };
-        match lines.iter_mut().find(|line| line.advice == advice) {
-            Some(line) => {
-                line.further_processes += 1;
-                line.unnamed_frames += process.unnamed;
-                line.interpreted_samples += interpreted(process);
+/// What advice depends on, besides the process.
+#[derive(Clone, Copy)]
+struct Advice {
+    /// Runtimes are read.
+    reads_runtimes: bool,
+    /// The BPF program walks the lists that runtimes keep their frames in.
+    walks_lists: bool,
+}
+
+impl Advice {
+    /// What to do about processes whose generated code has no names, or whose interpreter does not say what it runs.
+    fn lines(self, processes: &Processes) -> Vec<AdviceLine> {
+        let is_named_otherwise =
+            |process: &Process| process.tables.ask_frames() && process.frames.named > process.unnamed;
+        let unannounced = processes.iter().filter(|process| may_say_more(process));
+        let unannounced = unannounced.filter(|process| !is_named_otherwise(process));
+        let unannounced = unannounced.map(|process| (process, self.interpreted(process)));
+        let mut unannounced: Vec<(&Process, u64)> =
+            unannounced.filter(|(process, interpreted)| process.unnamed > 0 || *interpreted > 0).collect();
+        let weight = |(process, interpreted): &(&Process, u64)| process.unnamed.saturating_add(*interpreted);
+        unannounced.sort_by_key(|found| (std::cmp::Reverse(weight(found)), found.0.id));
+        let mut lines: Vec<AdviceLine> = Vec::new();
+        for (process, interpreted_samples) in unannounced.into_iter().take(MAX_ADVISED) {
+            let Some(advice) = advice_for(process) else { continue };
+            match lines.iter_mut().find(|line| line.advice == advice) {
+                Some(line) => {
+                    line.further_processes += 1;
+                    line.unnamed_frames += process.unnamed;
+                    line.interpreted_samples += interpreted_samples;
+                }
+                None => lines.push(AdviceLine {
+                    pid: process.id.pid.0,
+                    comm: process.name(),
+                    further_processes: 0,
+                    unnamed_frames: process.unnamed,
+                    interpreted_samples,
+                    advice,
+                }),
             }
-            None => lines.push(AdviceLine {
-                pid: process.id.pid.0,
-                comm: process.name(),
-                further_processes: 0,
-                unnamed_frames: process.unnamed,
-                interpreted_samples: interpreted(process),
-                advice,
-            }),
         }
+        lines.truncate(MAX_ADVICE);
+        lines
     }
-    lines.truncate(MAX_ADVICE);
-    lines
+
+    /// Samples in an interpreter's loop, if they are most of those of a process without generated code, what it runs is not
+    /// left out on purpose, and it is known that its memory does not say it: one that ends before it is read might have.
+    fn interpreted(self, process: &Process) -> u64 {
+        let tables = &process.tables;
+        let may_be_said = self.walks_lists && (tables.has_list() || (self.reads_runtimes && !tables.is_answered()));
+        if may_be_said || tables.leaves_list() {
+            return 0;
+        }
+        let is_most = process.interpreted >= FEWEST_INTERPRETED && process.interpreted > process.resolved / 2;
+        if process.unnamed == 0 && is_most { process.interpreted } else { 0 }
+    }
 }
 
 /// Whether there may be more to say for a process: it announces nothing, or what was compiled once.
@@ -135,16 +163,6 @@ fn may_say_more(process: &Process) -> bool {
 
 fn has_map_alone(process: &Process) -> bool {
     process.announcements.has_perf_map() && !process.announcements.has_dump() && !process.tables.are_found()
-}
-
-/// Samples in an interpreter's loop, if they are most of those of a process without generated code, and what it runs is
-/// not left out on purpose.
-fn interpreted(process: &Process) -> u64 {
-    if process.tables.leaves_list() {
-        return 0;
-    }
-    let is_most = process.interpreted >= FEWEST_INTERPRETED && process.interpreted > process.resolved / 2;
-    if process.unnamed == 0 && is_most { process.interpreted } else { 0 }
 }
 
 fn advice_for(process: &Process) -> Option<String> {

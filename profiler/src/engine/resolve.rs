@@ -35,6 +35,8 @@ pub(crate) const UNNAMED_JIT: &str = "[JIT code without a name]";
 /// The name of an interpreted function that has none.
 const UNNAMED_FUNCTION: &str = "[interpreted function without a name]";
 
+/// The functions that an interpreter's loop runs, where nobody has looked.
+const UNLISTED: &str = "[interpreted functions that were not looked at]";
 /// Stands between the native frames and those that their interpreter keeps, where it is not known how they go together.
 const APART: &str = "[how these two parts go together is not known]";
 
@@ -50,6 +52,7 @@ mod unnamed {
     pub(super) const NO_SOURCE: &str = "no jitdump or perf map";
     pub(super) const NOT_ANNOUNCED: &str = "not announced";
     pub(super) const OF_THE_RUNTIME: &str = "code that the runtime made for itself";
+    pub(super) const LIST_NOT_TAKEN: &str = "the frames of its interpreter were not taken along";
     pub(super) const NOT_IN_TABLES: &str = "not in the runtime's tables at that time";
 }
 
@@ -211,6 +214,8 @@ pub(super) struct Resolver {
     jit: FxHashMap<JitKey, FrameId>,
     /// Frames of sampled instructions among them.
     exact: usize,
+    /// Samples bring the frames of interpreters that keep them in a list.
+    has_met_list: bool,
     /// Frames of generated code do not say where it lies.
     hides_addresses: bool,
     /// Native frames of interpreters' loops are left out.
@@ -303,6 +308,7 @@ impl Resolver {
         let mut stop = sample.stop;
         let mut entry = Entry::No;
         let placed = placed(sample, of);
+        self.has_met_list |= sample.listed.is_some();
         self.alike = sample.asked.is_full().then(HashMap::default);
         self.listed = None;
         for (index, pc) in stacks.frames(user).enumerate() {
@@ -356,6 +362,12 @@ impl Resolver {
                             frames.push(self.cut(StopReason::DepthLimit, of.profile));
                         }
                         frames.extend_from_slice(around);
+                    } else if native.interpreter.is_some() && self.lacks_list(sample, of.process) {
+                        let (inlined, around) = native.around_loop();
+                        frames.extend_from_slice(inlined);
+                        self.count_unnamed(unnamed::LIST_NOT_TAKEN, of.account);
+                        frames.push(self.plain(FrameKind::Interpreter, UNLISTED, of.profile));
+                        frames.extend_from_slice(around);
                     } else {
                         frames.extend_from_slice(&native.frames);
                     }
@@ -403,6 +415,15 @@ impl Resolver {
         if is_list_cut {
             frames.push(self.cut(StopReason::DepthLimit, of.profile));
         }
+    }
+
+    /// Whether an interpreter's frames would be there, had its process been looked at in time. Nobody knows it where no sample
+    /// ever has any: this kernel may not take them along.
+    fn lacks_list(&self, sample: &Pending, process: &Process) -> bool {
+        let tables = &process.tables;
+        let may_have = tables.has_list() || (tables.was_wanted() && !tables.is_answered());
+        let is_announced = process.announcements.any() || process.code.is_known();
+        self.has_met_list && sample.listed.is_none() && may_have && !tables.leaves_list() && !is_announced
     }
 
     /// The note that frames are missing, and why.

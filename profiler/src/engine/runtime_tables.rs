@@ -98,6 +98,8 @@ pub(super) struct RuntimeTables {
     wanted: bool,
     /// Of which program a reading is on its way.
     reading: Option<MonoNs>,
+    /// A reading has said what there is, or that there is nothing.
+    is_answered: bool,
     /// When that program began, as far as it is known.
     began: MonoNs,
     /// The reader has been asked, and remembers the process from then on, whatever it has said.
@@ -115,6 +117,8 @@ pub(super) struct RuntimeTables {
     pieces: BTreeMap<u64, Piece>,
     /// Frames are asked about, with these words.
     capture: Option<Capture>,
+    /// The same of whom it is a child, until it is known what it has itself.
+    inherited: Option<Capture>,
     /// There are lists, too.
     lists: bool,
     /// Frames that a runtime keeps in a list are not wanted.
@@ -154,7 +158,36 @@ impl RuntimeTables {
     }
 
     fn any_list(&self) -> Option<&ListCapture> {
-        self.capture.as_ref()?.list.as_ref()
+        self.latest_capture()?.list.as_ref()
+    }
+
+    /// What is known of it, or of whom it is a child.
+    fn latest_capture(&self) -> Option<&Capture> {
+        self.capture.as_ref().or(self.inherited.as_ref())
+    }
+
+    /// Begins as a copy of its parent, whose frames are in the same places. Returns whether that says anything.
+    pub(super) fn inherit(&mut self, parent: &Self) -> bool {
+        let list_alone = |capture: &&Capture| capture.list.is_some() && !parent.lists;
+        let capture = parent.latest_capture().filter(list_alone).filter(|_| self.state == State::Unknown);
+        self.inherited = capture.cloned();
+        self.leaves_lists |= parent.leaves_lists;
+        self.inherited.is_some()
+    }
+
+    /// Whether there is a list, wanted or not.
+    pub(super) fn has_list(&self) -> bool {
+        self.any_list().is_some()
+    }
+
+    /// Whether anybody has wanted them read.
+    pub(super) fn was_wanted(&self) -> bool {
+        self.wanted || self.is_remembered
+    }
+
+    /// Whether it is known of the program what there is, or that there is nothing.
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_answered
     }
 
     /// Whether there is a list that is not wanted.
@@ -164,8 +197,9 @@ impl RuntimeTables {
 
     /// What samples are to take along, if frames are asked about one by one; `has_dump`: a dump names them.
     pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
-        let capture = self.capture.as_ref().filter(|_| !self.leaves_list());
-        capture.filter(|_| self.state == State::Found && self.are_read(has_dump))
+        let capture = self.latest_capture().filter(|_| !self.leaves_list());
+        let is_known = self.state == State::Found || self.inherited.is_some();
+        capture.filter(|_| is_known && self.are_read(has_dump))
     }
 
     /// Whether words are taken of frames at an address in the runtime's own code.
@@ -277,10 +311,16 @@ impl RuntimeTables {
         let pause = if self.hurried && !read.incomplete { 0 } else { pause };
         self.next_at = MonoNs(requests.now.0.saturating_add(pause));
         self.account.runtime = read.runtime.clone().unwrap_or_default();
+        let is_loading = begun.0.saturating_sub(self.began.0) < LOADING_NS;
+        let says_something = read.problem.is_none() && read.runtime.is_some();
+        self.is_answered |= says_something || !(is_loading || read.incomplete);
+        if self.is_answered {
+            self.inherited = None;
+        }
         if let Some(problem) = &read.problem {
             self.disbelieve(&mut brought.changes);
             self.state = State::None;
-            if problem != NO_ROOM && begun.0.saturating_sub(self.began.0) < LOADING_NS {
+            if problem != NO_ROOM && is_loading {
                 self.next_at = MonoNs(requests.now.0.saturating_add(LOADING_RETRY_NS));
                 self.wanted = true;
                 return brought;

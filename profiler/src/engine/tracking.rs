@@ -312,14 +312,30 @@ impl Tracking {
         }
     }
 
+    /// A child's interpreter keeps its frames where its parent's does, from its first instruction on.
+    fn inherit_list(&mut self, (child, parent): (ProcessId, ProcessId), parts: &mut Parts<'_>) {
+        let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return };
+        if child.tables.inherit(&parent.tables)
+            && let Some(unwinding) = &mut parts.unwinding
+        {
+            unwinding.change(child.id);
+        }
+    }
+
     /// Remembers that a child begins with its parent's code.
-    fn inherit(&mut self, child: Pid, parent: Pid, time: MonoNs, parts: &mut Parts<'_>) {
-        let (Some(child), Some(parent)) = (self.processes.at(child, time), self.processes.at(parent, time)) else {
+    fn inherit(&mut self, child_pid: Pid, parent_pid: Pid, time: MonoNs, parts: &mut Parts<'_>) {
+        let (Some(child), Some(parent)) = (self.processes.at(child_pid, time), self.processes.at(parent_pid, time))
+        else {
             return;
         };
         if child.id.pid == parent.id.pid || child.code.is_known() || child.announcements.any() {
             return;
         }
+        self.inherit_list((child.id, parent.id), parts);
+        let (Some(child), Some(parent)) = (self.processes.at(child_pid, time), self.processes.at(parent_pid, time))
+        else {
+            return;
+        };
         // A child of a child that has not been sampled has its code from the same ancestor.
         let (ancestor, time) = parent.inherits.unwrap_or((parent.id, time));
         let child = child.id;
@@ -768,6 +784,10 @@ impl Tracking {
     /// Has the tables of runtimes read again where that is due; with `at_once`, where it is of any use.
     pub(super) fn poll_tables(&mut self, at_once: bool, requests: &mut Requests) {
         for process in self.processes.iter_mut().filter(|process| process.is_live()) {
+            // An interpreter whose library was loaded later than its program was read.
+            if self.read_runtime && process.interpreted > 0 && !process.tables.was_wanted() {
+                process.tables.want(self.interpreter);
+            }
             if at_once {
                 process.tables.hurry();
             }

@@ -33,6 +33,11 @@ impl Variant {
     /// All, the preferred one first.
     pub const ALL: [Self; 3] = [Self::Loop, Self::Chained, Self::Oldest];
 
+    /// Whether samples take along the frames that a runtime keeps in a list.
+    pub const fn walks_lists(self) -> bool {
+        matches!(self, Self::Loop)
+    }
+
     /// The first that this kernel can run, by trying its helpers: distributions backport.
     pub(super) fn of_this_kernel() -> Result<Self, KernelError> {
         for variant in [Self::Loop, Self::Chained] {

@@ -255,3 +255,22 @@ fn a_line_is_the_one_that_runs() -> Result<()> {
     assert_at_least("lines", lines, PROMISED);
     Ok(())
 }
+
+#[test]
+fn children_that_end_before_they_are_looked_at_have_their_frames_or_it_is_said() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("python/brief.py", &scratch)?;
+    let words = ["--pid", target.said("pid")?, "--duration", "5"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record()?;
+    let in_loop = |stack: &Stack| stack.frames.iter().any(|frame| frame.starts_with("_PyEval_EvalFrameDefault"));
+    let says = |frame: &String| {
+        frame.starts_with("[interpreted function") || ["<module>", "main", "task", "leaf"].contains(&function(frame))
+    };
+    let folded = &recording.folded;
+    let part = folded.count(|stack| in_loop(stack) && stack.frames.iter().any(says));
+    assert_at_least("functions, or that they are missing", Share { part, whole: folded.count(in_loop) }, PROMISED);
+    let named = folded.count(|stack| stack.frames.iter().any(|frame| function(frame) == "task"));
+    assert_enough("samples of children with their functions", named, 100);
+    assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(0), "nothing is to be advised");
+    Ok(())
+}

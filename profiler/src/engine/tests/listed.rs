@@ -11,6 +11,7 @@ use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::runtime::{Capture, EntryMark, ListCapture};
 
 const PID: u32 = 100;
+const CHILD: u32 = 101;
 /// The interpreter's loop: `helper`, from which `main` is called here.
 const LOOP: u64 = HELPER - 0x10;
 const LOOP_SIZE: u64 = 0x800;
@@ -78,6 +79,38 @@ fn what_an_interpreter_runs_stands_below_the_loop_that_runs_it() {
     assert!(account.advice.is_empty(), "{:?}", account.advice);
     let text = account.to_string();
     assert!(text.contains("app (100): CPython 3.13.0, 6 frames named in 1 looks"), "{text}");
+}
+
+#[test]
+fn a_child_brings_its_frames_from_the_first_sample_on_and_what_it_lacks_is_said() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py")]);
+    let symbols = &mut world.machine.file_mut("/bin/app").unwrap().symbols;
+    symbols.insert(LOOP - APP, "_PyEval_EvalFrameDefault".to_owned());
+    let nested = [LOOP + 0x20, MAIN, START];
+    let of_parent = sample(&mut world, &nested, &[16, 0], true);
+    world.run_for(300);
+    world.decide = Box::new(|what| match what {
+        Request::ReadRuntime { .. } => Fate::Hold,
+        _ => Fate::Answer,
+    });
+    fork(&mut world, CHILD, PID);
+    world.run_for(10);
+    let has_list = world.kernel.takes.get(&Pid(CHILD)).is_some_and(|spec| world.kernel.specs[spec].list.is_some());
+    assert!(has_list, "as its parent");
+    world.sample(CHILD, &nested);
+    let lacking = (world.now.0 - ms(0).0) / MS;
+    world.run_for(10);
+    exit(&mut world, CHILD);
+    world.release();
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, of_parent), "_start;main;_PyEval_EvalFrameDefault;outer");
+    let unlisted = "_start;main;_PyEval_EvalFrameDefault;[interpreted functions that were not looked at]";
+    assert_eq!(stack(&world, CHILD, lacking), unlisted);
+    let unnamed: Vec<_> = account.jit.unnamed.iter().map(|(why, count)| (&**why, *count)).collect();
+    assert_eq!(unnamed, [("the frames of its interpreter were not taken along", 1)]);
+    assert!(account.advice.is_empty(), "{:?}", account.advice);
 }
 
 #[test]

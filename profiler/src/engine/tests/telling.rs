@@ -282,6 +282,11 @@ fn a_jvm_s_perf_map_that_lacks_what_was_compiled_since_is_said_to() {
 /// Samples of a Python of which `inside` are in the interpreter's loop.
 fn python(options: EngineOptions, inside: usize, outside: usize) -> World {
     let mut world = World::new(options);
+    run_python(&mut world, inside, outside);
+    world
+}
+
+fn run_python(world: &mut World, inside: usize, outside: usize) {
     let symbols = [(0, "_start"), (0x1000, "main"), (0x2000, "_PyEval_EvalFrameDefault")];
     let inode = world.machine.add_program("/usr/bin/python3.13", b"python", &symbols);
     let start = jitprof_common::units::MonoNs(world.now.0 - 1000 * MS);
@@ -297,7 +302,6 @@ fn python(options: EngineOptions, inside: usize, outside: usize) -> World {
         world.run_for(10);
     }
     world.run_for(300);
-    world
 }
 
 fn advice_for_python(inside: usize, outside: usize) -> Vec<AdviceLine> {
@@ -326,6 +330,27 @@ fn an_interpreter_that_runs_most_of_the_time_is_told_how_to_name_what_it_runs() 
     assert!(advice[0].advice.contains("-X perf_jit"), "{}", advice[0].advice);
     assert_eq!(advice_for_python(10, 30), [], "a program that spends its time elsewhere");
     assert_eq!(advice_for_python(5, 0), [], "too few samples");
+}
+
+#[test]
+fn an_interpreter_that_may_have_said_what_it_runs_is_not_told_that_it_cannot() {
+    let advised = |options: EngineOptions, (is_read, walks_lists): (bool, bool)| {
+        let mut world = World::new(options);
+        world.walks_lists = walks_lists;
+        if !is_read {
+            world.decide = Box::new(|what| match what {
+                Request::ReadRuntime { .. } => Fate::Fail(WhyUnread::Gone),
+                _ => Fate::Answer,
+            });
+        }
+        run_python(&mut world, 30, 0);
+        world.finish().account.advice.len()
+    };
+    let unread = EngineOptions { read_runtime: false, ..options() };
+    assert_eq!(advised(options(), (true, true)), 1, "its memory says nothing");
+    assert_eq!(advised(options(), (false, true)), 0, "it has ended before it was read");
+    assert_eq!(advised(unread, (false, true)), 1, "nobody has asked");
+    assert_eq!(advised(options(), (false, false)), 1, "what it says cannot be walked");
 }
 
 /// Names and modules of a process' frames, in all samples.

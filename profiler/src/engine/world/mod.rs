@@ -19,7 +19,7 @@ use jitprof_common::units::{MonoNs, Pid, Tid};
 use jitprof_common::unwind::PcKind;
 
 use crate::engine::border::{
-    Answer, AnswerBody, Counters, Order, Recorded, Refused, Request, RequestId, RowsAnswer, Sample, StackSnapshot,
+    Answer, AnswerBody, Counters, Order, Own, Recorded, Refused, Request, RequestId, RowsAnswer, Sample, StackSnapshot,
     TableUpdate, Unread, WhyUnread, Window,
 };
 use crate::engine::tables::{TableMemory, TableSizes, search_rows};
@@ -170,6 +170,8 @@ pub struct World {
     pub now: MonoNs,
     /// What becomes of requests.
     pub decide: Decide,
+    /// The BPF program walks lists of frames.
+    pub walks_lists: bool,
     /// Names are answered when this is unset.
     pub holds_names: bool,
     /// Rows are built when this is unset.
@@ -229,6 +231,7 @@ impl World {
             kernel,
             now: BEGIN,
             decide: Box::new(|_| Fate::Answer),
+            walks_lists: true,
             holds_names: false,
             holds_rows: false,
             holds_publications: false,
@@ -384,7 +387,8 @@ impl World {
 
     /// Hands in the counts of the sampler.
     pub fn counters(&self) -> Counters {
-        Counters { taken: self.given + self.lost, ring_full: self.lost, ..Counters::default() }
+        let own = Own { walks_lists: self.walks_lists, ..Own::default() };
+        Counters { taken: self.given + self.lost, ring_full: self.lost, own: Some(own), ..Counters::default() }
     }
 
     /// Ends the run, which must be whole. Returns what it left behind.

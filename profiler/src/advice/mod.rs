@@ -50,6 +50,11 @@ pub fn is_evaluation_loop(name: &str) -> bool {
     LOOPS.contains(&name) || name.starts_with("_TAIL_CALL_")
 }
 
+/// Whether such a function calls the loop, and runs nothing itself.
+pub fn calls_evaluation_loop(name: &str) -> bool {
+    matches!(name, "PyEval_EvalCode" | "rb_vm_exec")
+}
+
 /// What to tell the user about a process without generated code that spends its time in such a loop.
 pub fn for_interpreter(clues: &Clues<'_>) -> Option<String> {
     let found = detect(clues);

@@ -173,12 +173,14 @@ struct NativeFrames {
     entry: Entry,
     /// Which of them is the loop of an interpreter that can name what it runs: the innermost that is one.
     interpreter: Option<usize>,
+    /// It is, and not what calls it.
+    is_loop: bool,
 }
 
 impl NativeFrames {
     /// One that nothing more is known of.
     fn single(frame: FrameId) -> Self {
-        Self { frames: Arc::new([frame]), entry: Entry::No, interpreter: None }
+        Self { frames: Arc::new([frame]), entry: Entry::No, interpreter: None, is_loop: false }
     }
 
     /// What was inlined into the loop of an interpreter, and the loop with what it was itself inlined into. The functions
@@ -362,7 +364,7 @@ impl Resolver {
                             frames.push(self.cut(StopReason::DepthLimit, of.profile));
                         }
                         frames.extend_from_slice(around);
-                    } else if native.interpreter.is_some() && self.lacks_list(sample, of.process) {
+                    } else if self.lacks_list(&native, pc, sample, of.process) {
                         let (inlined, around) = native.around_loop();
                         frames.extend_from_slice(inlined);
                         self.count_unnamed(unnamed::LIST_NOT_TAKEN, of.account);
@@ -419,11 +421,16 @@ impl Resolver {
 
     /// Whether an interpreter's frames would be there, had its process been looked at in time. Nobody knows it where no sample
     /// ever has any: this kernel may not take them along.
-    fn lacks_list(&self, sample: &Pending, process: &Process) -> bool {
+    fn lacks_list(&self, native: &NativeFrames, pc: FramePc, sample: &Pending, process: &Process) -> bool {
         let tables = &process.tables;
-        let may_have = tables.has_list() || (tables.was_wanted() && !tables.is_answered());
-        let is_announced = process.announcements.any() || process.code.is_known();
-        self.has_met_list && sample.listed.is_none() && may_have && !tables.leaves_list() && !is_announced
+        let is_announced = || process.announcements.any() || process.code.is_known();
+        if !self.has_met_list || sample.listed.is_some() || tables.leaves_list() || is_announced() {
+            return false;
+        }
+        match tables.list() {
+            Some(list) => in_module(&process.space, &list.loops, pc, sample.time).is_some(),
+            None => native.is_loop && tables.was_wanted() && !tables.is_answered(),
+        }
     }
 
     /// The note that frames are missing, and why.
@@ -601,6 +608,7 @@ impl Resolver {
         let (named, is_final) = of.names.frames(key, of.files);
         let entry = named.last().map_or(Entry::No, Entry::of);
         let interpreter = named.iter().position(|frame| advice::is_evaluation_loop(&frame.name));
+        let is_loop = interpreter.is_some_and(|at| !advice::calls_evaluation_loop(&named[at].name));
         let own = |frame: &Frame| path.and_then(|path| mapped_as(frame, path));
         // Of one that is not shown the place stays known.
         let is_shown = |frame: &&Frame| !(self.hides_loops && advice::is_evaluation_loop(&frame.name));
@@ -609,7 +617,7 @@ impl Resolver {
             .filter(is_shown)
             .map(|frame| of.profile.intern_frame(own(frame).as_ref().unwrap_or(frame)))
             .collect();
-        let native = NativeFrames { frames, entry, interpreter };
+        let native = NativeFrames { frames, entry, interpreter, is_loop };
         if is_final {
             self.native.insert(place, native.clone());
         }

@@ -87,6 +87,8 @@ fn a_child_brings_its_frames_from_the_first_sample_on_and_what_it_lacks_is_said(
     python(&mut world, &[(16, "py::outer:/a.py")]);
     let symbols = &mut world.machine.file_mut("/bin/app").unwrap().symbols;
     symbols.insert(LOOP - APP, "_PyEval_EvalFrameDefault".to_owned());
+    // It calls the loop, and is none.
+    symbols.insert(0x1000, "PyEval_EvalCode".to_owned());
     let nested = [LOOP + 0x20, MAIN, START];
     let of_parent = sample(&mut world, &nested, &[16, 0], true);
     world.run_for(300);
@@ -105,8 +107,8 @@ fn a_child_brings_its_frames_from_the_first_sample_on_and_what_it_lacks_is_said(
     world.release();
     world.run_for(400);
     let account = world.finish().account.clone();
-    assert_eq!(stack(&world, PID, of_parent), "_start;main;_PyEval_EvalFrameDefault;outer");
-    let unlisted = "_start;main;_PyEval_EvalFrameDefault;[interpreted functions that were not looked at]";
+    assert_eq!(stack(&world, PID, of_parent), "_start;PyEval_EvalCode;_PyEval_EvalFrameDefault;outer");
+    let unlisted = "_start;PyEval_EvalCode;_PyEval_EvalFrameDefault;[interpreted functions that were not looked at]";
     assert_eq!(stack(&world, CHILD, lacking), unlisted);
     let unnamed: Vec<_> = account.jit.unnamed.iter().map(|(why, count)| (&**why, *count)).collect();
     assert_eq!(unnamed, [("the frames of its interpreter were not taken along", 1)]);

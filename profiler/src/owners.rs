@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::process::open::FileIdentity;
 
-/// Owners that are known; with more, those that owe nothing are evicted.
+/// Owners that are known; with more, those that owe nothing are evicted, and then who owes least.
 const MAX_OWNERS: usize = 1024;
 
 /// Whose files: a user's on one file system, so that containers are told apart.
@@ -33,9 +33,15 @@ impl Owner {
         Self { device, uid }
     }
 
-    /// Whether one user may be behind both: he may mount as many file systems as he likes. Root's are of many containers.
+    /// Who pays: a user for all his file systems, for he may mount as many as he likes. Root's are of many containers.
+    pub(crate) fn payer(self) -> Self {
+        let device = if self.uid == 0 || self.uid == Self::NOBODY.uid { self.device } else { 0 };
+        Self { device, ..self }
+    }
+
+    /// Whether one user may be behind both.
     pub(crate) fn may_be_of_one_user(self, other: Self) -> bool {
-        self == other || (self.uid == other.uid && self.uid != 0 && self.uid != Self::NOBODY.uid)
+        self.payer() == other.payer()
     }
 
     /// Of a file.
@@ -81,6 +87,13 @@ impl<K: Copy + Eq + Hash> Owners<K> {
         if self.accounts.len() > MAX_OWNERS {
             self.accounts.retain(|_, account| account.owes(now));
         }
+        if self.accounts.len() > MAX_OWNERS {
+            let ahead = |account: &Account| account.ahead_s(now);
+            let least = self.accounts.iter().min_by(|(_, a), (_, b)| ahead(a).total_cmp(&ahead(b)));
+            if let Some(least) = least.map(|(owner, _)| *owner) {
+                self.accounts.remove(&least);
+            }
+        }
     }
 
     /// Those who have spent something in as long as anybody may owe something.
@@ -121,5 +134,23 @@ mod tests {
         // And not for good.
         assert!(!owners.may_spend(dear, rate, start + Duration::from_secs(59)));
         assert!(owners.may_spend(dear, rate, start + Duration::from_secs(61)));
+    }
+
+    #[test]
+    fn a_user_pays_for_all_his_file_systems_and_containers_of_root_for_themselves() {
+        let of = |uid| (Owner::test_on(1, uid), Owner::test_on(2, uid));
+        let is_one = |(one, other): (Owner, Owner)| one.may_be_of_one_user(other);
+        assert!(is_one(of(1000)) && !is_one(of(0)) && !is_one(of(Owner::NOBODY.uid)));
+        assert!(!Owner::test(1000).may_be_of_one_user(Owner::test(1001)));
+    }
+
+    #[test]
+    fn where_all_owe_the_owners_that_are_known_are_bounded() {
+        let (mut owners, start, rate) = (Owners::starting_with(0.0, 60.0), Instant::now(), 0.005);
+        for uid in 0..2 * MAX_OWNERS as u32 {
+            owners.spend(Owner::test(uid), rate, start, if uid == 7 { 0.2 } else { 0.1 });
+        }
+        assert_eq!(owners.accounts.len(), MAX_OWNERS);
+        assert!(!owners.may_spend(Owner::test(7), rate, start), "who owes most stays");
     }
 }

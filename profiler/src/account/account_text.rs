@@ -1,14 +1,17 @@
 //! The account for people.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jitprof_common::stop::StopReason;
 
-use super::{Account, NameDisagreement, ProcessNaming, SourceAccount};
+use super::{Account, NameDisagreement, ProcessNaming, SourceAccount, TablesAccount};
 use crate::profile::printable;
 
 /// Processes of which it is told what named their frames.
 const MAX_NAMINGS: usize = 8;
+/// Processes of one program with one runtime that have a line each for what was read of it.
+const MAX_TABLES_APART: usize = 3;
 
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,6 +24,7 @@ impl fmt::Display for Account {
         for source in &self.sources {
             fmt_source(source, f)?;
         }
+        fmt_tables(&self.sources, f)?;
         // Of a single one the sums have said it.
         for naming in self.naming.iter().take(MAX_NAMINGS).filter(|_| self.naming.len() > 1) {
             fmt_naming(naming, f)?;
@@ -315,27 +319,52 @@ fn fmt_source(source: &SourceAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result
             map.bad_lines
         )?;
     }
-    if let Some(tables) = &source.tables {
-        let listed = format!("{} pieces of code found in {} readings", tables.loads, tables.readings);
-        let what = match (tables.loads, tables.answers) {
-            (_, 0) => listed,
-            (0, answers) => format!("{} frames named in {answers} looks", tables.frames),
-            (_, answers) => format!("{listed}, {} frames looked into in {answers} looks", tables.frames),
-        };
-        write!(
-            f,
-            "tables     {} ({}): {}, {what} of {} ms",
-            printable(&source.comm),
-            source.pid,
-            printable(&tables.runtime),
-            tables.cpu_ns / 1_000_000
-        )?;
-        if tables.left_out > 0 {
-            write!(f, ", {} left out", tables.left_out)?;
+    Ok(())
+}
+
+/// What was read of runtimes' tables: a line for each process, or one for many of one program.
+fn fmt_tables(sources: &[SourceAccount], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut programs: BTreeMap<(&str, &str), Vec<(u32, &TablesAccount)>> = BTreeMap::new();
+    for source in sources {
+        if let Some(tables) = &source.tables {
+            programs.entry((&source.comm, &tables.runtime)).or_default().push((source.pid, tables));
         }
-        writeln!(f)?;
+    }
+    for ((comm, runtime), tables) in programs {
+        if tables.len() <= MAX_TABLES_APART {
+            for (pid, tables) in tables {
+                fmt_tables_of((comm, &pid.to_string()), tables, f)?;
+            }
+            continue;
+        }
+        let mut all = TablesAccount { runtime: runtime.to_owned(), ..TablesAccount::default() };
+        for (_, one) in &tables {
+            all.readings += one.readings;
+            all.cpu_ns += one.cpu_ns;
+            all.loads += one.loads;
+            all.left_out += one.left_out;
+            all.frames += one.frames;
+            all.answers += one.answers;
+        }
+        fmt_tables_of((comm, &format!("{} processes", tables.len())), &all, f)?;
     }
     Ok(())
+}
+
+fn fmt_tables_of((comm, who): (&str, &str), tables: &TablesAccount, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let listed = format!("{} pieces of code found in {} readings", tables.loads, tables.readings);
+    let what = match (tables.loads, tables.answers) {
+        (0, 0) => format!("nothing of it in a sample; {} readings", tables.readings),
+        (_, 0) => listed,
+        (0, answers) => format!("{} frames named in {answers} looks", tables.frames),
+        (_, answers) => format!("{listed}, {} frames looked into in {answers} looks", tables.frames),
+    };
+    let (comm, runtime, cpu_ms) = (printable(comm), printable(&tables.runtime), tables.cpu_ns / 1_000_000);
+    write!(f, "tables     {comm} ({who}): {runtime}, {what} of {cpu_ms} ms")?;
+    if tables.left_out > 0 {
+        write!(f, ", {} left out", tables.left_out)?;
+    }
+    writeln!(f)
 }
 
 fn capitalized(text: &str) -> String {
@@ -376,6 +405,26 @@ mod tests {
         account.samples.lost_ring_full = 3;
         let text = account.to_string();
         assert!(text.starts_with("samples    10 taken = 7 delivered + 3 lost (3 ring buffer full);"), "{text}");
+    }
+
+    #[test]
+    fn many_processes_of_one_program_have_one_line() {
+        let of = |pid: u32, frames| {
+            let runtime = "CPython 3.12".to_owned();
+            let answers = u64::from(frames > 0);
+            let tables =
+                TablesAccount { runtime, readings: 1, cpu_ns: 2_000_000, frames, answers, ..Default::default() };
+            SourceAccount { comm: "python3".to_owned(), pid, tables: Some(tables), ..Default::default() }
+        };
+        let lines = |sources: Vec<SourceAccount>| {
+            let text = Account { sources, ..Account::default() }.to_string();
+            text.lines().filter(|line| line.starts_with("tables")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let few = lines(vec![of(7, 5), of(8, 0)]);
+        assert_eq!(few[0], "tables     python3 (7): CPython 3.12, 5 frames named in 1 looks of 2 ms");
+        assert_eq!(few[1], "tables     python3 (8): CPython 3.12, nothing of it in a sample; 1 readings of 2 ms");
+        let many = lines((1..=20).map(|pid| of(pid, 5)).collect());
+        assert_eq!(many, ["tables     python3 (20 processes): CPython 3.12, 100 frames named in 20 looks of 40 ms"]);
     }
 
     #[test]

@@ -580,9 +580,6 @@ pub struct Own {
     pub max_rss_bytes: u64,
     /// How the BPF program walks stacks.
     pub walk: String,
-    /// It walks lists of frames, too.
-    #[serde(default)]
-    pub walks_lists: bool,
     /// Instructions that the verifier walked through, by program.
     pub verified_instructions: BTreeMap<String, Option<u32>>,
     /// The event in use.

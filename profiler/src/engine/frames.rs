@@ -60,6 +60,9 @@ const REST: u64 = 9;
 /// the number of its holder's processes that ask: together they cost as much as one does.
 const MAX_PAUSE_NS: u64 = 2_000_000_000;
 const LEAST_PAUSE_NS: u64 = 20_000_000;
+/// The same while functions are replaced before they are looked at, which counts for so long.
+const LOSING_PAUSE_NS: u64 = 5_000_000;
+const LOSES_NS: u64 = 1_000_000_000;
 /// What a thread that was interrupted while it makes something has, so that it goes on, before that is asked about again.
 const GRACE_NS: u64 = 5_000_000;
 /// How long a process counts that has asked.
@@ -269,6 +272,8 @@ pub(super) struct Frames {
     share: FrameShare,
     /// When something was asked last.
     asked_at: Option<MonoNs>,
+    /// When something was not to be found any more where it had been.
+    lost_at: Option<MonoNs>,
     /// How many classes the runtime has unloaded, and until when it is known to have been no more.
     unloads: Option<(u64, MonoNs)>,
     /// A time by which that was so.
@@ -306,6 +311,11 @@ impl Frames {
     /// Whether something was asked lately.
     pub(super) fn has_asked(&self, now: MonoNs) -> bool {
         self.asked_at.is_some_and(|at| now.0.saturating_sub(at.0) < ASKS_NS)
+    }
+
+    /// Whether what samples have met is replaced before it is looked at.
+    pub(super) fn is_losing(&self, now: MonoNs) -> bool {
+        self.lost_at.is_some_and(|at| now.0.saturating_sub(at.0) < LOSES_NS) && !self.over
     }
 
     /// How many are remembered.
@@ -538,7 +548,11 @@ impl Frames {
         let is_counted = described.unloads.is_some();
         self.answers += 1;
         self.cpu_ns = self.cpu_ns.saturating_add(described.cpu_ns);
-        let pause = described.cpu_ns.saturating_mul(REST).clamp(LEAST_PAUSE_NS, MAX_PAUSE_NS);
+        if described.frames.contains(&DescribedFrame::Unnamed(WhyUnnamed::Replaced)) {
+            self.lost_at = Some(now);
+        }
+        let least = if self.is_losing(now) { LOSING_PAUSE_NS } else { LEAST_PAUSE_NS };
+        let pause = described.cpu_ns.saturating_mul(REST).clamp(least, MAX_PAUSE_NS);
         self.next_at = MonoNs(now.0.saturating_add(pause.saturating_mul(self.share.askers)));
         let (templates, why_unanswered) = (Templates::of(&described), self.why_unanswered());
         self.name_bytes = self.name_bytes.saturating_add(templates.bytes);

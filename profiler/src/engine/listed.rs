@@ -29,6 +29,17 @@ pub(super) struct Listed {
     is_cut: bool,
 }
 
+/// The loops in a sample's native stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NativeLoops<'a> {
+    /// The user frames in one, from the innermost.
+    pub(super) frames: &'a [usize],
+    /// The stack may have more frames than those.
+    pub(super) goes_on: bool,
+    /// The innermost frame is in the first instructions of one, and may not be in the list yet.
+    pub(super) begins: bool,
+}
+
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Element {
@@ -72,14 +83,10 @@ impl Listed {
     }
 
     /// Which elements belong to which user frames: of each, its index and its part of the list, from the innermost;
-    /// `in_loop` are the user frames in an evaluation loop, `goes_on` says that the stack may have more frames than those, and
     /// `is_own` tells of a record whether it is a function of the runtime's own, which runs in none. Nothing if that cannot be
     /// known.
-    pub(super) fn placed(
-        &self,
-        (in_loop, goes_on): (&[usize], bool),
-        is_own: impl Fn(u16) -> bool,
-    ) -> Option<Vec<(usize, Part)>> {
+    pub(super) fn placed(&self, native: NativeLoops<'_>, is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Part)>> {
+        let NativeLoops { frames: in_loop, goes_on, begins } = native;
         let (mut loops, rest) = self.loops(&is_own);
         // The innermost loop may have no frame yet, which as many loops as parts rule out, if these are all.
         let may_be_late = in_loop.starts_with(&[0]);
@@ -101,8 +108,9 @@ impl Listed {
         let own = match in_loop.len().checked_sub(loops.len())? {
             0 if may_be_late && goes_on => return None,
             0 => in_loop,
-            // It is about to begin, and has no frame yet, or about to end.
-            1 => in_loop.strip_prefix(&[0])?,
+            // It is about to begin, and has no frame yet, or about to end. In its midst it has one where marks are none: then
+            // what the list has is another loop's, as where greenlets have switched.
+            1 if begins || self.marks_are_frames => in_loop.strip_prefix(&[0])?,
             _ => return None,
         };
         Some(own.iter().copied().zip(loops).collect())
@@ -226,7 +234,8 @@ mod tests {
     #[test]
     fn as_many_marks_as_loops_are_placed_and_a_loop_that_has_no_frame_yet() {
         let placed = |listed: &Listed, in_loop: &[usize]| {
-            let placed = listed.placed((in_loop, false), |_| false)?;
+            let native = NativeLoops { frames: in_loop, goes_on: false, begins: true };
+            let placed = listed.placed(native, |_| false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let two = of(&[0, 3, 0, 0, 3], SHIM, true);
@@ -236,6 +245,8 @@ mod tests {
         for apart in [&[2, 3, 4][..], &[1], &[], &[0, 1, 2, 3]] {
             assert_eq!(placed(&two, apart), None, "{apart:?}");
         }
+        let in_its_midst = NativeLoops { frames: &[0, 1, 4], goes_on: false, begins: false };
+        assert_eq!(two.placed(in_its_midst, |_| false), None, "of which loops the list is, is not known");
         assert_eq!(two.all().collect::<Vec<_>>(), [0, 2, 3]);
         assert_eq!(placed(&of(&[0, 3], SHIM, false), &[1]), None, "there may be more");
         let torn = of(&[0, 3, 0], SHIM, true);
@@ -246,7 +257,7 @@ mod tests {
     #[test]
     fn the_innermost_loop_of_a_stack_that_goes_on_is_not_taken_for_one_with_a_frame() {
         let placed = |listed: &Listed, in_loop: &[usize], goes_on: bool| {
-            let placed = listed.placed((in_loop, goes_on), |_| false)?;
+            let placed = listed.placed(NativeLoops { frames: in_loop, goes_on, begins: true }, |_| false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let two = of(&[0, 3, 0, 3], SHIM, true);
@@ -267,7 +278,8 @@ mod tests {
         let listed = of(&[1, 0x82, 5, 6, 0x82, 5, 5], ruby, true);
         assert_eq!(listed.all().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6]);
         let placed = |own: &[u16]| {
-            let placed = listed.placed((&[3, 7], false), |record| own.contains(&record))?;
+            let native = NativeLoops { frames: &[3, 7], goes_on: false, begins: false };
+            let placed = listed.placed(native, |record| own.contains(&record))?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let expected: Vec<(usize, Vec<u16>)> = vec![(3, vec![0, 1]), (7, vec![2, 4, 5, 6])];

@@ -184,6 +184,8 @@ pub struct Engine {
     duration: Duration,
     /// Samples may wait for what can be asked between two ticks.
     is_wanting: bool,
+    /// Something is to be looked at before the next tick.
+    look_at: Option<MonoNs>,
     next_tick: MonoNs,
     slow_at: MonoNs,
     /// A tick has asked for reads; when they have come, or by then, samples are resolved.
@@ -221,6 +223,7 @@ impl Engine {
             stage: Stage::Running,
             duration: Duration::ZERO,
             is_wanting: false,
+            look_at: None,
             next_tick: now,
             slow_at: MonoNs(0),
             resolve_by: None,
@@ -228,7 +231,7 @@ impl Engine {
             options,
         };
         engine.requests.now = now;
-        engine.resolving.show_loops(engine.options.interpreter.native);
+        engine.resolving.resolve_for(&engine.options);
         engine.resolving.account.verified = engine.options.verify_names.then(VerifiedNames::default);
         engine
     }
@@ -298,7 +301,7 @@ impl Engine {
 
     /// When the next turn is due, even if nothing happens.
     pub fn wake_at(&self) -> MonoNs {
-        self.resolve_by.map_or(self.next_tick, |by| by.min(self.next_tick))
+        [self.resolve_by, self.look_at].into_iter().flatten().fold(self.next_tick, Ord::min)
     }
 
     /// Whether an event is of any use: those about processes that are not known need not be handed in, but counted.
@@ -628,9 +631,13 @@ impl Engine {
                 None => self.wait_for(pid, sample),
             }
         }
-        // A process that ends takes along what its last frames were.
-        if self.windows.is_none() && self.is_wanting {
-            self.is_wanting = self.tracking.ask_frames_early(&mut self.requests);
+        if self.windows.is_none() {
+            // A process that ends takes along what its last frames were.
+            if self.is_wanting {
+                self.is_wanting = self.tracking.ask_frames_early(&mut self.requests);
+            }
+            self.tracking.poll_loading(&mut self.requests);
+            self.look_at = self.tracking.next_look(self.requests.now);
         }
         self.at(Activity::Upkeep);
         if self.requests.now >= self.next_tick {
@@ -980,6 +987,7 @@ impl Engine {
             files: &self.files,
             counters: &self.counters,
             reads_runtimes: self.options.read_runtime,
+            walks_lists: self.options.walks_lists,
             frequency_hz: self.options.frequency_hz.get(),
             duration: self.duration,
             learned: self.maintenance.learned(),

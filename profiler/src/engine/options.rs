@@ -101,6 +101,9 @@ pub struct EngineOptions {
     /// Which frames of interpreters are wanted.
     #[serde(default)]
     pub interpreter: InterpreterFrames,
+    /// The BPF program walks lists of frames, and samples take them along.
+    #[serde(default)]
+    pub walks_lists: bool,
     /// Compare each name of generated code with a second source, where there is one.
     #[serde(default)]
     pub verify_names: bool,

@@ -30,6 +30,8 @@ pub(super) struct Closing<'a> {
     pub(super) counters: &'a Counters,
     /// Whether runtimes are read.
     pub(super) reads_runtimes: bool,
+    /// Samples take along the frames that they keep in lists.
+    pub(super) walks_lists: bool,
     pub(super) frequency_hz: u32,
     pub(super) duration: Duration,
     /// Of evicted processes.
@@ -71,7 +73,7 @@ pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
     let announcing = of.processes.iter().filter(says);
     account.sources = announcing.map(source).collect();
     account.naming = naming(of.processes);
-    let advice = Advice { reads_runtimes: of.reads_runtimes, walks_lists: own.walks_lists };
+    let advice = Advice { reads_runtimes: of.reads_runtimes, walks_lists: of.walks_lists };
     account.advice = advice.lines(of.processes);
     remark_on_peeking(&mut account);
     account

@@ -16,8 +16,9 @@ use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
 use crate::engine::frames::{Known, ask_of_listed, in_module, listed_code};
-use crate::engine::listed::{Part, is_settled};
+use crate::engine::listed::{NativeLoops, Part, is_settled};
 use crate::engine::names::Names;
+use crate::engine::options::EngineOptions;
 use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
@@ -217,7 +218,7 @@ pub(super) struct Resolver {
     /// Frames of sampled instructions among them.
     exact: usize,
     /// Samples bring the frames of interpreters that keep them in a list.
-    has_met_list: bool,
+    walks_lists: bool,
     /// Frames of generated code do not say where it lies.
     hides_addresses: bool,
     /// Native frames of interpreters' loops are left out.
@@ -243,9 +244,10 @@ impl Resolver {
         self.hides_addresses = true;
     }
 
-    /// Whether the native frames of interpreters' loops are shown.
-    pub(super) fn show_loops(&mut self, shown: bool) {
-        self.hides_loops = !shown;
+    /// What is resolved, and how.
+    pub(super) fn resolve_for(&mut self, options: &EngineOptions) {
+        self.hides_loops = !options.interpreter.native;
+        self.walks_lists = options.walks_lists;
     }
 
     /// Drops the frames that it has made: the profile has been emptied.
@@ -310,7 +312,8 @@ impl Resolver {
         let mut stop = sample.stop;
         let mut entry = Entry::No;
         let placed = placed(sample, of);
-        self.has_met_list |= sample.listed.is_some();
+        // A capture of an earlier version does not say it.
+        self.walks_lists |= sample.listed.is_some();
         self.alike = sample.asked.is_full().then(HashMap::default);
         self.listed = None;
         for (index, pc) in stacks.frames(user).enumerate() {
@@ -419,12 +422,12 @@ impl Resolver {
         }
     }
 
-    /// Whether an interpreter's frames would be there, had its process been looked at in time. Nobody knows it where no sample
-    /// ever has any: this kernel may not take them along.
+    /// Whether an interpreter's frames are missing that samples take along on this kernel: its process was not looked at in
+    /// time, or the list is another interpreter's.
     fn lacks_list(&self, native: &NativeFrames, pc: FramePc, sample: &Pending, process: &Process) -> bool {
         let tables = &process.tables;
         let is_announced = || process.announcements.any() || process.code.is_known();
-        if !self.has_met_list || sample.listed.is_some() || tables.leaves_list() || is_announced() {
+        if !self.walks_lists || sample.listed.is_some() || tables.leaves_list() || is_announced() {
             return false;
         }
         match tables.list() {
@@ -759,21 +762,26 @@ impl Resolver {
     }
 }
 
+/// Bytes of an evaluation loop in which it may not have put its frame into the list; it does so before it runs an instruction.
+const LOOP_BEGIN: u64 = 256;
+
 /// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
 /// known.
 fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
     let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
     let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
-    let mut in_loop = Vec::new();
+    let (mut in_loop, mut begins) = (Vec::new(), false);
     let mut is_callee_within = false;
     for (index, pc) in of.stacks.frames(sample.user).enumerate() {
-        if is_in(&capture.loops, pc) {
-            in_loop.push(index - usize::from(is_callee_within));
+        if let Some(at) = in_module(&of.process.space, &capture.loops, pc, sample.time) {
+            let from = index - usize::from(is_callee_within);
+            begins |= from == 0 && capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
+            in_loop.push(from);
         }
         is_callee_within = is_in(&capture.within, pc);
     }
     let goes_on = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
-    listed.placed((&in_loop, goes_on), |record| own_name(record, sample, of).is_some())
+    listed.placed(NativeLoops { frames: &in_loop, goes_on, begins }, |record| own_name(record, sample, of).is_some())
 }
 
 /// The name of a record of the sample's list, if it is one of the runtime's own functions.

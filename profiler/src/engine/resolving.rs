@@ -16,6 +16,7 @@ use crate::engine::frames::ask_of_listed;
 use crate::engine::learned::Learned;
 use crate::engine::listed::Listed;
 use crate::engine::names::Names;
+use crate::engine::options::EngineOptions;
 use crate::engine::pending::{KEPT_STACK_WORDS, MAX_LISTED_FRAMES, MAX_PENDING, Pending, RawStack, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::{Process, ProgramState};
@@ -73,9 +74,9 @@ impl Resolving {
         }
     }
 
-    /// Whether the native frames of interpreters' loops are shown.
-    pub(super) fn show_loops(&mut self, shown: bool) {
-        self.resolver.show_loops(shown);
+    /// What is resolved, and how.
+    pub(super) fn resolve_for(&mut self, options: &EngineOptions) {
+        self.resolver.resolve_for(options);
     }
 
     /// From here on the recording is continuous.

@@ -30,10 +30,11 @@ const MAX_PAUSE_NS: u64 = 5_000_000_000;
 /// How long a process in which no tables were found is not looked at again; it doubles each time.
 const FIRST_RETRY_NS: u64 = 2_000_000_000;
 const MAX_RETRY_NS: u64 = 600_000_000_000;
-/// How long after its start a program may say less than it will, and how soon it is looked at again then: libraries are mapped
-/// one after another, and their data is written later.
+/// How long after its start a program may say less than it will, and how soon it is looked at again then, which is as long as
+/// it has run: libraries are mapped one after another, and their data is written later.
 const LOADING_NS: u64 = 1_000_000_000;
-const LOADING_RETRY_NS: u64 = 100_000_000;
+const MIN_LOADING_RETRY_NS: u64 = 10_000_000;
+const MAX_LOADING_RETRY_NS: u64 = 100_000_000;
 /// Readings one after another that do not come to their end before samples wait for them no more, and nothing of what was
 /// read before is believed any more.
 const MAX_INCOMPLETE: u32 = 8;
@@ -102,6 +103,8 @@ pub(super) struct RuntimeTables {
     is_answered: bool,
     /// When that program began, as far as it is known.
     began: MonoNs,
+    /// It did not say yet what it will.
+    is_loading: bool,
     /// The reader has been asked, and remembers the process from then on, whatever it has said.
     is_remembered: bool,
     /// The last reading that came to its end, between these times.
@@ -222,9 +225,9 @@ impl RuntimeTables {
         self.capture.as_ref().is_some_and(Capture::has_words) && !self.lists
     }
 
-    /// Whether frames are asked about, by words or a list of them, and there are no lists of code to be read besides.
-    pub(super) fn has_frames_alone(&self) -> bool {
-        self.capture.is_some() && !self.lists
+    /// Whether frames may be asked about between two readings: they do not depend on lists of code, or there are none.
+    pub(super) fn may_ask_early(&self) -> bool {
+        self.capture.as_ref().is_some_and(|capture| !self.lists || capture.list.is_some())
     }
 
     /// Whether what they said of a time was not looked at again afterwards.
@@ -253,6 +256,13 @@ impl RuntimeTables {
             self.wanted = false;
             requests.ask(Purpose::Runtime(id, since), Request::ReadRuntime { via, process: id, since });
         }
+    }
+
+    /// When a program that is still being loaded is looked at again, if that is not long overdue.
+    pub(super) fn loading_until(&self, now: MonoNs) -> Option<MonoNs> {
+        let is_waiting = self.is_loading && self.state == State::None && self.reading.is_none();
+        let is_overdue = now.0.saturating_sub(self.next_at.0) > MAX_LOADING_RETRY_NS;
+        (is_waiting && !is_overdue).then_some(self.next_at)
     }
 
     /// The next reading does not wait until the last one's rest is over. One that did not come to its end, or of which nothing
@@ -311,7 +321,9 @@ impl RuntimeTables {
         let pause = if self.hurried && !read.incomplete { 0 } else { pause };
         self.next_at = MonoNs(requests.now.0.saturating_add(pause));
         self.account.runtime = read.runtime.clone().unwrap_or_default();
-        let is_loading = begun.0.saturating_sub(self.began.0) < LOADING_NS;
+        self.is_loading = false;
+        let age = begun.0.saturating_sub(self.began.0);
+        let is_loading = age < LOADING_NS;
         let says_something = read.problem.is_none() && read.runtime.is_some();
         self.is_answered |= says_something || !(is_loading || read.incomplete);
         if self.is_answered {
@@ -321,8 +333,9 @@ impl RuntimeTables {
             self.disbelieve(&mut brought.changes);
             self.state = State::None;
             if problem != NO_ROOM && is_loading {
-                self.next_at = MonoNs(requests.now.0.saturating_add(LOADING_RETRY_NS));
-                self.wanted = true;
+                let pause = age.clamp(MIN_LOADING_RETRY_NS, MAX_LOADING_RETRY_NS);
+                self.next_at = MonoNs(requests.now.0.saturating_add(pause));
+                (self.wanted, self.is_loading) = (true, true);
                 return brought;
             }
             requests.remark(format!("{problem}: the code of such processes is not named by what they know themselves"));

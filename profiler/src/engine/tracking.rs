@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jitprof_common::units::{MonoNs, Pid};
 use jitprof_jitdump::code::{CodeEvent, CodeOrigin};
@@ -35,6 +36,8 @@ use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
 use crate::process::open::FileId;
 use crate::runtime::FoundFrame;
 
+/// How soon what may be gone is looked at again.
+const HASTY_LOOK: Duration = Duration::from_millis(10);
 /// Children of children that get what is read of a process' code.
 const MAX_GENERATIONS: usize = 4;
 /// Ancestors that have inherited a dump which are looked at for the one that its writer has made.
@@ -837,10 +840,29 @@ impl Tracking {
         }
     }
 
+    /// When it is to be looked between two ticks what there is: before a program has replaced what it runs, and while one is
+    /// loaded.
+    pub(super) fn next_look(&self, now: MonoNs) -> Option<MonoNs> {
+        let looks = self.processes.iter().filter(|process| process.is_live()).filter_map(|process| {
+            let loses = process.frames.is_losing(now) && process.tables.may_ask_early();
+            if loses { Some(now) } else { process.tables.loading_until(now) }
+        });
+        looks.min().map(|look| look.max(now.after(HASTY_LOOK)))
+    }
+
+    /// Has those read again, where that is due, that were looked at while they were loaded.
+    pub(super) fn poll_loading(&mut self, requests: &mut Requests) {
+        let now = requests.now;
+        let is_due = |process: &&mut Process| process.tables.loading_until(now).is_some_and(|until| until <= now);
+        for process in self.processes.iter_mut().filter(|process| process.is_live()).filter(is_due) {
+            Self::poll_tables_of(process, requests);
+        }
+    }
+
     /// Has asked between two ticks what frames are, where no lists are to be read at the same time. Returns whether samples
     /// wait for more.
     pub(super) fn ask_frames_early(&mut self, requests: &mut Requests) -> bool {
-        let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.has_frames_alone();
+        let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.may_ask_early();
         let mut is_wanting = false;
         for process in self.processes.iter_mut().filter(is_meant) {
             Self::poll_frames_of(process, false, requests);

@@ -134,6 +134,7 @@ fn options() -> EngineOptions {
         verify_names: false,
         labels_host: None,
         title: String::new(),
+        walks_lists: false,
         bucket_ns: u64::MAX,
         own: None,
         code_mask: u64::MAX,

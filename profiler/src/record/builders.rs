@@ -57,6 +57,10 @@ const MAX_SLOW: usize = 4;
 const MAX_STUCK: usize = 16;
 /// Of them, those at the files of one owner; with more, his others have no rows until one comes back.
 const MAX_STUCK_OF_OWNER: usize = 2;
+/// The same of one user, on whatever file systems.
+const MAX_STUCK_OF_USER: usize = 8;
+/// Builders that may be at a user's files for long at the same time.
+const MAX_SLOW_OF_USER: usize = 2;
 /// CPU seconds that an owner may use at once.
 const OWNER_START_S: f64 = 5.0;
 /// What an owner may owe at most, as seconds at his rate.
@@ -108,6 +112,10 @@ impl Builder {
 
     fn is_at_for(&self, limit: Duration) -> bool {
         self.at.is_some_and(|(_, since)| since.elapsed() >= limit)
+    }
+
+    fn is_at_files_of_user(&self, owner: Owner) -> bool {
+        self.owner.is_some_and(|own| own.may_be_of_one_user(owner))
     }
 }
 
@@ -344,7 +352,7 @@ impl Shared {
             return self.ledger.add(Activity::Processes, spent);
         };
         self.ledger.add_apart(Activity::Processes, spent);
-        self.lock().owners.spend(owner, rate, Instant::now(), spent.as_secs_f64());
+        self.lock().owners.spend(owner.payer(), rate, Instant::now(), spent.as_secs_f64());
     }
 }
 
@@ -358,8 +366,14 @@ impl Queue {
             |builder: &Builder| if builder.replaced { builder.bytes.min(LARGE_BYTES / 2) } else { builder.bytes };
         let in_work = builders.values().fold(0_u64, |sum, builder| sum.saturating_add(bytes(builder)));
         let is_held_up = |order: &Order| {
-            let mut his = builders.values().filter(|builder| builder.at.is_some() && builder.owner == order.owner);
-            order.owner.is_some() && his.any(|one| one.is_at_for(SLOW_LIMIT) || stuck.values().any(|o| *o == one.owner))
+            let Some(owner) = order.owner else { return false };
+            let at_his = |builder: &&Builder| builder.at.is_some() && builder.is_at_files_of_user(owner);
+            let (mut his, mut slow) = (builders.values().filter(at_his), 0);
+            his.any(|one| {
+                slow += usize::from(one.is_at_for(SLOW_LIMIT));
+                let is_dear = one.is_at_for(SLOW_LIMIT) || stuck.values().any(|held| *held == one.owner);
+                (one.owner == Some(owner) && is_dear) || slow >= MAX_SLOW_OF_USER
+            })
         };
         let fitting = |order: &Order| {
             let is_mine = !only_small || (order.functions < LARGE_FUNCTIONS && order.bytes < LARGE_BYTES);
@@ -375,12 +389,16 @@ impl Queue {
         let Self { waiting, stuck, answers, .. } = self;
         let before = waiting.len();
         waiting.retain(|order| {
-            let held = stuck.values().filter(|owner| owner.is_some() && **owner == order.owner).count();
-            if held >= MAX_STUCK_OF_OWNER {
+            let Some(owner) = order.owner else { return true };
+            let held = || stuck.values().flatten();
+            let of_owner = held().filter(|held| **held == owner).count();
+            let of_user = held().filter(|held| held.may_be_of_one_user(owner)).count();
+            let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER;
+            if is_refused {
                 let rows = Err(NO_ANSWER.to_owned());
                 answers.push(RowsAnswer { file: order.file, took: Duration::ZERO, rows });
             }
-            held < MAX_STUCK_OF_OWNER
+            !is_refused
         });
         waiting.len() < before
     }
@@ -407,7 +425,7 @@ impl Queue {
 /// Whether a file's owner has something left to spend.
 fn may_spend(owners: &Owners, order: &Order, rate: Option<f64>, now: Instant) -> bool {
     let (Some(rate), Some(owner)) = (rate, order.owner) else { return true };
-    owners.may_spend(owner, rate, now)
+    owners.may_spend(owner.payer(), rate, now)
 }
 
 impl Order {
@@ -566,6 +584,25 @@ mod tests {
         assert!(queue.refuse_stuck());
         assert_eq!(queue.waiting.iter().map(|order| order.file.0).collect::<Vec<_>>(), [3]);
         assert_eq!(queue.answers.iter().map(|answer| answer.file.0).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn who_mounts_many_file_systems_that_do_not_answer_leaves_builders_to_the_others() {
+        let dead = |device| Some(Owner::test_on(device, 1000));
+        let of = |file, owner| Order { owner, ..order(file, 5, 90) };
+        let other = Some(Owner::test(1001));
+        let since = Instant::now().checked_sub(SLOW_LIMIT).unwrap();
+        let mut queue = Queue { waiting: vec![of(1, dead(90)), of(2, other)], ..Queue::default() };
+        for device in 0..MAX_SLOW_OF_USER as u64 {
+            assert!(queue.choose(false, None, Instant::now()) == Some(0), "{device} of his are slow");
+            let at = Builder { at: Some((FileId(9), since)), owner: dead(device), ..Builder::new(false) };
+            queue.builders.insert(device, at);
+        }
+        assert_eq!(queue.choose(false, None, Instant::now()), Some(1));
+        queue.stuck.extend((0..MAX_STUCK_OF_USER as u64).map(|device| (100 + device, dead(device))));
+        assert!(queue.refuse_stuck());
+        assert_eq!(queue.waiting.iter().map(|order| order.file.0).collect::<Vec<_>>(), [2]);
+        const { assert!(MAX_STUCK_OF_USER < MAX_STUCK && MAX_SLOW_OF_USER < MAX_SLOW) };
     }
 
     #[test]

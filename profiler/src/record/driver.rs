@@ -395,7 +395,6 @@ impl Driver {
             cpu_s,
             max_rss_bytes,
             walk: self.sampler.variant().describe().to_owned(),
-            walks_lists: self.sampler.variant().walks_lists(),
             verified_instructions: verified.map(|one| (one.program.to_owned(), one.instructions)).collect(),
             event: self.sampler.event().name().to_owned(),
             cpus: self.sampler.cpus().len(),

@@ -444,6 +444,7 @@ fn engine_options(options: &RecordOptions, sampler: &Sampler) -> EngineOptions {
         verify_names: options.verify_names,
         labels_host: options.labels.as_ref().map(|labels| labels.host.clone()),
         title: options.title.clone(),
+        walks_lists: sampler.variant().walks_lists(),
         bucket_ns: u64::try_from(options.bucket.as_nanos()).unwrap_or(u64::MAX),
         own: own_file(),
         code_mask: code_mask(),

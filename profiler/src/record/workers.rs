@@ -39,7 +39,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(3);
 const MAX_STUCK: usize = 64;
 /// Of them, those at the files of one user on one file system; with more, none of these is read until one comes back.
 const MAX_STUCK_OF_DEVICE: usize = 4;
-/// Of them, those at one user's processes.
+/// Of them, those at one user's processes, or at his files on whatever file systems.
 const MAX_STUCK_OF_USER: usize = 16;
 /// Longest time of a read beside which another one of the same party is begun; most take less than a millisecond.
 const QUICK: Duration = Duration::from_millis(50);
@@ -153,6 +153,11 @@ impl Party {
         status.real_uid
     }
 
+    /// Whether one user may be behind both: he may mount as many file systems as he likes. Root's are of many containers.
+    fn may_be_of_one_user(self, other: Self) -> bool {
+        self == other || (self.user == other.user && self.user != 0)
+    }
+
     /// How many threads it may hold.
     fn most(self) -> usize {
         if self.device.is_some() { MAX_STUCK_OF_DEVICE } else { MAX_STUCK_OF_USER }
@@ -215,17 +220,22 @@ impl State {
     /// Whether a thread is stuck at the same, or too many are with the same party.
     fn is_stuck(&self, subject: Subject, party: Option<Party>) -> bool {
         let Some(party) = party.filter(|_| subject != Subject::Host) else { return false };
-        let same = |stuck: &&(Subject, Option<Party>)| stuck.1 == Some(party);
-        let with_party = self.stuck.values().filter(same);
-        with_party.clone().any(|stuck| stuck.0 == subject) || with_party.count() >= party.most()
+        let of_user = self.stuck.values().filter(|stuck| stuck.1.is_some_and(|held| held.may_be_of_one_user(party)));
+        let with_party = of_user.clone().filter(|stuck| stuck.1 == Some(party));
+        let is_same = with_party.clone().any(|stuck| stuck.0 == subject);
+        is_same || with_party.count() >= party.most() || of_user.count() >= MAX_STUCK_OF_USER
     }
 
     /// Whether a party's turn is not now, for it holds a thread or has held one.
     fn is_held_up(&self, party: Option<Party>) -> bool {
         let Some(party) = party else { return false };
-        let its = self.running.values().filter(|running| running.party == Some(party) && running.is_busy());
+        let is_slow = |running: &Running| running.since.elapsed() >= party.quick();
+        let of_user = |held: Option<Party>| held.is_some_and(|held| held.may_be_of_one_user(party));
+        let users = self.running.values().filter(|running| running.is_busy() && of_user(running.party));
+        let its = users.clone().filter(|running| running.party == Some(party));
         let has_held = self.has_held(party);
-        its.clone().any(|running| has_held || running.since.elapsed() >= party.quick()) || its.count() >= THREADS
+        let holds = its.clone().any(|running| has_held || is_slow(running)) || its.count() >= THREADS;
+        holds || users.filter(|running| is_slow(running)).count() >= THREADS
     }
 
     /// Whether a party holds a thread that was given up.
@@ -693,6 +703,31 @@ mod tests {
             state.stuck.insert(thread, (subject(100 + thread as u32), dead));
         }
         assert!(state.is_stuck(subject(8), dead) && !state.is_stuck(subject(8), party(77, 1001)));
+    }
+
+    #[test]
+    fn who_mounts_many_file_systems_that_do_not_answer_leaves_threads_to_the_others() {
+        let shared = shared(Ledger::default());
+        let party = |minor, user| Some(Party { device: Some(Device { major: 0, minor }), user });
+        let of = |request, pid, party| Waiting { party, ..waiting(request, process(pid), Instant::now()) };
+        let long_ago = Instant::now().checked_sub(STALL_LIMIT).unwrap();
+        let mut state = State::default();
+        state.queue.extend([of(1, 8, party(90, 1000)), of(2, 9, party(90, 1001)), of(3, 10, party(90, 0))]);
+        for number in 0..THREADS as u64 {
+            assert_eq!(index_of(&shared, &mut state), Some(0), "{number} of his are held");
+            let (request, party) = (RequestId(0), party(number as u32, 1000));
+            let running = Running { request, charge: at(7, party), party, since: long_ago, begun: MonoNs(0) };
+            state.running.insert(number, running);
+        }
+        assert_eq!(index_of(&shared, &mut state), Some(1));
+        let subject = Subject::Process(Pid(7));
+        for number in 0..MAX_STUCK_OF_USER as u64 {
+            assert!(!state.is_stuck(subject, party(90, 1000)));
+            state.stuck.insert(number, (subject, party(number as u32, 1000)));
+            state.stuck.insert(100 + number, (subject, party(number as u32, 0)));
+        }
+        assert!(state.is_stuck(subject, party(90, 1000)) && !state.is_stuck(subject, party(90, 1001)));
+        assert!(!state.is_stuck(subject, party(90, 0)), "root's are of many containers");
     }
 
     #[test]

@@ -50,9 +50,9 @@ impl Default for Credits {
     }
 }
 
-/// Nobody's are the kernel's symbols and the vDSO.
-fn owner_of(lane: Lane) -> Owner {
-    lane.unwrap_or(Owner::NOBODY)
+/// Who pays for them. Nobody's are the kernel's symbols and the vDSO.
+fn payer(lane: Lane) -> Owner {
+    lane.map_or(Owner::NOBODY, Owner::payer)
 }
 
 impl Credits {
@@ -70,12 +70,12 @@ impl Credits {
         if used.again {
             self.again_s -= used.seconds;
         }
-        self.owners.spend(owner_of(used.lane), rate * OWNER_PART, now, used.seconds);
+        self.owners.spend(payer(used.lane), rate * OWNER_PART, now, used.seconds);
     }
 
     /// Whether a file may be loaded, for the first time or again.
     pub(super) fn is_left(&mut self, lane: Lane, again: bool, rate: f64, now: Instant) -> bool {
-        let is_his = self.left_s > PLENTY_S || self.owners.may_spend(owner_of(lane), rate * OWNER_PART, now);
+        let is_his = self.left_s > PLENTY_S || self.owners.may_spend(payer(lane), rate * OWNER_PART, now);
         is_his && self.left_s > 0.0 && (!again || self.again_s > 0.0)
     }
 }
@@ -109,12 +109,13 @@ mod tests {
 
     #[test]
     fn who_has_dear_files_leaves_the_others_what_they_need() {
-        let (dear, other) = (Some(Owner::test(1000)), Some(Owner::test(0)));
+        let other = Some(Owner::test(0));
         let (mut credits, start) = (Credits::default(), Instant::now());
         let mut taken_s = 0.0;
-        // A file of 5 seconds whenever he may, for an hour.
+        // A file of 5 seconds whenever he may, for an hour, each on a file system of its own.
         for second in 0..3600 {
             let now = start + Duration::from_secs(second);
+            let dear = Some(Owner::test_on(second, 1000));
             credits.settle(RATE, now);
             if credits.is_left(dear, false, RATE, now) {
                 credits.spend(used(dear, false, 5.0), RATE, now);

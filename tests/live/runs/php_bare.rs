@@ -157,3 +157,28 @@ fn jitted_code_that_nobody_announces_has_its_functions_apart() -> Result<()> {
     assert_at_least_of_few("chains", chain(&recording, &["burn.php", "outer", "middle", "leaf_hot"]), PROMISED);
     Ok(())
 }
+
+#[test]
+fn functions_of_scripts_that_take_each_others_places_are_not_mixed() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("php/scripts.py")?).arg(scratch.path()).arg("600").arg(path_from("JITPROF_PHP")?);
+    command.args(["-d", "opcache.enable=0"]);
+    let target = Target::start(command, &scratch)?;
+    let pid = target.said("pid")?;
+    let recording = Jitprof::recording_at(&scratch, "999", ["--pid", pid])?.record_cpu(pid.parse()?, 5)?;
+    let number = |frame: &String| {
+        let of = |prefix: &str| function(frame).rsplit("::").next()?.strip_prefix(prefix)?.parse::<u32>().ok();
+        of("in_").or_else(|| of("met_"))
+    };
+    let numbers = |stack: &Stack| stack.frames.iter().filter_map(number).collect::<Vec<_>>();
+    let has_two = |stack: &Stack| numbers(stack).len() >= 2;
+    let is_mixed = |stack: &Stack| numbers(stack).windows(2).any(|pair| pair[0] != pair[1]);
+    let folded = &recording.folded;
+    let (whole, mixed) = (folded.count(has_two), folded.count(is_mixed));
+    let unnamed = recording.account["jit"]["unnamed"].to_string();
+    println!("{whole} stacks with names of both functions, {mixed} of two scripts; without names: {unnamed}");
+    assert_enough("stacks with names of both functions", whole, 500);
+    assert_eq!(mixed, 0);
+    Ok(())
+}

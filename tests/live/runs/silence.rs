@@ -150,3 +150,33 @@ fn a_file_system_can_be_unmounted_soon_after_its_last_program_has_ended() -> Res
     assert_named(&recording, pid);
     Ok(())
 }
+
+/// File systems of one user, each with a library of so many symbols.
+const FILE_SYSTEMS: &str = "8";
+const SYMBOLS: &str = "3600000";
+/// Most memory that jitprof may use beside them.
+const MEMORY_LIMIT: u64 = 1 << 30;
+
+#[test]
+fn files_of_many_symbols_on_many_file_systems_cost_no_more_than_those_on_one() -> Result<()> {
+    let (scratch, other) = (Scratch::new()?, Scratch::new()?);
+    let source = "native/manysymbols.c";
+    let library =
+        compile(&other, "cc", source, &["-O1", "-shared", "-fPIC", "-DLIBRARY", "-Wl,--no-warn-rwx-segments"])?;
+    let program = compile(&scratch, "cc", source, &["-O1", "-g", "-fno-omit-frame-pointer"])?;
+    let mut command = Command::new(program);
+    command.arg(scratch.path()).arg(library).args([FILE_SYSTEMS, SYMBOLS, TENANT]);
+    let tenant = Target::start(command, &scratch)?;
+    let mut running = Jitprof::recording(&other, ["--all"])?.spawn()?;
+    running.wait_for_samples(tenant.pid()?, 500)?;
+    let neighbour = neighbour(&other)?;
+    let pid = neighbour.pid()?;
+    running.wait_for_samples(pid, 2500)?;
+    let (recording, took) = end(running)?;
+    println!("ended after {took:?}, {} of memory", recording.account["own"]["max_rss_bytes"]);
+    assert_in_time("its end", took, END_LIMIT);
+    assert_named(&recording, pid);
+    let used = recording.account["own"]["max_rss_bytes"].as_u64().unwrap_or(u64::MAX);
+    assert!(used < MEMORY_LIMIT, "{used} bytes");
+    Ok(())
+}

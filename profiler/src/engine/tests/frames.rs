@@ -764,6 +764,31 @@ fn what_runs_first_at_the_end_of_a_process_is_asked_about_before_the_next_tick()
 }
 
 #[test]
+fn what_is_replaced_before_it_is_looked_at_is_looked_at_sooner_from_then_on() {
+    const SOON: u64 = 10 * MS;
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);
+    world.follow(&[PID]);
+    // How long it takes until the engine looks again, at most.
+    let waits = |world: &mut World| {
+        let wait = |world: &mut World| {
+            world.run_for(7);
+            world.engine.wake_at().0.saturating_sub(world.now.0)
+        };
+        (0..20).map(|_| wait(world)).max()
+    };
+    sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    assert!(waits(&mut world) > Some(4 * SOON), "there is no hurry");
+    sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 9)]);
+    world.run_for(200);
+    assert!(waits(&mut world) <= Some(SOON), "what was sampled was gone");
+    sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 2)]);
+    assert!(waits(&mut world) <= Some(SOON), "one that is there does not end the hurry");
+    world.run_for(1500);
+    assert!(waits(&mut world) > Some(4 * SOON));
+}
+
+#[test]
 fn what_a_runtime_is_asked_about_is_gathered_for_a_while() {
     let mut world = World::new(options());
     v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);

@@ -116,6 +116,21 @@ fn a_child_brings_its_frames_from_the_first_sample_on_and_what_it_lacks_is_said(
 }
 
 #[test]
+fn a_loop_whose_list_is_another_interpreters_is_said_where_lists_are_walked() {
+    for walks_lists in [true, false] {
+        let mut world = World::new(EngineOptions { walks_lists, ..options() });
+        python(&mut world, &[(16, "py::outer:/a.py")]);
+        world.sample(PID, &[LOOP + 0x20, MAIN, START]);
+        let lacking = (world.now.0 - ms(0).0) / MS;
+        world.run_for(300);
+        let account = world.finish().account.clone();
+        let note = if walks_lists { ";[interpreted functions that were not looked at]" } else { "" };
+        assert_eq!(stack(&world, PID, lacking), format!("_start;main;helper{note}"));
+        assert_eq!(account.jit.unnamed.values().sum::<u64>(), u64::from(walks_lists));
+    }
+}
+
+#[test]
 fn what_a_loop_has_called_to_run_instructions_is_a_part_of_it() {
     let mut world = World::new(options());
     let mark = EntryMark { least: 3, ..EntryMark::default() };

@@ -335,8 +335,7 @@ fn an_interpreter_that_runs_most_of_the_time_is_told_how_to_name_what_it_runs() 
 #[test]
 fn an_interpreter_that_may_have_said_what_it_runs_is_not_told_that_it_cannot() {
     let advised = |options: EngineOptions, (is_read, walks_lists): (bool, bool)| {
-        let mut world = World::new(options);
-        world.walks_lists = walks_lists;
+        let mut world = World::new(EngineOptions { walks_lists, ..options });
         if !is_read {
             world.decide = Box::new(|what| match what {
                 Request::ReadRuntime { .. } => Fate::Fail(WhyUnread::Gone),

@@ -170,8 +170,6 @@ pub struct World {
     pub now: MonoNs,
     /// What becomes of requests.
     pub decide: Decide,
-    /// The BPF program walks lists of frames.
-    pub walks_lists: bool,
     /// Names are answered when this is unset.
     pub holds_names: bool,
     /// Rows are built when this is unset.
@@ -214,6 +212,7 @@ pub fn options() -> EngineOptions {
         verify_names: false,
         labels_host: Some("host".to_owned()),
         title: "story".to_owned(),
+        walks_lists: true,
         bucket_ns: MS,
         own: None,
         code_mask: u64::MAX,
@@ -231,7 +230,6 @@ impl World {
             kernel,
             now: BEGIN,
             decide: Box::new(|_| Fate::Answer),
-            walks_lists: true,
             holds_names: false,
             holds_rows: false,
             holds_publications: false,
@@ -387,8 +385,8 @@ impl World {
 
     /// Hands in the counts of the sampler.
     pub fn counters(&self) -> Counters {
-        let own = Own { walks_lists: self.walks_lists, ..Own::default() };
-        Counters { taken: self.given + self.lost, ring_full: self.lost, own: Some(own), ..Counters::default() }
+        let own = Some(Own::default());
+        Counters { taken: self.given + self.lost, ring_full: self.lost, own, ..Counters::default() }
     }
 
     /// Ends the run, which must be whole. Returns what it left behind.

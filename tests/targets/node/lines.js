@@ -21,12 +21,17 @@ function work(n, seed) {
   return sum;
 }
 
+// Compiled again and again, for no two are alike: V8 writes what it says of a function only with what comes behind it.
+let count = 0;
+const body = 'let sum = 0; for (let i = 0; i < n; i++) sum = (sum * 7 + i) | 0; return sum;';
+
 function drive(until) {
   let sum = 1;
   while (Date.now() < until) {
     for (let k = 0; k < 20; k++) {
       sum ^= [5000, 5001].sort(work)[0];
     }
+    sum ^= new Function('n', `${body} // ${count++}`)(20000);
   }
   return sum;
 }

@@ -13,6 +13,11 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// A longer line keeps this much of its beginning: far more than the code map keeps of a name.
 const MAX_LINE_BYTES: usize = 4 << 10;
 
+/// A file with so many bytes and no end of a line, or with so many lines that are no entries and fewer that are, is no perf
+/// map. It may be as long as its owner likes, and costs him nothing on the disk.
+const MAX_UNENDED_BYTES: u64 = 4 << 20;
+const MAX_BAD_LINES: u64 = 1 << 16;
+
 /// Bytes before the read position that are compared at each poll. A file rewritten in place to more than its former
 /// length looks like one that grew, but for these.
 pub const TRAIL_BYTES: usize = 64;
@@ -44,6 +49,8 @@ pub struct Progress {
     pub more: bool,
     /// The file had been truncated, rewritten or replaced and is read from its beginning.
     pub restarted: bool,
+    /// It is no perf map, and nothing more of it is to be read.
+    pub is_hopeless: bool,
 }
 
 /// The reader of one perf map.
@@ -59,6 +66,8 @@ pub struct PerfMapStream {
     torn: Vec<u8>,
     /// The current line is longer than is kept of it.
     overlong: bool,
+    /// Bytes since the last end of a line.
+    unended: u64,
     trail: Vec<u8>,
     ended_at: MonoNs,
     stats: PerfMapStats,
@@ -99,16 +108,20 @@ impl PerfMapStream {
             self.restart();
             return Progress { restarted: true, more: true, ..Progress::default() };
         };
+        if self.is_hopeless() {
+            return Progress { is_hopeless: true, ..Progress::default() };
+        }
         let before = out.len();
         self.take_bytes(bytes, out);
         let read = bytes.len() as u64;
         self.offset = self.offset.saturating_add(read);
         self.stats.bytes = self.stats.bytes.saturating_add(read);
-        let more = read > 0 && self.offset < look.file_len;
+        let is_hopeless = self.is_hopeless();
+        let more = read > 0 && self.offset < look.file_len && !is_hopeless;
         if !more {
             self.ended_at = observed.max(self.ended_at);
         }
-        Progress { bytes: read, events: out.len() - before, more, restarted: false }
+        Progress { bytes: read, events: out.len() - before, more, restarted: false, is_hopeless }
     }
 
     /// Takes up a last line without newline as it is; for after the target's exit.
@@ -142,9 +155,14 @@ impl PerfMapStream {
     pub fn restart(&mut self) {
         self.offset = 0;
         self.torn.clear();
-        self.overlong = false;
+        (self.overlong, self.unended) = (false, 0);
         self.trail.clear();
         self.stats.restarts += 1;
+    }
+
+    fn is_hopeless(&self) -> bool {
+        let PerfMapStats { bad_lines, lines, .. } = self.stats;
+        self.unended > MAX_UNENDED_BYTES || (bad_lines > MAX_BAD_LINES && bad_lines > lines)
     }
 
     fn trail_start(&self) -> u64 {
@@ -156,6 +174,7 @@ impl PerfMapStream {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
+            self.unended = 0;
             if self.torn.is_empty() && line.len() <= MAX_LINE_BYTES {
                 self.line(line, out);
                 continue;
@@ -169,6 +188,7 @@ impl PerfMapStream {
             self.overlong = false;
         }
         self.keep(bytes);
+        self.unended = self.unended.saturating_add(bytes.len() as u64);
     }
 
     /// Adds to the line that has not ended yet, as far as it is kept.

@@ -556,7 +556,11 @@ impl Announcements {
                 if progress.events > 0 || progress.more {
                     self.grew_at = requests.now;
                 }
-                if progress.more {
+                if progress.is_hopeless {
+                    map.is_over = true;
+                    requests.output(Output::Close(map.file));
+                    requests.remark(format!("perf map of {} is none: not read any further", id.pid));
+                } else if progress.more {
                     self.poll_perf_map(id, requests);
                 } else if exit_time.is_some_and(|exit| exit <= begun) {
                     map.stream.finish(&mut brought.events);
@@ -591,7 +595,7 @@ impl Announcements {
         if let Ok(bytes) = read {
             let last = MonoNs(end.0.saturating_sub(1));
             let progress = map.stream.take(bytes.as_look(), begun.min(last), events);
-            goes_on = progress.more || begun < end;
+            goes_on = (progress.more || begun < end) && !progress.is_hopeless;
             if !goes_on {
                 map.stream.finish(events);
             }

@@ -252,6 +252,30 @@ fn a_line_without_end_is_cut_and_the_next_one_is_read() {
 }
 
 #[test]
+fn what_is_no_perf_map_is_not_read_to_its_end() {
+    let mut grown = Grown::holding(b"10 4 a\n");
+    grown.file.set_len(1 << 40).expect("a sparse file");
+    let until_hopeless = |grown: &mut Grown| {
+        (0..1000).find(|_| {
+            let look = FileBytes::read(&grown.file, grown.tail.next_read()).expect("read");
+            let progress = grown.tail.take(look.as_look(), MonoNs(1), &mut grown.out);
+            assert_eq!(progress.more, !progress.is_hopeless);
+            progress.is_hopeless
+        })
+    };
+    assert!(until_hopeless(&mut grown).is_some_and(|reads| reads < 20));
+    assert_eq!(grown.loads(), [(0x10, 4, "a")]);
+    let bytes = grown.tail.stats().bytes;
+    assert!(until_hopeless(&mut grown).is_some() && grown.tail.stats().bytes == bytes, "it stays so");
+    let mut text = b"10 4 a\n".to_vec();
+    text.extend(b"no entry\n".repeat(2 * MAX_BAD_LINES as usize));
+    assert!(until_hopeless(&mut Grown::holding(&text)).is_some());
+    text.extend(b"10 4 a\n".repeat(2 * MAX_BAD_LINES as usize));
+    let (events, stats) = read_whole(&text[..64 << 10]);
+    assert_eq!((events.len(), stats.bad_lines > 1000), (1, true), "some lines may be bad");
+}
+
+#[test]
 fn a_truncated_file_is_read_again_from_its_beginning() {
     let mut grown = Grown::holding(b"10 4 a\n20 4 b\n30 4 tor");
     grown.poll(1);

@@ -74,6 +74,8 @@ const CLOSURE: &str = "{closure}";
 const CLOSURE_AT: &str = "{closure:";
 /// Bytes behind the begin of the interpreter's variables in which the instructions are by which it handles exceptions.
 const VARIABLES: u64 = 4096;
+/// Bytes before and behind it that are PHP's own variables.
+const STATIC: u64 = 512 << 10;
 
 /// The functions of one process's frames.
 #[derive(Debug)]
@@ -266,7 +268,9 @@ impl Layout {
             (None, _) => None,
         };
         if kind == INTERNAL {
-            let name = name.ok_or(Unknown::No("function's name"))?;
+            // What a fiber begins with, which is no function, lies beside the interpreter's variables and has none.
+            let is_stub = || function.abs_diff(self.variables) < STATIC;
+            let name = name.or_else(|| is_stub().then(String::new)).ok_or(Unknown::No("function's name"))?;
             return Ok(Either::Internal(Function { name: name.into(), file: "".into(), first_line: 0 }));
         }
         let offsets = &self.function;

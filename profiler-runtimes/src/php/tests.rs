@@ -243,6 +243,22 @@ fn what_is_no_function_of_the_frame_is_not_named() {
     }
 }
 
+#[test]
+fn what_a_fiber_begins_with_has_no_name_and_is_none_of_the_programs_functions() {
+    for (_, engine, offsets) in VERSIONS {
+        let mut process = Process::new(engine, offsets);
+        let far = process.function(INTERNAL, None, None, &[]).function;
+        let beside = VARIABLES_AT + 0x800;
+        process.memory.put(beside, &[INTERNAL]);
+        process.memory.word(beside + 8, 0);
+        process.memory.word(beside + 16, 0);
+        let reader = Reader::new(process.memory.clone(), BUDGET);
+        let describe = |function| Functions::new(process.layout()).describe(&reader, (function, 0x1234), false);
+        assert_eq!(describe(far), Err(Unknown::No("function's name")));
+        assert_eq!(describe(beside).map(|described| described.function.name.is_empty()), Ok(true));
+    }
+}
+
 /// As without a cache of compiled scripts: the next request has put another function, of another file or line, to the same
 /// place.
 #[test]

@@ -115,7 +115,9 @@ impl Advice {
         let is_named_otherwise =
             |process: &Process| process.tables.ask_frames() && process.frames.named > process.unnamed;
         let unannounced = processes.iter().filter(|process| may_say_more(process));
-        let unannounced = unannounced.filter(|process| !is_named_otherwise(process));
+        // Nobody knows what it would have said: the machine had no time for it.
+        let is_unheard = |process: &Process| self.reads_runtimes && process.tables.is_unheard();
+        let unannounced = unannounced.filter(|process| !is_named_otherwise(process) && !is_unheard(process));
         let unannounced = unannounced.map(|process| (process, self.interpreted(process)));
         let mut unannounced: Vec<(&Process, u64)> =
             unannounced.filter(|(process, interpreted)| process.unnamed > 0 || *interpreted > 0).collect();

@@ -51,6 +51,7 @@ pub(super) const REPLACED: &str = "[replaced]";
 /// Why a frame of generated code has no name.
 mod unnamed {
     pub(super) const NO_SOURCE: &str = "no jitdump or perf map";
+    pub(super) const NOT_READ: &str = "its runtime was not looked at in time";
     pub(super) const NOT_ANNOUNCED: &str = "not announced";
     pub(super) const OF_THE_RUNTIME: &str = "code that the runtime made for itself";
     pub(super) const LIST_NOT_TAKEN: &str = "the frames of its interpreter were not taken along";
@@ -467,8 +468,10 @@ impl Resolver {
                 frames.append(&mut self.chain);
                 return functions.last().map(|function| Arc::clone(&function.name));
             }
+            // The runtime's own, of which there is nothing to show.
+            Some(Known::Own) => return None,
             Some(Known::Unnamed(why)) => why,
-            Some(Known::Own) | None => WhyUnnamed::NoAnswer,
+            None => WhyUnnamed::NoAnswer,
         };
         self.count_unnamed(why.describe(), of.account);
         frames.push(self.plain(FrameKind::Interpreter, UNNAMED_FUNCTION, of.profile));
@@ -591,6 +594,7 @@ impl Resolver {
                     },
                     _ if process.tables.are_found() => unnamed::NOT_IN_TABLES,
                     true => unnamed::NOT_ANNOUNCED,
+                    false if process.tables.is_unheard() => unnamed::NOT_READ,
                     false => unnamed::NO_SOURCE,
                 };
                 self.count_unnamed(reason, of.account);

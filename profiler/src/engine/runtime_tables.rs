@@ -99,7 +99,9 @@ pub(super) struct RuntimeTables {
     wanted: bool,
     /// Of which program a reading is on its way.
     reading: Option<MonoNs>,
-    /// A reading has said what there is, or that there is nothing.
+    /// A reading has come back, whatever it has said...
+    is_heard: bool,
+    /// ...and one has said what there is, or that there is nothing.
     is_answered: bool,
     /// When that program began, as far as it is known.
     began: MonoNs,
@@ -186,6 +188,11 @@ impl RuntimeTables {
     /// Whether anybody has wanted them read.
     pub(super) fn was_wanted(&self) -> bool {
         self.wanted || self.is_remembered
+    }
+
+    /// Whether it was to be read, and nothing has come back.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.was_wanted() && !self.is_heard
     }
 
     /// Whether it is known of the program what there is, or that there is nothing.
@@ -315,6 +322,7 @@ impl RuntimeTables {
             self.missed(&mut brought.changes, requests);
             return brought;
         };
+        self.is_heard = true;
         // What does not come to its end is tried less and less often.
         let dear = read.cpu_ns.saturating_mul(REST << self.incomplete.min(MAX_INCOMPLETE));
         let pause = dear.clamp(least_pause.0, MAX_PAUSE_NS);

@@ -109,6 +109,7 @@ fn name_of(version: Version) -> String {
 
 fn answer(described: Result<Described, Unknown>, answers: &mut Answers) -> DescribedFrame {
     match described {
+        Ok(Described { function, .. }) if function.name.is_empty() => DescribedFrame::Own,
         Ok(Described { function, line }) => {
             let dialect = if function.is_internal() { "php.internal" } else { "php" };
             let name = format!("{dialect}::{}", function.name);

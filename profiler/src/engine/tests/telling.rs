@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jitprof_common::units::{Pid, Tid};
 
 use super::stories::*;
-use crate::account::AdviceLine;
+use crate::account::{Account, AdviceLine};
 use crate::engine::border::{Request, WhyUnread};
 use crate::engine::world::machine::file_mapping;
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
@@ -238,9 +238,15 @@ fn a_process_whose_program_cannot_be_read_keeps_its_samples() {
     assert!(account.remarks.iter().any(|remark| remark.contains("it failed")));
 }
 
-#[test]
-fn advice_is_given_for_a_runtime_whose_code_nothing_names() {
+/// The account of a Node whose code nothing names, and whose memory was read or not.
+fn account_of_node(is_read: bool) -> Account {
     let mut world = World::new(options());
+    if !is_read {
+        world.decide = Box::new(|what| match what {
+            Request::ReadRuntime { .. } => Fate::Fail(WhyUnread::Gone),
+            _ => Fate::Answer,
+        });
+    }
     let inode = world.machine.add_program("/usr/bin/node", b"node", &[(0, "_start"), (0x1000, "main")]);
     let start = jitprof_common::units::MonoNs(world.now.0 - 1000 * MS);
     let mappings = vec![
@@ -251,10 +257,22 @@ fn advice_is_given_for_a_runtime_whose_code_nothing_names() {
     world.follow(&[PID]);
     world.sample(PID, &[JIT + 8, MAIN, START]);
     world.run_for(300);
-    let account = &world.finish().account;
+    world.finish().account.clone()
+}
+
+#[test]
+fn advice_is_given_for_a_runtime_whose_code_nothing_names() {
+    let account = account_of_node(true);
     assert_eq!((account.advice[0].pid, account.advice[0].unnamed_frames), (PID, 1));
     assert!(account.advice[0].advice.contains("--perf"), "{}", account.advice[0].advice);
     assert_eq!(account.jit.unnamed["no jitdump or perf map"], 1);
+}
+
+#[test]
+fn of_what_there_was_no_time_to_read_nothing_is_said_to_be_missing() {
+    let account = account_of_node(false);
+    assert_eq!(account.advice, []);
+    assert_eq!(account.jit.unnamed["its runtime was not looked at in time"], 1);
 }
 
 #[test]

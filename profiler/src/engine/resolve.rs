@@ -177,12 +177,14 @@ struct NativeFrames {
     interpreter: Option<usize>,
     /// It is, and not what calls it.
     is_loop: bool,
+    /// All functions have it that V8's interpreter runs: it says which one no more than a loop does.
+    is_shared: bool,
 }
 
 impl NativeFrames {
     /// One that nothing more is known of.
     fn single(frame: FrameId) -> Self {
-        Self { frames: Arc::new([frame]), entry: Entry::No, interpreter: None, is_loop: false }
+        Self { frames: Arc::new([frame]), entry: Entry::No, interpreter: None, is_loop: false, is_shared: false }
     }
 
     /// What was inlined into the loop of an interpreter, and the loop with what it was itself inlined into. The functions
@@ -562,11 +564,17 @@ impl Resolver {
             }
             Place::File(mapped) => match FileKey::of(of.files, mapped, addr) {
                 FileKey::Key(key) => {
+                    let native = self.native(key, Some(&mapped.mapping.path), of);
+                    let is_wanted = || process.tables.was_wanted() && !process.announcements.any();
+                    let why = match described {
+                        Some(Known::Unnamed(why)) => Some(why),
+                        None if native.is_shared && is_wanted() => Some(WhyUnnamed::NoWords),
+                        _ => None,
+                    };
                     // The interpreter's code has a name, and the function that it runs has none.
-                    if let Some(Known::Unnamed(why)) = described {
+                    if let Some(why) = why {
                         self.count_unnamed(why.describe(), of.account);
                     }
-                    let native = self.native(key, Some(&mapped.mapping.path), of);
                     self.anonymous.interpreted |= native.interpreter.is_some();
                     Resolved::Native(native)
                 }
@@ -624,7 +632,8 @@ impl Resolver {
             .filter(is_shown)
             .map(|frame| of.profile.intern_frame(own(frame).as_ref().unwrap_or(frame)))
             .collect();
-        let native = NativeFrames { frames, entry, interpreter, is_loop };
+        let is_shared = named.iter().any(|frame| &*frame.name == SHARED_FRAME);
+        let native = NativeFrames { frames, entry, interpreter, is_loop, is_shared };
         if is_final {
             self.native.insert(place, native.clone());
         }
@@ -765,6 +774,9 @@ impl Resolver {
         })
     }
 }
+
+/// What V8 calls the code that stands for each function that its interpreter runs.
+const SHARED_FRAME: &str = "Builtin:InterpreterEntryTrampoline";
 
 /// Bytes of an evaluation loop in which it may not have put its frame into the list; it does so before it runs an instruction.
 const LOOP_BEGIN: u64 = 256;

@@ -764,6 +764,22 @@ fn what_runs_first_at_the_end_of_a_process_is_asked_about_before_the_next_tick()
 }
 
 #[test]
+fn an_interpreted_function_whose_frame_was_not_taken_along_is_counted() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:~run a.js:9:1")]);
+    let symbols = &mut world.machine.file_mut("/bin/app").unwrap().symbols;
+    symbols.insert(OWN - APP, "Builtin:InterpreterEntryTrampoline".to_owned());
+    world.follow(&[PID]);
+    let taken = sample(&mut world, &[OWN + 8, MAIN, START], &[(0, 2)]);
+    let lacking = sample(&mut world, &[OWN + 8, MAIN, START], &[]);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    let shared = "_start;main;Builtin:InterpreterEntryTrampoline";
+    assert_eq!([taken, lacking].map(|at| stack(&world, PID, at)), ["_start;main;run", shared]);
+    assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (1, 1));
+}
+
+#[test]
 fn what_is_replaced_before_it_is_looked_at_is_looked_at_sooner_from_then_on() {
     const SOON: u64 = 10 * MS;
     let mut world = World::new(options());

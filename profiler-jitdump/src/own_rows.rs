@@ -59,8 +59,8 @@ pub(super) struct OwnRows {
     known: Arc<HashMap<u64, Box<[Position]>>>,
     hasher: RandomState,
     positions: usize,
-    /// A copy that learns nothing, because what is known is another's.
-    borrows: bool,
+    /// Of a copy for a while, to whose owner what is known belongs: what it has learnt itself.
+    ahead: Option<HashMap<u64, Box<[Position]>>>,
 }
 
 /// Which rows of a code object are believed.
@@ -114,9 +114,9 @@ impl OwnPositions {
 }
 
 impl OwnRows {
-    /// A copy for a while, which costs nothing and learns nothing.
+    /// A copy for a while, which costs nothing, and learns for itself alone.
     pub(super) fn borrowed(&self) -> Self {
-        Self { borrows: true, ..self.clone() }
+        Self { ahead: Some(HashMap::new()), ..self.clone() }
     }
 
     /// What is to be believed of the rows of code with this name, which name these files; `positions` are theirs, with
@@ -141,7 +141,9 @@ impl OwnRows {
         let belief = match tier {
             None => Belief::Nothing,
             Some(Tier::Optimised) => {
-                Belief::Of(OwnPositions { known: Arc::clone(&self.known), key, start: begin.position })
+                let ahead = self.ahead.as_ref().and_then(|ahead| ahead.get(&key)).cloned();
+                let known = ahead.map_or_else(|| Arc::clone(&self.known), |own| Arc::new(HashMap::from([(key, own)])));
+                Belief::Of(OwnPositions { known, key, start: begin.position })
             }
             Some(Tier::Bytecode) => self.learn(key, positions),
         };
@@ -160,8 +162,13 @@ impl OwnRows {
         }
         own.sort_unstable();
         own.dedup();
-        if !self.borrows {
-            self.remember(key, own);
+        match &mut self.ahead {
+            Some(ahead) => {
+                let before = ahead.get(&key).or_else(|| self.known.get(&key));
+                let is_another = before.is_some_and(|before| **before != *own);
+                ahead.insert(key, if is_another { Box::default() } else { own.into_boxed_slice() });
+            }
+            None => self.remember(key, own),
         }
         match lines {
             Some((low, high)) if low == high => Belief::OneLine(low),
@@ -332,13 +339,17 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_knows_what_was_known_and_learns_nothing() {
+    fn a_copy_knows_what_was_known_and_learns_for_itself_alone() {
         let mut own = OwnRows::default();
         believed(&mut own, "JS:^f /a.js:1:1", &[(1, 3), (2, 3)]);
         let mut copy = own.borrowed();
         believed(&mut copy, "JS:^g /a.js:5:1", &[(5, 3), (6, 3)]);
         assert_eq!(believed(&mut copy, "JS:*f /a.js:1:1", &[(2, 3)]), [true]);
+        assert_eq!(believed(&mut copy, "JS:*g /a.js:5:1", &[(6, 3), (7, 3)]), [true, false]);
         assert_eq!(believed(&mut own, "JS:*g /a.js:5:1", &[(6, 3)]), [false]);
+        believed(&mut copy, "JS:^f /a.js:1:1", &[(1, 3), (2, 4)]);
+        assert_eq!(believed(&mut copy, "JS:*f /a.js:1:1", &[(2, 3), (2, 4)]), [false; 2], "two texts");
+        assert_eq!(believed(&mut own, "JS:*f /a.js:1:1", &[(2, 3), (2, 4)]), [true, false]);
     }
 
     #[test]

@@ -310,8 +310,13 @@ fn a_snapshot_is_fetched_over_a_socket_and_a_cut_closes_the_window_now() -> Resu
 fn without_the_token_of_this_start_other_users_see_nothing_and_with_it_no_absolute_addresses() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = demo(&scratch)?;
+    // The demo hardly ever enters the kernel: a window with both in it was waited for up to 90 s.
+    let mut command = Command::new(compile(&scratch, "cc", "native/calls.c", &["-O1", "-g"])?);
+    command.arg("120");
+    let calls = Target::start(command, &scratch)?;
     let address = free_address()?;
-    std::fs::write(scratch.file("jitprof.toml"), format!("{QUICK}[selection]\npids = [{}]\n", target.said("pid")?))?;
+    let pids = format!("{}, {}", target.said("pid")?, calls.said("pid")?);
+    std::fs::write(scratch.file("jitprof.toml"), format!("{QUICK}[selection]\npids = [{pids}]\n"))?;
     let arguments = ["serve", "--config", "jitprof.toml", "--listen", &address.to_string()];
     let mut jitprof = Jitprof::new(&scratch, arguments)?;
     jitprof.command().env("RUNTIME_DIRECTORY", scratch.file("run"));

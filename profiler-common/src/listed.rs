@@ -36,7 +36,7 @@ pub const MAX_STATE_FIELDS: usize = 5;
 /// See [`MAX_STATE_FIELDS`].
 pub const STATE_WORDS: usize = 2;
 /// Parts of what a record's first word points to that are kept.
-pub const MAX_OF_FIRST: usize = 2;
+pub const MAX_OF_FIRST: usize = 3;
 /// Bytes of an element that are read.
 pub const MAX_SPAN: usize = 128;
 /// Words that are read besides, where a word of the element points to: up to that place, with what is there.
@@ -158,7 +158,8 @@ pub struct ListSpec {
     pub ways: [[Step; MAX_STEPS]; WAYS],
     /// What is kept of each.
     pub fields: [Field; MAX_FIELDS],
-    /// What is kept of words that the record's first word points to, `offset` bytes behind: with a mask of 0 nothing.
+    /// What is kept of words that the record's first word points to, `offset` bytes behind: with a mask of 0 nothing. The bits
+    /// are exclusively ored to those that are there: two may have the same place.
     pub of_first: [Field; MAX_OF_FIRST],
     /// What is kept of the runtime's state before the first element is looked at: words behind the end of their way. Whether
     /// something has changed between then and a later look is known by it.
@@ -343,7 +344,7 @@ mod tests {
         assert_eq!((parked.ways[WAY_TO_PARKED_SP], parked.has_state()), (with_state.ways[WAY_TO_STATE], false));
         assert_eq!(spec.with_parked_sp(&[steps[0]; MAX_STEPS + 1]), None);
         let second = field.through(1);
-        assert_eq!(spec.with_first(&[field, second]).unwrap().of_first, [field, second]);
+        assert_eq!(spec.with_first(&[field, second]).unwrap().of_first, [field, second, Field::default()]);
         assert_eq!((second.through, spec.with_first(&[field]).unwrap().of_first[1].mask), (2, 0));
         assert_eq!(spec.with_first(&[field; MAX_OF_FIRST + 1]), None);
         assert_eq!(spec.with_first(&[Field::new(0, 1, 2, 0)]), None);

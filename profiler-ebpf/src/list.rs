@@ -255,9 +255,9 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
             word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
         }
         if field.to & 1 == 0 {
-            record[0] |= field.of(word);
+            record[0] ^= field.of(word);
         } else {
-            record[1] |= field.of(word);
+            record[1] ^= field.of(word);
         }
     }
     let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();

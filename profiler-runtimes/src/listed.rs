@@ -51,7 +51,7 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
         let place = record[0];
         for field in spec.of_first.iter().filter(|field| field.mask != 0) {
             let kept = now(field, place, reader);
-            record.get_mut(usize::from(field.to)).into_iter().for_each(|to| *to |= kept);
+            record.get_mut(usize::from(field.to)).into_iter().for_each(|to| *to ^= kept);
         }
         walked.records.push(record);
         at = match spec.stride {

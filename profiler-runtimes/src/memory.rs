@@ -130,6 +130,20 @@ impl<M: Memory> Reader<M> {
         self.pages.borrow_mut().clear();
     }
 
+    /// Reads with none of the pages that were fetched before, and keeps none of those that are fetched for it; the budget is the
+    /// same. The pages of a reader are from different moments: what is read of a target that runs is as it was at some moment if
+    /// it is the same once more when it is read like this.
+    pub fn afresh<T>(&self, read: impl FnOnce(&Reader<&M>) -> T) -> T {
+        let fresh = Reader::new(&self.memory, self.left());
+        #[cfg(feature = "recorded")]
+        fresh.used.replace(self.used.take());
+        let value = read(&fresh);
+        #[cfg(feature = "recorded")]
+        self.used.replace(fresh.used.take());
+        self.left.set(fresh.left());
+        value
+    }
+
     /// Fills `into` from an address on.
     ///
     /// # Errors

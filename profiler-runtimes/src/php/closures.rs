@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use jitprof_common::units::Avma;
 
-use super::{Described, Function, INSTRUCTION_BYTES, Unknown, line_at};
+use super::{Described, Function, INSTRUCTION_BYTES, Printed, Unknown, line_at};
 use crate::{Memory, ReadError, Reader};
 
 /// Instructions of a closure that is remembered.
@@ -27,6 +27,7 @@ struct Closure {
     count: u64,
     digest: u64,
     function: Function,
+    printed: Printed,
     lines: (u32, u32),
 }
 
@@ -49,6 +50,7 @@ impl Closures {
         reader: &Reader<M>,
         (start, count): (u64, u64),
         function: &Function,
+        printed: Printed,
         lines: (u32, u32),
     ) {
         let Ok(digest) = digest(reader, start, count) else { return };
@@ -57,14 +59,18 @@ impl Closures {
             *self = Self::default();
         }
         self.bytes += cost(function);
-        let closure = Closure { count, digest, function: function.clone(), lines };
+        let closure = Closure { count, digest, function: function.clone(), printed, lines };
         if let Some(before) = self.known.insert(start, closure) {
             self.bytes -= cost(&before.function);
         }
     }
 
     /// The one that an instruction is of, if its code is still what it was.
-    pub(super) fn of<M: Memory>(&self, reader: &Reader<M>, instruction: u64) -> Result<Option<Described>, ReadError> {
+    pub(super) fn of<M: Memory>(
+        &self,
+        reader: &Reader<M>,
+        instruction: u64,
+    ) -> Result<Option<(Described, Printed)>, ReadError> {
         let Some((start, closure)) = self.known.range(..=instruction).next_back() else { return Ok(None) };
         let offset = instruction - start;
         if offset >= closure.count * INSTRUCTION_BYTES || !offset.is_multiple_of(INSTRUCTION_BYTES) {
@@ -76,7 +82,7 @@ impl Closures {
             _ => return Ok(None),
         }
         match line_at(reader, instruction, closure.lines) {
-            Ok(line) => Ok(Some(Described { function: closure.function.clone(), line })),
+            Ok(line) => Ok(Some((Described { function: closure.function.clone(), line }, closure.printed))),
             Err(Unknown::Read(error)) => Err(error),
             Err(_) => Ok(None),
         }

@@ -7,8 +7,9 @@
 //! A frame is known by its function and by the instruction in it. A function of the program is believed only if the
 //! instruction is one of its own, on one of its own lines, and a name only if it is the string whose hash stands before it:
 //! without a cache of compiled scripts, functions are freed at the end of each request, and the next one has others at the
-//! same places. So a sample takes parts of a function's first line and of its path's hash along, and what is there later is
-//! believed only if it has the same ones. Nothing that was read is kept but which closures there are.
+//! same places, while what is left of the former still refers to it. So a sample takes parts of a function's first line and of
+//! the hashes of its path and its name along, and what is there later is believed only if it has the same ones, and if all of
+//! it is the same once more when it is read again. Nothing that was read is kept but which closures there are.
 
 mod closures;
 mod layout;
@@ -26,12 +27,12 @@ pub use crate::described::{Described, Function, Unknown, Version};
 use crate::{Memory, ReadError, Reader};
 use closures::Closures;
 
-/// The bits of a record's words that are addresses; above them is a part of the hash of the function's path, and in the second
-/// word one of its first line.
+/// The bits of a record's words that are addresses; above them are parts of the hashes of the function's path and name, one
+/// exclusively ored to the other, and in the second word one of its first line.
 const ADDRESS: u64 = (1 << PRINT_AT) - 1;
 const PRINT_AT: u8 = 48;
 /// These parts.
-const PATH: u64 = 0xffff;
+const HASHES: u64 = 0xffff;
 const FIRST_LINE: u64 = 0xff;
 /// Bytes of an instruction, and where in it its line is.
 const INSTRUCTION_BYTES: u64 = 32;
@@ -96,6 +97,7 @@ struct Learnt {
 }
 
 /// A function of the program, with what its frames are compared with.
+#[derive(PartialEq, Eq)]
 struct Own {
     function: Function,
     /// Where its instructions begin, and how many there are.
@@ -105,31 +107,41 @@ struct Own {
     is_lasting: bool,
     /// Where the closures that stand in it are listed, and how many there are.
     closures: (u64, u64),
-    /// Where its path is, with the hash that stands there.
-    path: (u64, u64),
+    printed: Printed,
 }
 
-/// What a sample has of a function besides its address: a part of the number of its first line, and one of its path's hash.
-#[derive(Clone, Copy)]
+/// What a sample has of a function besides its address: parts of the number of its first line, and of its hashes.
+#[derive(Clone, Copy, Debug)]
 struct Print {
-    path: u64,
+    hashes: u64,
     first_line: u64,
+}
+
+/// What it is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Printed {
+    path: u64,
+    /// 0: it has no name.
+    name: u64,
+    first_line: u32,
 }
 
 impl Print {
     fn of((function, instruction): (u64, u64)) -> Self {
-        Self { path: function >> PRINT_AT & PATH, first_line: instruction >> PRINT_AT & FIRST_LINE }
+        Self { hashes: function >> PRINT_AT & HASHES, first_line: instruction >> PRINT_AT & FIRST_LINE }
     }
 
-    /// Whether it is that of a function in a file. What was not read for the sample says nothing.
-    fn is(self, function: &Function, hash: u64) -> bool {
-        let is_line = self.first_line == u64::from(function.first_line) & FIRST_LINE;
-        // A string has none until somebody asks for it.
-        let is_path = self.path == 0 || hash == 0 || self.path == hash & PATH;
-        (self.path == 0 && self.first_line == 0) || (is_line && is_path)
+    /// Whether it is that of a function. What was not read for the sample says nothing.
+    fn is(self, printed: Printed) -> bool {
+        let is_line = self.first_line == u64::from(printed.first_line) & FIRST_LINE;
+        // A string has no hash until somebody asks for it.
+        let Printed { path, name, .. } = printed;
+        let are_hashes = [path ^ name, path, name, 0].iter().any(|hashes| self.hashes == hashes & HASHES);
+        (self.hashes == 0 && self.first_line == 0) || (is_line && are_hashes)
     }
 }
 
+#[derive(PartialEq, Eq)]
 enum Either {
     Internal(Function),
     Own(Own),
@@ -183,7 +195,7 @@ impl Functions {
             // Of a closure that was freed the code is still there.
             Err(error) => {
                 let closure = self.closures.of(reader, instruction)?;
-                closure.filter(|closure| print.is(&closure.function, hash_of(&closure.function.file))).ok_or(error)
+                closure.filter(|(_, printed)| print.is(*printed)).map(|(described, _)| described).ok_or(error)
             }
             described => described,
         }?;
@@ -197,27 +209,26 @@ impl Functions {
         print: Print,
         is_innermost: bool,
     ) -> Result<Described, Unknown> {
-        let own = match self.layout.read_function(reader, function)? {
-            Either::Internal(function) => return Ok(Described { function, line: 0 }),
+        let read = self.layout.read_function(reader, function)?;
+        let line = match &read {
+            Either::Own(own) if !print.is(own.printed) => return Err(Unknown::Replaced("function")),
+            Either::Own(own) => self.layout.line_of(reader, own, instruction, is_innermost)?,
+            Either::Internal(_) => 0,
+        };
+        let is_still = reader.afresh(|fresh| {
+            let is_line = match &read {
+                Either::Own(own) => self.layout.line_of(fresh, own, instruction, is_innermost) == Ok(line),
+                Either::Internal(_) => true,
+            };
+            Ok::<_, Unknown>(is_line && self.layout.is_still(fresh, function, &read)?)
+        })?;
+        if !is_still {
+            return Err(Unknown::Replaced("function"));
+        }
+        let own = match read {
+            Either::Internal(function) => return Ok(Described { function, line }),
             Either::Own(own) => own,
         };
-        if !print.is(&own.function, own.path.1) {
-            return Err(Unknown::Replaced("function"));
-        }
-        let from = |start: u64| instruction.checked_sub(start);
-        let handles = from(self.layout.variables).is_some_and(|offset| offset < VARIABLES);
-        let (start, count) = own.instructions;
-        let is_its = |offset: u64| offset < count * INSTRUCTION_BYTES && offset.is_multiple_of(INSTRUCTION_BYTES);
-        let line = match from(start) {
-            _ if handles => 0,
-            _ if is_innermost && own.is_lasting => 0,
-            Some(offset) if is_its(offset) => line_at(reader, instruction, own.lines)?,
-            _ => return Err(Unknown::No("instruction of the function")),
-        };
-        // What it leads to was its own if it is still there.
-        if !self.layout.is_still(reader, function, &own) {
-            return Err(Unknown::Replaced("function"));
-        }
         self.learn(reader, &own, 0);
         Ok(Described { function: own.function, line })
     }
@@ -227,7 +238,7 @@ impl Functions {
         let bytes = own.instructions.1 * INSTRUCTION_BYTES;
         if own.function.name.contains(CLOSURE_AT) && self.learnt.bytes + bytes <= MAX_LEARNT_BYTES {
             self.learnt.bytes += bytes;
-            self.closures.learn(reader, own.instructions, &own.function, own.lines);
+            self.closures.learn(reader, own.instructions, &own.function, own.printed, own.lines);
         }
         let (list, count) = own.closures;
         if depth >= MAX_DEPTH || list == 0 || !self.learnt.lists.insert(list) {
@@ -239,7 +250,9 @@ impl Functions {
                 return;
             }
             let Ok(function) = reader.u64(Avma(list.saturating_add(at * 8))) else { return };
-            if let Ok(Either::Own(inner)) = self.layout.read_function(reader, function) {
+            let Ok(read) = self.layout.read_function(reader, function) else { continue };
+            let is_still = reader.afresh(|fresh| self.layout.is_still(fresh, function, &read));
+            if let (Either::Own(inner), Ok(true)) = (read, is_still) {
                 self.learn(reader, &inner, depth + 1);
             }
         }
@@ -260,8 +273,9 @@ impl Layout {
             return Err(Unknown::No("function"));
         }
         let object = Words(&bytes);
-        let [name, class] = [NAME, CLASS].map(|at| object.word(at));
-        let name = if name == 0 { None } else { Some(string(reader, name, "function's name")?) };
+        let [name_at, class] = [NAME, CLASS].map(|at| object.word(at));
+        let name = if name_at == 0 { None } else { Some(string(reader, name_at, "function's name")?) };
+        let name_hash = name.as_ref().map_or(Ok(0), |name| hash_at(reader, name_at, name))?;
         let name = match (name, class) {
             (Some(name), 0) => Some(name),
             (Some(name), class) => Some(format!("{}::{name}", class_name(reader, class)?)),
@@ -276,7 +290,7 @@ impl Layout {
         let offsets = &self.function;
         let path = object.word(offsets.file);
         let file = string(reader, path, "function's file")?;
-        let hash = reader.u64(Avma(path.saturating_add(HASH)))?;
+        let path_hash = hash_at(reader, path, &file)?;
         if file.is_empty() {
             return Err(Unknown::No("function's file"));
         }
@@ -301,24 +315,37 @@ impl Layout {
         };
         let closures = offsets.closures.map_or((0, 0), |(count, list)| (object.word(list), object.half(count).into()));
         let function = Function { name: name.into(), file: file.into(), first_line: first };
+        let printed = Printed { path: path_hash, name: name_hash, first_line: first };
         let is_lasting = object.half(FLAGS) & (IS_CACHED | IS_CLOSURE) == IS_CACHED && is_named;
-        Ok(Either::Own(Own { function, instructions, lines, is_lasting, closures, path: (path, hash) }))
+        Ok(Either::Own(Own { function, instructions, lines, is_lasting, closures, printed }))
     }
 
-    /// Whether a function is the one that was read: it has the same path, and that the same hash, on the same lines.
-    fn is_still<M: Memory>(&self, reader: &Reader<M>, function: u64, own: &Own) -> bool {
-        let now = |at: u64| {
-            let mut word = [0; 8];
-            let count = reader.now(Avma(at), &mut word).ok().filter(|count| *count == word.len());
-            count.map(|_| u64::from_le_bytes(word))
-        };
-        let (path, hash) = own.path;
-        let of_function = |offset: usize| now(function.saturating_add(offset as u64));
-        let lines = u64::from(own.lines.1) << 32 | u64::from(own.lines.0);
-        let offsets = &self.function;
-        of_function(offsets.file) == Some(path)
-            && of_function(offsets.lines) == Some(lines)
-            && (now(path.saturating_add(HASH)) == Some(hash) || hash == 0)
+    /// The line of a function that an instruction is on; 0 if it does not tell.
+    fn line_of<M: Memory>(
+        &self,
+        reader: &Reader<M>,
+        own: &Own,
+        instruction: u64,
+        is_innermost: bool,
+    ) -> Result<u32, Unknown> {
+        let from = |start: u64| instruction.checked_sub(start);
+        let handles = from(self.variables).is_some_and(|offset| offset < VARIABLES);
+        let (start, count) = own.instructions;
+        let is_its = |offset: u64| offset < count * INSTRUCTION_BYTES && offset.is_multiple_of(INSTRUCTION_BYTES);
+        match from(start) {
+            _ if handles => Ok(0),
+            _ if is_innermost && own.is_lasting => Ok(0),
+            Some(offset) if is_its(offset) => line_at(reader, instruction, own.lines),
+            _ => Err(Unknown::No("instruction of the function")),
+        }
+    }
+
+    /// Whether a function is the one that was read: what it leads to was its own if all of it is still the same.
+    fn is_still<M: Memory>(&self, fresh: &Reader<M>, function: u64, read: &Either) -> Result<bool, Unknown> {
+        match self.read_function(fresh, function) {
+            Err(error @ Unknown::Read(ReadError::OverBudget)) => Err(error),
+            now => Ok(now.is_ok_and(|now| now == *read)),
+        }
     }
 }
 
@@ -364,9 +391,12 @@ fn string<M: Memory>(reader: &Reader<M>, address: u64, what: &'static str) -> Re
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The hash of a path, where it is known how it is made.
-fn hash_of(text: &str) -> u64 {
-    if text.is_ascii() { hash(text.as_bytes()) } else { 0 }
+/// The hash of the string at an address, which has this text: what it will be if nobody has asked for it yet.
+fn hash_at<M: Memory>(reader: &Reader<M>, address: u64, text: &str) -> Result<u64, Unknown> {
+    Ok(match reader.u64(Avma(address.saturating_add(HASH)))? {
+        0 if text.is_ascii() => hash(text.as_bytes()),
+        hash => hash,
+    })
 }
 
 fn hash(text: &[u8]) -> u64 {

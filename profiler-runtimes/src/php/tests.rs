@@ -272,7 +272,7 @@ fn what_another_request_has_put_to_the_same_place_is_not_named() {
         let layout = process.layout();
         let records = walk(layout.walk(), 0, &reader).records;
         let [_, _, of_file, of_lines] = offsets;
-        let path = process.string("/srv/other.php");
+        let [path, other] = ["/srv/other.php", "play"].map(|text| process.string(text));
         let after = |change: &dyn Fn(&mut Memory)| {
             let mut memory = process.memory.clone();
             change(&mut memory);
@@ -287,6 +287,8 @@ fn what_another_request_has_put_to_the_same_place_is_not_named() {
         let replaced = [const { Err(Unknown::Replaced("function")) }; 2];
         assert_eq!(after(&|memory| memory.half(made.function + of_lines, 9)), replaced, "{version}");
         assert_eq!(after(&|memory| memory.word(made.function + of_file, path)), replaced, "{version}");
+        // The place of its name is another one's before the function's own is.
+        assert_eq!(after(&|memory| memory.word(made.function + 8, other)), replaced, "{version}");
         // Paths of one shape have hashes that are alike.
         let [function, instruction] = records[0];
         for bit in [0, 8, 15] {
@@ -298,6 +300,66 @@ fn what_another_request_has_put_to_the_same_place_is_not_named() {
         let unread = Functions::new(layout.clone()).describe(&reader, (made.function, made.instructions), false);
         assert!(unread.is_ok(), "{version}");
     }
+}
+
+/// Two requests of the same shape, of which the second begins after so many reads.
+struct Switching<'a> {
+    before: &'a Memory,
+    after: &'a Memory,
+    reads: std::cell::Cell<u32>,
+}
+
+impl crate::Memory for Switching<'_> {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.reads.get();
+        self.reads.set(left.saturating_sub(1));
+        if left > 0 { self.before } else { self.after }.read(address, into)
+    }
+}
+
+#[test]
+fn a_function_is_not_put_together_from_those_of_two_requests() {
+    // The names, the paths, the functions and the instructions are on pages of their own.
+    let request = |number: u32| {
+        let mut process = Process::new("4.2.36", VERSIONS[3].2);
+        let of_page = |process: &mut Process| process.next = process.next.next_multiple_of(4096);
+        of_page(&mut process);
+        let [first, second] = ["met", "in"].map(|name| process.string(&format!("{name}_{number}")));
+        of_page(&mut process);
+        let path = process.string(&format!("/srv/s_{number}.php"));
+        let made = [first, second].map(|name| {
+            of_page(&mut process);
+            let made = process.function(USER, None, None, &[10 * number, 10 * number + 2]);
+            process.memory.word(made.function + 8, name);
+            process.memory.word(made.function + process.offsets[2], path);
+            made
+        });
+        (process, made)
+    };
+    let (before, after) = (request(1), request(2));
+    let outer = after.1.each_ref().map(|made| (made.function, made.instructions + 32));
+    let mut process = request(2).0;
+    process.frame(outer[0].0, outer[0].1, TOP, 0);
+    let layout = process.layout();
+    let names = ["met_2", "in_2"];
+    let asked = [0, 1].map(|at| {
+        let (function, instruction) = outer[at];
+        let print = (hash(b"/srv/s_2.php") ^ hash(names[at].as_bytes())) & HASHES;
+        (function | print << PRINT_AT, instruction | 20 << PRINT_AT)
+    });
+    let mut named = 0;
+    for reads in 0..60 {
+        let memory = Switching { before: &before.0.memory, after: &after.0.memory, reads: reads.into() };
+        let reader = Reader::new(&memory, BUDGET);
+        let mut functions = Functions::new(layout.clone());
+        for (asked, name) in asked.into_iter().zip(names) {
+            if let Ok(described) = functions.describe(&reader, asked, false) {
+                assert_eq!(&*described.function.name, name, "after {reads} reads");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 0);
 }
 
 #[test]

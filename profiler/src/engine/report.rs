@@ -116,7 +116,7 @@ impl Advice {
             |process: &Process| process.tables.ask_frames() && process.frames.named > process.unnamed;
         let unannounced = processes.iter().filter(|process| may_say_more(process));
         // Nobody knows what it would have said: the machine had no time for it.
-        let is_unheard = |process: &Process| self.reads_runtimes && process.tables.is_unheard();
+        let is_unheard = |process: &Process| self.reads_runtimes && process.unnamed > 0 && process.tables.is_unheard();
         let unannounced = unannounced.filter(|process| !is_named_otherwise(process) && !is_unheard(process));
         let unannounced = unannounced.map(|process| (process, self.interpreted(process)));
         let mut unannounced: Vec<(&Process, u64)> =

@@ -51,8 +51,8 @@ use crate::process::procfs;
 
 /// What one reading may cost: half a gigabyte, and a tenth of a second or so. A JVM with 20,000 methods takes a quarter.
 const BUDGET: Budget = Budget { pages: 1 << 17, steps: 1 << 22 };
-/// The same of a look at some frames: 64 MB, some 50 ms.
-const DESCRIBE_BUDGET: Budget = Budget { pages: 1 << 14, steps: 1 << 21 };
+/// The same of a look at some frames: 128 MB, some 50 ms.
+const DESCRIBE_BUDGET: Budget = Budget { pages: 1 << 15, steps: 1 << 21 };
 /// A symbol by which V8's module is known.
 const V8_TABLES: &str = "v8dbg_class_Map__instance_type__uint16_t";
 /// Processes of which a reading is kept; those that are kept stay.

@@ -167,11 +167,12 @@ fn functions_of_scripts_that_take_each_others_places_are_not_mixed() -> Result<(
     let target = Target::start(command, &scratch)?;
     let pid = target.said("pid")?;
     let recording = Jitprof::recording_at(&scratch, "999", ["--pid", pid])?.record_cpu(pid.parse()?, 5)?;
-    let number = |frame: &String| {
-        let of = |prefix: &str| function(frame).rsplit("::").next()?.strip_prefix(prefix)?.parse::<u32>().ok();
-        of("in_").or_else(|| of("met_"))
+    let number = |part: &str| {
+        let number = ["in_", "met_", "K_", "s_"].iter().find_map(|prefix| part.strip_prefix(prefix))?;
+        number.trim_end_matches(".php").parse::<u32>().ok()
     };
-    let numbers = |stack: &Stack| stack.frames.iter().filter_map(number).collect::<Vec<_>>();
+    let of_frame = |frame: &String| function(frame).split("::").filter_map(number).collect::<Vec<_>>();
+    let numbers = |stack: &Stack| stack.frames.iter().flat_map(of_frame).collect::<Vec<_>>();
     let has_two = |stack: &Stack| numbers(stack).len() >= 2;
     let is_mixed = |stack: &Stack| numbers(stack).windows(2).any(|pair| pair[0] != pair[1]);
     let folded = &recording.folded;

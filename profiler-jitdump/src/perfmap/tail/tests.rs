@@ -254,7 +254,7 @@ fn a_line_without_end_is_cut_and_the_next_one_is_read() {
 #[test]
 fn what_is_no_perf_map_is_not_read_to_its_end() {
     let mut grown = Grown::holding(b"10 4 a\n");
-    grown.file.set_len(1 << 40).expect("a sparse file");
+    grown.writer.set_len(1 << 40).expect("a sparse file");
     let until_hopeless = |grown: &mut Grown| {
         (0..1000).find(|_| {
             let look = FileBytes::read(&grown.file, grown.tail.next_read()).expect("read");

@@ -60,8 +60,10 @@ const PLAIN: [&str; 3] = [".debug_line_str", ".debug_str", ".debug_str_offsets"]
 #[derive(Debug)]
 pub(super) struct Image {
     file: File,
-    /// Size of the copy.
+    /// Size of the copy...
     pub(super) bytes: u64,
+    /// ...and of what is parsed of its symbols once one is looked for: as much as they have without their names.
+    pub(super) parsed_bytes: u64,
     /// Whether it has debug information.
     pub(super) has_debug: bool,
     /// Whether it has a symbol at all.
@@ -85,7 +87,7 @@ impl Image {
     pub(super) fn copy(file: &File, layout: &Layout, budget: &SymbolBudget) -> Result<Self, Unresolved> {
         let unreadable = |_| Unresolved::Unreadable;
         let mut writer = Writer::new().map_err(unreadable)?;
-        let has_symbols = copy_symbols(file, layout, budget.symbols, &mut writer)?;
+        let parsed_bytes = copy_symbols(file, layout, budget.symbols, &mut writer)?;
         let debug = collect_debug(file, layout, budget.debug);
         let debug_loss = debug.as_ref().err().copied();
         let debug = debug.unwrap_or_default();
@@ -93,7 +95,7 @@ impl Image {
             writer.section(name, SHT_PROGBITS, 0, bytes).map_err(unreadable)?;
         }
         let (file, bytes) = writer.finish().map_err(unreadable)?;
-        Ok(Self { file, bytes, has_debug: !debug.is_empty(), has_symbols, debug_loss })
+        Ok(Self { file, bytes, parsed_bytes, has_debug: !debug.is_empty(), has_symbols: parsed_bytes > 0, debug_loss })
     }
 
     /// A path under which this process can open the copy, as long as the image lives.
@@ -102,11 +104,11 @@ impl Image {
     }
 }
 
-/// Copies the better of the symbol tables, and returns whether there is one.
-fn copy_symbols(file: &File, layout: &Layout, limit: u64, writer: &mut Writer) -> Result<bool, Unresolved> {
+/// Copies the better of the symbol tables, and returns how many bytes of symbols that were.
+fn copy_symbols(file: &File, layout: &Layout, limit: u64, writer: &mut Writer) -> Result<u64, Unresolved> {
     let full = symbols_of(file, layout, SHT_SYMTAB, limit)?;
     let dynamic = symbols_of(file, layout, SHT_DYNSYM, limit)?;
-    let mut any = false;
+    let mut copied = 0;
     let wanted_dynamic = dynamic.filter(|dynamic| full.as_ref().is_none_or(|full| full.0.len() < dynamic.0.len()));
     for (table, names) in [(full, [".symtab", ".strtab"]), (wanted_dynamic, [".dynsym", ".dynstr"])] {
         let Some((symbols, strings)) = table.filter(|(symbols, _)| !symbols.is_empty()) else {
@@ -117,9 +119,9 @@ fn copy_symbols(file: &File, layout: &Layout, limit: u64, writer: &mut Writer) -
         let strings = elf::read_bytes(file, strings.file_offset, strings.size).map_err(|_| Unresolved::Malformed)?;
         writer.section(names[0], kind, codesyms::SYMBOL_BYTES, &symbols).map_err(unreadable)?;
         writer.section(names[1], SHT_STRTAB, 0, &strings).map_err(unreadable)?;
-        any = true;
+        copied += u64::try_from(symbols.len()).unwrap_or(0);
     }
-    Ok(any)
+    Ok(copied)
 }
 
 /// The symbols of code, and the section of their names.

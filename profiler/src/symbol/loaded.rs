@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::credit::Use;
@@ -14,7 +15,7 @@ use crate::cost::{Activity, Phases, thread_cpu_time};
 use crate::process::open::FileId;
 use jitprof_common::units::{Avma, FileOffset};
 
-/// Bytes of copies loaded at once; the least recently used file is dropped, and loaded again when needed.
+/// Bytes of copies, and of what is parsed of them, loaded at once; the least recently used file is dropped, and loaded again when needed.
 pub const MAX_LOADED_BYTES: u64 = 512 << 20;
 /// Files remembered as loaded before.
 const MAX_SEEN: usize = 1 << 16;
@@ -52,6 +53,11 @@ impl File {
 impl Loaded {
     /// Answers until the run is over, or until another worker has taken over.
     pub(super) fn run(mut self, shared: &Shared, number: u64) {
+        self.answer(shared, number);
+        self.set_bytes(shared, 0);
+    }
+
+    fn answer(&mut self, shared: &Shared, number: u64) {
         let mut stats = SymbolStats::default();
         let phases = Phases::new(Arc::clone(&shared.ledger));
         phases.begin(Activity::Names);
@@ -60,7 +66,8 @@ impl Loaded {
             let (lane, batch) = match shared.next_step(number, !self.files.is_empty()) {
                 Step::Answer(lane, batch) => (lane, batch),
                 Step::Unload => {
-                    (self.files, self.bytes) = (HashMap::new(), 0);
+                    self.files = HashMap::new();
+                    self.set_bytes(shared, 0);
                     self.names.drop_unused();
                     continue;
                 }
@@ -120,7 +127,7 @@ impl Loaded {
         });
         if found == Err(Unresolved::Panicked) {
             shared.refuse(id, Unresolved::Panicked);
-            self.unload(id);
+            self.unload(shared, id);
         }
         found
     }
@@ -132,7 +139,8 @@ impl Loaded {
         let origin = shared.files.origin(id).ok()?;
         let call = std::panic::AssertUnwindSafe(|| native.begin_of_function(offset, &origin.file));
         let begin = origin.file.reading(|| std::panic::catch_unwind(call).ok().flatten());
-        self.bytes = self.bytes.saturating_add(file.bytes().saturating_sub(before));
+        let more = file.bytes().saturating_sub(before);
+        self.set_bytes(shared, self.bytes.saturating_add(more));
         begin.filter(|_| origin.is_unchanged())
     }
 
@@ -143,7 +151,7 @@ impl Loaded {
             return Ok(());
         }
         let budget = shared.budget();
-        self.unload_idle(budget.idle);
+        self.unload_idle(shared, budget.idle);
         let again = self.seen.contains(&id);
         let percent =
             budget.cpu_percent.map(|percent| shared.ledger.rate(Activity::Names).map_or(percent, |rate| rate * 100.0));
@@ -167,32 +175,45 @@ impl Loaded {
         }
         self.seen.insert(id);
         let file = File { native, last_used: self.clock, used_at: Instant::now() };
-        self.bytes = self.bytes.saturating_add(file.bytes());
+        self.set_bytes(shared, self.bytes.saturating_add(file.bytes()));
         self.files.insert(id, file);
+        let workers = shared.workers();
         while self.files.len() > 1
-            && (self.bytes > budget.loaded / shared.workers() || self.files.len() > MAX_LOADED_FILES)
+            && (self.bytes > room(budget.loaded, self.others(shared), workers) || self.files.len() > MAX_LOADED_FILES)
         {
             let oldest = self.files.iter().min_by_key(|(_, file)| file.last_used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
-            self.unload(oldest);
+            self.unload(shared, oldest);
             stats.evictions = stats.evictions.saturating_add(1);
         }
         Ok(())
     }
 
+    /// Bytes that the other workers have loaded.
+    fn others(&self, shared: &Shared) -> u64 {
+        shared.loaded.load(Ordering::Relaxed).saturating_sub(self.bytes)
+    }
+
+    /// Nobody else changes what this worker has.
+    fn set_bytes(&mut self, shared: &Shared, bytes: u64) {
+        shared.loaded.fetch_add(bytes, Ordering::Relaxed);
+        shared.loaded.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+
     /// Files that nobody has asked for in a long time.
-    fn unload_idle(&mut self, limit: Duration) {
+    fn unload_idle(&mut self, shared: &Shared, limit: Duration) {
         let idle = self.files.iter().filter(|(_, file)| file.used_at.elapsed() > limit);
         let idle: Vec<FileId> = idle.map(|(id, _)| *id).collect();
         if !idle.is_empty() {
-            idle.into_iter().for_each(|id| self.unload(id));
+            idle.into_iter().for_each(|id| self.unload(shared, id));
             self.names.drop_unused();
         }
     }
 
-    fn unload(&mut self, id: FileId) {
+    fn unload(&mut self, shared: &Shared, id: FileId) {
         if let Some(file) = self.files.remove(&id) {
-            self.bytes = self.bytes.saturating_sub(file.bytes());
+            self.set_bytes(shared, self.bytes.saturating_sub(file.bytes()));
         }
     }
 
@@ -203,5 +224,24 @@ impl Loaded {
             Ok(frame) => Name::Frames(Box::from([frame])),
             Err(reason) => Name::None(reason),
         }
+    }
+}
+
+/// What a worker may have loaded beside the others: what they leave of it, and half of its part if they leave less.
+fn room(limit: u64, others: u64, workers: u64) -> u64 {
+    limit.saturating_sub(others).max(limit / (2 * workers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_share_what_may_be_loaded() {
+        assert_eq!([0, 100, 350, 400, 900].map(|others| room(400, others, 2)), [400, 300, 100, 100, 100]);
+        assert_eq!(room(400, 0, 1), 400);
+        // Each has loaded what it may, one after the other.
+        let all = (0..5).fold(0, |others, _| others + room(400, others, 5));
+        assert!(all <= 400 + 5 * 40, "{all}");
     }
 }

@@ -101,6 +101,8 @@ impl Native {
         let images: Vec<Image> = images.filter(|image| image.has_debug || image.has_symbols).collect();
         let bytes = images.iter().fold(0u64, |sum, image| sum.saturating_add(image.bytes));
         stats.bytes_copied = stats.bytes_copied.saturating_add(bytes);
+        let parsed = images.iter().fold(0u64, |sum, image| sum.saturating_add(image.parsed_bytes));
+        let bytes = bytes.saturating_add(parsed);
         let bytes = bytes.saturating_add(gsym.as_ref().map_or(0, GsymTable::bytes));
         let plt = Plt::read(&origin.file, &layout);
         let tables = images.into_iter().map(Table::new).collect();

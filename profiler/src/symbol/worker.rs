@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -215,7 +216,7 @@ impl SymbolBudget {
     /// Of a continuous recording, for which an address that was never seen before comes every few seconds for weeks.
     /// node's copy takes 12 MB, and loading it again 60 ms of CPU time: what is idle goes late.
     pub const CONTINUOUS: Self = Self {
-        loaded: 40 << 20,
+        loaded: 48 << 20,
         symbols: 64 << 20,
         debug: 8 << 20,
         idle: Duration::from_secs(120),
@@ -235,6 +236,8 @@ pub(super) struct Shared {
     budget: Mutex<SymbolBudget>,
     wake: Wake,
     pub(super) ledger: Arc<Ledger>,
+    /// Bytes that all workers have loaded, those included that were given up.
+    pub(super) loaded: AtomicU64,
     pub(super) files: Arc<OpenFiles>,
     pub(super) gsym: GsymStore,
 }
@@ -268,6 +271,7 @@ impl Symbolizer {
             budget: Mutex::new(SymbolBudget::RUN),
             wake,
             ledger,
+            loaded: AtomicU64::new(0),
             files,
             gsym,
         });

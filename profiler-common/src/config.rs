@@ -11,6 +11,9 @@ pub const SELECT_USERS: &str = "SELECT_USERS";
 /// Name of the `u32` global that is 1 when [`Select::Matching`] asks for processes in the PROCESSES map or below a
 /// cgroup of the CGROUPS map.
 pub const SELECT_MEMBERS: &str = "SELECT_MEMBERS";
+/// Name of the `u32` global that is 1 when the children of processes in the PROCESSES map are sampled before userspace has
+/// put them there.
+pub const SELECT_CHILDREN: &str = "SELECT_CHILDREN";
 /// Name of the `u32` global that is 1 when kernel frames are wanted.
 pub const KERNEL_STACK: &str = "KERNEL_STACK";
 /// Name of the `u32` global that is 1 when user frames are wanted.
@@ -33,6 +36,11 @@ pub const ENTRY_REGISTERS: &str = "ENTRY_REGISTERS";
 /// Name of the `u64` global with the offset of the thread pointer in the kernel's `task_struct`, in bytes; 0 if it is not
 /// known.
 pub const TASK_THREAD_POINTER: &str = "TASK_THREAD_POINTER";
+/// Name of the `u64` global with the offset of the task that has made a process in the kernel's `task_struct`, in bytes; 0 if
+/// it is not known.
+pub const TASK_REAL_PARENT: &str = "TASK_REAL_PARENT";
+/// Name of the `u64` global with the offset of the process id in the kernel's `task_struct`, in bytes.
+pub const TASK_TGID: &str = "TASK_TGID";
 /// Name of the `u64` global with the offset of the address space in the kernel's `task_struct`, in bytes; 0 if it is not
 /// known.
 pub const TASK_MM: &str = "TASK_MM";

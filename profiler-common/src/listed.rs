@@ -47,6 +47,10 @@ pub const ASIDE: u16 = MAX_SPAN as u16;
 pub const ELEMENT_WORDS: usize = 32;
 /// Where a word is that is always 0.
 const ZERO: u16 = ELEMENT_WORDS as u16 * 8 - 8;
+/// In the second word of a [`Record`]: the element was met on a [`Detour`].
+pub const DETOURED: u64 = 1 << 63;
+/// The bits of the second word that say what an element is; of one that was met on a detour they say nothing.
+const KIND: u64 = 0xff << 56;
 /// Elements of a list.
 pub const MAX_LISTED: usize = 1024;
 /// Elements of a list, where the ring buffer is so full that a long one could cost another sample its place.
@@ -150,6 +154,25 @@ impl Field {
     }
 }
 
+/// Where an element stands for others, which hang on an object of its own, outermost first: before it goes on, the walk follows
+/// the objects from that one to the next, up to the last, whose element it has met already. All in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Detour {
+    /// Where in such an element the object's address is: a multiple of 8.
+    pub object: u16,
+    /// Where in it a word is that is 0: a multiple of 8. With both 0 there is no detour.
+    pub unless: u16,
+    /// Where in the object the element is that stands for others: another one does not.
+    pub own: u16,
+    /// Where in an object the address of its element is.
+    pub element: u16,
+    /// Where in it the address of the next object is; the last one has 0.
+    pub next: u16,
+    /// 0.
+    pub reserved: [u16; 3],
+}
+
 /// How a list is walked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -172,6 +195,8 @@ pub struct ListSpec {
     pub stride: u32,
     /// Where in an element the address is up to which further words are read, and 1; 0: there are none.
     pub aside: u32,
+    /// Elements that stand for others.
+    pub detour: Detour,
 }
 
 /// How the elements of an array lie.
@@ -220,6 +245,14 @@ impl ListSpec {
         of_first.iter().all(Field::is_possible).then_some(self)
     }
 
+    /// With elements that stand for others.
+    pub fn with_detour(mut self, detour: Detour) -> Option<Self> {
+        let read = [detour.object, detour.unless];
+        let is_read = |at: u16| at.is_multiple_of(8) && u32::from(at) + 8 <= self.span;
+        self.detour = detour;
+        (read.into_iter().all(is_read) && self.stride == 0).then_some(self)
+    }
+
     /// Whether words of the runtime's state are kept.
     pub fn has_state(&self) -> bool {
         self.state.iter().any(|field| field.mask != 0)
@@ -265,10 +298,21 @@ pub struct ListHeader {
     pub end: u32,
     /// Which way has led to the first: its index and 1, or 0 if none has.
     pub base: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1 if the walk has made a detour: the records are to be [straightened](straighten).
+    pub detoured: u32,
     /// The runtime's state before; 0 where it could not be read.
     pub state: [u64; STATE_WORDS],
+}
+
+/// Puts records that were met on detours where they belong, innermost first.
+pub fn straighten(records: &mut [Record]) {
+    let is_detoured = |record: &Record| record[1] & DETOURED != 0;
+    for run in records.chunk_by_mut(|one, next| is_detoured(one) == is_detoured(next)) {
+        if run.first().is_some_and(is_detoured) {
+            run.reverse();
+            run.iter_mut().for_each(|record| record[1] &= !KIND);
+        }
+    }
 }
 
 /// Why a list was walked no further.
@@ -348,6 +392,28 @@ mod tests {
         assert_eq!((second.through, spec.with_first(&[field]).unwrap().of_first[1].mask), (2, 0));
         assert_eq!(spec.with_first(&[field; MAX_OF_FIRST + 1]), None);
         assert_eq!(spec.with_first(&[Field::new(0, 1, 2, 0)]), None);
+    }
+
+    #[test]
+    fn what_a_detour_has_met_is_turned_round() {
+        let kept = |place: u64| [place, 0x0100_0000_0000_0000 | place];
+        let met = |place: u64| [place, DETOURED | 0x0100_0000_0000_0000 | place];
+        let mut records = [kept(1), kept(0), met(4), met(3), met(2), kept(5), kept(0), met(6), kept(7)];
+        straighten(&mut records);
+        let plain = |place: u64| [place, place];
+        let expected = [kept(1), kept(0), plain(2), plain(3), plain(4), kept(5), kept(0), plain(6), kept(7)];
+        assert_eq!(records, expected);
+        straighten(&mut []);
+    }
+
+    #[test]
+    fn a_detour_begins_in_what_is_read_of_an_element_of_a_list() {
+        let spec = ListSpec::new(&[&[Step::load(0)]], &[Field::new(0, !3, 0, 0)], 48).unwrap();
+        let detour = Detour { object: 32, unless: 24, own: 192, element: 56, next: 152, ..Detour::default() };
+        assert_eq!(spec.with_detour(detour).unwrap().detour, detour);
+        for wrong in [Detour { object: 56, ..detour }, Detour { unless: 4, ..detour }] {
+            assert_eq!(spec.with_detour(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -8,9 +8,9 @@ use aya_ebpf::helpers::{
 };
 use jitprof_common::{
     listed::{
-        ASIDE, ASIDE_WORDS, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS, MAX_LISTED,
-        MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS, Step,
-        WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
+        ASIDE, ASIDE_WORDS, DETOURED, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS,
+        MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS,
+        Step, WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
     },
     sample::{Counter, SampleBuffer},
 };
@@ -29,6 +29,9 @@ pub struct List {
     at: u64,
     /// Where an array ends.
     end: u64,
+    /// The object that a detour is at, or 0; and what a record has by which it is known that it was met on one.
+    object: u64,
+    detoured: u64,
     element: Element,
 }
 
@@ -37,9 +40,10 @@ impl List {
     #[inline(always)]
     pub fn reset(&mut self) {
         self.header =
-            ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, reserved: 0, state: [0; STATE_WORDS] };
+            ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, detoured: 0, state: [0; STATE_WORDS] };
         self.at = 0;
         self.end = 0;
+        (self.object, self.detoured) = (0, 0);
     }
 }
 
@@ -204,11 +208,35 @@ extern "C" fn list_element() -> u64 {
     u64::from(end.is_some())
 }
 
+/// Where the element at hand is, or 0; of a detour, the next object's. A global function, like `begin_list`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn list_place() -> u64 {
+    let Some((walk, spec)) = at_hand() else { return 0 };
+    walk.list.detoured = 0;
+    let object = walk.list.object;
+    if object != 0 {
+        let word = |at: u16| {
+            // SAFETY: the helper checks the address and never faults.
+            unsafe { bpf_probe_read_user(object.wrapping_add(at.into()) as *const u64) }.unwrap_or(0)
+        };
+        walk.list.object = word(spec.detour.next);
+        if walk.list.object != 0 {
+            walk.list.detoured = DETOURED;
+            return word(spec.detour.element);
+        }
+    }
+    walk.list.at
+}
+
 #[inline(always)]
 fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     let count = walk.list.header.count as usize;
     let stride = u64::from(spec.stride);
-    if walk.list.at == 0 || (stride != 0 && walk.list.at >= walk.list.end) {
+    // Hidden from LLVM: the verifier knows nothing of the result.
+    let from = core::hint::black_box(list_place());
+    let detoured = walk.list.detoured;
+    if (from | detoured) == 0 || (stride != 0 && from >= walk.list.end) {
         return Some(ListEnd::Last);
     }
     if count >= MAX_LISTED {
@@ -219,9 +247,9 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     if span == 0 || span > MAX_SPAN as u32 {
         return Some(ListEnd::Unreadable);
     }
-    let from = walk.list.at as *const c_void;
+    let start = from as *const c_void;
     // SAFETY: the element has room for MAX_SPAN bytes; the helper checks the user address and never faults.
-    if unsafe { read_user(walk.list.element.as_mut_ptr().cast(), span, from) } != 0 {
+    if unsafe { read_user(walk.list.element.as_mut_ptr().cast(), span, start) } != 0 {
         return Some(ListEnd::Unreadable);
     }
     if spec.aside != 0 && !read_aside(&mut walk.list.element, spec.aside - 1) {
@@ -260,6 +288,7 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
             record[1] ^= field.of(word);
         }
     }
+    record[1] |= detoured;
     let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
     // Hidden from LLVM as above; the verifier needs the comparison.
     let to = core::hint::black_box(to);
@@ -269,8 +298,20 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     // SAFETY: the record lies within the sample.
     unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
     walk.list.header.count = count as u32 + 1;
-    walk.list.at = if stride != 0 { walk.list.at.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
+    if detoured == 0 {
+        walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
+        walk.list.object = detour(&walk.list.element, spec, from);
+        walk.list.header.detoured |= u32::from(walk.list.object != 0);
+    }
     None
+}
+
+/// The object whose others an element stands for, or 0.
+#[inline(always)]
+fn detour(element: &Element, spec: &ListSpec, from: u64) -> u64 {
+    let object = word(element, spec.detour.object.into());
+    let is_own = object.wrapping_add(spec.detour.own.into()) ^ from;
+    object & all_if_zero(word(element, spec.detour.unless.into())) & all_if_zero(is_own)
 }
 
 /// Reads the words up to where a word of the element points; false if they cannot be read.

@@ -3,6 +3,7 @@
 #![no_main]
 
 mod chained;
+mod kin;
 mod list;
 mod maps;
 mod select;
@@ -100,7 +101,8 @@ fn begin(
         }
         return Some((walk, false));
     };
-    tables::begin(pid);
+    walk.tables_of = kin::tables_of(pid);
+    tables::begin(walk.tables_of);
     walk.frame = Frame::sampled(user);
     // What holds unless a step says otherwise.
     walk.stop = StopReason::DepthLimit as u8;
@@ -141,7 +143,7 @@ fn turn<const TAKES: bool>() -> bool {
     let Some(frame) = walk.sample.frames.get_mut(slot) else { return true };
     *frame = FramePc::new(walk.frame.registers.pc, walk.frame.kind).0;
     walk.user_frames += 1;
-    let tables = Tables { pid: walk.sample.header.pid };
+    let tables = Tables { pid: walk.tables_of };
     let stepped = step(walk.frame, &UserMemory, &tables);
     walk.snapshot.note(&walk.frame, walk.user_frames - 1);
     if TAKES {

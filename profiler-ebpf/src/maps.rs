@@ -29,6 +29,8 @@ pub struct Walk {
     /// Why the walk ended, a `StopReason` code.
     pub stop: u8,
     reserved: [u8; 3],
+    /// The process whose tables hold for it.
+    pub tables_of: u32,
     /// Where unknown generated code was met.
     pub snapshot: Snapshot,
     /// What is taken along with frames: the index of a description and 1, or 0.
@@ -139,6 +141,8 @@ pub static SELECT_USERS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static SELECT_MEMBERS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
+pub static SELECT_CHILDREN: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
 pub static KERNEL_STACK: Global<u32> = Global::new(1);
 #[unsafe(no_mangle)]
 pub static USER_STACK: Global<u32> = Global::new(1);
@@ -156,6 +160,10 @@ pub static TASK_STACK: Global<u64> = Global::new(0);
 pub static ENTRY_REGISTERS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_REAL_PARENT: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_TGID: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static TASK_MM: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]

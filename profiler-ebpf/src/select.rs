@@ -6,6 +6,7 @@ use jitprof_common::{
     limits::{COMM_LEN, MAX_CGROUPS},
 };
 
+use crate::kin::is_child_of_followed;
 use crate::maps::{CGROUPS, PROCESSES, SELECT, SELECT_COMM, SELECT_MEMBERS, SELECT_USERS, SELF_PID, THREADS, USERS};
 
 const PROCESSES_ONLY: u32 = Select::Processes as u32;
@@ -21,17 +22,17 @@ pub fn wanted(pid: u32, tid: u32, comm: &[u8; COMM_LEN]) -> bool {
         return false;
     }
     match SELECT.load() {
-        PROCESSES_ONLY => followed(pid),
+        PROCESSES_ONLY => is_member_or_child(pid),
         THREADS_ONLY => THREADS.get_ptr(tid).is_some(),
-        COMM => followed(pid) || same_name(comm),
+        COMM => same_name(comm) || is_member_or_child(pid),
         MATCHING => has_user() && is_member(pid),
         _ => true,
     }
 }
 
 #[inline(always)]
-fn followed(pid: u32) -> bool {
-    PROCESSES.get_ptr(pid).is_some()
+fn is_member_or_child(pid: u32) -> bool {
+    PROCESSES.get_ptr(pid).is_some() || is_child_of_followed()
 }
 
 /// Whether the task's real user is one of those asked for.
@@ -42,7 +43,7 @@ fn has_user() -> bool {
 
 #[inline(always)]
 fn is_member(pid: u32) -> bool {
-    SELECT_MEMBERS.load() == 0 || followed(pid) || is_below_cgroup()
+    SELECT_MEMBERS.load() == 0 || is_below_cgroup() || is_member_or_child(pid)
 }
 
 /// Whether the task is in one of the cgroups or below. The helper for it is there from 4.9 on; those that give the ids

@@ -45,7 +45,7 @@ pub struct Kept {
 #[inline(always)]
 pub fn begin(ctx: &PerfEventContext, walk: &mut Walk) {
     // SAFETY: the value is one word.
-    walk.take = unsafe { TAKES.get(walk.sample.header.pid) }.copied().unwrap_or(0);
+    walk.take = unsafe { TAKES.get(walk.tables_of) }.copied().unwrap_or(0);
     if walk.take != 0 {
         walk.leaf = user::leaf_registers(ctx);
     }

@@ -1,8 +1,8 @@
 //! The walk over a list of frames as samples make it, for readers of a thread that is held.
 
 use jitprof_common::listed::{
-    ASIDE, ASIDE_WORDS, ELEMENT_WORDS, Field, ListEnd, ListSpec, MAX_BASES, MAX_LISTED, MAX_SPAN, Record, STATE_WORDS,
-    Step, WAY_TO_END, WAY_TO_STATE,
+    ASIDE, ASIDE_WORDS, DETOURED, Detour, ELEMENT_WORDS, Field, ListEnd, ListSpec, MAX_BASES, MAX_LISTED, MAX_SPAN,
+    Record, STATE_WORDS, Step, WAY_TO_END, WAY_TO_STATE, straighten,
 };
 use jitprof_common::units::Avma;
 
@@ -29,7 +29,7 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
     let mut walked = Walked { records: Vec::new(), end: ListEnd::Empty, base: None, state: [0; STATE_WORDS] };
     let leads_to = |steps: &[Step]| follow(steps, thread_pointer, reader).filter(|place| *place != 0);
     let bases = spec.ways.iter().take(MAX_BASES).enumerate().filter(|_| spec.is_some());
-    let Some((base, mut at)) = bases.into_iter().find_map(|(at, steps)| Some((at, leads_to(steps)?))) else {
+    let Some((base, at)) = bases.into_iter().find_map(|(at, steps)| Some((at, leads_to(steps)?))) else {
         return walked;
     };
     let Some(end) = (if spec.stride == 0 { Some(u64::MAX) } else { leads_to(&spec.ways[WAY_TO_END]) }) else {
@@ -37,15 +37,37 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
     };
     walked.base = Some(base);
     walked.state = state(spec, reader).unwrap_or_default();
-    let mut element = [0; ELEMENT_WORDS * 8];
-    while at != 0 && at < end {
-        if walked.records.len() >= MAX_LISTED {
-            walked.end = ListEnd::TooLong;
-            return walked;
+    walked.end = elements(spec, (at, end), reader, &mut walked.records);
+    if spec.detour != Detour::default() {
+        straighten(&mut walked.records);
+    }
+    walked
+}
+
+/// Keeps what is wanted of the elements from one on; returns why it went no further.
+fn elements<M: Memory>(
+    spec: &ListSpec,
+    (mut at, end): (u64, u64),
+    reader: &Reader<M>,
+    records: &mut Vec<Record>,
+) -> ListEnd {
+    let (mut element, mut object) = ([0; ELEMENT_WORDS * 8], 0);
+    let of = |object: u64, at: u16| reader.u64(Avma(object.wrapping_add(at.into()))).unwrap_or(0);
+    loop {
+        // The last object's element was met before.
+        if object != 0 && of(object, spec.detour.next) == 0 {
+            object = 0;
         }
-        if read_element(spec, at, reader, &mut element).is_none() {
-            walked.end = ListEnd::Unreadable;
-            return walked;
+        let is_detoured = object != 0;
+        let from = if is_detoured { of(object, spec.detour.element) } else { at };
+        if !is_detoured && (from == 0 || from >= end) {
+            return ListEnd::Last;
+        }
+        if records.len() >= MAX_LISTED {
+            return ListEnd::TooLong;
+        }
+        if read_element(spec, from, reader, &mut element).is_none() {
+            return ListEnd::Unreadable;
         }
         let mut record = record(&spec.fields, &element);
         let place = record[0];
@@ -53,14 +75,25 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
             let kept = now(field, place, reader);
             record.get_mut(usize::from(field.to)).into_iter().for_each(|to| *to ^= kept);
         }
-        walked.records.push(record);
-        at = match spec.stride {
-            0 => word(&element, usize::try_from(spec.next).unwrap_or(MAX_SPAN)),
-            stride => at.saturating_add(stride.into()),
-        };
+        if is_detoured {
+            record[1] |= DETOURED;
+            object = of(object, spec.detour.next);
+        } else {
+            at = match spec.stride {
+                0 => word(&element, usize::try_from(spec.next).unwrap_or(MAX_SPAN)),
+                stride => at.saturating_add(stride.into()),
+            };
+            object = detour(&spec.detour, &element, from);
+        }
+        records.push(record);
     }
-    walked.end = ListEnd::Last;
-    walked
+}
+
+/// The object whose others an element stands for, or 0.
+fn detour(detour: &Detour, element: &Element, from: u64) -> u64 {
+    let [object, unless] = [detour.object, detour.unless].map(|at| word(element, at.into()));
+    let is_own = object.wrapping_add(detour.own.into()) == from;
+    if unless == 0 && is_own { object } else { 0 }
 }
 
 /// What is kept of a word behind a place, as it is now; 0 where it cannot be read.

@@ -3,7 +3,7 @@
 //! It says none of its offsets; those of each version's builds for 64-bit machines without threads stand here.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
-use jitprof_common::listed::{Field, ListSpec, Step};
+use jitprof_common::listed::{Detour, Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
 use super::{ADDRESS, FIRST_LINE, HASHES, NAME, PRINT_AT, Version};
@@ -17,11 +17,17 @@ const ENGINE: &str = "Zend Engine v";
 const MAX_TEXT: usize = 64;
 /// Bytes of the function that are looked at which returns it.
 const MAX_CODE: usize = 32;
-/// Of a frame: where its instruction is, its function, what is said of the call, and its caller's frame.
+/// Of a frame: where its instruction is, its function, its object, what is said of the call, and its caller's frame.
 const FRAME_INSTRUCTION: u16 = 0;
 const FRAME_FUNCTION: u16 = 24;
+const FRAME_OBJECT: u16 = 32;
 const FRAME_CALL: u16 = 40;
 const FRAME_CALLER: u16 = 48;
+/// Where a generator has others run in its place, the frame that it has called them from stands in its object, without a
+/// function; the generators between it and the one that runs hang on it. From 8.0 on. In a version whose objects are otherwise,
+/// that frame is in another place, and they are left out.
+const DELEGATES: Detour =
+    Detour { object: FRAME_OBJECT, unless: FRAME_FUNCTION, own: 184, element: 56, next: 152, reserved: [0; 3] };
 /// Which word of a string its hash is.
 const STRING_HASH: u8 = 1;
 /// The bit of a call by which a loop was begun, and which bit it becomes: the lowest one above the instruction.
@@ -102,6 +108,7 @@ impl Layout {
             Field::new(offset(function.lines)?, FIRST_LINE, 1, PRINT_AT),
         ];
         let walk = ListSpec::new(&[&first], &fields, FRAME_CALLER).and_then(|walk| walk.with_first(&of_function));
+        let walk = if version.major < 8 { walk } else { walk.and_then(|walk| walk.with_detour(DELEGATES)) };
         let walk = walk.ok_or(unknown)?;
         Ok(Self { version, walk, variables, function })
     }

@@ -211,6 +211,37 @@ fn each_version_has_its_frames_from_the_innermost() {
     }
 }
 
+/// A generator that has one run in its place, which has another one run.
+#[test]
+fn generators_that_delegate_stand_between_the_one_that_runs_and_its_caller() {
+    for (version, engine, offsets) in VERSIONS {
+        for own in [184, 192] {
+            let mut process = Process::new(engine, offsets);
+            let main = process.function(USER, None, None, &[1, 40, 41]);
+            let outer = process.frame(main.function, main.instructions + 64, TOP | 1 << 16, 0);
+            let objects = [0; 3].map(|_| process.room(own + 80));
+            let mut frame = |(name, caller): (&str, u64)| {
+                let made = process.function(USER, Some(name), None, &[10, 12]);
+                process.frame(made.function, made.instructions + 32, TOP | 1 << 24, caller)
+            };
+            let stands_in = objects[0] + own;
+            let frames = [("outermost", 0), ("middle", 0), ("inner", stands_in)].map(&mut frame);
+            for (at, (object, frame)) in objects.iter().zip(frames).enumerate() {
+                process.memory.word(object + 56, frame);
+                process.memory.word(object + 152, objects.get(at + 1).copied().unwrap_or(0));
+            }
+            process.memory.word(stands_in + 32, objects[0]);
+            process.memory.word(stands_in + 48, outer);
+            let known = own == 184 && version != "7.4.33";
+            let between = ["middle /srv/app.php 12 0", "outermost /srv/app.php 12 0"];
+            let between = if known { &between[..] } else { &[] };
+            let expected = [&["inner /srv/app.php 0 1"][..], between, &["app.php /srv/app.php 41 1"]].concat();
+            let (stack, nothing) = (process.stack(), format!("{} 0", Unknown::No("function")));
+            assert_eq!(stack.iter().filter(|line| **line != nothing).collect::<Vec<_>>(), expected, "{version} {own}");
+        }
+    }
+}
+
 #[test]
 fn what_is_no_function_of_the_frame_is_not_named() {
     for (_, engine, offsets) in VERSIONS {

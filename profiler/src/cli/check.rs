@@ -33,6 +33,7 @@ pub(super) fn print() -> Result<(), CheckError> {
         frequency_hz: 99,
         event: None,
         selection: Selection::Matching { users: vec![0], members: true },
+        children: true,
         kernel_stack: true,
         user_stack: true,
         rows: true,

@@ -30,8 +30,8 @@ const MAX_PAUSE_NS: u64 = 5_000_000_000;
 /// How long a process in which no tables were found is not looked at again; it doubles each time.
 const FIRST_RETRY_NS: u64 = 2_000_000_000;
 const MAX_RETRY_NS: u64 = 600_000_000_000;
-/// How long after its start a program may say less than it will, and how soon it is looked at again then, which is as long as
-/// it has run: libraries are mapped one after another, and their data is written later.
+/// How long after its start a program may say less than it will, and how soon it is looked at again then, which is after a
+/// quarter of the time that it has run: libraries are mapped one after another, and their data is written later.
 const LOADING_NS: u64 = 1_000_000_000;
 const MIN_LOADING_RETRY_NS: u64 = 10_000_000;
 const MAX_LOADING_RETRY_NS: u64 = 100_000_000;
@@ -115,6 +115,8 @@ pub(super) struct RuntimeTables {
     missed: u32,
     /// What the reader remembers is not what is known here.
     is_void: bool,
+    /// They were there when the process has ended.
+    ended_found: bool,
     hurried: bool,
     /// Not before this time again.
     next_at: MonoNs,
@@ -208,7 +210,7 @@ impl RuntimeTables {
     /// What samples are to take along, if frames are asked about one by one; `has_dump`: a dump names them.
     pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
         let capture = self.latest_capture().filter(|_| !self.leaves_list());
-        let is_known = self.state == State::Found || self.inherited.is_some();
+        let is_known = self.state == State::Found || self.ended_found || self.inherited.is_some();
         capture.filter(|_| is_known && self.are_read(has_dump))
     }
 
@@ -301,6 +303,8 @@ impl RuntimeTables {
         if self.is_remembered {
             requests.output(Output::DropRuntime(id));
         }
+        // Its last samples are still to come.
+        self.ended_found |= self.state == State::Found;
         self.state = State::Over;
         self.pieces.clear();
     }
@@ -341,7 +345,7 @@ impl RuntimeTables {
             self.disbelieve(&mut brought.changes);
             self.state = State::None;
             if problem != NO_ROOM && is_loading {
-                let pause = age.clamp(MIN_LOADING_RETRY_NS, MAX_LOADING_RETRY_NS);
+                let pause = (age / 4).clamp(MIN_LOADING_RETRY_NS, MAX_LOADING_RETRY_NS);
                 self.next_at = MonoNs(requests.now.0.saturating_add(pause));
                 (self.wanted, self.is_loading) = (true, true);
                 return brought;

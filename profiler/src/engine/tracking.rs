@@ -508,6 +508,8 @@ impl Tracking {
         if read.is_dead {
             self.processes.end(id, begun);
             self.note_end(id, parts);
+        } else {
+            self.selection.adopt(pid, parts.requests);
         }
         (Some(id), arriving)
     }

@@ -63,6 +63,25 @@ impl StackStart {
     }
 }
 
+/// Where it stands which process has made another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descent {
+    /// Offset of the task that has made the process in `task_struct`, in bytes.
+    pub(super) real_parent: u64,
+    /// Offset of the process id in `task_struct`, in bytes.
+    pub(super) tgid: u64,
+}
+
+impl Descent {
+    /// Finds it. `None` if this is no BTF of a kernel.
+    pub(super) fn find(btf: &[u8]) -> Option<Self> {
+        let types = Types::parse(btf)?;
+        let (_, task) = types.aggregate(STRUCT, b"task_struct")?;
+        let offset = |name: &[u8]| types.member_offset(task, name);
+        Some(Self { real_parent: offset(b"real_parent")?, tgid: offset(b"tgid")? })
+    }
+}
+
 /// The member of `thread_struct` that is the thread pointer.
 #[cfg(target_arch = "x86_64")]
 const IN_THREAD: &[u8] = b"fsbase";
@@ -239,7 +258,14 @@ mod tests {
             STRUCT,
             9000,
             true,
-            &[("state", 0), ("stack", (1 << 24) | (32 * 8)), ("mm", 70 * 8), thread],
+            &[
+                ("state", 0),
+                ("stack", (1 << 24) | (32 * 8)),
+                ("mm", 70 * 8),
+                ("tgid", 80 * 8),
+                ("real_parent", 88 * 8),
+                thread,
+            ],
         );
         builder.add("thread_struct", STRUCT, 80, false, &[("sp", 8), ("fsbase", 40 * 8), ("uw", 40 * 8)]);
         builder.add("pt_regs", STRUCT, 168, false, &[]);
@@ -268,6 +294,11 @@ mod tests {
     }
 
     #[test]
+    fn a_task_knows_its_process_and_who_has_made_it() {
+        assert_eq!(Descent::find(&kernel()), Some(Descent { real_parent: 88, tgid: 80 }));
+    }
+
+    #[test]
     fn structures_that_hold_each_other_end() {
         let mut builder = Builder::new();
         builder.add("task_struct", STRUCT, 8, false, &[("mm", 0)]);
@@ -283,6 +314,7 @@ mod tests {
             assert_eq!(EntryRegisters::find(&bytes[..length]), None, "length {length}");
             assert_eq!(thread_pointer(&bytes[..length]), None, "length {length}");
             assert_eq!(StackStart::find(&bytes[..length]), None, "length {length}");
+            assert_eq!(Descent::find(&bytes[..length]), None, "length {length}");
         }
     }
 
@@ -295,5 +327,7 @@ mod tests {
         assert!(thread_pointer(&bytes).expect("thread_struct") > found.task_stack);
         let start = StackStart::find(&bytes).expect("mm_struct");
         assert!(start.task_mm > 0 && start.in_mm > 0, "{start:?}");
+        let descent = Descent::find(&bytes).expect("real_parent and tgid");
+        assert!(descent.real_parent > descent.tgid && descent.tgid > 0, "{descent:?}");
     }
 }

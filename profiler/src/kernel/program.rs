@@ -7,7 +7,7 @@ use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config;
 
-use super::btf::{EntryRegisters, StackStart, thread_pointer};
+use super::btf::{Descent, EntryRegisters, StackStart, thread_pointer};
 use super::error::KernelError;
 
 /// Where the kernel shows its type information; not there without CONFIG_DEBUG_INFO_BTF.
@@ -113,6 +113,7 @@ pub(super) struct Structures {
     task_mm: u64,
     /// See [`config::MM_START_STACK`].
     start_stack: u64,
+    descent: Option<Descent>,
 }
 
 impl Structures {
@@ -125,7 +126,14 @@ impl Structures {
                 "the kernel's BTF does not tell where stacks begin: copies of them may hold the environment"
             );
         }
+        let descent = btf.as_deref().and_then(Descent::find);
+        if descent.is_none() {
+            tracing::warn!(
+                "the kernel's BTF does not tell who has made a process: the first milliseconds of children are not seen"
+            );
+        }
         let found = Self {
+            descent,
             task_mm: start.map_or(0, |start| start.task_mm),
             start_stack: start.map_or(0, |start| start.in_mm),
             ..Self::default()
@@ -152,6 +160,10 @@ impl Structures {
             loader.override_global(config::ENTRY_REGISTERS, &found.from_stack_start, true);
         }
         loader.override_global(config::TASK_THREAD_POINTER, &self.thread_pointer, true);
+        if let Some(found) = &self.descent {
+            loader.override_global(config::TASK_REAL_PARENT, &found.real_parent, true);
+            loader.override_global(config::TASK_TGID, &found.tgid, true);
+        }
         loader.override_global(config::TASK_MM, &self.task_mm, true);
         loader.override_global(config::MM_START_STACK, &self.start_stack, true);
     }

@@ -16,7 +16,7 @@ use aya::util::{KernelVersion, online_cpus};
 use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config::{self, Select};
 use jitprof_common::limits::{self, COMM_LEN};
-use jitprof_common::listed::{LISTED, ListEnd, ListHeader, Record};
+use jitprof_common::listed::{self, LISTED, ListEnd, ListHeader, Record};
 use jitprof_common::sample::{Counter, SampleHeader};
 use jitprof_common::snapshot::SnapshotHeader;
 use jitprof_common::stop::StopReason;
@@ -106,6 +106,8 @@ pub struct SamplerOptions {
     pub event: Option<Event>,
     /// Who.
     pub selection: Selection,
+    /// Children of processes that [`Sampler::follow`] names as well, from their first instruction on.
+    pub children: bool,
     /// Take kernel frames.
     pub kernel_stack: bool,
     /// Take user frames.
@@ -148,7 +150,11 @@ fn parse_list(bytes: &[u8]) -> Option<(Box<FrameList>, &[u8])> {
     let (header, rest) = ListHeader::ref_from_prefix(bytes).ok()?;
     let (records, rest) = <[Record]>::ref_from_prefix_with_elems(rest, usize::try_from(header.count).ok()?).ok()?;
     let is_whole = ListEnd::from_code(header.end)? == ListEnd::Last;
-    Some((Box::new(FrameList { records: records.to_vec(), is_whole, state: header.state }), rest))
+    let mut records = records.to_vec();
+    if header.detoured != 0 {
+        listed::straighten(&mut records);
+    }
+    Some((Box::new(FrameList { records, is_whole, state: header.state }), rest))
 }
 
 /// The words, and what lies behind them.
@@ -262,7 +268,7 @@ impl Sampler {
             Selection::Matching { users, members } => [!users.is_empty(), *members].map(u32::from),
             _ => [0; 2],
         };
-        let (select, self_pid) = (select as u32, std::process::id());
+        let (select, children, self_pid) = (select as u32, u32::from(options.children), std::process::id());
         let flags = [options.kernel_stack, options.user_stack, options.log, options.rows].map(u32::from);
         let sizes = table_sizes(options);
         let variant = Variant::of_this_kernel()?;
@@ -274,6 +280,7 @@ impl Sampler {
             .override_global(config::SELECT_COMM, &comm, true)
             .override_global(config::SELECT_USERS, &asks[0], true)
             .override_global(config::SELECT_MEMBERS, &asks[1], true)
+            .override_global(config::SELECT_CHILDREN, &children, true)
             .override_global(config::KERNEL_STACK, &flags[0], true)
             .override_global(config::USER_STACK, &flags[1], true)
             .override_global(config::LOG_RARE, &flags[2], true)

@@ -49,6 +49,11 @@ impl Members {
         self.selector.as_ref()
     }
 
+    /// Whether groups decide, which a child may leave.
+    pub(super) fn asks_for_groups(&self) -> bool {
+        self.selector.as_ref().is_some_and(|asked| !asked.groups.is_empty())
+    }
+
     /// The processes that match now.
     pub(super) fn pids(&self) -> Vec<Pid> {
         let Some(selector) = &self.selector else { return Vec::new() };
@@ -82,6 +87,7 @@ fn is_named(selector: &Selector, pid: Pid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::hierarchy::GroupQuery;
 
     fn members(selector: Selector) -> Result<Members, RecordError> {
         Members::of(&Targets::Matching(selector))
@@ -93,6 +99,9 @@ mod tests {
         assert_eq!(by_user.selection(), Selection::Matching { users: vec![0], members: false });
         let by_name = members(Selector { comms: vec!["x".to_owned()], ..Selector::default() }).unwrap();
         assert_eq!(by_name.selection(), Selection::Matching { users: Vec::new(), members: true });
+        let groups = GroupQuery { paths: vec!["/a".to_owned()], ..GroupQuery::default() };
+        let by_group = members(Selector { groups, ..Selector::default() }).unwrap();
+        assert_eq!([&by_user, &by_name, &by_group].map(Members::asks_for_groups), [false, false, true]);
     }
 
     #[test]

@@ -176,6 +176,7 @@ impl Recorder {
                 Targets::Comm(name) => Selection::Comm(name.clone()),
                 Targets::Matching(_) => members.selection(),
             },
+            children: options.inherit && !members.asks_for_groups(),
             kernel_stack: options.kernel_stack,
             user_stack: options.user_stack,
             log: options.log_kernel,

@@ -73,6 +73,9 @@ impl Loaded {
                 }
                 Step::End => return,
             };
+            // A worker that was alone at first gives the others their part.
+            let has = (self.bytes, self.others(shared));
+            self.evict_to(kept(shared.budget().loaded, has, shared.workers()), shared, &mut stats);
             for key in batch {
                 let name = match key {
                     SymbolKey::File(id, offset) => self.file_name(shared, (lane, id), offset, &mut stats),
@@ -177,16 +180,18 @@ impl Loaded {
         let file = File { native, last_used: self.clock, used_at: Instant::now() };
         self.set_bytes(shared, self.bytes.saturating_add(file.bytes()));
         self.files.insert(id, file);
-        let workers = shared.workers();
-        while self.files.len() > 1
-            && (self.bytes > room(budget.loaded, self.others(shared), workers) || self.files.len() > MAX_LOADED_FILES)
-        {
+        self.evict_to(room(budget.loaded, self.others(shared), shared.workers()), shared, stats);
+        Ok(())
+    }
+
+    /// Unloads those that were used least lately, until the rest has no more bytes than these. The last one stays.
+    fn evict_to(&mut self, most: u64, shared: &Shared, stats: &mut SymbolStats) {
+        while self.files.len() > 1 && (self.bytes > most || self.files.len() > MAX_LOADED_FILES) {
             let oldest = self.files.iter().min_by_key(|(_, file)| file.last_used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             self.unload(shared, oldest);
             stats.evictions = stats.evictions.saturating_add(1);
         }
-        Ok(())
     }
 
     /// Bytes that the other workers have loaded.
@@ -232,6 +237,11 @@ fn room(limit: u64, others: u64, workers: u64) -> u64 {
     limit.saturating_sub(others).max(limit / (2 * workers))
 }
 
+/// What a worker may keep of what it has loaded: all of it, or its part where the others and it have more than they may.
+fn kept(limit: u64, (own, others): (u64, u64), workers: u64) -> u64 {
+    if own.saturating_add(others) > limit { limit / workers } else { own }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,5 +253,14 @@ mod tests {
         // Each has loaded what it may, one after the other.
         let all = (0..5).fold(0, |others, _| others + room(400, others, 5));
         assert!(all <= 400 + 5 * 40, "{all}");
+    }
+
+    #[test]
+    fn a_worker_that_was_alone_gives_others_their_part() {
+        let (alone, second) = (400, room(400, 400, 2));
+        assert_eq!(kept(400, (alone, 0), 1), alone);
+        let left = kept(400, (alone, second), 2);
+        assert_eq!((left, room(400, left, 2)), (200, 200));
+        assert_eq!(kept(400, (left, 200), 2), left);
     }
 }

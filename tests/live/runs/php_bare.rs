@@ -91,8 +91,11 @@ fn each_way_to_call_keeps_its_callers() -> Result<()> {
         ("leaf_mapped", &["array_map", "execute_ex", "{closure:shapes.php:"]),
         ("leaf_sorted", &["usort", "execute_ex", "{closure:shapes.php:"]),
         ("leaf_generated", &["zend_generator_resume", "execute_ex", "numbers"]),
-        // The generator that delegates has no frame of its own.
-        ("leaf_delegated", &["zend_generator_resume", "execute_ex", "inner_numbers"]),
+        // Those that delegate run in no loop of their own.
+        (
+            "leaf_delegated",
+            &["outermost_numbers", "outer_numbers", "zend_generator_resume", "execute_ex", "inner_numbers"],
+        ),
         ("leaf_magic", &["execute_ex", "Shape::__toString"]),
         ("leaf_forwarded", &["Shape::__call"]),
         ("leaf_evaluated", &["evaluated"]),

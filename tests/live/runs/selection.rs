@@ -3,7 +3,10 @@
 use std::process::Command;
 
 use anyhow::Result;
-use jitprof_tests::{ControlGroup, Jitprof, Recording, Scratch, Target, container, path_from, target_file, wait_until};
+use jitprof_tests::{
+    ControlGroup, Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, compile, container,
+    path_from, target_file, wait_until,
+};
 
 const FLAGS: &str = "--perf-prof --perf-prof-unwinding-info --interpreted-frames-native-stack --no-turbo-inlining";
 
@@ -129,5 +132,26 @@ fn several_questions_must_all_be_answered() -> Result<()> {
         assert_eq!(finished.status.code(), Some(1), "{nobody:?}: {}", finished.stderr);
         assert!(finished.stderr.contains("no running process matches"), "{}", finished.stderr);
     }
+    Ok(())
+}
+
+#[test]
+fn children_that_live_for_milliseconds_are_sampled_from_their_first_instruction() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let program = compile(&scratch, "cc", "native/children.c", &["-O1", "-g"])?;
+    let target = Target::start(Command::new(program), &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)?;
+    let of = |name: &str| recording.folded.count(|stack| stack.has(name));
+    let parts = [of("parent_burn"), of("child_burn"), of("started_burn")];
+    for (who, part) in ["the parent", "children", "started programs"].into_iter().zip(parts) {
+        assert_share(&format!("samples of {who}"), Share { part, whole: parts.iter().sum() }, 1.0 / 3.0);
+    }
+    // Of one that has begun to end, or to run another program, the stack cannot be read any more.
+    let burnt = |stack: &Stack| stack.frames.iter().any(|frame| frame.ends_with("_burn"));
+    let whole = Share {
+        part: recording.folded.count(|stack| burnt(stack) && !stack.is_cut() && stack.has("_start")),
+        whole: recording.folded.count(burnt),
+    };
+    assert_at_least("stacks down to the start", whole, 0.995);
     Ok(())
 }

@@ -55,6 +55,7 @@ class Iterated implements IteratorAggregate
 function numbers() { for ($i = 0; $i < 2; $i++) { leaf_generated(); yield $i; } }
 function inner_numbers() { leaf_delegated(); yield 1; }
 function outer_numbers() { yield from inner_numbers(); }
+function outermost_numbers() { yield from outer_numbers(); }
 function thrower() { throw new RuntimeException('x'); }
 
 eval('function evaluated() { return leaf_evaluated(); }');
@@ -71,7 +72,7 @@ function turn($shape)
     usort($numbers, function ($a, $b) { leaf_sorted(); return $a <=> $b; });
     array_map('strtoupper', ['a', 'b']);
     foreach (numbers() as $number);
-    foreach (outer_numbers() as $number);
+    foreach (outermost_numbers() as $number);
     $text = "$shape";
     $shape->nobody(1);
     evaluated();

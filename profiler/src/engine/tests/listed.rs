@@ -116,6 +116,23 @@ fn a_child_brings_its_frames_from_the_first_sample_on_and_what_it_lacks_is_said(
 }
 
 #[test]
+fn samples_that_come_after_the_end_of_their_process_have_their_frames() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py")]);
+    let nested = [LOOP + 0x20, MAIN, START];
+    sample(&mut world, &nested, &[16, 0], true);
+    world.run_for(300);
+    let (known, unknown) = (sample(&mut world, &nested, &[16, 0], true), sample(&mut world, &nested, &[32, 0], true));
+    exit(&mut world, PID);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, known), "_start;main;helper;outer");
+    assert_eq!(stack(&world, PID, unknown), "_start;main;helper;[interpreted function without a name]");
+    let unnamed: Vec<_> = account.jit.unnamed.iter().map(|(why, count)| (&**why, *count)).collect();
+    assert_eq!(unnamed, [("the process ended before it was looked at", 1)]);
+}
+
+#[test]
 fn a_loop_whose_list_is_another_interpreters_is_said_where_lists_are_walked() {
     for walks_lists in [true, false] {
         let mut world = World::new(EngineOptions { walks_lists, ..options() });

@@ -36,11 +36,18 @@ pub const ENTRY_REGISTERS: &str = "ENTRY_REGISTERS";
 /// Name of the `u64` global with the offset of the thread pointer in the kernel's `task_struct`, in bytes; 0 if it is not
 /// known.
 pub const TASK_THREAD_POINTER: &str = "TASK_THREAD_POINTER";
-/// Name of the `u64` global with the offset of the task that has made a process in the kernel's `task_struct`, in bytes; 0 if
-/// it is not known.
+/// Name of the `u64` global with the offset of the parent's task in the kernel's `task_struct`, in bytes; 0 if it is not
+/// known.
 pub const TASK_REAL_PARENT: &str = "TASK_REAL_PARENT";
 /// Name of the `u64` global with the offset of the process id in the kernel's `task_struct`, in bytes.
 pub const TASK_TGID: &str = "TASK_TGID";
+/// Name of the `u64` global with the offset of a task's flags in the kernel's `task_struct`, in bytes.
+pub const TASK_FLAGS: &str = "TASK_FLAGS";
+/// Name of the `u64` global with the offset of the first thread's task in the kernel's `task_struct`, in bytes.
+pub const TASK_GROUP_LEADER: &str = "TASK_GROUP_LEADER";
+/// Name of the `u64` global with the offset, in the kernel's `task_struct`, of when the task was made, in bytes. That is a time
+/// of CLOCK_MONOTONIC.
+pub const TASK_START_TIME: &str = "TASK_START_TIME";
 /// Name of the `u64` global with the offset of the address space in the kernel's `task_struct`, in bytes; 0 if it is not
 /// known.
 pub const TASK_MM: &str = "TASK_MM";

@@ -304,15 +304,19 @@ pub struct ListHeader {
     pub state: [u64; STATE_WORDS],
 }
 
-/// Puts records that were met on detours where they belong, innermost first.
-pub fn straighten(records: &mut [Record]) {
+/// Puts records that were met on detours where they belong, innermost first. Returns how many of them count: of a detour that
+/// the walk was ended on, none, for the innermost are missing.
+pub fn straighten(records: &mut [Record], end: ListEnd) -> usize {
     let is_detoured = |record: &Record| record[1] & DETOURED != 0;
+    let lacking = records.iter().rev().take_while(|record| is_detoured(record)).count();
+    let count = records.len() - if matches!(end, ListEnd::Last) { 0 } else { lacking };
     for run in records.chunk_by_mut(|one, next| is_detoured(one) == is_detoured(next)) {
         if run.first().is_some_and(is_detoured) {
             run.reverse();
             run.iter_mut().for_each(|record| record[1] &= !KIND);
         }
     }
+    count
 }
 
 /// Why a list was walked no further.
@@ -399,11 +403,15 @@ mod tests {
         let kept = |place: u64| [place, 0x0100_0000_0000_0000 | place];
         let met = |place: u64| [place, DETOURED | 0x0100_0000_0000_0000 | place];
         let mut records = [kept(1), kept(0), met(4), met(3), met(2), kept(5), kept(0), met(6), kept(7)];
-        straighten(&mut records);
+        let cut = records;
+        assert_eq!(straighten(&mut records, ListEnd::Last), 9);
         let plain = |place: u64| [place, place];
         let expected = [kept(1), kept(0), plain(2), plain(3), plain(4), kept(5), kept(0), plain(6), kept(7)];
         assert_eq!(records, expected);
-        straighten(&mut []);
+        for (count, whole) in [(9, 9), (8, 7), (5, 2), (2, 2)] {
+            assert_eq!(straighten(&mut { cut }[..count], ListEnd::TooLong), whole);
+        }
+        assert_eq!(straighten(&mut [], ListEnd::Last), 0);
     }
 
     #[test]

@@ -3,14 +3,22 @@
 //! Userspace hears of a process that was made a moment after it runs. Until then it has its parent's memory, and it is
 //! sampled, walked and read as its parent is.
 
-use aya_ebpf::helpers::{bpf_probe_read_kernel, generated::bpf_get_current_task};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_kernel, generated::bpf_get_current_task};
 
-use crate::maps::{MM_START_STACK, PROCESS_REGIONS, PROCESSES, SELECT_CHILDREN, TASK_MM, TASK_REAL_PARENT, TASK_TGID};
+use crate::maps::{
+    MM_START_STACK, PROCESS_REGIONS, PROCESSES, SELECT_CHILDREN, SELF_PID, TASK_FLAGS, TASK_GROUP_LEADER, TASK_MM,
+    TASK_REAL_PARENT, TASK_START_TIME, TASK_TGID,
+};
 
 /// Processes that are made in turn before userspace hears of the first.
 const GENERATIONS: u32 = 3;
+/// How long after it was made a process is taken for its parent's copy: later userspace knows it, and both have mapped other
+/// things.
+const NEW_NS: u64 = 1_000_000_000;
+/// In the flags of a task: it was made by `fork` and has started no program since.
+const FORKED: u32 = 0x40;
 
-/// Whether the current process is sampled because one of those that have made it is.
+/// Whether the current process is new, and sampled because one of those that have made it is.
 #[inline(always)]
 pub fn is_child_of_followed() -> bool {
     // Hidden from LLVM: the verifier knows nothing of the result.
@@ -25,6 +33,10 @@ extern "C" fn has_followed_parent() -> u64 {
     let mut task = unsafe { bpf_get_current_task() };
     for _ in 0..GENERATIONS {
         let Some((parent, pid)) = parent_of(task) else { return 0 };
+        // What this program starts itself is nobody's.
+        if pid == SELF_PID.load() {
+            return 0;
+        }
         if PROCESSES.get_ptr(pid).is_some() {
             return 1;
         }
@@ -34,7 +46,7 @@ extern "C" fn has_followed_parent() -> u64 {
 }
 
 /// The process whose tables hold for the current one: its own, or of the one that has made it, as long as there are none of
-/// its own and both have the same memory.
+/// its own, and it is new and a copy.
 #[inline(always)]
 pub fn tables_of(pid: u32) -> u32 {
     if PROCESS_REGIONS.get_ptr(pid).is_some() {
@@ -57,9 +69,10 @@ extern "C" fn parent_with_tables() -> u64 {
         return 0;
     }
     for _ in 0..GENERATIONS {
+        let flags = half(word(task.wrapping_add(TASK_GROUP_LEADER.load())).wrapping_add(TASK_FLAGS.load()));
         let Some((parent, pid)) = parent_of(task) else { return 0 };
-        // A program that was started has another place for its stack.
-        if start_stack(parent) != own {
+        // Of whom it is a copy is not its parent if that has ended, or has it made for another one.
+        if flags & FORKED == 0 || start_stack(parent) != own {
             return 0;
         }
         if PROCESS_REGIONS.get_ptr(pid).is_some() {
@@ -70,21 +83,28 @@ extern "C" fn parent_with_tables() -> u64 {
     0
 }
 
-/// The task that has made a task's process, and its process.
+/// The parent of a task's process, if that is new: a task, and the number of its process. It is who has made it, or has taken it
+/// over from that one.
 #[inline(always)]
 fn parent_of(task: u64) -> Option<(u64, u32)> {
     let offset = TASK_REAL_PARENT.load();
-    if offset == 0 {
+    if offset == 0 || age_ns(task) > NEW_NS {
         return None;
     }
     let parent = word(task.wrapping_add(offset));
-    // SAFETY: the address is only read by bpf_probe_read_kernel, which checks it and never faults.
-    let pid = unsafe { bpf_probe_read_kernel(parent.wrapping_add(TASK_TGID.load()) as *const u32) }.ok()?;
-    Some((parent, pid))
+    Some((parent, half(parent.wrapping_add(TASK_TGID.load()))))
 }
 
-/// Where the stack of the first thread of a task's process began; 0 if it is not known. A process that is made by `fork` has
-/// it in the same place, and each program that is started in another.
+/// How long ago a task's process was made.
+#[inline(always)]
+fn age_ns(task: u64) -> u64 {
+    let leader = word(task.wrapping_add(TASK_GROUP_LEADER.load()));
+    let began = word(leader.wrapping_add(TASK_START_TIME.load()));
+    // SAFETY: a helper without arguments.
+    unsafe { bpf_ktime_get_ns() }.wrapping_sub(began)
+}
+
+/// Where the stack of the first thread of a task's process began; 0 if it is not known. A copy has it in the same place.
 #[inline(always)]
 fn start_stack(task: u64) -> u64 {
     match (TASK_MM.load(), MM_START_STACK.load()) {
@@ -101,4 +121,11 @@ fn start_stack(task: u64) -> u64 {
 fn word(address: u64) -> u64 {
     // SAFETY: the helper checks the address and never faults.
     unsafe { bpf_probe_read_kernel(address as *const u64) }.unwrap_or(0)
+}
+
+/// The same of half a word.
+#[inline(always)]
+fn half(address: u64) -> u32 {
+    // SAFETY: as above.
+    unsafe { bpf_probe_read_kernel(address as *const u32) }.unwrap_or(0)
 }

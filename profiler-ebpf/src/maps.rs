@@ -165,6 +165,12 @@ pub static TASK_REAL_PARENT: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static TASK_TGID: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
+pub static TASK_FLAGS: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_GROUP_LEADER: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_START_TIME: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
 pub static TASK_MM: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static MM_START_STACK: Global<u64> = Global::new(0);

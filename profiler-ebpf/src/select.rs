@@ -1,4 +1,5 @@
-//! Which tasks are sampled. Decided in the kernel: a sample that nobody asked for costs a map look-up.
+//! Which tasks are sampled. Decided in the kernel: a sample that nobody asked for costs map look-ups, and where children are
+//! sampled some reads of its task and its parents.
 
 use aya_ebpf::helpers::bpf_get_current_uid_gid;
 use jitprof_common::{

@@ -39,7 +39,8 @@ pub fn walk<M: Memory>(spec: &ListSpec, thread_pointer: u64, reader: &Reader<M>)
     walked.state = state(spec, reader).unwrap_or_default();
     walked.end = elements(spec, (at, end), reader, &mut walked.records);
     if spec.detour != Detour::default() {
-        straighten(&mut walked.records);
+        let count = straighten(&mut walked.records, walked.end);
+        walked.records.truncate(count);
     }
     walked
 }

@@ -272,7 +272,7 @@ pub(super) struct Frames {
     share: FrameShare,
     /// When something was asked last.
     asked_at: Option<MonoNs>,
-    /// When something was not to be found any more where it had been.
+    /// When something was not to be found any more where it had been, or was likely not to be in time.
     lost_at: Option<MonoNs>,
     /// How many classes the runtime has unloaded, and until when it is known to have been no more.
     unloads: Option<(u64, MonoNs)>,
@@ -453,6 +453,11 @@ impl Frames {
         Some(number)
     }
 
+    /// A child may have ended before anybody looks: it is looked at as if it replaced what it runs.
+    pub(super) fn may_be_lost(&mut self, now: MonoNs) {
+        self.lost_at = Some(now);
+    }
+
     /// Whether it is known what a sample's frames are, or never will be.
     pub(super) fn is_settled(&self, asked: &Asked, time: MonoNs) -> bool {
         let is_settled = |number: &u32| {
@@ -486,8 +491,24 @@ impl Frames {
         }
         let slot = self.known.get_index(number as usize).filter(|_| asked.generation == self.generation);
         // The code may be another's long since.
-        let known = slot.and_then(|(ask, slot)| slot.at(ask, time));
-        Some(known.map_or(Known::Unnamed(self.why_unanswered()), Known::clone))
+        let known = slot.and_then(|(ask, slot)| slot.at(ask, time).cloned().or_else(|| self.of_function(ask, time)));
+        Some(known.unwrap_or(Known::Unnamed(self.why_unanswered())))
+    }
+
+    /// What is known of a frame of a list that nobody can be asked about any more, by another place of the same function: all
+    /// but its line.
+    fn of_function(&self, ask: &FrameAsk, time: MonoNs) -> Option<Known> {
+        let function = ask.listed_function().filter(|_| self.over)?;
+        let others = self.known.iter().filter(|(other, _)| other.listed_function() == Some(function));
+        let functions = others.into_iter().find_map(|(other, slot)| match slot.at(other, time)? {
+            Known::Functions(functions) => Some(functions),
+            Known::Own | Known::Unnamed(_) => None,
+        })?;
+        let without_line = |frame: &Frame| Frame {
+            source: frame.source.as_ref().map(|source| SourceLine { file: Arc::clone(&source.file), line: 0 }),
+            ..frame.clone()
+        };
+        Some(Known::Functions(functions.iter().map(without_line).collect()))
     }
 
     /// Why there is no answer.

@@ -14,6 +14,8 @@ use crate::runtime::{EntryMark, FrameAsk, ListCapture};
 
 /// Bits of the second word of a record that are an address; those above say whose the frame is.
 const ADDRESS_BITS: u32 = 56;
+/// Bits of it that are the place in the function; between them is what is kept of the function itself.
+const PLACE_BITS: u32 = 48;
 
 /// The list of a sample, with what was asked about its frames.
 #[derive(Debug, Default)]
@@ -165,6 +167,15 @@ impl FrameAsk {
     /// A frame of a list, without what was taken along of it.
     fn of_list() -> Self {
         Self { pc: FramePc(0), in_module: None, reads: 0, words: Box::default(), registers: None, code: None }
+    }
+
+    /// What of a frame of a list says which function it is of: its code, with what the sample has of that besides its address.
+    /// Nothing where that depends on the runtime's state, or of the innermost frame of which less is known.
+    pub(super) fn listed_function(&self) -> Option<(u64, u64)> {
+        match *self.words {
+            [code, place] if self.code.is_none() && self.pc == FramePc(0) => Some((code, place >> PLACE_BITS)),
+            _ => None,
+        }
     }
 }
 

@@ -247,6 +247,12 @@ impl Process {
         self.naming = Naming::default();
     }
 
+    /// It has not ended after all: its runtime, of which nothing was asked any more, is asked again.
+    pub(super) fn begin_anew(&mut self) {
+        self.tables = RuntimeTables::default();
+        self.frames.exec();
+    }
+
     /// A thread has this name. Returns whether there was room for it.
     pub(super) fn name_thread(&mut self, tid: Tid, comm: Arc<str>) -> bool {
         if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&tid) {

@@ -347,6 +347,7 @@ impl Processes {
     fn revive(&mut self, id: ProcessId) {
         let Some(process) = self.get_mut(id).filter(|process| !process.is_live()) else { return };
         (process.exit_time, process.has_released) = (None, false);
+        process.begin_anew();
         let size = process.space.size();
         self.past_mappings = self.past_mappings.saturating_sub(size);
         self.past_count = self.past_count.saturating_sub(1);

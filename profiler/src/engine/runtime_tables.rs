@@ -236,7 +236,7 @@ impl RuntimeTables {
 
     /// Whether frames may be asked about between two readings: they do not depend on lists of code, or there are none.
     pub(super) fn may_ask_early(&self) -> bool {
-        self.capture.as_ref().is_some_and(|capture| !self.lists || capture.list.is_some())
+        self.latest_capture().is_some_and(|capture| !self.lists || capture.list.is_some())
     }
 
     /// Whether what they said of a time was not looked at again afterwards.
@@ -345,7 +345,7 @@ impl RuntimeTables {
             self.disbelieve(&mut brought.changes);
             self.state = State::None;
             if problem != NO_ROOM && is_loading {
-                let pause = (age / 4).clamp(MIN_LOADING_RETRY_NS, MAX_LOADING_RETRY_NS);
+                let pause = (age / 4).clamp(MIN_LOADING_RETRY_NS, MAX_LOADING_RETRY_NS).max(read.cpu_ns);
                 self.next_at = MonoNs(requests.now.0.saturating_add(pause));
                 (self.wanted, self.is_loading) = (true, true);
                 return brought;

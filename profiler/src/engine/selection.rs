@@ -97,13 +97,6 @@ impl Selection {
         }
     }
 
-    /// Goes on with samples of a child that the BPF program has known by its parent, if nothing else has told of it.
-    pub(super) fn adopt(&mut self, pid: Pid, requests: &mut Requests) {
-        if self.who == Who::Chosen && self.inherit {
-            self.follow(pid, requests);
-        }
-    }
-
     /// A process has ended.
     pub(super) fn end(&mut self, pid: Pid, requests: &mut Requests) {
         self.others.remove(&pid);

@@ -74,6 +74,8 @@ pub(super) struct Tracking {
     awaited: Vec<Awaited>,
     /// Processes that could not be read in time.
     unread: BTreeSet<Pid>,
+    /// Processes that are to be looked at between two ticks; none in a continuous recording.
+    hasty: BTreeSet<ProcessId>,
     tsc: Option<TscConversion>,
     peek: bool,
     read_runtime: bool,
@@ -113,6 +115,15 @@ fn may_generate(process: &Process) -> bool {
         || process.space.live().any(|mapped| may_hold_generated_code(mapped.mapping.kind))
 }
 
+/// When a process is to be looked at between two ticks, if it is: it replaces what it runs, or is still being loaded.
+fn hasty_look(process: &Process, now: MonoNs) -> Option<MonoNs> {
+    if !process.is_live() {
+        return None;
+    }
+    let loses = process.frames.is_losing(now) && process.tables.may_ask_early();
+    if loses { Some(now) } else { process.tables.loading_until(now) }
+}
+
 impl Tracking {
     /// Of nobody yet.
     pub(super) fn new(
@@ -129,6 +140,7 @@ impl Tracking {
             forks: ForkLog::default(),
             awaited: Vec::new(),
             unread: BTreeSet::new(),
+            hasty: BTreeSet::new(),
             tsc: None,
             peek,
             read_runtime,
@@ -141,6 +153,7 @@ impl Tracking {
     /// From here on the recording is continuous: of each process so much code is kept.
     pub(super) fn begin_continuous(&mut self, bounds: CodeBounds) {
         self.continuous = true;
+        self.hasty.clear();
         self.processes.set_bounds(bounds);
     }
 
@@ -318,11 +331,15 @@ impl Tracking {
     /// A child's interpreter keeps its frames where its parent's does, from its first instruction on.
     fn inherit_list(&mut self, (child, parent): (ProcessId, ProcessId), parts: &mut Parts<'_>) {
         let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return };
-        if child.tables.inherit(&parent.tables)
-            && let Some(unwinding) = &mut parts.unwinding
-        {
+        if !child.tables.inherit(&parent.tables) {
+            return;
+        }
+        if let Some(unwinding) = &mut parts.unwinding {
             unwinding.change(child.id);
         }
+        child.frames.may_be_lost(parts.requests.now);
+        let child = child.id;
+        self.note_hasty(child, parts.requests.now);
     }
 
     /// Remembers that a child begins with its parent's code.
@@ -508,8 +525,6 @@ impl Tracking {
         if read.is_dead {
             self.processes.end(id, begun);
             self.note_end(id, parts);
-        } else {
-            self.selection.adopt(pid, parts.requests);
         }
         (Some(id), arriving)
     }
@@ -784,6 +799,7 @@ impl Tracking {
             Self::poll_tables_of(process, parts.requests);
         }
         Self::poll_frames_of(process, at_once, parts.requests);
+        self.note_hasty(id, parts.requests.now);
     }
 
     /// Has the tables of runtimes read again where that is due; with `at_once`, where it is of any use.
@@ -824,6 +840,14 @@ impl Tracking {
             Self::poll_frames_of(process, true, requests);
             Self::poll_tables_of(process, requests);
         }
+        self.note_hasty(id, requests.now);
+    }
+
+    /// An answer may show that a process is to be looked at before the next tick, where that is done.
+    fn note_hasty(&mut self, id: ProcessId, now: MonoNs) {
+        if !self.continuous && self.processes.get(id).is_some_and(|process| hasty_look(process, now).is_some()) {
+            self.hasty.insert(id);
+        }
     }
 
     /// Has frames asked about that samples wait for; with `shared`, all processes of a holder as fast as one.
@@ -844,20 +868,24 @@ impl Tracking {
 
     /// When it is to be looked between two ticks what there is: before a program has replaced what it runs, and while one is
     /// loaded.
-    pub(super) fn next_look(&self, now: MonoNs) -> Option<MonoNs> {
-        let looks = self.processes.iter().filter(|process| process.is_live()).filter_map(|process| {
-            let loses = process.frames.is_losing(now) && process.tables.may_ask_early();
-            if loses { Some(now) } else { process.tables.loading_until(now) }
+    pub(super) fn next_look(&mut self, now: MonoNs) -> Option<MonoNs> {
+        let mut next = None;
+        self.hasty.retain(|id| {
+            let look = self.processes.get(*id).and_then(|process| hasty_look(process, now));
+            next = next.into_iter().chain(look).min();
+            look.is_some()
         });
-        looks.min().map(|look| look.max(now.after(HASTY_LOOK)))
+        next.map(|look| look.max(now.after(HASTY_LOOK)))
     }
 
     /// Has those read again, where that is due, that were looked at while they were loaded.
     pub(super) fn poll_loading(&mut self, requests: &mut Requests) {
         let now = requests.now;
-        let is_due = |process: &&mut Process| process.tables.loading_until(now).is_some_and(|until| until <= now);
-        for process in self.processes.iter_mut().filter(|process| process.is_live()).filter(is_due) {
-            Self::poll_tables_of(process, requests);
+        let is_due = |process: &Process| process.tables.loading_until(now).is_some_and(|until| until <= now);
+        for id in &self.hasty {
+            if let Some(process) = self.processes.get_mut(*id).filter(|process| process.is_live() && is_due(process)) {
+                Self::poll_tables_of(process, requests);
+            }
         }
     }
 

@@ -63,13 +63,19 @@ impl StackStart {
     }
 }
 
-/// Where it stands which process has made another.
+/// Where it stands whose child a process is, and whether it is that one's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descent {
-    /// Offset of the task that has made the process in `task_struct`, in bytes.
+    /// Offset of the parent's task in `task_struct`, in bytes.
     pub(super) real_parent: u64,
     /// Offset of the process id in `task_struct`, in bytes.
     pub(super) tgid: u64,
+    /// Offset of the first thread's task in `task_struct`, in bytes.
+    pub(super) group_leader: u64,
+    /// Offset of when the task was made in `task_struct`, in bytes.
+    pub(super) start_time: u64,
+    /// Offset of its flags in `task_struct`, in bytes.
+    pub(super) flags: u64,
 }
 
 impl Descent {
@@ -78,7 +84,13 @@ impl Descent {
         let types = Types::parse(btf)?;
         let (_, task) = types.aggregate(STRUCT, b"task_struct")?;
         let offset = |name: &[u8]| types.member_offset(task, name);
-        Some(Self { real_parent: offset(b"real_parent")?, tgid: offset(b"tgid")? })
+        Some(Self {
+            real_parent: offset(b"real_parent")?,
+            tgid: offset(b"tgid")?,
+            group_leader: offset(b"group_leader")?,
+            start_time: offset(b"start_time")?,
+            flags: offset(b"flags")?,
+        })
     }
 }
 
@@ -264,6 +276,9 @@ mod tests {
                 ("mm", 70 * 8),
                 ("tgid", 80 * 8),
                 ("real_parent", 88 * 8),
+                ("group_leader", 96 * 8),
+                ("start_time", 104 * 8),
+                ("flags", 4 * 8),
                 thread,
             ],
         );
@@ -295,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_task_knows_its_process_and_who_has_made_it() {
-        assert_eq!(Descent::find(&kernel()), Some(Descent { real_parent: 88, tgid: 80 }));
+        let expected = Descent { real_parent: 88, tgid: 80, group_leader: 96, start_time: 104, flags: 4 };
+        assert_eq!(Descent::find(&kernel()), Some(expected));
     }
 
     #[test]
@@ -328,6 +344,10 @@ mod tests {
         let start = StackStart::find(&bytes).expect("mm_struct");
         assert!(start.task_mm > 0 && start.in_mm > 0, "{start:?}");
         let descent = Descent::find(&bytes).expect("real_parent and tgid");
-        assert!(descent.real_parent > descent.tgid && descent.tgid > 0, "{descent:?}");
+        let Descent { real_parent, tgid, group_leader, start_time, flags } = descent;
+        assert!(
+            tgid > 0 && real_parent > tgid && group_leader > real_parent && start_time > 0 && flags > 0,
+            "{descent:?}"
+        );
     }
 }

@@ -163,6 +163,9 @@ impl Structures {
         if let Some(found) = &self.descent {
             loader.override_global(config::TASK_REAL_PARENT, &found.real_parent, true);
             loader.override_global(config::TASK_TGID, &found.tgid, true);
+            loader.override_global(config::TASK_GROUP_LEADER, &found.group_leader, true);
+            loader.override_global(config::TASK_START_TIME, &found.start_time, true);
+            loader.override_global(config::TASK_FLAGS, &found.flags, true);
         }
         loader.override_global(config::TASK_MM, &self.task_mm, true);
         loader.override_global(config::MM_START_STACK, &self.start_stack, true);

@@ -149,12 +149,12 @@ fn parse_sample(bytes: &[u8]) -> Option<Sample<'_>> {
 fn parse_list(bytes: &[u8]) -> Option<(Box<FrameList>, &[u8])> {
     let (header, rest) = ListHeader::ref_from_prefix(bytes).ok()?;
     let (records, rest) = <[Record]>::ref_from_prefix_with_elems(rest, usize::try_from(header.count).ok()?).ok()?;
-    let is_whole = ListEnd::from_code(header.end)? == ListEnd::Last;
-    let mut records = records.to_vec();
+    let (end, mut records) = (ListEnd::from_code(header.end)?, records.to_vec());
     if header.detoured != 0 {
-        listed::straighten(&mut records);
+        let count = listed::straighten(&mut records, end);
+        records.truncate(count);
     }
-    Some((Box::new(FrameList { records, is_whole, state: header.state }), rest))
+    Some((Box::new(FrameList { records, is_whole: end == ListEnd::Last, state: header.state }), rest))
 }
 
 /// The words, and what lies behind them.

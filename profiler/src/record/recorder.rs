@@ -480,8 +480,7 @@ pub(super) fn check_target(pid: Pid) -> Result<(), RecordError> {
         }
         false => pid,
     };
-    procfs::maps(via)?;
-    Ok(())
+    Ok(procfs::may_read_maps(via)?)
 }
 
 fn process_of(tid: Tid) -> Result<Pid, RecordError> {

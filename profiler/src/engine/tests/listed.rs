@@ -5,9 +5,11 @@ use jitprof_common::table::Region;
 use jitprof_common::units::{Avma, Pid, Tid};
 
 use super::stories::*;
+use crate::engine::Who;
 use crate::engine::border::{FrameList, Request};
 use crate::engine::options::{EngineOptions, InterpreterFrames};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
+use crate::process::event::TaskChange;
 use crate::runtime::{Capture, EntryMark, ListCapture};
 
 const PID: u32 = 100;
@@ -49,8 +51,12 @@ fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark, wi
 
 /// A sample now, with a list of so many code objects; returns when that was. 0 marks where a loop has begun.
 fn sample(world: &mut World, stack: &[u64], code: &[u64], is_whole: bool) -> u64 {
+    sample_of(world, PID, stack, (code, is_whole))
+}
+
+fn sample_of(world: &mut World, pid: u32, stack: &[u64], (code, is_whole): (&[u64], bool)) -> u64 {
     world.run_for(1);
-    let mut sample = raw_sample(world.now, PID, stack, None);
+    let mut sample = raw_sample(world.now, pid, stack, None);
     let records = code.iter().map(|code| if *code == 0 { [0x9000, MARK | 0x70] } else { [*code, 0x70] });
     sample.listed = Some(Box::new(FrameList { records: records.collect(), is_whole, state: [0; 2] }));
     world.give(&sample);
@@ -116,6 +122,43 @@ fn a_child_brings_its_frames_from_the_first_sample_on_and_what_it_lacks_is_said(
 }
 
 #[test]
+fn a_child_is_looked_at_while_it_is_there() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")]);
+    fork(&mut world, CHILD, PID);
+    world.run_for(1);
+    let next_look = world.engine.wake_at().0 - world.now.0;
+    assert!(next_look <= 10 * MS, "{next_look}");
+    let nested = [LOOP + 0x20, MAIN, START];
+    let first = sample_of(&mut world, CHILD, &nested, (&[16, 0], true));
+    world.run_for(10);
+    let second = sample_of(&mut world, CHILD, &nested, (&[32, 0], true));
+    world.run_for(10);
+    exit(&mut world, CHILD);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, CHILD, first), "_start;main;helper;outer");
+    assert_eq!(stack(&world, CHILD, second), "_start;main;helper;leaf");
+    assert_eq!(account.jit.unnamed_total(), 0, "{account}");
+}
+
+#[test]
+fn the_runtime_of_a_process_that_has_not_ended_after_all_is_read_again() {
+    let mut world = World::new(EngineOptions { who: Who::All, ..options() });
+    python(&mut world, &[(16, "py::outer:/a.py")]);
+    // Of its threads only the first one is known.
+    world.task(TaskChange::Exit { pid: Pid(PID), tid: Tid(PID) });
+    world.run_for(300);
+    let nested = [LOOP + 0x20, MAIN, START];
+    sample(&mut world, &nested, &[16, 0], true);
+    world.run_for(300);
+    let at = sample(&mut world, &nested, &[16, 0], true);
+    world.run_for(400);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;helper;outer");
+}
+
+#[test]
 fn samples_that_come_after_the_end_of_their_process_have_their_frames() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::outer:/a.py")]);
@@ -123,13 +166,23 @@ fn samples_that_come_after_the_end_of_their_process_have_their_frames() {
     sample(&mut world, &nested, &[16, 0], true);
     world.run_for(300);
     let (known, unknown) = (sample(&mut world, &nested, &[16, 0], true), sample(&mut world, &nested, &[32, 0], true));
+    let mut elsewhere = |place: u64| {
+        world.run_for(1);
+        let mut sample = raw_sample(world.now, PID, &nested, None);
+        let list = FrameList { records: vec![[16, place], [0x9000, MARK | 0x70]], is_whole: true, state: [0; 2] };
+        sample.listed = Some(Box::new(list));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    };
+    let (other, same) = (elsewhere(1 << 48 | 0x90), elsewhere(0x90));
     exit(&mut world, PID);
     world.run_for(300);
     let account = world.finish().account.clone();
     assert_eq!(stack(&world, PID, known), "_start;main;helper;outer");
+    assert_eq!(stack(&world, PID, same), "_start;main;helper;outer", "another place of it");
+    assert_eq!(stack(&world, PID, other), "_start;main;helper;[interpreted function without a name]", "another one's");
     assert_eq!(stack(&world, PID, unknown), "_start;main;helper;[interpreted function without a name]");
-    let unnamed: Vec<_> = account.jit.unnamed.iter().map(|(why, count)| (&**why, *count)).collect();
-    assert_eq!(unnamed, [("the process ended before it was looked at", 1)]);
+    assert_eq!(account.jit.unnamed_total(), 2, "{account}");
 }
 
 #[test]

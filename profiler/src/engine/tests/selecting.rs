@@ -145,24 +145,6 @@ fn who_takes_the_name_later_is_followed_with_its_children_whatever_it_calls_itse
 }
 
 #[test]
-fn a_child_that_only_its_samples_tell_of_is_followed_until_it_ends() {
-    for inherit in [true, false] {
-        let mut world = World::new(EngineOptions { who: Who::Chosen, inherit, ..options() });
-        app(&mut world, 100);
-        app(&mut world, 101);
-        world.follow(&[100]);
-        world.run_for(100);
-        // The event of its fork was lost; the BPF program knows whose child it is.
-        world.sample(101, &[MAIN, START]);
-        world.run_for(300);
-        assert_eq!(followed(&world), if inherit { vec![100, 101] } else { vec![100] });
-        exit(&mut world, 101);
-        assert_eq!(followed(&world), [100]);
-        world.finish();
-    }
-}
-
-#[test]
 fn groups_of_version_2_are_left_to_the_kernel_until_another_one_is_found() {
     let mut world = matching(&[], true);
     assert_eq!(world.noted["groups"], 1);

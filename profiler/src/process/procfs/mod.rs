@@ -84,6 +84,16 @@ pub fn maps(pid: Pid) -> Result<Maps, ProcError> {
     Ok(maps)
 }
 
+/// Whether `/proc/PID/maps` may be read. Nothing is: reading waits for whoever holds the process' memory, for which it can
+/// choose somebody who never lets go; opening waits only where another program is being started.
+///
+/// # Errors
+/// [`ProcError`].
+pub fn may_read_maps(pid: Pid) -> Result<(), ProcError> {
+    let path = proc_path(pid, "maps");
+    File::open(&path).map(drop).map_err(|error| classify(pid, &path, error))
+}
+
 /// Reads `/proc/PID/stat`.
 ///
 /// # Errors

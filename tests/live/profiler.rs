@@ -283,14 +283,14 @@ pub struct Finished {
     pub stderr: String,
 }
 
-/// CPU time of a process and its threads in milliseconds.
+/// CPU time of a process, its threads and its children that have ended, in milliseconds.
 pub(crate) fn cpu_ms_of(pid: u32) -> Result<u64> {
     let text =
         std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
-    // Behind the name, which may hold anything: utime and stime are the 12th and 13th.
+    // Behind the name, which may hold anything: utime and stime are the 12th and 13th, then those of children that have ended.
     let rest = text.rsplit_once(')').context("no stat")?.1;
     let mut fields = rest.split_whitespace().skip(11);
     let mut ticks = || -> Result<u64> { Ok(fields.next().context("no stat")?.parse()?) };
     // Linux reports 100 ticks a second to userspace on every architecture that jitprof supports.
-    Ok((ticks()? + ticks()?) * 10)
+    Ok((0..4).map(|_| ticks()).sum::<Result<u64>>()? * 10)
 }

@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use jitprof_common::limits::COMM_LEN;
-use jitprof_common::listed::{Record, STATE_WORDS};
+use jitprof_common::listed::{ListEnd, Record, STATE_WORDS};
 use jitprof_common::table::{PageKey, Span};
 use jitprof_common::taken::{FrameSpec, MAX_WORDS};
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
@@ -114,9 +114,19 @@ pub struct FrameList {
     pub records: Vec<Record>,
     /// The list's end was met.
     pub is_whole: bool,
+    /// It has more elements than are kept.
+    #[serde(default)]
+    pub is_cut: bool,
     /// The runtime's state before, as the description says; 0 where it could not be read.
     #[serde(default)]
     pub state: [u64; STATE_WORDS],
+}
+
+impl FrameList {
+    /// What was kept of a list, and why it was walked no further.
+    pub fn new(records: Vec<Record>, end: ListEnd, state: [u64; STATE_WORDS]) -> Self {
+        Self { records, is_whole: end == ListEnd::Last, is_cut: end == ListEnd::TooLong, state }
+    }
 }
 
 /// Words that a sample has brought along with its frames.

@@ -87,6 +87,11 @@ impl Known {
     fn is_same(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Functions(one), Self::Functions(other)) if one == other)
     }
+
+    /// Whether nobody was there to say it.
+    fn is_nobodys(&self) -> bool {
+        matches!(self, Self::Unnamed(WhyUnnamed::Ended | WhyUnnamed::NoAnswer | WhyUnnamed::Unreadable))
+    }
 }
 
 /// Which frames of a sample were asked about: the user frame's index, and the number in the table of this generation.
@@ -210,6 +215,29 @@ struct Answer {
     known: Known,
 }
 
+/// Takes up what was said of a function at one of its places.
+fn note_function(all: &mut HashMap<(u64, u64), Option<Answer>>, function: (u64, u64), answer: &Answer) {
+    let Known::Functions(functions) = &answer.known else { return };
+    // What many functions of one line are called says too little of which one it is.
+    let is_anybody = |frame: &Frame| frame.name.starts_with('<') || frame.name.contains("{closure");
+    let said = Some(answer).filter(|_| !functions.iter().any(is_anybody)).cloned();
+    let known = all.entry(function).or_insert_with(|| said.clone());
+    let agrees = |one: &Answer, other: &Answer| names(&one.known).eq(names(&other.known));
+    match (&mut *known, said) {
+        (Some(one), Some(other)) if agrees(one, &other) => one.done = one.done.max(other.done),
+        (known, _) => *known = None,
+    }
+}
+
+/// What functions are called, innermost first.
+fn names(known: &Known) -> impl Iterator<Item = &str> {
+    let functions: &[Frame] = match known {
+        Known::Functions(functions) => functions,
+        Known::Own | Known::Unnamed(_) => &[],
+    };
+    functions.iter().map(|frame| &*frame.name)
+}
+
 /// What is said of samples that are older than what was found is known to be.
 static UNLOADED: Known = Known::Unnamed(WhyUnnamed::Unloaded);
 /// What is said where two answers about one sample differ.
@@ -279,6 +307,8 @@ pub(super) struct Frames {
     /// A time by which that was so.
     risen: MonoNs,
     over: bool,
+    /// What was said of functions in a list at any of their places, once the process has ended; nothing where that differs.
+    functions: HashMap<(u64, u64), Option<Answer>>,
     /// Frames that were named in samples.
     pub(super) named: u64,
     /// Answers, and what they have cost.
@@ -296,6 +326,23 @@ impl Frames {
     pub(super) fn close(&mut self) {
         self.over = true;
         self.wanted.clear();
+        self.functions.clear();
+        for (ask, slot) in &self.known {
+            if let Some((function, answer)) = ask.listed_function().zip(slot.answer.as_ref()) {
+                note_function(&mut self.functions, function, answer);
+            }
+        }
+    }
+
+    /// It has not ended after all. What was asked about it is so still, and what was to be asked is again.
+    pub(super) fn reopen(&mut self) {
+        if !std::mem::take(&mut self.over) {
+            return;
+        }
+        self.functions.clear();
+        let asked: HashSet<u32> = self.asked.iter().flat_map(|question| &question.numbers).copied().collect();
+        let wanted = (0..).zip(self.known.values()).filter(|(number, slot)| slot.wanted && !asked.contains(number));
+        self.wanted = wanted.map(|(number, _)| number).collect();
     }
 
     /// Whether an answer is on its way.
@@ -491,24 +538,25 @@ impl Frames {
         }
         let slot = self.known.get_index(number as usize).filter(|_| asked.generation == self.generation);
         // The code may be another's long since.
-        let known = slot.and_then(|(ask, slot)| slot.at(ask, time).cloned().or_else(|| self.of_function(ask, time)));
+        let known = slot.and_then(|(ask, slot)| {
+            let said = slot.at(ask, time);
+            said.filter(|known| !known.is_nobodys()).cloned().or_else(|| self.of_function(ask, time)).or(said.cloned())
+        });
         Some(known.unwrap_or(Known::Unnamed(self.why_unanswered())))
     }
 
-    /// What is known of a frame of a list that nobody can be asked about any more, by another place of the same function: all
+    /// What is known of a frame of a list that nobody can be asked about any more, by other places of the same function: all
     /// but its line.
     fn of_function(&self, ask: &FrameAsk, time: MonoNs) -> Option<Known> {
         let function = ask.listed_function().filter(|_| self.over)?;
-        let others = self.known.iter().filter(|(other, _)| other.listed_function() == Some(function));
-        let functions = others.into_iter().find_map(|(other, slot)| match slot.at(other, time)? {
-            Known::Functions(functions) => Some(functions),
-            Known::Own | Known::Unnamed(_) => None,
-        })?;
+        let answer = self.functions.get(&function)?.as_ref()?;
+        let Known::Functions(functions) = &answer.known else { return None };
         let without_line = |frame: &Frame| Frame {
             source: frame.source.as_ref().map(|source| SourceLine { file: Arc::clone(&source.file), line: 0 }),
             ..frame.clone()
         };
-        Some(Known::Functions(functions.iter().map(without_line).collect()))
+        let holds = time.0 <= answer.done.0.saturating_add(FRESH_NS) && time >= answer.since && time <= answer.until;
+        holds.then(|| Known::Functions(functions.iter().map(without_line).collect()))
     }
 
     /// Why there is no answer.
@@ -614,6 +662,9 @@ impl Frames {
                 slot.wanted = true;
                 self.wanted.push_back(*number);
             }
+            if let (true, Some((function, answer))) = (self.over, ask.listed_function().zip(slot.answer.as_ref())) {
+                note_function(&mut self.functions, function, answer);
+            }
             // Why something has no name may depend on what else was asked with it.
             if let Some(depends_on) = described.depends_on.get(at).copied().flatten().filter(|_| is_named) {
                 self.keep_answer(*number, depends_on);
@@ -649,7 +700,11 @@ impl Frames {
         let wanted = self.wanted.iter().filter_map(|number| *renumbered.get(*number as usize)?);
         self.wanted = wanted.collect();
         let left = std::mem::replace(&mut self.known, known);
-        self.name_bytes = self.known.values().map(Slot::name_bytes).sum();
+        // Of what others of its places are called only as much is kept as samples wait for.
+        let functions: HashSet<_> = self.known.keys().filter_map(FrameAsk::listed_function).collect();
+        self.functions.retain(|function, _| functions.contains(function));
+        let of_functions = self.functions.values().flatten().map(Answer::name_bytes);
+        self.name_bytes = self.known.values().map(Slot::name_bytes).chain(of_functions).sum();
         self.keep_reusable(left);
         let of_part = |slot: &Slot| slot.depends_on.is_some();
         let kept: HashSet<FramePc> =
@@ -678,15 +733,17 @@ impl Frames {
     }
 }
 
+impl Answer {
+    fn name_bytes(&self) -> usize {
+        names(&self.known).map(str::len).sum()
+    }
+}
+
 impl Slot {
     /// Bytes of names, those that may never be said included: whoever has many of them made pays for them.
     fn name_bytes(&self) -> usize {
         let known = self.answer.iter().map(|answer| &answer.known).chain(&self.unsure);
-        let of = |known: &Known| match known {
-            Known::Functions(frames) => frames.iter().map(|frame| frame.name.len()).sum(),
-            Known::Own | Known::Unnamed(_) => 0,
-        };
-        known.map(of).sum()
+        known.flat_map(names).map(str::len).sum()
     }
 }
 

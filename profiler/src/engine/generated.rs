@@ -263,6 +263,13 @@ impl GeneratedCode {
         }
     }
 
+    /// What was published of it is there no more.
+    pub(super) fn withdrawn(&mut self) {
+        if let Some(rows) = &mut self.rows {
+            rows.touch_all();
+        }
+    }
+
     /// The process has become another program.
     pub(super) fn end_all(&mut self, time: MonoNs) {
         self.map.end_all(time);

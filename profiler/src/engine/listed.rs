@@ -4,7 +4,7 @@
 //! up to its first mark ran in the innermost loop, and so on. Where there are not as many marks as loops, nothing is guessed:
 //! both parts are shown apart.
 
-use jitprof_common::listed::{MAX_LISTED, Record};
+use jitprof_common::listed::Record;
 use jitprof_common::sample::FramePc;
 use jitprof_common::units::MonoNs;
 
@@ -75,8 +75,8 @@ impl Listed {
         let wanted = elements.iter().filter(|element| element.is_frame).filter_map(ask);
         let asked = frames.want_records(wanted, time);
         let marks_are_frames = capture.mark.is_frame;
-        let is_cut = !list.is_whole && list.records.len() >= MAX_LISTED;
-        Self { asked, elements: elements.into(), marks_are_frames, is_whole: list.is_whole, is_cut }
+        let (is_whole, is_cut) = (list.is_whole, list.is_cut);
+        Self { asked, elements: elements.into(), marks_are_frames, is_whole, is_cut }
     }
 
     /// Whether the outermost elements are missing, of which a sample holds no more.
@@ -170,10 +170,13 @@ impl FrameAsk {
     }
 
     /// What of a frame of a list says which function it is of: its code, with what the sample has of that besides its address.
-    /// Nothing where that depends on the runtime's state, or of the innermost frame of which less is known.
+    /// Nothing where that depends on the runtime's state, of the innermost frame of which less is known, or where the sample has
+    /// no more of the function than where it is.
     pub(super) fn listed_function(&self) -> Option<(u64, u64)> {
         match *self.words {
-            [code, place] if self.code.is_none() && self.pc == FramePc(0) => Some((code, place >> PLACE_BITS)),
+            [code, place] if self.code.is_none() && self.pc == FramePc(0) && code >> PLACE_BITS != 0 => {
+                Some((code, place >> PLACE_BITS))
+            }
             _ => None,
         }
     }
@@ -181,7 +184,7 @@ impl FrameAsk {
 
 #[cfg(test)]
 mod tests {
-    use jitprof_common::listed::ListSpec;
+    use jitprof_common::listed::{ListEnd, ListSpec};
 
     use super::*;
 
@@ -191,8 +194,8 @@ mod tests {
         owners.iter().map(|owner| [0x1000, owner << ADDRESS_BITS | 0x2000]).collect()
     }
 
-    fn of(owners: &[u64], mark: EntryMark, is_whole: bool) -> Listed {
-        let list = FrameList { records: records(owners), is_whole, state: [0; 2] };
+    fn of(owners: &[u64], mark: EntryMark, end: ListEnd) -> Listed {
+        let list = FrameList::new(records(owners), end, [0; 2]);
         let capture = ListCapture {
             walk: ListSpec::default(),
             mark,
@@ -214,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_lies_before_a_mark_ran_in_the_loop_that_began_there() {
-        let shim = |owners: &[u64]| loops(&of(owners, SHIM, true), &[]);
+        let shim = |owners: &[u64]| loops(&of(owners, SHIM, ListEnd::Last), &[]);
         assert_eq!(shim(&[0, 1, 3, 0, 3, 3]), (vec![vec![0, 1], vec![3], vec![]], vec![]));
         assert_eq!(shim(&[0, 3, 0]), (vec![vec![0]], vec![2]));
         assert_eq!(shim(&[]), (vec![], vec![]));
@@ -223,9 +226,9 @@ mod tests {
     #[test]
     fn a_mark_may_be_a_frame_and_the_outermost_one_none_at_all() {
         let frames = EntryMark { least: 1, is_frame: true, has_base: false, no_frames: 0 };
-        assert_eq!(loops(&of(&[0, 1, 0, 0, 1], frames, true), &[]), (vec![vec![0, 1], vec![2, 3, 4]], vec![]));
+        assert_eq!(loops(&of(&[0, 1, 0, 0, 1], frames, ListEnd::Last), &[]), (vec![vec![0, 1], vec![2, 3, 4]], vec![]));
         let of_315 = EntryMark { has_base: true, ..SHIM };
-        let with_base = |owners: &[u64]| loops(&of(owners, of_315, true), &[]);
+        let with_base = |owners: &[u64]| loops(&of(owners, of_315, ListEnd::Last), &[]);
         assert_eq!(with_base(&[0, 3, 0, 4, 3]), (vec![vec![0], vec![2]], vec![]));
         assert_eq!(with_base(&[0, 3, 0]), (vec![vec![0]], vec![2]));
     }
@@ -233,10 +236,10 @@ mod tests {
     #[test]
     fn no_loop_begins_at_a_function_of_the_runtimes_own_and_what_has_no_function_is_nothing() {
         let frames = EntryMark { least: 1, is_frame: true, has_base: false, no_frames: 0 };
-        let listed = of(&[1, 0, 1, 0, 1], frames, true);
+        let listed = of(&[1, 0, 1, 0, 1], frames, ListEnd::Last);
         assert_eq!(loops(&listed, &[0, 3]), (vec![vec![0, 1, 2], vec![3, 4]], vec![]));
         assert_eq!(loops(&listed, &[4]), (vec![vec![0], vec![1, 2]], vec![3, 4]));
-        let mut list = FrameList { records: records(&[0, 1, 1]), is_whole: true, state: [0; 2] };
+        let mut list = FrameList::new(records(&[0, 1, 1]), ListEnd::Last, [0; 2]);
         list.records[1][0] = 0;
         let found = elements(&list.records, frames);
         assert_eq!(found.iter().map(|element| element.record).collect::<Vec<_>>(), [0, 2]);
@@ -249,7 +252,7 @@ mod tests {
             let placed = listed.placed(native, |_| false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
-        let two = of(&[0, 3, 0, 0, 3], SHIM, true);
+        let two = of(&[0, 3, 0, 0, 3], SHIM, ListEnd::Last);
         let expected: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(1, vec![0]), (4, vec![2, 3])]);
         assert_eq!(placed(&two, &[1, 4]), expected);
         assert_eq!(placed(&two, &[0, 1, 4]), expected);
@@ -259,8 +262,8 @@ mod tests {
         let in_its_midst = NativeLoops { frames: &[0, 1, 4], goes_on: false, begins: false };
         assert_eq!(two.placed(in_its_midst, |_| false), None, "of which loops the list is, is not known");
         assert_eq!(two.all().collect::<Vec<_>>(), [0, 2, 3]);
-        assert_eq!(placed(&of(&[0, 3], SHIM, false), &[1]), None, "there may be more");
-        let torn = of(&[0, 3, 0], SHIM, true);
+        assert_eq!(placed(&of(&[0, 3], SHIM, ListEnd::Unreadable), &[1]), None, "there may be more");
+        let torn = of(&[0, 3, 0], SHIM, ListEnd::Last);
         assert_eq!((placed(&torn, &[1]), torn.all().collect::<Vec<_>>()), (None, vec![0, 2]));
     }
 
@@ -271,14 +274,13 @@ mod tests {
             let placed = listed.placed(NativeLoops { frames: in_loop, goes_on, begins: true }, |_| false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
-        let two = of(&[0, 3, 0, 3], SHIM, true);
+        let two = of(&[0, 3, 0, 3], SHIM, ListEnd::Last);
         let sure: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(0, vec![0]), (4, vec![2])]);
         assert_eq!((placed(&two, &[0, 4], false), placed(&two, &[0, 4], true)), (sure, None));
         let called: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(1, vec![0]), (4, vec![2])]);
         assert_eq!(placed(&two, &[1, 4], true), called, "somebody has been called from the innermost loop");
         assert_eq!(placed(&two, &[0, 1, 4], true), called, "the list has no frame of the innermost loop");
-        let mut cut = of(&[0, 3, 0], SHIM, false);
-        cut.is_cut = true;
+        let cut = of(&[0, 3, 0], SHIM, ListEnd::TooLong);
         assert!(placed(&cut, &[0, 4], false).is_some() && placed(&cut, &[1, 4], true).is_some());
         assert_eq!(placed(&cut, &[0, 4], true), None);
     }
@@ -286,7 +288,7 @@ mod tests {
     #[test]
     fn elements_of_some_kinds_are_nothing_and_what_a_fiber_has_begun_with_stands_with_its_first_loop() {
         let ruby = EntryMark { least: 0x80, is_frame: true, has_base: false, no_frames: 1 << 6 };
-        let listed = of(&[1, 0x82, 5, 6, 0x82, 5, 5], ruby, true);
+        let listed = of(&[1, 0x82, 5, 6, 0x82, 5, 5], ruby, ListEnd::Last);
         assert_eq!(listed.all().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6]);
         let placed = |own: &[u16]| {
             let native = NativeLoops { frames: &[3, 7], goes_on: false, begins: false };

@@ -614,6 +614,7 @@ impl Engine {
 
     fn begin_continuous(&mut self, length: Duration, grace: Duration) {
         self.windows = Some(Windows::new(length, grace, self.resolving.profile.meta().start));
+        self.look_at = None;
         self.tracking.begin_continuous(CodeBounds::CONTINUOUS);
         self.resolving.begin_continuous();
         self.maintenance.begin_continuous(&mut self.requests);

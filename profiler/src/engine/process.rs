@@ -109,6 +109,8 @@ pub(super) struct Process {
     pub(super) queue: Queue,
     /// What of it is in the BPF program's tables.
     pub(super) published: Published,
+    /// It was sampled because it was named, until its end.
+    pub(super) was_followed: bool,
     /// It has ended, and holds no file any more.
     pub(super) has_released: bool,
     /// When it was last sampled.
@@ -150,6 +152,7 @@ impl Process {
             waiting_children: Vec::new(),
             queue: Queue::default(),
             published: Published::default(),
+            was_followed: false,
             has_released: false,
             ran_at: MonoNs(0),
             unnamed: 0,
@@ -247,10 +250,12 @@ impl Process {
         self.naming = Naming::default();
     }
 
-    /// It has not ended after all: its runtime, of which nothing was asked any more, is asked again.
+    /// It has not ended after all: its runtime, of which nothing was asked any more, is asked again, and its code's rows, which
+    /// were withdrawn, are published again.
     pub(super) fn begin_anew(&mut self) {
-        self.tables = RuntimeTables::default();
-        self.frames.exec();
+        self.code.withdrawn();
+        self.tables.reopen().into_iter().for_each(|change| self.code.apply_found(change));
+        self.frames.reopen();
     }
 
     /// A thread has this name. Returns whether there was room for it.

@@ -467,6 +467,8 @@ impl Publisher {
         self.replacing.remove(&process.id);
         self.wordless.remove(&process.id);
         self.met.remove(&process.id);
+        // What is published of it later is not in force by what was published before.
+        self.unconfirmed.retain(|(_, id)| *id != process.id);
         let published = std::mem::take(&mut process.published);
         if published.take.is_some() {
             tables.set_take((process.id.pid, process.holder()), None, requests);

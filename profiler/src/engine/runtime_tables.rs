@@ -35,6 +35,8 @@ const MAX_RETRY_NS: u64 = 600_000_000_000;
 const LOADING_NS: u64 = 1_000_000_000;
 const MIN_LOADING_RETRY_NS: u64 = 10_000_000;
 const MAX_LOADING_RETRY_NS: u64 = 100_000_000;
+/// After such a look it rests for so many times the CPU time that the look took.
+const LOADING_REST: u64 = 4;
 /// Readings one after another that do not come to their end before samples wait for them no more, and nothing of what was
 /// read before is believed any more.
 const MAX_INCOMPLETE: u32 = 8;
@@ -300,13 +302,32 @@ impl RuntimeTables {
 
     /// The process has ended, or runs another program.
     pub(super) fn close(&mut self, id: ProcessId, requests: &mut Requests) {
-        if self.is_remembered {
+        // The reader remembers also whose frames were asked about by what its parent has.
+        if self.is_remembered || self.inherited.is_some() {
             requests.output(Output::DropRuntime(id));
         }
         // Its last samples are still to come.
         self.ended_found |= self.state == State::Found;
         self.state = State::Over;
-        self.pieces.clear();
+    }
+
+    /// The process has not ended after all. What was read of it is not known to be there any more.
+    pub(super) fn reopen(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if self.state == State::Over {
+            self.disbelieve(&mut changes);
+            *self = Self {
+                wanted: self.was_wanted(),
+                // The reader was told to drop it; an answer that is on its way is of what was before.
+                is_void: true,
+                reading: self.reading,
+                leaves_lists: self.leaves_lists,
+                compares: self.compares,
+                account: std::mem::take(&mut self.account),
+                ..Self::default()
+            };
+        }
+        changes
     }
 
     /// Takes up a reading of the program that runs since a time, made between two times.
@@ -320,6 +341,11 @@ impl RuntimeTables {
     ) -> Brought {
         let mut brought = Brought::default();
         if self.reading.take_if(|program| *program == since).is_none() || self.state == State::Over {
+            return brought;
+        }
+        if self.is_void {
+            // It is of what the reader was told to drop meanwhile.
+            self.wanted = true;
             return brought;
         }
         let AnswerBody::Runtime(Some(read)) = body else {
@@ -341,15 +367,19 @@ impl RuntimeTables {
         if self.is_answered {
             self.inherited = None;
         }
+        // Its libraries are mapped one after another, and what they are told by is written later.
+        if is_loading && !says_something && read.problem.as_deref() != Some(NO_ROOM) {
+            self.disbelieve(&mut brought.changes);
+            self.state = State::None;
+            let pause = (age / 4).clamp(MIN_LOADING_RETRY_NS, MAX_LOADING_RETRY_NS);
+            let pause = pause.max(read.cpu_ns.saturating_mul(LOADING_REST));
+            self.next_at = MonoNs(requests.now.0.saturating_add(pause));
+            (self.wanted, self.is_loading) = (true, true);
+            return brought;
+        }
         if let Some(problem) = &read.problem {
             self.disbelieve(&mut brought.changes);
             self.state = State::None;
-            if problem != NO_ROOM && is_loading {
-                let pause = (age / 4).clamp(MIN_LOADING_RETRY_NS, MAX_LOADING_RETRY_NS).max(read.cpu_ns);
-                self.next_at = MonoNs(requests.now.0.saturating_add(pause));
-                (self.wanted, self.is_loading) = (true, true);
-                return brought;
-            }
             requests.remark(format!("{problem}: the code of such processes is not named by what they know themselves"));
             // Others will end, and what has just been loaded will be ready.
             self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);

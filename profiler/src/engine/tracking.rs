@@ -432,6 +432,11 @@ impl Tracking {
 
     /// A process has ended: its last announcements are read while its files are still open.
     pub(super) fn note_end(&mut self, id: ProcessId, parts: &mut Parts<'_>) {
+        if self.selection.is_followed(id.pid)
+            && let Some(process) = self.processes.get_mut(id)
+        {
+            process.was_followed = true;
+        }
         self.selection.end(id.pid, parts.requests);
         self.let_go(id, parts);
     }
@@ -505,6 +510,11 @@ impl Tracking {
         let (id, arriving) = self.processes.take(pid, &read, begun);
         self.note_replaced(parts);
         let Some(id) = id else { return (None, arriving) };
+        // It may not have ended after all.
+        let live = self.processes.get_mut(id).filter(|process| process.is_live());
+        if live.is_some_and(|process| std::mem::take(&mut process.was_followed)) {
+            self.selection.follow(id.pid, parts.requests);
+        }
         for event in arriving.iter().flat_map(|arriving| &arriving.events) {
             self.before(event, parts);
             let ended = self.processes.apply_early(event);

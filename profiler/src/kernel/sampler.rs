@@ -154,7 +154,7 @@ fn parse_list(bytes: &[u8]) -> Option<(Box<FrameList>, &[u8])> {
         let count = listed::straighten(&mut records, end);
         records.truncate(count);
     }
-    Some((Box::new(FrameList { records, is_whole: end == ListEnd::Last, state: header.state }), rest))
+    Some((Box::new(FrameList::new(records, end, header.state)), rest))
 }
 
 /// The words, and what lies behind them.
@@ -703,13 +703,16 @@ mod tests {
         words.extend([2 | (ListEnd::Last as u64) << 32, 1, 8, 9, 4, 5, 6, 7]);
         let bytes = words.as_bytes();
         let listed = parse_sample(bytes).unwrap().listed.unwrap();
-        assert_eq!(*listed, FrameList { records: vec![[4, 5], [6, 7]], is_whole: true, state: [8, 9] });
+        assert_eq!(*listed, FrameList::new(vec![[4, 5], [6, 7]], ListEnd::Last, [8, 9]));
         for length in 0..bytes.len() {
             assert!(parse_sample(&bytes[..length]).is_none(), "length {length}");
         }
         let header = words.len() - 8;
         words[header] = 2 | (ListEnd::Unreadable as u64) << 32;
-        assert!(!parse_sample(words.as_bytes()).unwrap().listed.unwrap().is_whole);
+        let end = |words: &[u64]| parse_sample(words.as_bytes())?.listed.map(|list| (list.is_whole, list.is_cut));
+        assert_eq!(end(&words), Some((false, false)));
+        words[header] = 2 | (ListEnd::TooLong as u64) << 32;
+        assert_eq!(end(&words), Some((false, true)), "however few of them are left");
         words[header] = 2 | 9 << 32;
         assert!(parse_sample(words.as_bytes()).is_none());
     }

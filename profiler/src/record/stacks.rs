@@ -12,7 +12,6 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use jitprof_common::limits::COMM_LEN;
-use jitprof_common::listed::ListEnd;
 use jitprof_common::stop::StopReason;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 use jitprof_common::unwind::LOST_FP;
@@ -157,9 +156,7 @@ impl Recorder {
                     bytes: Cow::Owned(bytes),
                 }),
                 taken: None,
-                listed: listed.map(|Walked { records, end, state, .. }| {
-                    Box::new(FrameList { records, is_whole: end == ListEnd::Last, state })
-                }),
+                listed: listed.map(|Walked { records, end, state, .. }| Box::new(FrameList::new(records, end, state))),
             });
             return Ok(ThreadStack { pid, tid, comm, state, doing: Doing::Waiting(time), kernel });
         }

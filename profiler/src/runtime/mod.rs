@@ -286,6 +286,7 @@ impl RuntimeReaders {
     /// Reads the tables of a process that runs its program since a time. `None` if somebody is stuck at it.
     pub fn read(&self, via: Pid, program: Program, waits: &Waits) -> Option<RuntimeRead> {
         let begun = thread_cpu_time();
+        let spent = || u64::try_from(thread_cpu_time().saturating_sub(begun).as_nanos()).unwrap_or(u64::MAX);
         let state = self.state_of(program, user_of(via));
         let mut state = state.try_lock().ok()?;
         let reader = Reader::new(Live(via), BUDGET);
@@ -293,7 +294,7 @@ impl RuntimeReaders {
             Ok(anew) => anew,
             Err(said) => {
                 self.keep(program, None);
-                return Some(*said);
+                return Some(RuntimeRead { cpu_ns: spent(), ..*said });
             }
         };
         let runtime = state.runtime.as_mut()?;
@@ -301,10 +302,10 @@ impl RuntimeReaders {
         if !self.keep(program, Some(runtime.bytes())) {
             state.runtime = None;
             let problem = Some(NO_ROOM.to_owned());
-            return Some(RuntimeRead { runtime: read.runtime, problem, anew: true, ..RuntimeRead::default() });
+            let said = RuntimeRead { runtime: read.runtime, problem, anew: true, ..RuntimeRead::default() };
+            return Some(RuntimeRead { cpu_ns: spent(), ..said });
         }
-        let spent = thread_cpu_time().saturating_sub(begun);
-        Some(RuntimeRead { anew, cpu_ns: u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), ..read })
+        Some(RuntimeRead { anew, cpu_ns: spent(), ..read })
     }
 
     /// Says of frames of a process that runs its program since a time what they are. `None` if somebody is stuck at it.

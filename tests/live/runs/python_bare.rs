@@ -260,8 +260,8 @@ fn a_line_is_the_one_that_runs() -> Result<()> {
 fn children_that_end_before_they_are_looked_at_have_their_frames_or_it_is_said() -> Result<()> {
     let scratch = Scratch::new()?;
     let target = start("python/brief.py", &scratch)?;
-    let words = ["--pid", target.said("pid")?, "--duration", "5"];
-    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record()?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
     let in_loop = |stack: &Stack| stack.frames.iter().any(|frame| frame.starts_with("_PyEval_EvalFrameDefault"));
     let says = |frame: &String| {
         frame.starts_with("[interpreted function") || ["<module>", "main", "task", "leaf"].contains(&function(frame))

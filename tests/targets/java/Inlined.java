@@ -51,10 +51,20 @@ public class Inlined {
         return r + second(n);
     }
 
+    // Until all of it is compiled: what is compiled alone, before its caller, is inlined into nothing.
+    static int warmUp() {
+        long end = System.nanoTime() + (long) 1e9;
+        int sum = 0;
+        while (System.nanoTime() < end) {
+            for (int i = 0; i < 100; i++) sum ^= both(200) ^ spin(200);
+        }
+        return sum;
+    }
+
     public static void main(String[] arguments) {
+        int sum = warmUp(), noise = 1;
         System.out.println("ready pid=" + ProcessHandle.current().pid());
         long end = System.nanoTime() + (long) (1e9 * (arguments.length > 0 ? Double.parseDouble(arguments[0]) : 4));
-        int sum = 0, noise = 1;
         while (System.nanoTime() < end) {
             // At random: calls of similar length fall into step with a profiler's clock.
             noise = (noise * 1103515245 + 12345) & 0x7fffffff;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +21,8 @@ const LIFE_S: &str = "1200";
 /// A running program that has said that it is ready; ended when it goes out of scope, and its folder with it.
 pub(crate) struct Target {
     child: Child,
+    /// What it prints once it is ready goes unread; without this it would end by an error instead.
+    stdout: Option<BufReader<ChildStdout>>,
     folder: PathBuf,
     /// The folder goes with it.
     is_own: bool,
@@ -70,10 +72,17 @@ impl Target {
         command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let group = Group::start()?;
         let child = group.spawn(command).with_context(|| format!("cannot start `{line}`"))?;
-        let mut target =
-            Self { child, folder: folder.to_owned(), is_own: false, _group: group, pid: String::new(), line };
-        let stdout = target.child.stdout.take().context("the target has no stdout")?;
-        for line in BufReader::new(stdout).lines() {
+        let mut target = Self {
+            child,
+            stdout: None,
+            folder: folder.to_owned(),
+            is_own: false,
+            _group: group,
+            pid: String::new(),
+            line,
+        };
+        let stdout = BufReader::new(target.child.stdout.take().context("the target has no stdout")?);
+        for line in target.stdout.insert(stdout).lines() {
             let line = line.context("cannot read what the target prints")?;
             if let Some(pid) = line.strip_prefix("ready pid=") {
                 // Some say more behind it.

@@ -1,15 +1,18 @@
 //! Frames that an interpreter keeps in a list, and their place in the native stack.
 
-use jitprof_common::listed::{Field, ListSpec, MAX_LISTED, Step};
+use std::time::Duration;
+
+use jitprof_common::listed::{Field, ListEnd, ListSpec, MAX_LISTED, Step};
 use jitprof_common::table::Region;
 use jitprof_common::units::{Avma, Pid, Tid};
 
 use super::stories::*;
 use crate::engine::Who;
-use crate::engine::border::{FrameList, Request};
+use crate::engine::border::{FrameList, Order, Request, WhyUnread};
 use crate::engine::options::{EngineOptions, InterpreterFrames};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::event::TaskChange;
+
 use crate::runtime::{Capture, EntryMark, ListCapture};
 
 const PID: u32 = 100;
@@ -19,6 +22,8 @@ const LOOP: u64 = HELPER - 0x10;
 const LOOP_SIZE: u64 = 0x800;
 /// What is behind it.
 const WORK: u64 = LOOP + LOOP_SIZE;
+/// A code object with a part of its number.
+const PRINTED: u64 = 1 << 48 | 16;
 /// In the upper byte of a record that marks where a loop has begun.
 const MARK: u64 = 3 << 56;
 
@@ -58,7 +63,13 @@ fn sample_of(world: &mut World, pid: u32, stack: &[u64], (code, is_whole): (&[u6
     world.run_for(1);
     let mut sample = raw_sample(world.now, pid, stack, None);
     let records = code.iter().map(|code| if *code == 0 { [0x9000, MARK | 0x70] } else { [*code, 0x70] });
-    sample.listed = Some(Box::new(FrameList { records: records.collect(), is_whole, state: [0; 2] }));
+    let records: Vec<_> = records.collect();
+    let end = match is_whole {
+        true => ListEnd::Last,
+        false if records.len() >= MAX_LISTED => ListEnd::TooLong,
+        false => ListEnd::Unreadable,
+    };
+    sample.listed = Some(Box::new(FrameList::new(records, end, [0; 2])));
     world.give(&sample);
     (world.now.0 - ms(0).0) / MS
 }
@@ -143,6 +154,38 @@ fn a_child_is_looked_at_while_it_is_there() {
 }
 
 #[test]
+fn the_reader_forgets_a_child_that_was_asked_about_by_what_its_parent_has() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py")]);
+    world.decide = Box::new(|what| match what {
+        Request::Process { pid, .. } if pid.0 == CHILD => Fate::Hold,
+        _ => Fate::Answer,
+    });
+    fork(&mut world, CHILD, PID);
+    let at = sample_of(&mut world, CHILD, &[LOOP + 0x20, MAIN, START], (&[16, 0], true));
+    world.run_for(15);
+    assert!(!world.noted.contains_key("drop runtime"));
+    exit(&mut world, CHILD);
+    world.run_for(5);
+    assert_eq!(world.noted["drop runtime"], 1);
+    world.release();
+    world.finish();
+    assert_eq!(stack(&world, CHILD, at), "_start;main;helper;outer");
+}
+
+#[test]
+fn a_continuous_recording_that_begins_while_a_child_is_new_waits() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py")]);
+    fork(&mut world, CHILD, PID);
+    world.run_for(1);
+    let second = Duration::from_secs(1);
+    world.order(Order::Continuous { length: second, grace: second });
+    world.run_for(50);
+    assert!(world.engine.wake_at() > world.now);
+}
+
+#[test]
 fn the_runtime_of_a_process_that_has_not_ended_after_all_is_read_again() {
     let mut world = World::new(EngineOptions { who: Who::All, ..options() });
     python(&mut world, &[(16, "py::outer:/a.py")]);
@@ -158,23 +201,79 @@ fn the_runtime_of_a_process_that_has_not_ended_after_all_is_read_again() {
     assert_eq!(stack(&world, PID, at), "_start;main;helper;outer");
 }
 
+/// A sample in the function [`PRINTED`], at a place of it.
+fn elsewhere(world: &mut World, place: u64) -> u64 {
+    world.run_for(1);
+    let mut sample = raw_sample(world.now, PID, &[LOOP + 0x20, MAIN, START], None);
+    let list = FrameList::new(vec![[PRINTED, place], [0x9000, MARK | 0x70]], ListEnd::Last, [0; 2]);
+    sample.listed = Some(Box::new(list));
+    world.give(&sample);
+    (world.now.0 - ms(0).0) / MS
+}
+
+#[test]
+fn an_answer_that_comes_after_the_end_names_other_places_of_the_function_too() {
+    let mut world = World::new(options());
+    python(&mut world, &[(PRINTED, "py::outer:/a.py")]);
+    let asks = |what: &Request| matches!(what, Request::DescribeFrames { .. });
+    world.decide = Box::new(move |what| if asks(what) { Fate::HoldAnswer } else { Fate::Answer });
+    let first = elsewhere(&mut world, 0x70);
+    world.run_for(50);
+    let second = elsewhere(&mut world, 0x90);
+    exit(&mut world, PID);
+    world.run_for(2);
+    world.release();
+    world.run_for(300);
+    world.finish();
+    for at in [first, second] {
+        assert_eq!(stack(&world, PID, at), "_start;main;helper;outer");
+    }
+}
+
+#[test]
+fn what_nobody_could_say_at_the_end_is_known_by_other_places_of_the_function() {
+    let mut world = World::new(options());
+    python(&mut world, &[(PRINTED, "py::outer:/a.py")]);
+    elsewhere(&mut world, 0x70);
+    world.run_for(300);
+    let asks = |what: &Request| matches!(what, Request::DescribeFrames { .. });
+    world.decide = Box::new(move |what| if asks(what) { Fate::Fail(WhyUnread::Gone) } else { Fate::Answer });
+    let at = elsewhere(&mut world, 0x90);
+    exit(&mut world, PID);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;helper;outer");
+}
+
+#[test]
+fn what_was_to_be_asked_about_a_process_that_has_not_ended_after_all_is() {
+    let mut world = World::new(EngineOptions { who: Who::All, ..options() });
+    python(&mut world, &[(16, "py::outer:/a.py"), (24, "py::leaf:/a.py")]);
+    let nested = [LOOP + 0x20, MAIN, START];
+    sample(&mut world, &nested, &[16, 0], true);
+    world.run_for(12);
+    sample(&mut world, &nested, &[24, 0], true);
+    // Of its threads only the first one is known.
+    world.task(TaskChange::Exit { pid: Pid(PID), tid: Tid(PID) });
+    world.run_for(300);
+    sample(&mut world, &nested, &[16, 0], true);
+    world.run_for(300);
+    let at = sample(&mut world, &nested, &[24, 0], true);
+    world.run_for(600);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;helper;leaf");
+}
+
 #[test]
 fn samples_that_come_after_the_end_of_their_process_have_their_frames() {
     let mut world = World::new(options());
-    python(&mut world, &[(16, "py::outer:/a.py")]);
+    python(&mut world, &[(PRINTED, "py::outer:/a.py")]);
     let nested = [LOOP + 0x20, MAIN, START];
-    sample(&mut world, &nested, &[16, 0], true);
+    sample(&mut world, &nested, &[PRINTED, 0], true);
     world.run_for(300);
-    let (known, unknown) = (sample(&mut world, &nested, &[16, 0], true), sample(&mut world, &nested, &[32, 0], true));
-    let mut elsewhere = |place: u64| {
-        world.run_for(1);
-        let mut sample = raw_sample(world.now, PID, &nested, None);
-        let list = FrameList { records: vec![[16, place], [0x9000, MARK | 0x70]], is_whole: true, state: [0; 2] };
-        sample.listed = Some(Box::new(list));
-        world.give(&sample);
-        (world.now.0 - ms(0).0) / MS
-    };
-    let (other, same) = (elsewhere(1 << 48 | 0x90), elsewhere(0x90));
+    let (known, unknown) =
+        (sample(&mut world, &nested, &[PRINTED, 0], true), sample(&mut world, &nested, &[32, 0], true));
+    let (other, same) = (elsewhere(&mut world, 1 << 48 | 0x90), elsewhere(&mut world, 0x90));
     exit(&mut world, PID);
     world.run_for(300);
     let account = world.finish().account.clone();
@@ -361,7 +460,7 @@ fn functions_of_the_runtimes_own_begin_no_loop_and_are_shown_once() {
         world.run_for(1);
         let mut sample = raw_sample(world.now, PID, stack, None);
         sample.tid = Tid(tid);
-        sample.listed = Some(Box::new(FrameList { records: records.to_vec(), is_whole: true, state: [0; 2] }));
+        sample.listed = Some(Box::new(FrameList::new(records.to_vec(), ListEnd::Last, [0; 2])));
         world.give(&sample);
         (world.now.0 - ms(0).0) / MS
     };

@@ -1,12 +1,14 @@
 //! How code gets its names from what its runtime knows itself, and at which times.
 
 use jitprof_common::row::{CfaKind, Row};
+use jitprof_common::units::{Pid, Tid};
 
 use super::stories::*;
-use crate::engine::EngineOptions;
 use crate::engine::border::Request;
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options};
+use crate::engine::{EngineOptions, Who};
+use crate::process::event::TaskChange;
 use crate::runtime::{FoundCode, FoundFrame, FoundLines};
 
 const PID: u32 = 100;
@@ -219,6 +221,42 @@ fn code_that_is_gone_names_nothing_that_runs_later() {
     assert_eq!(stack(&world, PID, after), "_start;main;[JIT code without a name]");
 }
 
+#[test]
+fn what_was_read_before_a_process_was_taken_for_ended_names_nothing_that_runs_later() {
+    let is_reading = |what: &Request| matches!(what, Request::ReadRuntime { .. });
+    for holds_answer in [false, true] {
+        let mut world = World::new(EngineOptions { who: Who::All, ..options() });
+        jvm(&mut world, PID, &[found(JIT, "LA;old()V")]);
+        world.follow(&[PID]);
+        world.run_for(100);
+        let old = sample(&mut world);
+        world.run_for(200);
+        if holds_answer {
+            world.decide = Box::new(move |what| if is_reading(what) { Fate::HoldAnswer } else { Fate::Answer });
+            sample(&mut world);
+            world.run_for(400);
+        } else {
+            world.decide = Box::new(move |what| if is_reading(what) { Fate::Hold } else { Fate::Answer });
+        }
+        // Of its threads only the first one is known.
+        world.task(TaskChange::Exit { pid: Pid(PID), tid: Tid(PID) });
+        world.run_for(300);
+        sample(&mut world);
+        world.run_for(100);
+        set_code(&mut world, PID, &[found(JIT, "LA;new()V"), found(JIT + 64, "LA;other()V")]);
+        let between = sample(&mut world);
+        world.run_for(50);
+        world.release();
+        world.run_for(300);
+        let new = sample(&mut world);
+        world.run_for(300);
+        world.finish();
+        assert_eq!(stack(&world, PID, old), "_start;main;A.old()V");
+        assert_ne!(stack(&world, PID, between), "_start;main;A.old()V", "{holds_answer}");
+        assert_eq!(stack(&world, PID, new), "_start;main;A.new()V");
+    }
+}
+
 /// How often tables were asked for.
 fn asked(world: &World) -> usize {
     world.asked.iter().filter(|what| matches!(what, Request::ReadRuntime { .. })).count()
@@ -289,11 +327,18 @@ fn a_version_that_is_not_known_is_said_once() {
 /// As CPython is, where its library is mapped and the C library is not yet.
 #[test]
 fn what_a_program_does_not_say_while_it_is_loaded_is_asked_again() {
-    for age_ms in [10, 3000] {
+    for (age_ms, is_problem) in [(10, true), (3000, true), (10, false)] {
         let mut world = World::new(options());
         jvm(&mut world, PID, &[found(JIT, "LA;late()V")]);
+        let name = world.machine.processes[&PID].runtime.name.clone();
         let problem = |world: &mut World, problem: Option<&str>| {
-            world.machine.processes.get_mut(&PID).unwrap().runtime.problem = problem.map(str::to_owned);
+            let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+            if is_problem {
+                runtime.problem = problem.map(str::to_owned);
+            } else {
+                // Its library is not mapped yet.
+                runtime.name = name.clone().filter(|_| problem.is_none());
+            }
         };
         problem(&mut world, Some("CPython 3.13.0 does not say where"));
         world.machine.processes.get_mut(&PID).unwrap().read.start = world.now;

@@ -3,7 +3,7 @@
 use jitprof_common::row::{CfaKind, Row};
 use jitprof_common::sample::FramePc;
 use jitprof_common::table::Region;
-use jitprof_common::units::{MonoNs, Pid};
+use jitprof_common::units::{MonoNs, Pid, Tid};
 
 use super::stories::*;
 use crate::engine::border::{Output, Refused, Request};
@@ -735,5 +735,25 @@ fn whose_exit_was_lost_leaves_nothing_in_the_tables_when_his_number_is_used_agai
     world.run_for(300);
     assert!(!has_pages(&world), "they are nobody's any more");
     assert!(world.kernel.region(PID, MAIN).is_some(), "the next one is walked by rows");
+    world.finish();
+}
+
+#[test]
+fn generated_code_of_a_process_that_has_not_ended_after_all_has_rows_again() {
+    let mut world = World::new(EngineOptions { who: Who::All, ..options() });
+    runtime(&mut world, PID);
+    announce(&mut world, PID, (JIT, 64, "generated"));
+    let calls = |world: &mut World| {
+        world.sample(PID, &[JIT + 8, MAIN, START]);
+        world.run_for(300);
+        cfa(world, PID, JIT + 8)
+    };
+    assert_eq!(calls(&mut world), Some(CfaKind::Fp as u8));
+    // Of its threads only the first one is known.
+    world.task(TaskChange::Exit { pid: Pid(PID), tid: Tid(PID) });
+    world.run_for(300);
+    assert_eq!(cfa(&world, PID, JIT + 8), None);
+    calls(&mut world);
+    assert_eq!(calls(&mut world), Some(CfaKind::Fp as u8));
     world.finish();
 }

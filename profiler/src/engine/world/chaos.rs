@@ -382,7 +382,7 @@ impl<'a> Teller<'a> {
             let is_mark = byte & 3 == 1;
             records.push([code, if is_mark { u64::from(LEAST_MARK) << 56 | 0x70 } else { 0x70 }]);
         }
-        Some(Box::new(FrameList { records, is_whole: byte & 0x80 == 0, state: [0; 2] }))
+        Some(Box::new(FrameList { records, is_whole: byte & 0x80 == 0, is_cut: byte & 0xc0 == 0xc0, state: [0; 2] }))
     }
 
     /// Words of the frames of a sample, if its process' runtime has such.

@@ -154,7 +154,7 @@ fn a_child_is_looked_at_while_it_is_there() {
 }
 
 #[test]
-fn the_reader_forgets_a_child_that_was_asked_about_by_what_its_parent_has() {
+fn the_reader_drops_a_child_that_was_asked_about_by_what_its_parent_has() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::outer:/a.py")]);
     world.decide = Box::new(|what| match what {

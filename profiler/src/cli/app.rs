@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
@@ -21,7 +20,7 @@ use crate::cli::subcommand::Subcommand;
 use crate::cli::trace_log::{TraceLogError, Watch, add_spans};
 use crate::kernel::{CommandOutput, Launch, Waker};
 use crate::output::{self, Destination, Format, OutputError, check_writable, write_aside, write_file, write_to};
-use crate::record::{RecordError, Recorded, Recorder, Targets};
+use crate::record::{End, RecordError, Recorded, Recorder, Targets};
 
 /// Something failed while running.
 const FAILED: u8 = 1;
@@ -276,16 +275,16 @@ struct Finished {
 /// Lets the recorder run on a thread of its own until it ends, the time is up, or a signal comes.
 fn record(recorder: Recorder, signals: Signals, config: &Config, child: Option<Child>) -> Result<Finished, AppError> {
     let wake = Waker::new().map_err(|source| AppError::System { what: "cannot make a descriptor", source })?;
-    let stop = Arc::new(AtomicBool::new(false));
+    let end = Arc::new(End::default());
     let (done_sender, done) = oneshot::channel();
     let thread = std::thread::Builder::new()
         .name("record".into())
         .spawn({
-            let (stop, wake, quiet) = (Arc::clone(&stop), wake.clone(), config.quiet);
+            let (end, wake, quiet) = (Arc::clone(&end), wake.clone(), config.quiet);
             let mut watch = config.trace.as_ref().map(|log| Watch::new(log, &config.record.targets));
             move || {
                 let mut status = StatusLine::new(quiet);
-                let result = recorder.run(&stop, &wake, |progress| {
+                let result = recorder.run(&end, &wake, |progress| {
                     status.update(progress);
                     watch.iter_mut().for_each(Watch::tick);
                 });
@@ -298,7 +297,7 @@ fn record(recorder: Recorder, signals: Signals, config: &Config, child: Option<C
             }
         })
         .map_err(|source| AppError::System { what: "cannot start a thread", source })?;
-    wait_for_end(signals, config.duration, done, (&stop, &wake));
+    wait_for_end(signals, config, done, (&end, &wake));
     let recorded = thread.join().map_err(|_| AppError::Panicked)?;
     // Before a command is ended that goes on.
     let had_ended = have_ended(&config.record.targets);
@@ -312,17 +311,12 @@ fn record(recorder: Recorder, signals: Signals, config: &Config, child: Option<C
 /// How long after a Ctrl-C another one means the same.
 const SAME_INTENTION: Duration = Duration::from_millis(700);
 
-/// Waits on signals, the clock and the recorder. A second Ctrl-C ends jitprof at once.
-fn wait_for_end(
-    signals: Signals,
-    duration: Option<Duration>,
-    mut done: oneshot::Receiver<()>,
-    (stop, wake): (&AtomicBool, &Waker),
-) {
+/// Waits on signals, the clock and the recorder. A second Ctrl-C ends the wait for names, a third one jitprof at once.
+fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<()>, (end, wake): (&End, &Waker)) {
     let Signals { runtime, mut interrupt, mut terminate, mut hang_up } = signals;
     runtime.block_on(async {
         let time_is_up = async {
-            match duration {
+            match config.duration {
                 Some(duration) => tokio::time::sleep(duration).await,
                 None => std::future::pending().await,
             }
@@ -334,22 +328,29 @@ fn wait_for_end(
             () = time_is_up => {}
             _ = &mut done => return,
         }
-        stop.store(true, Ordering::Release);
+        end.want();
         wake.wake();
-        // Both of `timeout` and a supervisor send it twice at once, to the process and to its group: that is one intention.
-        let second = async {
-            tokio::time::sleep(SAME_INTENTION).await;
-            // What has come meanwhile is one signal, as a tokio stream keeps it.
-            let meanwhile = tokio::time::timeout(Duration::ZERO, interrupt.recv()).await;
-            drop(meanwhile);
-            interrupt.recv().await
-        };
-        tokio::select! {
-            _ = second => {
+        loop {
+            // Both of `timeout` and a supervisor send it twice at once, to the process and to its group: that is one intention.
+            let another = async {
+                tokio::time::sleep(SAME_INTENTION).await;
+                // What has come meanwhile is one signal, as a tokio stream keeps it.
+                let meanwhile = tokio::time::timeout(Duration::ZERO, interrupt.recv()).await;
+                drop(meanwhile);
+                interrupt.recv().await
+            };
+            tokio::select! {
+                _ = another => {}
+                _ = &mut done => return,
+            }
+            if !end.hasten() {
                 say!("jitprof: interrupted while finishing; nothing was written");
                 std::process::exit(FAILED.into());
             }
-            _ = &mut done => {}
+            wake.wake();
+            if !config.quiet {
+                say!("jitprof: writes without the names that are missing; Ctrl-C again ends without writing");
+            }
         }
     });
 }

@@ -3,32 +3,55 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use crate::cli::say::say;
 use crate::record::Progress;
 
 /// How often the line changes at most.
 const PERIOD: Duration = Duration::from_millis(250);
+/// Where there is no line, it is said when the end takes longer.
+const LONG_END: Duration = Duration::from_secs(3);
 
 /// One line on stderr that is rewritten while a run goes on; nothing when stderr is no terminal.
 #[derive(Debug)]
 pub(super) struct StatusLine {
     shown: bool,
     enabled: bool,
+    quiet: bool,
     started: Instant,
     last: Option<(Instant, Progress)>,
+    /// Since when no further samples come.
+    ending: Option<Instant>,
+    /// That the end takes its time has been said.
+    is_end_said: bool,
 }
 
 impl StatusLine {
     /// A line that is not shown yet.
     pub(super) fn new(quiet: bool) -> Self {
-        Self { shown: false, enabled: !quiet && std::io::stderr().is_terminal(), started: Instant::now(), last: None }
+        Self {
+            shown: false,
+            enabled: !quiet && std::io::stderr().is_terminal(),
+            quiet,
+            started: Instant::now(),
+            last: None,
+            ending: None,
+            is_end_said: false,
+        }
     }
 
     /// Shows how far the run is.
     pub(super) fn update(&mut self, progress: Progress) {
+        let now = Instant::now();
+        if progress.is_ending {
+            let ending = *self.ending.get_or_insert(now);
+            let is_long = now.duration_since(ending) >= LONG_END;
+            if is_long && !self.enabled && !self.quiet && !std::mem::replace(&mut self.is_end_said, true) {
+                say!("jitprof: {}", end_line(&progress, usize::MAX));
+            }
+        }
         if !self.enabled {
             return;
         }
-        let now = Instant::now();
         let rate = match self.last {
             Some((then, _)) if now.duration_since(then) < PERIOD => return,
             Some((then, before)) => {
@@ -38,7 +61,11 @@ impl StatusLine {
         };
         self.last = Some((now, progress));
         let seconds = now.duration_since(self.started).as_secs_f64();
-        self.print(&format!("\r\x1b[K{}", line(&progress, rate, seconds, width())));
+        let text = match progress.is_ending {
+            true => end_line(&progress, width()),
+            false => line(&progress, rate, seconds, width()),
+        };
+        self.print(&format!("\r\x1b[K{text}"));
         self.shown = true;
     }
 
@@ -90,6 +117,12 @@ fn line(progress: &Progress, rate: u64, seconds: f64, width: usize) -> String {
     fitting(parts, width)
 }
 
+/// What there is to say when no further samples come.
+fn end_line(progress: &Progress, width: usize) -> String {
+    let waiting = format!(": {} of {} samples wait for names", progress.waiting, progress.samples);
+    fitting(vec!["ending".to_owned(), waiting, "  (Ctrl-C writes without them)".to_owned()], width)
+}
+
 /// As many parts as leave the last column free: some terminals go on to the next line with it.
 fn fitting(parts: Vec<String>, width: usize) -> String {
     let mut line = String::new();
@@ -113,9 +146,10 @@ mod tests {
 
     #[test]
     fn the_line_fits_any_width() {
-        let progress = Progress { samples: 123_456, functions: 7, waiting: 8, lost: 9 };
+        let progress = Progress { samples: 123_456, functions: 7, waiting: 8, lost: 9, is_ending: false };
         for width in 1..200 {
             assert!(line(&progress, 99, 1234.5, width).len() < width, "{width}");
+            assert!(end_line(&progress, width).len() < width, "{width}");
         }
         assert_eq!(line(&progress, 99, 10.0, 40), "10.0 s  123456 samples  lost 9  99/s");
         let whole = line(&Progress { lost: 0, ..progress }, 99, 10.0, 120);

@@ -672,6 +672,8 @@ pub enum Order {
         /// How long samples were taken.
         duration: Duration,
     },
+    /// Whoever waits for the end does not want to: no more is read, and names are waited for a second at most.
+    Hasten,
 }
 
 /// What is to be done, in the order of the outputs.

@@ -358,7 +358,9 @@ impl Files {
             // Overlayfs and btrfs report another device in maps than to stat(2), so that nothing can be compared.
             Held::Throughout => same_inode.unwrap_or(true),
             // Something else may have been looked at.
-            Held::InPart => same_inode.unwrap_or(false),
+            Held::InPart => {
+                same_inode.unwrap_or(false) && !process.space.held_its_number_too(place.start, link, begun, done)
+            }
             Held::NotAtAll => false,
         };
         if !is_its_file {

@@ -121,6 +121,8 @@ const MAX_FREQUENCIES: usize = 256;
 const READ_PATIENCE: Duration = Duration::from_millis(50);
 /// How long the end of a run waits for records that a runtime keeps in a buffer which cannot be read.
 const UNWRITTEN_LIMIT: Duration = Duration::from_secs(1);
+/// How long names are waited for at the end when nobody wants to wait.
+const HASTY_NAMES_LIMIT: Duration = Duration::from_secs(1);
 /// Between looks for perf maps, stalled files and old code.
 const SLOW_NS: u64 = 1_000_000_000;
 
@@ -135,6 +137,8 @@ pub struct Progress {
     pub waiting: usize,
     /// Samples lost.
     pub lost: u64,
+    /// No further sample comes.
+    pub is_ending: bool,
 }
 
 /// What a process has announced.
@@ -182,6 +186,8 @@ pub struct Engine {
     stage: Stage,
     /// How long samples were taken.
     duration: Duration,
+    /// The end is not waited for.
+    is_hasty: bool,
     /// Samples may wait for what can be asked between two ticks.
     is_wanting: bool,
     /// Something is to be looked at before the next tick.
@@ -222,6 +228,7 @@ impl Engine {
             counters: Counters::default(),
             stage: Stage::Running,
             duration: Duration::ZERO,
+            is_hasty: false,
             is_wanting: false,
             look_at: None,
             next_tick: now,
@@ -355,6 +362,7 @@ impl Engine {
             functions: self.functions(),
             waiting: self.resolving.pending(),
             lost: self.counters.ring_full,
+            is_ending: !matches!(self.stage, Stage::Running),
         }
     }
 
@@ -586,6 +594,7 @@ impl Engine {
                 self.close_window(now);
             }
             Order::Finish { read_limit, names_limit, duration } => self.finish(read_limit, names_limit, duration),
+            Order::Hasten => self.hasten(),
         }
     }
 
@@ -917,6 +926,21 @@ impl Engine {
         self.next_tick = self.requests.now.after(TICK);
     }
 
+    /// Waits no longer at the end than it has to.
+    fn hasten(&mut self) {
+        let now = self.requests.now;
+        let soon = now.after(HASTY_NAMES_LIMIT);
+        match &mut self.stage {
+            Stage::LastReads { until, unwritten_until, names_limit } => {
+                (*until, *unwritten_until) = (now.min(*until), now.min(*unwritten_until));
+                *names_limit = HASTY_NAMES_LIMIT.min(*names_limit);
+            }
+            Stage::LastNames { until } => *until = soon.min(*until),
+            Stage::Running | Stage::LastCounts | Stage::Over => return,
+        }
+        self.is_hasty = true;
+    }
+
     /// Goes from one stage of the end to the next when its time has come.
     fn go_on_finishing(&mut self) {
         let now = self.requests.now;
@@ -942,9 +966,11 @@ impl Engine {
                     }
                 }
                 if self.requests.is_reading() {
-                    self.resolving.account.remark(
-                        "a dump grows faster than it can be read; its newest functions have no names".to_owned(),
-                    );
+                    let why = match self.is_hasty {
+                        true => "interrupted while what was announced was read; the newest functions have no names",
+                        false => "a dump grows faster than it can be read; its newest functions have no names",
+                    };
+                    self.resolving.account.remark(why.to_owned());
                 }
                 self.give_up_arriving();
                 self.tracking.finish_announcements();

@@ -359,6 +359,22 @@ impl AddressSpace {
         }
     }
 
+    /// Whether another file with the number of what the link belongs to was mapped there, too, in that time: the number was used
+    /// again. What was read from `/proc` says nothing of that.
+    pub(super) fn held_its_number_too(&self, start: Avma, link: &Arc<Link>, begun: MonoNs, done: MonoNs) -> bool {
+        let Some(own) = self.of_link(start, link).map(|mapped| &mapped.mapping) else { return false };
+        let is_another = |other: &Mapping| {
+            let differs = own.generation.zip(other.generation).is_some_and(|(one, other)| one != other);
+            (other.device, other.inode) == (own.device, own.inode) && differs
+        };
+        let live = self.live.range(..=start).next_back().map(|(_, live)| (live, MonoNs(u64::MAX)));
+        let ended = self.ended.iter().map(|old| (&old.mapped, old.until));
+        live.into_iter().chain(ended).any(|(mapped, until)| {
+            let was_there = mapped.mapping.contains(start) && mapped.from <= done && until > begun;
+            was_there && is_another(&mapped.mapping)
+        })
+    }
+
     /// The executable mappings of now, by ascending address.
     pub(super) fn live(&self) -> impl Iterator<Item = &Mapped> {
         self.live.values()

@@ -23,6 +23,7 @@ use crate::process::apart::wait_for_closing;
 use crate::process::procfs::{self, ProcError};
 use crate::profile::Profile;
 use crate::record::driver::{Driver, HandedOut};
+use crate::record::end::End;
 use crate::record::machine::{descendants_of, is_a_thread_called, own_file, processes_called};
 use crate::record::members::Members;
 use crate::record::options::{RecordOptions, Targets};
@@ -263,24 +264,23 @@ impl Recorder {
         self.prepare()
     }
 
-    /// Records until `stop` is set (`wake` ends the wait for it), or until all targets have ended. `progress` is called
-    /// about every tick.
+    /// Records until the end is wanted (`wake` ends the wait for it), or until all targets have ended. `progress` is called
+    /// about every tick, and while what was sampled is named.
     ///
     /// # Errors
     /// The kernel refuses what it allowed before.
-    pub fn run(
-        mut self,
-        stop: &AtomicBool,
-        wake: &Waker,
-        mut progress: impl FnMut(Progress),
-    ) -> Result<Recorded, RecordError> {
+    pub fn run(mut self, end: &End, wake: &Waker, mut progress: impl FnMut(Progress)) -> Result<Recorded, RecordError> {
         let mut arrivals = self.driver.arrivals(Some(wake))?;
-        while !stop.load(Ordering::Acquire) && !self.driver.have_targets_ended() {
+        while !end.is_wanted() && !self.driver.have_targets_ended() {
             self.driver.wait(&mut arrivals, PACE)?;
             self.driver.turn()?;
             progress(self.driver.engine().progress());
         }
-        self.finish(LAST_READ_LIMIT, NAMES_LIMIT, |_| {})
+        let is_urgent = |now| {
+            progress(now);
+            end.is_urgent()
+        };
+        self.finish((LAST_READ_LIMIT, NAMES_LIMIT), is_urgent, |_| {})
     }
 
     /// Records until `stop` is set, and hands every window to `sink`, which is called on this thread and must not wait.
@@ -307,9 +307,8 @@ impl Recorder {
                 replies.hand_over(handed_out, &mut sink);
             }
         }
-        let finished = self.finish(CONTINUOUS_LAST_LIMIT, CONTINUOUS_LAST_LIMIT, |handed_out| {
-            replies.hand_over(handed_out, &mut sink);
-        });
+        let limits = (CONTINUOUS_LAST_LIMIT, CONTINUOUS_LAST_LIMIT);
+        let finished = self.finish(limits, |_| false, |handed_out| replies.hand_over(handed_out, &mut sink));
         Ok(finished?.account)
     }
 
@@ -358,14 +357,14 @@ impl Recorder {
 
     /// Ends the recording as a run that has nothing to wait for.
     pub(super) fn finish_now(self) -> Result<Recorded, RecordError> {
-        self.finish(LAST_READ_LIMIT, NAMES_LIMIT, |_| {})
+        self.finish((LAST_READ_LIMIT, NAMES_LIMIT), |_| false, |_| {})
     }
 
-    /// Takes no more samples, and names all that there are, as far as that takes no longer than each limit.
+    /// Takes no more samples, and names all that there are, as far as that takes no longer than each limit, and is not urgent.
     fn finish(
         mut self,
-        read_limit: Duration,
-        names_limit: Duration,
+        (read_limit, names_limit): (Duration, Duration),
+        mut is_urgent: impl FnMut(Progress) -> bool,
         mut sink: impl FnMut(HandedOut),
     ) -> Result<Recorded, RecordError> {
         let duration = self.started.elapsed();
@@ -376,7 +375,12 @@ impl Recorder {
         self.driver.turn()?;
         self.driver.order(Order::Finish { read_limit, names_limit, duration });
         let mut arrivals = self.driver.arrivals(None)?;
+        let mut is_hasty = false;
         loop {
+            if !is_hasty && is_urgent(self.driver.engine().progress()) {
+                is_hasty = true;
+                self.driver.order(Order::Hasten);
+            }
             self.driver.turn()?;
             for handed_out in self.driver.take_handed_out() {
                 match handed_out {

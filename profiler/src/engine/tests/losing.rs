@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
@@ -768,6 +769,24 @@ fn a_name_that_there_was_no_time_for_is_asked_for_again() {
     assert_eq!(world.engine.progress().waiting, 0);
     world.finish();
     assert_eq!(stack(&world, PID, 0), "_start;main");
+}
+
+#[test]
+fn what_nobody_waits_for_at_the_end_has_no_name_and_that_is_said() {
+    let mut world = all();
+    app(&mut world, PID);
+    world.holds_names = true;
+    world.sample(PID, &[MAIN, START]);
+    world.run_for(300);
+    let limit = Duration::from_secs(20);
+    world.order(Order::Finish { read_limit: limit, names_limit: limit, duration: limit });
+    world.run_for(3000);
+    assert!(world.recorded.is_none() && world.engine.progress().is_ending);
+    world.order(Order::Hasten);
+    world.run_for(1500);
+    let account = world.recorded.as_ref().expect("it is over within a second").account.clone();
+    assert_eq!(stack(&world, PID, 0), "[app+0xf];[app+0x1010]");
+    assert!(account.remarks.iter().any(|remark| remark.contains("were not named in time")), "{account}");
 }
 
 #[test]

@@ -110,6 +110,25 @@ proptest! {
 }
 
 #[test]
+fn a_file_that_has_got_the_number_of_what_was_mapped_there_before_is_another_one() {
+    let of = |generation| Mapping { generation, ..mapping(0x1000, 0x3000, 1) };
+    for (first, second, differs) in
+        [(Some(1), Some(2), true), (Some(1), Some(1), false), (Some(1), None, false), (None, Some(2), false)]
+    {
+        let mut space = AddressSpace::default();
+        space.mmap(of(first), MonoNs(100));
+        let link = space.lookup(Avma(0x1000), MonoNs(100)).unwrap().link.clone();
+        let held = |space: &AddressSpace, begun, done| {
+            space.held_its_number_too(Avma(0x1000), &link, MonoNs(begun), MonoNs(done))
+        };
+        assert!(!held(&space, 90, 150), "it is alone");
+        space.mmap(of(second), MonoNs(200));
+        assert_eq!(held(&space, 150, 250), differs, "{first:?} {second:?}");
+        assert!(!held(&space, 110, 150));
+    }
+}
+
+#[test]
 fn what_was_found_at_a_place_counts_if_the_mapping_was_there_all_the_time() {
     let mut space = AddressSpace::default();
     space.mmap(mapping(0x1000, 0x3000, 1), MonoNs(100));

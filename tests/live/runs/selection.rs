@@ -140,7 +140,7 @@ fn children_that_live_for_milliseconds_are_sampled_from_their_first_instruction(
     let scratch = Scratch::new()?;
     let program = compile(&scratch, "cc", "native/children.c", &["-O1", "-g"])?;
     let target = Target::start(Command::new(program), &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)?;
     let of = |name: &str| recording.folded.count(|stack| stack.has(name));
     let parts = [of("parent_burn"), of("child_burn"), of("started_burn")];
     for (who, part) in ["the parent", "children", "started programs"].into_iter().zip(parts) {

@@ -21,6 +21,7 @@ use crate::cli::trace_log::{TraceLogError, Watch, add_spans};
 use crate::kernel::{CommandOutput, Launch, Waker};
 use crate::output::{self, Destination, Format, OutputError, check_writable, write_aside, write_file, write_to};
 use crate::record::{End, RecordError, Recorded, Recorder, Targets};
+use crate::symbol::serve_if_asked;
 
 /// Something failed while running.
 const FAILED: u8 = 1;
@@ -54,6 +55,9 @@ enum AppError {
 
 /// Runs jitprof; the process' exit status is the result.
 pub fn run() -> ExitCode {
+    if let Some(done) = serve_if_asked() {
+        return done;
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => error.exit(),

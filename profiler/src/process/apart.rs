@@ -76,6 +76,12 @@ pub fn spent_for_thread() -> Duration {
     OF_THREAD.get()
 }
 
+/// This thread has had so much CPU time used elsewhere.
+pub(crate) fn charge_thread(time: Duration) {
+    OF_THREAD.set(OF_THREAD.get().saturating_add(time));
+    SPENT_NS.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
 /// CPU time of all that was done apart.
 pub fn spent() -> Duration {
     Duration::from_nanos(SPENT_NS.load(Ordering::Relaxed))
@@ -116,8 +122,7 @@ fn start<T, F: FnOnce() -> T>(work: F, descriptors: Descriptors) -> T {
     if let Err(error) = ran {
         tracing::debug!("cannot do something in a process of its own: {error}");
     }
-    OF_THREAD.set(OF_THREAD.get().saturating_add(job.cpu));
-    SPENT_NS.fetch_add(u64::try_from(job.cpu.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    charge_thread(job.cpu);
     match (job.done, job.work) {
         (Some(Ok(done)), _) => done,
         (Some(Err(panic)), _) => resume_unwind(panic),

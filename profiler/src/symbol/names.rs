@@ -19,7 +19,7 @@
 mod managed;
 mod v8;
 
-use super::demangle::demangle;
+use super::demangle::demangle_promptly;
 use super::frame::{FrameKind, SourceLine, Tier};
 use jitprof_jitdump::code::CodeOrigin;
 
@@ -68,7 +68,7 @@ fn mangled(name: &str) -> Option<JitName> {
     if !symbol.starts_with("_Z") {
         return None;
     }
-    let (text, _) = demangle(symbol);
+    let (text, _) = demangle_promptly(symbol);
     if text == symbol {
         return None;
     }

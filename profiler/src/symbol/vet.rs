@@ -2,14 +2,14 @@
 //!
 //! blazesym (0.2.7) trusts DWARF to be in proportion: it recurses once for each level of inlining
 //! (`dwarf/function.rs`, `InlinedFunction::parse`), copies a range list for each entry that refers to it, and runs a
-//! line program for each unit that refers to it. A megabyte made for the purpose overflows the stack or asks for
+//! line program for each unit that refers to it, and makes a path of its own for each file of it. A megabyte made for the purpose overflows the stack or asks for
 //! terabytes, and neither can be caught. One pass over all entries bounds all of it; what fails is left out, and the
 //! symbol tables name the code. Cost: see docs/design/symbols.md.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use gimli::{EndianSlice, LittleEndian, Reader as _, Unit, UnitRef, UnitType};
+use gimli::{EndianSlice, LittleEndian, Reader as _, UnitRef, UnitType};
 
 use super::stats::DebugLoss;
 
@@ -22,6 +22,12 @@ const MAX_UNITS: u64 = 131_072;
 const MAX_TIME: Duration = Duration::from_secs(5);
 /// How often a line program may be shared: dwz's partial units and type units share that of their unit.
 const LINE_SHARING: u64 = 8;
+/// How many times the bytes of line programs the paths of their files may come to, and what else there may be; honest ones
+/// come to three times.
+const PATH_SHARE: u64 = 16;
+const PATH_SLACK: u64 = 1 << 20;
+/// What a path takes in memory besides its bytes, about.
+const PATH_BYTES: u64 = 64;
 /// So that tiny files are not measured by their tiny sections.
 const SLACK: u64 = 65536;
 /// How often the bytes of abbreviations may be read: tables of honest files do not overlap.
@@ -39,8 +45,10 @@ struct Tally {
     deadline: Instant,
     units: u64,
     line_bytes: u64,
+    path_bytes: u64,
     ranges: u64,
     max_line_bytes: u64,
+    max_path_bytes: u64,
     max_ranges: u64,
     /// Entries of each range list seen, by its offset and the section's version.
     range_lists: HashMap<(usize, bool), u64>,
@@ -57,8 +65,10 @@ pub(super) fn check<'a>(find: impl Fn(&str) -> &'a [u8]) -> Result<(), DebugLoss
         deadline: Instant::now() + MAX_TIME,
         units: 0,
         line_bytes: 0,
+        path_bytes: 0,
         ranges: 0,
         max_line_bytes: length(".debug_line").saturating_mul(LINE_SHARING).saturating_add(SLACK),
+        max_path_bytes: length(".debug_line").saturating_mul(PATH_SHARE).saturating_add(PATH_SLACK),
         max_ranges: length(".debug_ranges").saturating_add(length(".debug_rnglists")).saturating_add(SLACK),
         range_lists: HashMap::new(),
     };
@@ -70,8 +80,9 @@ pub(super) fn check<'a>(find: impl Fn(&str) -> &'a [u8]) -> Result<(), DebugLoss
         tally.unit()?;
         // blazesym passes over units that do not parse, too.
         if let Ok(unit) = dwarf.unit(header) {
-            tally.line_program(&unit)?;
-            tally.entries(UnitRef::new(&dwarf, &unit))?;
+            let unit = UnitRef::new(&dwarf, &unit);
+            tally.line_program(unit)?;
+            tally.entries(unit)?;
         }
     }
     Ok(())
@@ -146,13 +157,35 @@ impl Tally {
         if expands { Err(DebugLoss::Expands) } else { Ok(()) }
     }
 
-    fn line_program(&mut self, unit: &Unit<Slice<'_>>) -> Result<(), DebugLoss> {
+    fn line_program(&mut self, unit: UnitRef<'_, Slice<'_>>) -> Result<(), DebugLoss> {
         let Some(program) = &unit.line_program else {
             return Ok(());
         };
         let length = u64::try_from(program.header().unit_length()).unwrap_or(u64::MAX);
         self.line_bytes = self.line_bytes.saturating_add(length);
-        if self.line_bytes > self.max_line_bytes { Err(DebugLoss::Expands) } else { Ok(()) }
+        if self.line_bytes > self.max_line_bytes {
+            return Err(DebugLoss::Expands);
+        }
+        self.paths(unit, program.header())
+    }
+
+    /// The paths of the files of a line program: one short directory after another, or a long one over and over.
+    fn paths<'a>(
+        &mut self,
+        unit: UnitRef<'_, Slice<'a>>,
+        header: &gimli::LineProgramHeader<Slice<'a>>,
+    ) -> Result<(), DebugLoss> {
+        let length = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        let own = unit.comp_dir.map_or(0, |path| length(path.len()));
+        for file in header.file_names() {
+            let directory = file.directory(header).and_then(|path| unit.attr_string(path).ok());
+            let bytes = own.saturating_add(directory.map_or(0, |path| length(path.len())));
+            self.path_bytes = self.path_bytes.saturating_add(bytes).saturating_add(PATH_BYTES);
+            if self.path_bytes > self.max_path_bytes {
+                return Err(DebugLoss::Expands);
+            }
+        }
+        Ok(())
     }
 
     /// Every entry of a unit: nesting of inlined functions, and what the range lists come to.
@@ -271,6 +304,28 @@ mod tests {
         let mut entries = vec![1];
         entries.extend([2, 0].repeat(10 * MAX_INLINE_DEPTH));
         assert_eq!(check_all(&unit(&entries), &[]), Ok(()));
+    }
+
+    #[test]
+    fn one_long_directory_of_many_files_is_refused() {
+        let program = |directory: usize, files: usize| {
+            let files = [&b"f"[..], &[0, 1, 0, 0]].concat().repeat(files);
+            // Of DWARF 4, without any standard opcode and without a row.
+            let tables = [&[1, 1, 1, 0xfb, 14, 1][..], &vec![b'd'; directory][..], &[0, 0], &files[..], &[0]].concat();
+            let length = u32::try_from(tables.len()).unwrap();
+            let header = [&(length + 6).to_le_bytes()[..], &[4, 0], &length.to_le_bytes()].concat();
+            [header, tables].concat()
+        };
+        let of = |lines: &[u8]| {
+            // A unit (0x11) with a line program (0x10) by section offset (0x17).
+            let abbreviations = [1, 0x11, 0, 0x10, 0x17, 0, 0, 0];
+            let info = unit(&[1, 0, 0, 0, 0]);
+            let sections = [(".debug_info", &*info), (".debug_abbrev", &abbreviations), (".debug_line", lines)];
+            check(|name| sections.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, bytes)| bytes))
+        };
+        assert_eq!(of(&program(60, 10_000)), Ok(()));
+        assert_eq!(of(&program(10_000, 60)), Ok(()));
+        assert_eq!(of(&program(10_000, 10_000)), Err(DebugLoss::Expands));
     }
 
     #[test]

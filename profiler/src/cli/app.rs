@@ -325,13 +325,15 @@ fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<(
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hang_up.recv() => {}
-            () = time_is_up => {}
+        let interrupted = tokio::select! {
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => false,
+            _ = hang_up.recv() => false,
+            () = time_is_up => false,
             _ = &mut done => return,
-        }
+        };
+        // Where the targets have ended, it may have been waiting for names for long. The Ctrl-C that ends them is not meant so.
+        let mut has_waited = interrupted && end.lasts().is_some_and(|lasts| lasts >= SAME_INTENTION);
         end.want();
         wake.wake();
         loop {
@@ -343,9 +345,11 @@ fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<(
                 drop(meanwhile);
                 interrupt.recv().await
             };
-            tokio::select! {
-                _ = another => {}
-                _ = &mut done => return,
+            if !std::mem::take(&mut has_waited) {
+                tokio::select! {
+                    _ = another => {}
+                    _ = &mut done => return,
+                }
             }
             if !end.hasten() {
                 say!("jitprof: interrupted while finishing; nothing was written");

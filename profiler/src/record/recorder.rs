@@ -276,6 +276,7 @@ impl Recorder {
             self.driver.turn()?;
             progress(self.driver.engine().progress());
         }
+        end.begin();
         let is_urgent = |now| {
             progress(now);
             end.is_urgent()

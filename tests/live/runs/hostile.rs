@@ -6,12 +6,11 @@ use anyhow::{Context, Result};
 use jitprof_tests::{Jitprof, Recording, Scratch, Target, path_from};
 use quick_xml::events::Event;
 
-fn record(arguments: &[&str]) -> Result<Recording> {
-    let scratch = Scratch::new()?;
+fn record(scratch: &Scratch, arguments: &[&str]) -> Result<Recording> {
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
     command.args(["--secs", "600", "--generations", "1"]).args(arguments);
-    let target = Target::start(command, &scratch)?;
-    Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)
+    let target = Target::start(command, scratch)?;
+    Jitprof::recording(scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 2)
 }
 
 /// The counts of the first dump.
@@ -21,7 +20,7 @@ fn records(recording: &Recording) -> &serde_json::Value {
 
 #[test]
 fn a_file_of_noise_names_nothing_and_is_said_to_be_none() -> Result<()> {
-    let recording = record(&["--damage", "noise"])?;
+    let recording = record(&Scratch::new()?, &["--damage", "noise"])?;
     assert_eq!(recording.number("/jit/leaves_named"), 0);
     assert!(recording.number("/jit/leaves_unnamed") > 0);
     let remarks = recording.account["remarks"].to_string();
@@ -31,7 +30,7 @@ fn a_file_of_noise_names_nothing_and_is_said_to_be_none() -> Result<()> {
 
 #[test]
 fn noise_between_records_costs_no_function() -> Result<()> {
-    let recording = record(&["--damage", "gaps"])?;
+    let recording = record(&Scratch::new()?, &["--damage", "gaps"])?;
     recording.assert_whole();
     let counts = records(&recording);
     assert_eq!(counts["functions"], 10, "every LOAD is found again");
@@ -43,7 +42,7 @@ fn noise_between_records_costs_no_function() -> Result<()> {
 
 #[test]
 fn records_that_lie_about_their_size_cost_themselves() -> Result<()> {
-    let recording = record(&["--damage", "sizes"])?;
+    let recording = record(&Scratch::new()?, &["--damage", "sizes"])?;
     recording.assert_whole();
     let skipped = records(&recording)["corrupt_bytes"].as_u64();
     assert!(skipped > Some(0), "{skipped:?}");
@@ -56,7 +55,7 @@ const NAME: &str = "<script>alert(\"&'\")</script>;]]>\n\t\u{1b}[31m\u{202e}\u{7
 #[test]
 fn names_that_would_take_for_ever_to_demangle_stay_as_they_are() -> Result<()> {
     let name = format!("_Z1fA{}", "na".repeat(50));
-    let recording = record(&["--name-prefix", &name])?;
+    let recording = record(&Scratch::new()?, &["--name-prefix", &name])?;
     recording.assert_whole();
     let whole = recording.folded.count(|stack| stack.frames.iter().any(|frame| frame.contains(&name)));
     assert!(whole > 0, "the name is shown");
@@ -65,7 +64,8 @@ fn names_that_would_take_for_ever_to_demangle_stay_as_they_are() -> Result<()> {
 
 #[test]
 fn hostile_names_of_functions_stay_names() -> Result<()> {
-    let recording = record(&["--name-prefix", NAME])?;
+    let scratch = Scratch::new()?;
+    let recording = record(&scratch, &["--name-prefix", NAME])?;
     recording.assert_whole();
     assert_is_xml(&recording)?;
     let printable = |stack: &jitprof_tests::Stack| stack.frames.iter().all(|frame| !frame.contains(char::is_control));

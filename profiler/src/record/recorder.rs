@@ -27,6 +27,7 @@ use crate::record::end::End;
 use crate::record::machine::{descendants_of, is_a_thread_called, own_file, processes_called};
 use crate::record::members::Members;
 use crate::record::options::{RecordOptions, Targets};
+use crate::symbol::prepare_demangling;
 
 /// Pause after an early wake-up before what has come is taken, so that a storm of task events costs a bounded number of
 /// turns, and what comes meanwhile costs none.
@@ -163,6 +164,7 @@ impl Recorder {
     /// # Errors
     /// The kernel refuses, or a target does not exist or may not be read.
     pub fn start(options: RecordOptions) -> Result<Self, RecordError> {
+        prepare_demangling();
         Sampler::check_machine()?;
         let members = Members::of(&options.targets)?;
         let awaited = awaited_pids(&options.targets)?;

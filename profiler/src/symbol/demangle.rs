@@ -9,7 +9,7 @@ use self::helper::Patience;
 
 mod helper;
 
-pub(crate) use helper::serve_if_asked;
+pub(crate) use helper::{prepare as prepare_demangling, serve_if_asked};
 
 /// Longest name, path or source file of a frame, in bytes; what is longer is cut and ends in `…`.
 pub const MAX_NAME_BYTES: usize = 4096;

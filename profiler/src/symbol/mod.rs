@@ -29,7 +29,7 @@ mod tests;
 
 pub use debugfile::open_root;
 pub use demangle::MAX_NAME_BYTES;
-pub(crate) use demangle::serve_if_asked;
+pub(crate) use demangle::{prepare_demangling, serve_if_asked};
 pub use digest::{Digest, contents_digest, digest};
 pub use frame::{Frame, FrameKind, Module, SourceLine, Tier, is_guess};
 pub use image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};

@@ -3,12 +3,16 @@
 //! What cpp_demangle takes for a name may double with every two bytes of it (`na`, `nw`, `SaID1` over and over): a name of a
 //! hundred bytes keeps it busy for ever, and a thread cannot be stopped. Programs are not compiled into such names; whoever
 //! wants others to lose theirs writes them.
+//!
+//! It begins before anything of a target is open: a process that is started has copies of all descriptors, and closing that of
+//! a file system that does not answer would hold it up, and who waits for it. So the one that demangles is started anew by its
+//! parent, which does nothing else.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{DEEP, MAX_MANGLED_BYTES, MAX_NAME_BYTES, cpp, cut};
@@ -23,8 +27,15 @@ const REST: u32 = 9;
 /// Memory that it may take.
 const MEMORY_BYTES: libc::rlim_t = 256 << 20;
 
+/// How an answer begins: the name, its beginning, and that there is none.
+const WHOLE: u8 = 0;
+const CUT: u8 = 1;
+const TOO_LONG: u8 = 2;
+
 /// This program can be its own helper.
 static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
+/// It is started no more.
+static IS_RECORDING: Once = Once::new();
 /// One for each of those who ask: nobody waits for names that are no business of his.
 static HELPERS: [Mutex<Place>; 2] = [const { Mutex::new(Place { helper: None, rests_until: None }) }; 2];
 
@@ -43,8 +54,7 @@ struct Place {
     rests_until: Option<Instant>,
 }
 
-/// Its end of two pipes. A name goes there as its length and its bytes; what comes back has a byte before that which says
-/// whether it was cut.
+/// Its end of two pipes. A name goes there as its length and its bytes; what comes back has a byte before that.
 struct Helper {
     child: Child,
     to: ChildStdin,
@@ -66,27 +76,42 @@ pub(super) fn is_allowed() -> bool {
     IS_ALLOWED.load(Ordering::Acquire)
 }
 
+/// For the beginning of a recording: whatever there is to start is started now.
+pub(crate) fn prepare() {
+    if is_allowed() {
+        IS_RECORDING.call_once(|| {
+            HELPERS.iter().for_each(|place| {
+                let mut place = locked(place);
+                place.helper = place.helper.take().or_else(|| Helper::start().ok());
+            });
+        });
+    }
+}
+
+fn locked(place: &Mutex<Place>) -> MutexGuard<'_, Place> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Demangles a name; nothing if that takes too long, or if there can be no helper. Not for what has descriptors of its own: the
 /// pipes are this process'.
 pub(super) fn ask(name: &str, patience: Patience) -> Option<(String, bool)> {
-    let place = &HELPERS[usize::from(patience == Patience::Rests)];
-    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = locked(&HELPERS[usize::from(patience == Patience::Rests)]);
     if place.rests_until.is_some_and(|until| Instant::now() < until) {
         return None;
     }
-    if place.helper.is_none() {
+    if place.helper.is_none() && !IS_RECORDING.is_completed() {
         place.helper = Helper::start().ok();
     }
-    let answer = place.helper.as_mut()?.ask(name);
-    if answer.is_err() {
-        // It is killed with that, if it was not.
-        place.helper = None;
-        match patience {
+    match place.helper.as_mut()?.ask(name) {
+        Ok(Some(answer)) => return Some(answer),
+        Ok(None) => match patience {
             Patience::Pays => charge_thread(LIMIT),
             Patience::Rests => place.rests_until = Instant::now().checked_add(LIMIT * REST),
-        }
+        },
+        // It has ended: somebody has killed it.
+        Err(_) => place.helper = None,
     }
-    answer.ok()
+    None
 }
 
 impl Helper {
@@ -100,13 +125,16 @@ impl Helper {
         }
     }
 
-    fn ask(&mut self, name: &str) -> io::Result<(String, bool)> {
+    fn ask(&mut self, name: &str) -> io::Result<Option<(String, bool)>> {
         send(&mut self.to, &[], name.as_bytes())?;
-        let mut was_cut = [0];
-        self.from.read_exact(&mut was_cut)?;
+        let mut answer = [0];
+        self.from.read_exact(&mut answer)?;
+        if answer == [TOO_LONG] {
+            return Ok(None);
+        }
         let text = receive(&mut self.from, MAX_NAME_BYTES)?;
         let text = String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData)?;
-        Ok((text, was_cut != [0]))
+        Ok(Some((text, answer == [CUT])))
     }
 }
 
@@ -131,6 +159,36 @@ fn serve() -> io::Result<()> {
         libc::signal(libc::SIGHUP, libc::SIG_IGN);
         libc::signal(libc::SIGPROF, libc::SIG_DFL);
     }
+    loop {
+        // SAFETY: there is no other thread, whose locks its copy would have.
+        let child = match unsafe { libc::fork() } {
+            0 => return demangle_names(),
+            -1 => return Err(io::Error::last_os_error()),
+            child => child,
+        };
+        match end_of(child)? {
+            // It took too long, too much memory, or the stack.
+            Some(libc::SIGPROF | libc::SIGABRT | libc::SIGSEGV) => io::stdout().write_all(&[TOO_LONG])?,
+            _ => return Ok(()),
+        }
+        io::stdout().flush()?;
+    }
+}
+
+/// Waits for a process to end; the signal that has ended it.
+fn end_of(child: libc::pid_t) -> io::Result<Option<libc::c_int>> {
+    let mut status = 0;
+    // SAFETY: a number that is written to.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } != child {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)))
+}
+
+fn demangle_names() -> io::Result<()> {
     let (mut from, mut to) = (BufReader::new(io::stdin().lock()), io::stdout().lock());
     loop {
         let name = match receive(&mut from, MAX_MANGLED_BYTES) {
@@ -141,7 +199,7 @@ fn serve() -> io::Result<()> {
         set_timer(LIMIT)?;
         let (text, was_cut) = cpp(&name, DEEP).unwrap_or_else(|_| cut(&name));
         set_timer(Duration::ZERO)?;
-        send(&mut to, &[u8::from(was_cut)], text.as_bytes())?;
+        send(&mut to, &[if was_cut { CUT } else { WHOLE }], text.as_bytes())?;
     }
 }
 

@@ -830,10 +830,24 @@ impl Engine {
         }
         self.resolving.resolve_ready(&mut self.tracking.processes, &mut self.files, &mut self.requests, false);
         self.tracking.ask_frames(&mut self.requests);
+        self.make_room_for_stacks();
         if self.resolving.is_full() {
             self.finish_deferred(true);
             self.resolving.resolve_early(&mut self.tracking.processes, &self.files);
         }
+    }
+
+    /// Too many stacks cost the samples of who has the most of them their wait, and nobody else's.
+    fn make_room_for_stacks(&mut self) {
+        let found = self.resolving.with_too_many_stacks(&mut self.tracking.processes);
+        if found.is_empty() {
+            return;
+        }
+        for id in found {
+            self.finish_deferred_of(id, true);
+            self.resolving.resolve_all_of(&mut self.tracking.processes, id, &self.files);
+        }
+        self.resolving.drop_unused_stacks(&mut self.tracking.processes);
     }
 
     fn finish_deferred(&mut self, last: bool) {

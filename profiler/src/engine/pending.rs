@@ -25,8 +25,9 @@ pub(super) const MAX_PENDING: usize = if cfg!(test) { 2 << 10 } else { 256 << 10
 /// Frames of lists that waiting samples keep at most, 16 bytes each until they are asked about, then 8; beyond it all are
 /// resolved with what is known.
 pub(super) const MAX_LISTED_FRAMES: usize = if cfg!(test) { 4 << 10 } else { 4 << 20 };
-/// Words of distinct stacks kept at most, 64 MiB.
-const MAX_STACK_WORDS: usize = 8 << 20;
+/// Words of distinct stacks kept at most, 64 MiB; beyond it the samples of who has the most are resolved with what is known.
+/// Tests keep fewer.
+pub(super) const MAX_STACK_WORDS: usize = if cfg!(test) { 256 << 10 } else { 8 << 20 };
 /// Words of stacks that are kept when no sample waits, 1 MiB: a program comes back to the same ones.
 pub(super) const KEPT_STACK_WORDS: usize = 128 << 10;
 /// Stacks that are known to have been asked for, by process; beyond it all are asked for again.

@@ -92,9 +92,9 @@ pub(super) fn readiness(
     files: &mut Files,
     requests: &mut Requests,
 ) -> Readiness {
-    let mut named = true;
+    let (mut named, holder) = (true, process.holder());
     for key in kernel_keys(stacks, sample) {
-        named &= names.want(key);
+        named &= names.want(holder, key);
     }
     let mut readiness = Readiness::Ready;
     want_listed(sample, process, stacks);
@@ -104,7 +104,7 @@ pub(super) fn readiness(
         match Place::of(process, pc, sample.time) {
             Place::Announced { .. } | Place::Special(_) => {}
             Place::File(mapped) => match FileKey::want(files, process, mapped, Avma(pc.lookup()), requests) {
-                FileKey::Key(key) => named &= names.want(key),
+                FileKey::Key(key) => named &= names.want(holder, key),
                 FileKey::NotYet => named = false,
                 FileKey::Nothing | FileKey::Replaced => {}
             },
@@ -620,7 +620,7 @@ impl Resolver {
         if let Some(known) = self.native.get(&place) {
             return known.clone();
         }
-        let (named, is_final) = of.names.frames(key, of.files);
+        let (named, is_final) = of.names.frames(of.process.holder(), key, of.files);
         let entry = named.last().map_or(Entry::No, Entry::of);
         let interpreter = named.iter().position(|frame| advice::is_evaluation_loop(&frame.name));
         let is_loop = interpreter.is_some_and(|at| !advice::calls_evaluation_loop(&named[at].name));

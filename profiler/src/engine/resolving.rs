@@ -6,6 +6,7 @@
 //! ```
 
 use jitprof_common::units::{Avma, MonoNs, Pid};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::Account;
 use crate::engine::announcements::Announcements;
@@ -17,7 +18,9 @@ use crate::engine::learned::Learned;
 use crate::engine::listed::Listed;
 use crate::engine::names::Names;
 use crate::engine::options::EngineOptions;
-use crate::engine::pending::{KEPT_STACK_WORDS, MAX_LISTED_FRAMES, MAX_PENDING, Pending, RawStack, Stacks};
+use crate::engine::pending::{
+    KEPT_STACK_WORDS, MAX_LISTED_FRAMES, MAX_PENDING, MAX_STACK_WORDS, Pending, RawStack, Stacks,
+};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::{Process, ProgramState};
 use crate::engine::processes::Processes;
@@ -109,6 +112,7 @@ impl Resolving {
             queued.chain(processes.arriving_samples()).chain(self.arrived.iter().map(|(_, sample)| sample))
         };
         assert_eq!(self.listed, samples().map(Pending::listed_frames).sum::<usize>());
+        self.names.assert_sound();
         self.deferred.assert_sound(samples().filter_map(|sample| sample.snapshot.as_deref()));
     }
 
@@ -140,8 +144,9 @@ impl Resolving {
         if !self.stacks.is_new_to(process.id, sample.kernel, sample.user) {
             return Met::default();
         }
+        let holder = process.holder();
         for key in kernel_keys(&self.stacks, sample) {
-            self.names.want(key);
+            self.names.want(holder, key);
         }
         Self::prefetch_user(&self.stacks, &mut self.names, (process, sample.user, sample.time), files, requests)
     }
@@ -173,12 +178,12 @@ impl Resolving {
         files: &mut Files,
         requests: &mut Requests,
     ) -> Met {
-        let mut met = Met::default();
+        let (mut met, holder) = (Met::default(), process.holder());
         for (index, pc) in stacks.frames(user).enumerate() {
             match Place::of(process, pc, time) {
                 Place::File(mapped) => {
                     if let FileKey::Key(key) = FileKey::want(files, process, mapped, Avma(pc.lookup()), requests) {
-                        names.want(key);
+                        names.want(holder, key);
                     }
                 }
                 Place::Announced { hit, .. } => {
@@ -396,7 +401,7 @@ impl Resolving {
         for process in processes.iter().filter(|process| !process.queue.is_empty()) {
             for sample in process.queue.iter() {
                 for key in kernel_keys(&self.stacks, sample) {
-                    self.names.want(key);
+                    self.names.want(process.holder(), key);
                 }
                 let of = (process, sample.user, sample.time);
                 Self::prefetch_user(&self.stacks, &mut self.names, of, files, requests);
@@ -412,6 +417,38 @@ impl Resolving {
     /// Whether samples must be resolved to make room.
     pub(super) fn is_full(&self) -> bool {
         self.pending > MAX_PENDING || self.stacks.is_full() || self.listed > MAX_LISTED_FRAMES
+    }
+
+    /// Where there are too many stacks: those processes whose samples must be resolved to make room, which are those of who has
+    /// the most. The stacks of resolved samples are gone.
+    pub(super) fn with_too_many_stacks(&mut self, processes: &mut Processes) -> Vec<ProcessId> {
+        let mut found = Vec::new();
+        if !self.stacks.is_full() {
+            return found;
+        }
+        self.drop_unused_stacks(processes);
+        let mut seen: FxHashSet<RawStack> = FxHashSet::default();
+        let mut held: FxHashMap<Holder, (usize, Vec<ProcessId>)> = FxHashMap::default();
+        for process in processes.iter().filter(|process| !process.queue.is_empty()) {
+            let (words, ids) = held.entry(process.holder()).or_default();
+            ids.push(process.id);
+            let stacks = process.queue.iter().flat_map(|sample| [sample.kernel, sample.user]);
+            *words += stacks
+                .filter(|stack| seen.insert(*stack))
+                .map(|stack| self.stacks.words_of(stack).len())
+                .sum::<usize>();
+        }
+        let mut held: Vec<(usize, Vec<ProcessId>)> = held.into_values().collect();
+        held.sort_unstable_by(|one, other| other.cmp(one));
+        let mut left = self.stacks.words();
+        for (words, ids) in held {
+            if left <= MAX_STACK_WORDS / 2 {
+                break;
+            }
+            left = left.saturating_sub(words);
+            found.extend(ids);
+        }
+        found
     }
 
     /// Makes room: the oldest samples are resolved with what is known now.
@@ -435,13 +472,18 @@ impl Resolving {
         }
     }
 
-    /// Raw stacks of samples that have been resolved go. On a busy machine some sample waits always.
+    /// Drops those of samples that have been resolved when they are many. On a busy machine some sample waits always.
     pub(super) fn compact_stacks(&mut self, processes: &mut Processes) {
-        if self.stacks.words() < self.next_compaction.max(KEPT_STACK_WORDS) || !self.arrived.is_empty() {
-            return;
+        if self.stacks.words() >= self.next_compaction.max(KEPT_STACK_WORDS) {
+            self.drop_unused_stacks(processes);
         }
+    }
+
+    /// Drops the stacks of samples that have been resolved.
+    pub(super) fn drop_unused_stacks(&mut self, processes: &mut Processes) {
         let mut kept = Stacks::default();
-        for sample in processes.pending_mut() {
+        let arrived = self.arrived.iter_mut().map(|(_, sample)| sample);
+        for sample in processes.pending_mut().chain(arrived) {
             sample.kernel = kept.intern(self.stacks.words_of(sample.kernel));
             sample.user = kept.intern(self.stacks.words_of(sample.user));
         }

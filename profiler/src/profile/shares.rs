@@ -39,7 +39,7 @@ impl Holder {
 }
 
 /// How much of a table each has.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     of: FxHashMap<Holder, usize>,
 }

@@ -29,8 +29,8 @@ use crate::gsym::GsymStore;
 use crate::owners::Owner;
 use crate::process::open::FileId;
 
-/// Distinct addresses of a run that get frames of their own; each takes some 200 bytes.
-pub const MAX_KEYS: usize = 1 << 20;
+/// Distinct addresses of a run that get frames of their own; each takes some 200 bytes. Tests have fewer.
+pub const MAX_KEYS: usize = if cfg!(test) { 32 << 10 } else { 1 << 20 };
 /// Longest time at one file before the worker is given up. Opening a 500 MB debug build takes 4 s.
 pub const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// Quiet time after which loaded files are dropped: a steady program has asked for all of its addresses by then.

@@ -822,3 +822,126 @@ fn a_file_that_was_written_after_its_process_was_read_does_not_name_what_that_ha
         assert_eq!(stack(&world, 100, at), expected, "written after {written} ms");
     }
 }
+
+/// Return addresses in the program's mapping that no other call has given.
+fn unlike(calls: &mut u64, count: u64) -> Vec<u64> {
+    let first = APP + 0x4000 + *calls * count;
+    *calls += 1;
+    (first..first + count).collect()
+}
+
+#[test]
+fn who_returns_to_addresses_without_end_fills_his_own_room_for_names_only() {
+    let mut world = all();
+    app(&mut world, PID);
+    app(&mut world, PID + 1);
+    // Of the hostile one a lot is mapped.
+    let inode = world.machine.paths["/bin/app"];
+    world.machine.mappings_mut(PID + 1).unwrap()[0] = file_mapping(APP, 0x10_0000, inode, "/bin/app");
+    let mut calls = 0;
+    for _ in 0..40 {
+        let hostile = unlike(&mut calls, 1000);
+        world.sample(PID + 1, &hostile);
+        world.run_for(50);
+    }
+    let at = now(&world);
+    world.sample(PID, &[HELPER, MAIN, START]);
+    world.run_for(300);
+    world.engine.assert_sound();
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;helper");
+    assert!(account.symbols.unresolved[&crate::symbol::Unresolved::TableFull] > 10_000, "{:?}", account.symbols);
+}
+
+#[test]
+fn who_asks_for_much_does_not_stand_before_those_who_ask_for_little() {
+    let mut world = all();
+    app(&mut world, PID);
+    app(&mut world, PID + 1);
+    // Its file is open.
+    world.sample(PID, &[START]);
+    world.sample(PID + 1, &[START]);
+    world.run_for(300);
+    world.holds_names = true;
+    let mut calls = 0;
+    for _ in 0..4 {
+        let hostile = unlike(&mut calls, 1000);
+        world.sample(PID + 1, &hostile);
+    }
+    world.run_for(20);
+    // The hostile one has asked for one of them, too, and would get to it last.
+    world.sample(PID + 1, &[HELPER]);
+    world.run_for(20);
+    let at = now(&world);
+    world.sample(PID, &[HELPER, MAIN]);
+    world.run_for(20);
+    // What was asked so far is answered, and nothing else.
+    world.holds_names = false;
+    world.turn(MonoNs(world.now.0 + MS));
+    world.holds_names = true;
+    world.run_for(300);
+    let id = world.engine.tracking.processes.live_of(Pid(PID)).unwrap().id;
+    assert!(world.engine.tracking.processes.get(id).unwrap().queue.is_empty(), "it waits for nobody");
+    assert!(world.engine.resolving.names.waiting() > 1000, "and the other one waits");
+    world.engine.assert_sound();
+    world.holds_names = false;
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "main;helper");
+}
+
+#[test]
+fn addresses_without_an_answer_are_evicted_too() {
+    let mut world = all();
+    app(&mut world, PID);
+    world.sample(PID, &[START]);
+    world.run_for(300);
+    world.holds_names = true;
+    let at = now(&world);
+    world.sample(PID, &[HELPER, MAIN]);
+    world.run_for(20);
+    let names = &mut world.engine.resolving.names;
+    let waiting = names.waiting();
+    for _ in 0..3 {
+        names.evict_unused(0, 1);
+    }
+    assert_eq!((names.stats().requests, names.waiting()), (1, waiting), "the symbolizer has them still");
+    world.engine.assert_sound();
+    // The sample that waits has them asked for again.
+    world.holds_names = false;
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "main;helper");
+}
+
+#[test]
+fn too_many_stacks_cost_who_has_them_and_nobody_else() {
+    let mut world = all();
+    for pid in [PID, PID + 1] {
+        app(&mut world, pid);
+        world.sample(pid, &[START]);
+    }
+    world.run_for(300);
+    world.holds_names = true;
+    let at = now(&world);
+    world.sample(PID, &[HELPER, MAIN]);
+    world.run_for(50);
+    let mut calls = 0;
+    let samples = crate::engine::pending::MAX_STACK_WORDS / 1000 + 8;
+    for _ in 0..samples {
+        // Each waits for the name of its innermost frame, and where nothing is mapped it ends.
+        let mut hostile = unlike(&mut calls, 1000);
+        hostile.splice(0..0, [MAIN + 4, 0x10]);
+        world.sample(PID + 1, &hostile);
+    }
+    world.run_for(300);
+    let queued = |world: &World, pid| {
+        let id = world.engine.tracking.processes.live_of(Pid(pid)).unwrap().id;
+        world.engine.tracking.processes.get(id).unwrap().queue.iter().count()
+    };
+    assert_eq!((queued(&world, PID), queued(&world, PID + 1)), (1, 0));
+    world.engine.assert_sound();
+    world.holds_names = false;
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "main;helper");
+    assert_eq!(account.samples.resolved_early, samples as u64);
+}

@@ -32,7 +32,7 @@ pub enum Unresolved {
     Replaced,
     /// Still waiting when the run had to end.
     NotInTime,
-    /// More distinct addresses than [`super::MAX_KEYS`].
+    /// More distinct addresses than [`super::MAX_KEYS`], or than the share of whose they are. Counted whenever one is met.
     TableFull,
     /// `/proc/kallsyms` shows no addresses: `sysctl kernel.kptr_restrict` is 2, or it is 1 and CAP_SYSLOG is missing.
     /// `sysctl -w kernel.kptr_restrict=1` and running as root name the kernel's frames.

@@ -28,6 +28,12 @@ const MAX_BYTECODES: u32 = 1 << 20;
 const MAX_INLINED: u32 = 1 << 14;
 /// Bytes of an inlining position: the place, the function's number, and four bytes between.
 const INLINING_POSITION: usize = 16;
+/// How a deoptimisation exit begins on x86-64 (`call [r13 + …]`), and its bytes.
+const EXIT: [u8; 3] = [0x41, 0xff, 0x55];
+const EXIT_SIZE: u64 = 4;
+/// What is known of an exit: a bytecode, where its frames are described, and where the call returns to.
+const WORDS_OF_EXIT: u64 = 3;
+const RETURNS_TO: u64 = 2;
 /// Bytes of tables that are remembered before all are dropped.
 const MAX_REMEMBERED: usize = 32 << 20;
 /// Bytes that remembering code takes besides its tables, at most.
@@ -54,8 +60,52 @@ pub(super) struct Optimized {
     pub(super) positions: Box<[u8]>,
     /// Where a function was inlined, and which: `None` for the function itself.
     pub(super) inlining: Inlining,
+    exits: Exits,
     /// Found out when the first sample is taken between two calls.
     loops: OnceLock<Box<[InLoop]>>,
+}
+
+/// Deoptimisation exits: calls at the end of optimised code, by which it is left for good.
+///
+/// First those that the code itself jumps to. Then those for calls after which it may turn out to be no longer valid: where
+/// it has, V8 puts the exit's address into the place of the return address.
+#[derive(Clone, Copy, Debug)]
+struct Exits {
+    start: u64,
+    eager: u64,
+    lazy: u64,
+}
+
+impl Exits {
+    fn read<M: Memory>(heap: &Heap<'_, M>, deopt: Object) -> Result<Self, Unknown> {
+        let first = heap.layout.deopt.exits;
+        let at = |index| number(heap.element(deopt, index)?).ok_or(Unknown::No("deoptimisation exit"));
+        Ok(Self { start: at(first)?, eager: at(first + 1)?, lazy: at(first + 2)? })
+    }
+
+    /// Whether they have an offset within the code, which begins with something else.
+    fn has(self, offset: u64) -> bool {
+        self.start > 0 && offset >= self.start
+    }
+
+    /// Which exit for a call begins at an offset, by its place among all.
+    fn of_call(self, offset: u64) -> Option<u64> {
+        let from_first = offset.checked_sub(self.start)?;
+        let number = (from_first / EXIT_SIZE).checked_sub(self.eager)?;
+        (from_first % EXIT_SIZE == 0 && number < self.lazy).then_some(from_first / EXIT_SIZE)
+    }
+}
+
+/// A small integer that is not negative.
+fn number(word: u64) -> Option<u64> {
+    small_integer(word).and_then(|value| u64::try_from(value).ok())
+}
+
+impl Optimized {
+    /// Whether an offset within the code is at a deoptimisation exit.
+    pub(super) fn is_left_at(&self, offset: u64) -> bool {
+        self.exits.has(offset)
+    }
 }
 
 /// What tells code from other code that was put in its place.
@@ -129,7 +179,8 @@ impl Codes {
         let layout = heap.layout;
         let deopt = heap.object(code.object, layout.code.deopt, "deoptimisation data")?;
         let length = u64::from(heap.array(deopt, "deoptimisation data")?);
-        let indices = [layout.deopt.shared, layout.deopt.inlining, layout.deopt.optimization_id];
+        let indices =
+            [layout.deopt.shared, layout.deopt.inlining, layout.deopt.optimization_id, layout.deopt.exits + 2];
         if indices.iter().any(|index| *index >= length) {
             return Err(Unknown::No("deoptimisation data"));
         }
@@ -153,6 +204,7 @@ impl Codes {
             function,
             positions: heap.bytes(positions, MAX_POSITIONS, "table of positions")?.into(),
             inlining: inlining(heap, deopt)?,
+            exits: Exits::read(heap, deopt)?,
             loops: OnceLock::new(),
         });
         self.make_room(read.positions.len() + INLINING_POSITION * read.inlining.len());
@@ -310,6 +362,31 @@ pub(super) fn inlined<M: Memory>(
     let word = heap.element(literals, number.into())?;
     let (_, function) = functions.read(heap, Object::of_weak(word).ok_or(Unknown::No(INLINED))?)?;
     Ok(function)
+}
+
+/// Where the call returns to that a frame is in, by its offset within the code; nothing if it is at an exit that does not say
+/// it.
+///
+/// Maglev's do not, and of those of other processors than x86-64 it is not known where each begins.
+pub(super) fn return_of_call<M: Memory>(
+    heap: &Heap<'_, M>,
+    code: CodeObject,
+    compiled: &Optimized,
+    offset: u64,
+) -> Result<Option<u64>, Unknown> {
+    let exits = compiled.exits;
+    if !exits.has(offset) {
+        return Ok(Some(offset));
+    }
+    let Some(exit) = exits.of_call(offset) else { return Ok(None) };
+    let mut begins = [0; EXIT.len()];
+    heap.reader.bytes(Avma(code.start.wrapping_add(offset)), &mut begins)?;
+    let deopt = heap.object(code.object, heap.layout.code.deopt, "deoptimisation data")?;
+    let index = heap.layout.deopt.exits + 3 + exit * WORDS_OF_EXIT + RETURNS_TO;
+    if begins != EXIT || index >= u64::from(heap.array(deopt, "deoptimisation data")?) {
+        return Ok(None);
+    }
+    Ok(number(heap.element(deopt, index)?).filter(|returns_to| (1..exits.start).contains(returns_to)))
 }
 
 /// Where functions were inlined, and the number of each, if it is one of the code's own.

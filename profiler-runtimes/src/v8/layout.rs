@@ -212,6 +212,8 @@ pub(super) struct Deopt {
     pub(super) optimization_id: u64,
     pub(super) shared: u64,
     pub(super) inlining: u64,
+    /// Where the exits begin; then how many there are of either kind, and what is known of each.
+    pub(super) exits: u64,
 }
 
 /// Offsets from the frame pointer, and what stands for frames that are no function's.
@@ -583,6 +585,7 @@ fn bytecode_sizes<M: Memory>(reader: &Reader<M>, at: Avma) -> Result<[Vec<u8>; 3
 }
 
 fn deopt<S: Symbols, M: Memory>(constants: &Constants<'_, S, M>) -> Result<Deopt, LayoutError> {
+    let inlining = constants.offset(&["DeoptimizationDataInliningPositionsIndex"])?;
     Ok(Deopt {
         length: constants.offset(&["class_FixedArrayBase__length__SMI"])?,
         data: constants.offset(&["class_FixedArray__data__uintptr_t"])?,
@@ -593,7 +596,9 @@ fn deopt<S: Symbols, M: Memory>(constants: &Constants<'_, S, M>) -> Result<Deopt
             "DeoptimizationDataWrappedSharedFunctionInfoIndex",
             "DeoptimizationDataSharedFunctionInfoIndex",
         ])?,
-        inlining: constants.offset(&["DeoptimizationDataInliningPositionsIndex"])?,
+        inlining,
+        // No build tells it; they follow each other in every version that is known.
+        exits: inlining + 1,
     })
 }
 

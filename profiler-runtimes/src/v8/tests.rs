@@ -1,7 +1,9 @@
 //! What was recorded of real processes: `recorded/tiers.js` under four versions of Node, by `recorded/record.sh`.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
@@ -278,6 +280,102 @@ fn a_name_that_is_known_is_not_given_to_what_another_isolate_has_put_into_its_pl
             let renamed: Vec<String> = before.iter().map(|before| before.replace(text, other)).collect();
             assert_eq!(after, renamed, "{name}");
         }
+    }
+}
+
+/// Memory of which some bytes are others, and what was not recorded is 0.
+struct With<'a>(&'a Recorded, BTreeMap<u64, u8>);
+
+impl Memory for With<'_> {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        into.fill(0);
+        // What is not there stays 0.
+        let _ = self.0.read(address, into);
+        for (at, byte) in self.1.range(address.0..address.0 + into.len() as u64) {
+            into[(at - address.0) as usize] = *byte;
+        }
+        Ok(into.len())
+    }
+}
+
+/// The innermost frame of generated code, of a function that was optimised, and the deoptimisation exits of that.
+struct Deoptimizable {
+    recording: Recording,
+    frame: FrameWords,
+    functions: Vec<Frame>,
+    /// Where the first exit begins.
+    exits: u64,
+    eager: u64,
+    /// Where calls return to, of the exits behind those.
+    returns: Vec<u64>,
+}
+
+impl Deoptimizable {
+    fn of(name: &str) -> Self {
+        let recording = recording(name);
+        let layout = layout(&recording.memory);
+        let innermost = recording.frames.iter().position(|frame| frame.place == Where::Generated).unwrap();
+        let frame = recording.frames[innermost];
+        let Described::Functions(functions) = describe(&recording).swap_remove(innermost) else { panic!("{name}") };
+        let reader = Reader::new(&recording.memory, BUDGET);
+        let heap = Heap { layout: &layout, reader: &reader };
+        let code = Codes::default().around(&heap, frame.pc, heap.function(frame.function).ok()).unwrap();
+        let data = heap.object(code.object, layout.code.deopt, "data").unwrap();
+        let number = |index: u64| small_integer(heap.element(data, layout.deopt.exits + index).unwrap()).unwrap();
+        let [exits, eager, lazy] = [0, 1, 2].map(|index| number(index) as u64);
+        let returns = (eager..eager + lazy).map(|exit| code.start + number(3 + 3 * exit + 2) as u64).collect();
+        drop(reader);
+        Self { frame, functions, exits: code.start + exits, eager, returns, recording }
+    }
+
+    /// What the frame is at an exit, if instructions with these bytes are there.
+    fn at(&self, exit: u64, bytes: [u8; 3], is_call: bool) -> Described {
+        let pc = self.exits + 4 * exit;
+        let memory = With(&self.recording.memory, (pc..).zip(bytes).collect());
+        let mut names = Names::new(layout(&self.recording.memory));
+        names.describe(&Reader::new(&memory, BUDGET), &FrameWords { pc: Avma(pc), is_call, ..self.frame })
+    }
+}
+
+const CALL: [u8; 3] = [0x41, 0xff, 0x55];
+
+#[test]
+fn a_caller_whose_code_is_given_up_has_the_functions_and_lines_of_its_call() {
+    for version in VERSIONS {
+        let caller = Deoptimizable::of(&format!("{version}-context"));
+        assert!(caller.frame.is_call && caller.functions.len() > 1, "{version}");
+        // V8 has put the address of the call's exit into the place of the return address.
+        let nth = caller.returns.iter().position(|returns_to| *returns_to == caller.frame.pc.0).unwrap() as u64;
+        let exit = caller.eager + nth;
+        assert_eq!(caller.at(exit, CALL, true), Described::Functions(caller.functions.clone()), "{version}");
+        // The exit itself is run when the call has returned.
+        let mut left = caller.functions.clone();
+        left[0].at = None;
+        assert_eq!(caller.at(exit, CALL, false), Described::Functions(left), "{version}");
+    }
+}
+
+#[test]
+fn at_an_exit_that_does_not_say_its_call_there_is_the_outermost_function_alone() {
+    let outermost = |caller: &Deoptimizable| {
+        let function = caller.functions.last().unwrap().clone();
+        Described::Functions(vec![Frame { at: None, ..function }])
+    };
+    for version in VERSIONS {
+        let caller = Deoptimizable::of(&format!("{version}-context"));
+        // The code itself goes there; it is no exit of this processor; there are no more of them.
+        let (eager, lazy) = (caller.eager, caller.returns.len() as u64);
+        for (exit, bytes) in [(0, CALL), (eager, [0; 3]), (eager + lazy, CALL)] {
+            for is_call in [false, true] {
+                assert_eq!(caller.at(exit, bytes, is_call), outermost(&caller), "{version} {exit} {is_call}");
+            }
+        }
+    }
+    // Maglev's have their own place where those of TurboFan have that of the call.
+    for version in ["node24", "node26"] {
+        let caller = Deoptimizable::of(&format!("{version}-maglev"));
+        assert_eq!(caller.functions.last().unwrap().tier, Tier::Mid);
+        assert_eq!(caller.at(caller.eager, CALL, true), outermost(&caller), "{version}");
     }
 }
 

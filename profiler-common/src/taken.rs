@@ -21,7 +21,7 @@ pub const MAX_READS: usize = 8;
 pub const MAX_WORDS: usize = 16;
 /// Words of one read.
 pub const MAX_READ_WORDS: u8 = 8;
-/// Words that are kept for the next frame at the same address: the last ones.
+/// Words that are kept for the thread's next frame at the same address: the last ones.
 pub const KEPT_WORDS: usize = 8;
 /// How long they are, in nanoseconds.
 pub const KEPT_NS: u64 = 1_000_000_000;
@@ -54,8 +54,8 @@ pub struct Read {
 /// later ones out.
 ///
 /// The first read is made of every frame. What the others give goes to the last [`KEPT_WORDS`] words, and is kept for as
-/// long as [`KEPT_NS`]: a frame at the same address with the same key gets it again. Who reads the words has to find out
-/// by those of the first read, and by the address, if it is not true any more.
+/// long as [`KEPT_NS`]: a frame of the same thread at the same address with the same key gets it again. Who reads the
+/// words has to find out by those of the first read, and by the address, if it is not true any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct FrameSpec {

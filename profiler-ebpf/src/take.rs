@@ -29,14 +29,15 @@ pub struct Noted {
     index: u64,
 }
 
-/// Words of a frame that were taken before, of an address and one of the words in its frame.
+/// Words of a frame that were taken before, of an address and one of the words in its frame. Another thread may be a worker
+/// that has an ended one's addresses.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Kept {
     pc: u64,
     word: u64,
     until_ns: u64,
-    pid: u32,
+    tid: u32,
     reads: u32,
     words: [u64; KEPT_WORDS],
 }
@@ -174,7 +175,7 @@ fn kept(pc: u64, word: u64) -> Option<&'static mut Kept> {
 fn recall(walk: &Walk, record: &mut TakenFrame, pc: u64, word: u64) -> bool {
     let Some(kept) = kept(pc, word) else { return false };
     let header = &walk.sample.header;
-    let same = kept.pc == pc && kept.word == word && kept.pid == header.pid && header.time_ns < kept.until_ns;
+    let same = kept.pc == pc && kept.word == word && kept.tid == header.tid && header.time_ns < kept.until_ns;
     if same {
         record.words[MAX_WORDS - KEPT_WORDS..].copy_from_slice(&kept.words);
         record.reads = kept.reads;
@@ -205,7 +206,7 @@ extern "C" fn take_rest(pc: u64, word: u64) -> u64 {
     record.reads = done;
     if let Some(kept) = kept(pc, word) {
         let header = &walk.sample.header;
-        (kept.pc, kept.word, kept.pid, kept.reads) = (pc, word, header.pid, done);
+        (kept.pc, kept.word, kept.tid, kept.reads) = (pc, word, header.tid, done);
         kept.until_ns = header.time_ns.wrapping_add(KEPT_NS);
         kept.words.copy_from_slice(&record.words[MAX_WORDS - KEPT_WORDS..]);
     }

@@ -135,8 +135,13 @@ fn take(target: &Target, spec: &CaptureSpec, tid: Pid) -> Result<Sample> {
         if let Some(place) = place(pc) {
             let [context, function, bytecode_array, bytecode_offset] = spec.slots.map(|offset| word(slot(fp, offset)));
             let taken = || {
-                let (shared, literal) = (chain(fp, &spec.shared)?, chain(fp, &spec.literal)?);
-                Some(Taken { shared, literal: literal as u32, script: chain(fp, &spec.script)? })
+                Some(Taken {
+                    shared: chain(fp, &spec.shared)?,
+                    literal: chain(fp, &spec.literal)? as u32,
+                    script: chain(fp, &spec.script)?,
+                    source: chain(fp, &spec.source)?,
+                    name: chain(fp, &spec.name)?,
+                })
             };
             frames.push(FrameWords {
                 pc: Avma(pc),

@@ -13,10 +13,12 @@ const LEAF_REGISTERS: [u8; 3] = [7, 12, 9];
 ///
 /// The collector moves objects, and functions among them. It updates the stack then, but not the words of a sample. So
 /// a sample has to have, besides the words, what stays the same wherever a function is moved to: the number of its
-/// script, and its own within the script. They are a few dereferences away ([`Chain`]), and are followed at once, while
-/// the collector cannot move anything of this thread's: it moves objects only while all threads of the isolate wait
-/// for it, at points where they have called it. (A sample within the collector itself sees frames whose objects are
-/// being moved. What was moved keeps all but its first word, and no chain reads that.)
+/// script, and its own within the script; and the hashes and lengths of the script's source and name, for the isolate of
+/// a worker that comes when one has ended puts its objects to the same places, and counts its scripts likewise. They are
+/// a few dereferences away ([`Chain`]), and are followed at once, while the collector cannot move anything of this
+/// thread's: it moves objects only while all threads of the isolate wait for it, at points where they have called it.
+/// (A sample within the collector itself sees frames whose objects are being moved. What was moved keeps all but its
+/// first word, and no chain reads that.)
 ///
 /// What is read later, and why that can do no harm:
 ///
@@ -27,7 +29,8 @@ const LEAF_REGISTERS: [u8; 3] = [7, 12, 9];
 ///   function itself, which is often young and moves. If the description was moved before it was read, its old place
 ///   is no description any more, or another one, whose numbers differ from those that were taken.
 ///
-/// Per frame: four words below the frame pointer, and five reads along the chains, whose beginnings are the same. In the leaf, three registers as well.
+/// Per frame: four words below the frame pointer, and eight words along the chains, whose beginnings are the same. In the
+/// leaf, three registers as well.
 ///
 /// Not needed: the word of the arguments' count (between the function's and the bytecodes'), and anything above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +43,10 @@ pub struct CaptureSpec {
     pub literal: Chain,
     /// From the function's slot: the number of its script.
     pub script: Chain,
+    /// From the function's slot: of its script's source and name, the word with the string's hash and length.
+    pub source: Chain,
+    /// See `source`.
+    pub name: Chain,
     /// Of the leaf: the registers (as instructions number them) in which a function finds itself at its start, and the
     /// interpreter has the array of bytecodes and the offset within it. See [`LeafRegisters`].
     pub leaf_registers: [u8; 3],
@@ -54,7 +61,7 @@ pub struct CaptureSpec {
 pub struct Chain {
     /// The slot's offset from the frame pointer.
     pub slot: i16,
-    /// Offset of the next word within each object on the way, of which there are at most two.
+    /// Offset of the next word within each object on the way, of which there are at most three.
     pub through: Vec<u16>,
     /// Offset of the value within the last object.
     pub value: u16,
@@ -69,16 +76,19 @@ impl Layout {
         let near = |offset: u64| u16::try_from(offset).unwrap_or(u16::MAX);
         let slot = self.frame.function;
         let shared = near(self.function.shared);
+        let of_script = |through: &[u64], value| Chain {
+            slot,
+            through: [shared, near(self.shared.script)].into_iter().chain(through.iter().copied().map(near)).collect(),
+            value: near(value),
+            bytes: 8,
+        };
         CaptureSpec {
             slots: [self.frame.context, slot, self.frame.bytecode_array, self.frame.bytecode_offset],
             shared: Chain { slot, through: Vec::new(), value: shared, bytes: 8 },
             literal: Chain { slot, through: vec![shared], value: near(self.shared.literal), bytes: 4 },
-            script: Chain {
-                slot,
-                through: vec![shared, near(self.shared.script)],
-                value: near(self.script.id),
-                bytes: 8,
-            },
+            script: of_script(&[], self.script.id),
+            source: of_script(&[self.script.source], self.strings.print()),
+            name: of_script(&[self.script.name], self.strings.print()),
             leaf_registers: LEAF_REGISTERS,
             own_code: self.own.all.map(|(start, end)| (Avma(start), end - start)),
         }
@@ -104,6 +114,10 @@ pub struct Taken {
     pub literal: u32,
     /// The script's number, as it stands in memory.
     pub script: u64,
+    /// Of its source, the word with the string's hash and length.
+    pub source: u64,
+    /// The same of its name.
+    pub name: u64,
 }
 
 /// Registers of the leaf.
@@ -157,7 +171,7 @@ impl Looked {
     pub const BYTECODE_OFFSET: Self = Self(1 << 4);
     /// [`Taken::shared`].
     pub const SHARED: Self = Self(1 << 5);
-    /// [`Taken::literal`] and [`Taken::script`].
+    /// [`Taken::literal`], [`Taken::script`], [`Taken::source`] and [`Taken::name`].
     pub const IDENTITY: Self = Self(1 << 6);
     /// [`LeafRegisters::function`].
     pub const LEAF_FUNCTION: Self = Self(1 << 7);
@@ -243,10 +257,9 @@ impl<'a> Seen<'a> {
         self.words.taken.and_then(|_| self.look(Looked::SHARED).taken).map(|taken| taken.shared)
     }
 
-    /// The function's numbers, as they were taken: within its script, and the script's.
-    pub(super) fn taken_identity(&self) -> Option<(u32, u64)> {
-        let taken = self.words.taken.and_then(|_| self.look(Looked::IDENTITY).taken);
-        taken.map(|taken| (taken.literal, taken.script))
+    /// What was taken of the function and its script.
+    pub(super) fn taken_identity(&self) -> Option<Taken> {
+        self.words.taken.and_then(|_| self.look(Looked::IDENTITY).taken)
     }
 
     pub(super) fn leaf_function(&self) -> Option<u64> {

@@ -88,8 +88,22 @@ pub(super) struct Identity {
     pub(super) script: i32,
     /// Its number within the script.
     pub(super) literal: u32,
-    /// Characters of the script: another isolate counts its scripts from one again.
-    pub(super) source: u32,
+    /// The script's source and name: another isolate counts its scripts from one again.
+    pub(super) source: Print,
+    pub(super) name: Print,
+}
+
+/// What a string is known again by, without reading it: the word with its hash and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Print(pub(super) u64);
+
+impl Print {
+    /// Whether both can be of one string. A hash says it once V8 has needed it; before, something else stands there.
+    pub(super) fn fits(self, other: Self) -> bool {
+        const IS_HASH: u64 = 2;
+        let is_hashed = |print: Self| print.0 & 3 == IS_HASH;
+        self.0 >> 32 == other.0 >> 32 && (self == other || !is_hashed(self) || !is_hashed(other))
+    }
 }
 
 /// A function that was read, with what it depends on.
@@ -101,8 +115,9 @@ struct KnownFunction {
     function: Arc<Function>,
 }
 
-/// What a script's lines depend on: its number, and the length and the words of its source and of the ends of its lines.
-type ScriptKey = (i32, u32, u64, u64);
+/// What a script's lines depend on: its number, and of its source what that is known by and the word, and the word of the ends
+/// of its lines.
+type ScriptKey = (i32, Print, u64, u64);
 
 /// Functions that were read.
 ///
@@ -165,7 +180,7 @@ impl Functions {
         let word = |offset| heap.word(script, offset);
         let key: ScriptKey = (
             heap.small(script, fields.id, "script")?,
-            source_length(heap, script)?,
+            print(heap, script, fields.source)?,
             word(fields.source)?,
             word(fields.line_ends)?,
         );
@@ -198,7 +213,8 @@ pub(super) fn identity<M: Memory>(heap: &Heap<'_, M>, shared: Object) -> Result<
     Ok(Identity {
         script: heap.small(script, heap.layout.script.id, "script")?,
         literal: heap.u32(shared, fields.literal)?,
-        source: source_length(heap, script)?,
+        source: print(heap, script, heap.layout.script.source)?,
+        name: print(heap, script, heap.layout.script.name)?,
     })
 }
 
@@ -207,12 +223,10 @@ fn script_of<M: Memory>(heap: &Heap<'_, M>, shared: Object) -> Result<Object, Un
     heap.typed(script, heap.layout.types.script, "script")
 }
 
-fn source_length<M: Memory>(heap: &Heap<'_, M>, script: Object) -> Result<u32, Unknown> {
-    let source = Object::of(heap.word(script, heap.layout.script.source)?);
-    match source {
-        Some(source) if heap.is_string(source)? => heap.length(source),
-        _ => Ok(0),
-    }
+/// What a script's string is known again by. What stands there instead of a string is read as one.
+fn print<M: Memory>(heap: &Heap<'_, M>, script: Object, field: u64) -> Result<Print, Unknown> {
+    let string = Object::of(heap.word(script, field)?);
+    string.map_or(Ok(Print(0)), |string| Ok(Print(heap.word(string, heap.layout.strings.print())?)))
 }
 
 /// Where lines end: of the table that V8 makes when it first needs a line, else of the source.
@@ -331,6 +345,17 @@ fn of_scope<M: Memory>(heap: &Heap<'_, M>, scope: Object) -> Result<(String, Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_string_is_another_one_by_its_length_or_its_hash() {
+        let (length, hash) = (7_u64 << 32, 0x9ae2);
+        let fits = |one: u64, other: u64| (Print(one).fits(Print(other)), Print(other).fits(Print(one)));
+        assert_eq!(fits(length | hash, length | hash), (true, true));
+        assert_eq!(fits(length | hash, length | (hash ^ 0x40)), (false, false));
+        // The hash was needed in between.
+        assert_eq!(fits(length | hash, length | 3), (true, true));
+        assert_eq!(fits(length | hash, (8 << 32) | hash), (false, false));
+    }
 
     #[test]
     fn a_character_has_the_line_that_ends_at_or_behind_it() {

@@ -133,6 +133,13 @@ pub(super) struct Strings {
     pub(super) resource: u64,
 }
 
+impl Strings {
+    /// The word with a string's hash and, behind that, its length.
+    pub(super) fn print(&self) -> u64 {
+        self.length - self.length % WORD
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Code {
     pub(super) deopt: u64,

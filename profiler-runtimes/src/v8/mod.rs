@@ -8,7 +8,7 @@
 //!
 //! Nothing is believed because it was read before. What is remembered of code depends on its size, its kind, the number
 //! of the optimisation and the function's identity; what is remembered of a function on the numbers of the script and
-//! of the function within it: all are compared at each use.
+//! of the function within it, and on lengths and hashes of the script's source and name: all are compared at each use.
 
 mod capture;
 mod code;
@@ -33,7 +33,7 @@ pub use layout::{Layout, LayoutError, Version};
 use crate::{Memory, ReadError, Reader};
 use capture::Seen;
 use code::{CodeObject, Codes, Optimized, bytecodes_of, tier};
-use functions::{Functions, Identity, identity};
+use functions::{Functions, Identity, Print, identity};
 use heap::{Heap, Object};
 use layout::small_integer;
 use positions::{RawPosition, begins_bytecode, bytecode_at, position_at};
@@ -443,8 +443,11 @@ impl<M: Memory> Describer<'_, M> {
 
     /// Whether the function is the one that the sample was taken in.
     fn check(&self, frame: &Seen<'_>, identity: Identity) -> Result<(), Unknown> {
-        let same = frame.taken_identity().is_none_or(|(literal, script)| {
-            literal == identity.literal && small_integer(script) == Some(identity.script)
+        let same = frame.taken_identity().is_none_or(|taken| {
+            taken.literal == identity.literal
+                && small_integer(taken.script) == Some(identity.script)
+                && Print(taken.source).fits(identity.source)
+                && Print(taken.name).fits(identity.name)
         });
         if same { Ok(()) } else { Err(Unknown::Replaced) }
     }

@@ -43,7 +43,24 @@ fn recording(name: &str) -> Recording {
     let path = folder().join(format!("{name}.mem"));
     let memory = Recorded::read(fs::File::open(&path).unwrap()).unwrap();
     let words = fs::read_to_string(path.with_extension("mem.frames")).unwrap();
-    Recording { memory, frames: words.lines().map(frame).collect() }
+    let mut frames: Vec<FrameWords> = words.lines().map(frame).collect();
+    // The files have not what was taken of the script's source and name: the memory has it.
+    let capture = layout(&memory).capture();
+    for frame in &mut frames {
+        let of_function = |chain| follow(&memory, chain, frame.function);
+        let strings = of_function(&capture.source).zip(of_function(&capture.name));
+        frame.taken = frame.taken.zip(strings).map(|(taken, (source, name))| Taken { source, name, ..taken });
+    }
+    Recording { memory, frames }
+}
+
+/// What a chain ends at.
+fn follow(memory: &Recorded, chain: &Chain, mut word: u64) -> Option<u64> {
+    let reader = Reader::new(memory, BUDGET);
+    for offset in chain.through.iter().chain([&chain.value]) {
+        word = reader.u64(Avma(word.checked_sub(1)?.wrapping_add(u64::from(*offset)))).ok()?;
+    }
+    Some(word)
 }
 
 fn frame(line: &str) -> FrameWords {
@@ -58,7 +75,13 @@ fn frame(line: &str) -> FrameWords {
         function: number(4).unwrap(),
         bytecode_array: number(5).unwrap(),
         bytecode_offset: number(6).unwrap(),
-        taken: number(7).map(|shared| Taken { shared, literal: number(8).unwrap() as u32, script: number(9).unwrap() }),
+        taken: number(7).map(|shared| Taken {
+            shared,
+            literal: number(8).unwrap() as u32,
+            script: number(9).unwrap(),
+            source: 0,
+            name: 0,
+        }),
         leaf: all(10).map(|leaf| LeafRegisters {
             function: leaf[0],
             bytecode_array: leaf[1],
@@ -206,21 +229,17 @@ fn the_chains_lead_from_the_function_to_what_was_taken() {
     for version in VERSIONS {
         let recording = recording(&format!("{version}-interpreted"));
         let capture = layout(&recording.memory).capture();
-        let reader = Reader::new(&recording.memory, BUDGET);
-        let follow = |chain: &Chain, mut word: u64| {
-            for offset in &chain.through {
-                word = reader.u64(Avma(word - 1 + u64::from(*offset))).unwrap();
-            }
-            reader.u64(Avma(word - 1 + u64::from(chain.value))).unwrap()
-        };
         let described = describe(&recording);
         let functions = recording.frames.iter().zip(described).filter(|(_, is)| matches!(is, Described::Functions(_)));
         let mut checked = 0;
         for (frame, _) in functions {
+            let end = |chain| follow(&recording.memory, chain, frame.function).unwrap();
             let taken = Taken {
-                shared: follow(&capture.shared, frame.function),
-                literal: follow(&capture.literal, frame.function) as u32,
-                script: follow(&capture.script, frame.function),
+                shared: end(&capture.shared),
+                literal: end(&capture.literal) as u32,
+                script: end(&capture.script),
+                source: end(&capture.source),
+                name: end(&capture.name),
             };
             assert_eq!(frame.taken, Some(taken));
             checked += 1;
@@ -279,6 +298,28 @@ fn a_name_that_is_known_is_not_given_to_what_another_isolate_has_put_into_its_pl
             assert!(before[0].contains(text), "{before:?}");
             let renamed: Vec<String> = before.iter().map(|before| before.replace(text, other)).collect();
             assert_eq!(after, renamed, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_sample_of_a_worker_that_has_ended_is_not_named_by_the_one_that_came_to_its_place() {
+    // The same numbers at the same addresses, of a script of another length, or whose name has another length or hash.
+    let changes: [(bool, fn(u64) -> u64); 3] =
+        [(false, |print| print - (1 << 32)), (true, |print| print - (1 << 32)), (true, |print| print ^ 0x40)];
+    for name in ["node20-default", "node22-baseline", "node24-interpreted", "node26-interpreted"] {
+        for (of_name, other) in changes {
+            let (before, after) = change(name, |layout, memory, frame| {
+                let word = |at: u64| Reader::new(&*memory, BUDGET).u64(Avma(at)).unwrap();
+                let shared = word(frame.function - 1 + layout.function.shared);
+                let script = word(shared - 1 + layout.shared.script);
+                let string = word(script - 1 + if of_name { layout.script.name } else { layout.script.source });
+                let at = string - 1 + layout.strings.print();
+                let print = other(word(at));
+                memory.overwrite(Avma(at), &print.to_le_bytes());
+            });
+            assert!(matches!(before[0], Described::Functions(_)));
+            assert_eq!(after[0], Described::Unknown(Unknown::Replaced), "{name}, name: {of_name}");
         }
     }
 }
@@ -438,6 +479,8 @@ fn an_answer_depends_on_nothing_that_was_not_looked_at() {
                     shared: other(Looked::SHARED, taken.shared, 0x1001),
                     literal: if looked.has(Looked::IDENTITY) { taken.literal } else { 77 },
                     script: other(Looked::IDENTITY, taken.script, 0x7_0000_0000),
+                    source: other(Looked::IDENTITY, taken.source, 0x7_0000_0003),
+                    name: other(Looked::IDENTITY, taken.name, 0x7_0000_0003),
                 };
                 let of_leaf = |leaf: LeafRegisters| LeafRegisters {
                     function: other(Looked::LEAF_FUNCTION, leaf.function, 0x2001),

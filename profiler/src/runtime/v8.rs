@@ -5,8 +5,7 @@
 use jitprof_common::taken::{KEPT_WORDS, MAX_READ_WORDS, MAX_READS, MAX_WORDS};
 use jitprof_common::units::Avma;
 use jitprof_runtimes::v8::{
-    CaptureSpec, Chain, Described, Frame, FrameWords, Layout, LayoutError, LeafRegisters, Looked, Names, Taken,
-    Unknown, Where,
+    CaptureSpec, Described, Frame, FrameWords, Layout, LayoutError, LeafRegisters, Looked, Names, Taken, Unknown, Where,
 };
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
@@ -126,33 +125,32 @@ struct Plan {
     shared: usize,
     literal: (usize, u64),
     script: usize,
+    source: usize,
+    name: usize,
 }
 
 impl Plan {
-    /// One read has all slots, the others go along the chains, whose beginnings are shared.
+    /// One read has all slots, the others go along the chains, whose beginnings are shared: step by step of all of them, so
+    /// that neighbours are read at once.
     fn of(spec: &CaptureSpec) -> Option<Self> {
         let lowest = *spec.slots.iter().min()?;
         let count = u8::try_from(-lowest / WORD).ok().filter(|count| (1..=MAX_READ_WORDS).contains(count))?;
         let slot = |offset: i16| usize::try_from((offset - lowest) / WORD).ok().filter(|at| *at < usize::from(count));
         let [context, function, array, offset] = spec.slots.map(slot);
         let mut reads = vec![TakeRead { base: None, offset: i32::from(lowest), words: count, to: 0, tagged: false }];
-        let mut follow = |chain: &Chain| -> Option<usize> {
-            let mut at = slot(chain.slot)?;
-            for offset in chain.through.iter().chain([&chain.value]).copied().map(i32::from) {
-                let base = Some(u8::try_from(at).ok()?);
-                let known = reads.iter().find(|read| read.base == base && read.offset == offset);
-                at = usize::from(match known {
-                    Some(read) => read.to,
-                    None => {
-                        let to = u8::try_from(FIRST_KEPT + reads.len() - 1).ok()?;
-                        reads.push(TakeRead { base, offset, words: 1, to, tagged: true });
-                        to
-                    }
-                });
+        let chains = [&spec.shared, &spec.literal, &spec.script, &spec.source, &spec.name];
+        let mut ends = [0; 5];
+        for (at, chain) in ends.iter_mut().zip(chains) {
+            *at = slot(chain.slot)?;
+        }
+        for step in 0..=chains.iter().map(|chain| chain.through.len()).max()? {
+            for (at, chain) in ends.iter_mut().zip(chains) {
+                if let Some(offset) = chain.through.iter().chain([&chain.value]).nth(step) {
+                    *at = read(&mut reads, u8::try_from(*at).ok()?, i32::from(*offset))?;
+                }
             }
-            Some(at)
-        };
-        let (shared, literal, script) = (follow(&spec.shared)?, follow(&spec.literal)?, follow(&spec.script)?);
+        }
+        let [shared, literal, script, source, name] = ends;
         let mask = if spec.literal.bytes == 4 { u64::from(u32::MAX) } else { u64::MAX };
         let words = reads.iter().map(|read| usize::from(read.to + read.words)).max().unwrap_or(0);
         (reads.len() <= MAX_READS && words <= MAX_WORDS).then_some(())?;
@@ -169,6 +167,8 @@ impl Plan {
             shared,
             literal: (literal, mask),
             script,
+            source,
+            name,
         })
     }
 
@@ -184,6 +184,8 @@ impl Plan {
             (Looked::SHARED, self.shared),
             (Looked::IDENTITY, self.literal.0),
             (Looked::IDENTITY, self.script),
+            (Looked::IDENTITY, self.source),
+            (Looked::IDENTITY, self.name),
         ];
         // As samples have them: rdi, r9, r12.
         let registers = [(Looked::LEAF_FUNCTION, 1), (Looked::LEAF_OFFSET, 2), (Looked::LEAF_ARRAY, 4)];
@@ -207,6 +209,8 @@ impl Plan {
             shared: word(self.shared),
             literal: u32::try_from(word(self.literal.0) & self.literal.1).unwrap_or(u32::MAX),
             script: word(self.script),
+            source: word(self.source),
+            name: word(self.name),
         });
         let leaf = ask.registers.map(|[function, bytecode_offset, bytecode_array]| LeafRegisters {
             function,
@@ -229,10 +233,32 @@ impl Plan {
     }
 }
 
+/// Where the word goes that lies at an offset from what a word points to. It is read if it is not yet, with the last read
+/// if it lies behind what that has.
+fn read(reads: &mut Vec<TakeRead>, base: u8, offset: i32) -> Option<usize> {
+    let within = |read: TakeRead| {
+        let bytes = u8::try_from(offset.checked_sub(read.offset)?).ok()?;
+        (read.base == Some(base) && bytes % 8 == 0).then_some(bytes / 8)
+    };
+    let known = reads.iter().find_map(|read| Some(read.to + within(*read).filter(|word| *word < read.words)?));
+    if let Some(to) = known {
+        return Some(usize::from(to));
+    }
+    let last = reads.last_mut()?;
+    let to = if last.base.is_none() { u8::try_from(FIRST_KEPT).ok()? } else { last.to.checked_add(last.words)? };
+    if within(*last) == Some(last.words) {
+        last.words += 1;
+    } else {
+        reads.push(TakeRead { base: Some(base), offset, words: 1, to, tagged: true });
+    }
+    Some(usize::from(to))
+}
+
 #[cfg(test)]
 mod tests {
     use jitprof_common::sample::FramePc;
     use jitprof_common::unwind::PcKind;
+    use jitprof_runtimes::v8::Chain;
 
     use super::*;
 
@@ -242,6 +268,8 @@ mod tests {
             shared: Chain { slot: -16, through: Vec::new(), value: 24, bytes: 8 },
             literal: Chain { slot: -16, through: vec![24], value: 60, bytes: 4 },
             script: Chain { slot: -16, through: vec![24, 32], value: 48, bytes: 8 },
+            source: Chain { slot: -16, through: vec![24, 32, 8], value: 8, bytes: 8 },
+            name: Chain { slot: -16, through: vec![24, 32, 16], value: 8, bytes: 8 },
             leaf_registers: [7, 12, 9],
             own_code: Some((Avma(0x1000), 0x500)),
         }
@@ -252,23 +280,26 @@ mod tests {
         let plan = Plan::of(&spec()).unwrap();
         let read = |base, offset, to| TakeRead { base: Some(base), offset, words: 1, to, tagged: true };
         let slots = TakeRead { base: None, offset: -40, words: 5, to: 0, tagged: false };
-        // The function's slot is the fourth word; what it leads to comes in the upper half.
-        assert_eq!(plan.capture.reads, [slots, read(3, 24, 8), read(8, 60, 9), read(8, 32, 10), read(10, 48, 11)]);
+        // The function's slot is the fourth word; what it leads to comes in the upper half. The script's source and name are
+        // neighbours.
+        let of_script = [read(10, 48, 11), TakeRead { words: 2, ..read(10, 8, 12) }, read(12, 8, 14), read(13, 8, 15)];
+        let of_function = [slots, read(3, 24, 8), read(8, 60, 9), read(8, 32, 10)];
+        assert_eq!(plan.capture.reads, [of_function, of_script].concat());
         assert_eq!(plan.capture.key, 1);
         let ask = FrameAsk {
             pc: FramePc::new(0x7000, PcKind::Instruction),
             in_module: None,
-            reads: 5,
-            words: [10, 11, 12, 13, 14, 0, 0, 0, 15, 0xffff_0000_0010, 17, 18].into(),
+            reads: 8,
+            words: [10, 11, 12, 13, 14, 0, 0, 0, 15, 0xffff_0000_0010, 17, 18, 19, 20, 21, 22].into(),
             registers: Some([1, 2, 3]),
             code: None,
         };
         let frame = plan.frame(&ask).unwrap();
         assert_eq!((frame.context, frame.function, frame.bytecode_array, frame.bytecode_offset), (14, 13, 11, 10));
-        assert_eq!(frame.taken, Some(Taken { shared: 15, literal: 16, script: 18 }));
+        assert_eq!(frame.taken, Some(Taken { shared: 15, literal: 16, script: 18, source: 21, name: 22 }));
         let leaf = LeafRegisters { function: 1, bytecode_offset: 2, bytecode_array: 3 };
         assert_eq!((frame.pc, frame.is_call, frame.leaf), (Avma(0x7000), false, Some(leaf)));
-        let caller = plan.frame(&FrameAsk { pc: FramePc(0x7000), reads: 4, ..ask.clone() }).unwrap();
+        let caller = plan.frame(&FrameAsk { pc: FramePc(0x7000), reads: 7, ..ask.clone() }).unwrap();
         assert_eq!((caller.is_call, caller.taken, caller.leaf), (true, None, None));
         assert!(plan.frame(&FrameAsk { reads: 0, ..ask }).is_none());
     }

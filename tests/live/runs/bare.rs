@@ -123,7 +123,7 @@ fn a_string_search_that_moves_the_stack_pointer_has_its_callers() -> Result<()> 
     Ok(())
 }
 
-/// Of which generation of Generations.java something is, by the number in its name.
+/// Of which generation of Generations.java, or worker of successors.js, something is, by the number in its name.
 fn generation<'n>(name: &'n str, begins: &[&str]) -> Option<&'n str> {
     let name = in_any_tier(name);
     begins.iter().find_map(|begin| name.strip_prefix(begin)?.get(..6)).filter(|number| number.parse::<u32>().is_ok())
@@ -417,6 +417,54 @@ fn a_bare_node_names_the_code_of_its_workers() -> Result<()> {
     let whole = recording.folded.count(|stack| stack.has(main) || stack.has(workers));
     let part = recording.folded.count(|stack| stack.has_chain(&["burn", main]) || stack.has_chain(&["burn", workers]));
     assert_at_least("whole chains", Share { part, whole }, PROMISED);
+    Ok(())
+}
+
+/// Each worker's thread says in its name which function is the worker's own.
+#[test]
+fn a_worker_is_not_called_by_what_comes_to_its_place() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = record_node(node(&[], "successors.js")?, &scratch)?;
+    let worker = |frame: &str| generation(frame, &["run"]).map(str::to_owned);
+    let has = |stack: &Stack, is_own: bool| {
+        let own = worker(&stack.frames[0]);
+        let mut named = stack.frames[1..].iter().filter_map(|frame| worker(frame));
+        own.is_some() && named.any(|number| (Some(&number) == own.as_ref()) == is_own)
+    };
+    let (right, wrong) =
+        (recording.folded.count(|stack| has(stack, true)), recording.folded.count(|stack| has(stack, false)));
+    assert_eq!(wrong, 0, "called by another worker's function; {right} by their own");
+    assert_enough("samples that are named", right, 400);
+    Ok(())
+}
+
+/// V8 puts the address of an exit at the end of a caller's code into the place of the return address. It lies behind all that
+/// the caller has inlined.
+#[test]
+fn a_caller_whose_code_is_given_up_while_it_waits_has_its_line_and_what_it_has_inlined() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let program = target_file("node/given_up.js")?;
+    let text = std::fs::read_to_string(&program)?;
+    let line = text.lines().position(|line| line.contains("// outer calls middle")).map_or(0, |before| before + 1);
+    let mut command = Command::new(path_from("JITPROF_NODE")?);
+    command.arg("--allow-natives-syntax").arg(program).arg("600");
+    let target = Target::start(command, &scratch)?;
+    let words = ["--lines", "--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    let folded = &recording.folded;
+    let is_given_up = |stack: &Stack| stack.has("spin") && stack.frames.iter().any(|frame| frame.starts_with("*outer"));
+    let is_at_call = |stack: &Stack| {
+        let end = format!(":{line})");
+        stack.frames.iter().any(|frame| frame.starts_with("*outer (") && frame.ends_with(&end))
+    };
+    let whole = folded.count(is_given_up);
+    assert_enough("samples below code that is given up", whole, 400);
+    let through_middle = |stack: &Stack| stack.has_chain(&["outer", "middle", "spin"]) && is_at_call(stack);
+    let part = folded.count(|stack| is_given_up(stack) && through_middle(stack));
+    assert_at_least("right callers and lines", Share { part, whole }, 0.97);
+    // That takes a moment, in which hardly a sample falls.
+    let through_last = folded.count(|stack| stack.has_chain(&["last", "spin"]));
+    assert!(through_last <= 2, "{through_last} samples of spin are below last");
     Ok(())
 }
 

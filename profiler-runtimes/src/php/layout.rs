@@ -6,7 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register}
 use jitprof_common::listed::{Detour, Field, ListSpec, Step};
 use jitprof_common::units::Avma;
 
-use super::{ADDRESS, FIRST_LINE, HASHES, NAME, PRINT_AT, Version};
+use super::{ADDRESS, FIRST_LINE, HASHED, HASHES, NAME, PRINT_AT, Version};
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// Where in the interpreter's variables the innermost frame is.
@@ -103,7 +103,7 @@ impl Layout {
         let first = [Step::add(variables), Step::load(CURRENT)];
         let offset = |offset: usize| u16::try_from(offset).map_err(|_| unknown.clone());
         let of_function = [
-            Field::new(offset(function.file)?, HASHES, 0, PRINT_AT).through(STRING_HASH),
+            Field::new(offset(function.file)?, HASHED | HASHES, 0, PRINT_AT).through(STRING_HASH),
             Field::new(offset(NAME)?, HASHES, 0, PRINT_AT).through(STRING_HASH),
             Field::new(offset(function.lines)?, FIRST_LINE, 1, PRINT_AT),
         ];
@@ -118,8 +118,9 @@ impl Layout {
         self.version
     }
 
-    /// How the frames are walked. Of each record the first word is the function, with parts of the hashes of its path and its name above;
-    /// the second has the instruction, a part of the first line, and in the uppermost byte what says of an [entry](Self::entry).
+    /// How the frames are walked. Of each record the first word is the function, with whether its path's hash was read and parts of
+    /// that and of its name's above; the second has the instruction, a part of the first line, and in the uppermost byte what says
+    /// of an [entry](Self::entry).
     pub fn walk(&self) -> &ListSpec {
         &self.walk
     }

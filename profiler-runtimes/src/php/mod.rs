@@ -9,7 +9,8 @@
 //! without a cache of compiled scripts, functions are freed at the end of each request, and the next one has others at the
 //! same places, while what is left of the former still refers to it. So a sample takes parts of a function's first line and of
 //! the hashes of its path and its name along, and what is there later is believed only if it has the same ones, and if all of
-//! it is the same once more when it is read again. Nothing that was read is kept but which closures there are.
+//! it is the same once more when it is read again. One of PHP's own functions that lies in a request's memory, as its copy in a
+//! closure does, is believed likewise. Nothing that was read is kept but which closures there are.
 
 mod closures;
 mod layout;
@@ -27,12 +28,15 @@ pub use crate::described::{Described, Function, Unknown, Version};
 use crate::{Memory, ReadError, Reader};
 use closures::Closures;
 
-/// The bits of a record's words that are addresses; above them are parts of the hashes of the function's path and name, one
-/// exclusively ored to the other, and in the second word one of its first line.
-const ADDRESS: u64 = (1 << PRINT_AT) - 1;
+/// The bits of a record's words that are addresses, of which a program has no more on x86-64, for which alone the layouts are
+/// known. In the first word the next bit says that its path's hash was read. From the one behind it on are parts of the hashes of
+/// the function's path and name, one exclusively ored to the other, and in the second word one of its first line.
+const ADDRESS: u64 = (1 << 47) - 1;
+const PATH_READ: u64 = 1 << 47;
 const PRINT_AT: u8 = 48;
-/// These parts.
+/// These parts. The highest bit of a hash is always set: turned as they are, that of the path is the bit which says so.
 const HASHES: u64 = 0xffff;
+const HASHED: u64 = 1 << 63;
 const FIRST_LINE: u64 = 0xff;
 /// Bytes of an instruction, and where in it its line is.
 const INSTRUCTION_BYTES: u64 = 32;
@@ -66,6 +70,10 @@ const USER: u8 = 2;
 const EVAL: u8 = 4;
 /// Where in a string its hash is.
 const HASH: u64 = 8;
+/// Memory for requests comes in parts of so many bytes, each at a multiple of them. The first word of each leads to the heap, so
+/// far into the first part (7.4 to 8.4; not with `USE_ZEND_ALLOC=0`).
+const CHUNK: u64 = 2 << 20;
+const HEAP_AT: u64 = 64;
 /// Bytes of a string before its text, and of its type the bits that say that it is one, and how.
 const STRING_HEAD: usize = 24;
 const TYPE_BITS: u32 = 15;
@@ -110,9 +118,11 @@ struct Own {
     printed: Printed,
 }
 
-/// What a sample has of a function besides its address: parts of the number of its first line, and of its hashes.
+/// What a sample has of a function besides its address: parts of the number of its first line, and of its hashes, and whether
+/// that of its path is among them.
 #[derive(Clone, Copy, Debug)]
 struct Print {
+    has_path: bool,
     hashes: u64,
     first_line: u64,
 }
@@ -128,22 +138,47 @@ struct Printed {
 
 impl Print {
     fn of((function, instruction): (u64, u64)) -> Self {
-        Self { hashes: function >> PRINT_AT & HASHES, first_line: instruction >> PRINT_AT & FIRST_LINE }
+        Self {
+            has_path: function & PATH_READ != 0,
+            hashes: function >> PRINT_AT & HASHES,
+            first_line: instruction >> PRINT_AT & FIRST_LINE,
+        }
     }
 
-    /// Whether it is that of a function. What was not read for the sample says nothing.
-    fn is(self, printed: Printed) -> bool {
-        let is_line = self.first_line == u64::from(printed.first_line) & FIRST_LINE;
-        // A string has no hash until somebody asks for it.
+    /// Whether it is that of a function of the program, which may be one that stays where it is.
+    ///
+    /// A path has its hash before anything of it runs. Without that, the function was not read for the sample, or was none of
+    /// the program: then only what stays is believed.
+    fn is(self, printed: Printed, is_lasting: bool) -> bool {
         let Printed { path, name, .. } = printed;
-        let are_hashes = [path ^ name, path, name, 0].iter().any(|hashes| self.hashes == hashes & HASHES);
-        (self.hashes == 0 && self.first_line == 0) || (is_line && are_hashes)
+        let is_one_of = |hashes: [u64; 2]| self.is_line_of(printed) && hashes.iter().any(|hash| self.is_hash(*hash));
+        if self.has_path {
+            // A name has no hash until somebody asks for it.
+            return is_one_of([path ^ name, path]);
+        }
+        let is_nothing = self.hashes == 0 && self.first_line == 0;
+        is_lasting && (is_nothing || is_one_of([name, 0]))
+    }
+
+    /// Whether it is what a walk takes along where there is this, whatever that is.
+    fn is_read_of(self, printed: Printed) -> bool {
+        let Printed { path, name, .. } = printed;
+        self.has_path == (path & HASHED != 0) && self.is_hash(path ^ name) && self.is_line_of(printed)
+    }
+
+    fn is_hash(self, hash: u64) -> bool {
+        self.hashes == hash & HASHES
+    }
+
+    fn is_line_of(self, printed: Printed) -> bool {
+        self.first_line == u64::from(printed.first_line) & FIRST_LINE
     }
 }
 
 #[derive(PartialEq, Eq)]
 enum Either {
-    Internal(Function),
+    /// With the hash of its name; 0: it has none.
+    Internal(Function, u64),
     Own(Own),
 }
 
@@ -195,7 +230,7 @@ impl Functions {
             // Of a closure that was freed the code is still there.
             Err(error) => {
                 let closure = self.closures.of(reader, instruction)?;
-                closure.filter(|(_, printed)| print.is(*printed)).map(|(described, _)| described).ok_or(error)
+                closure.filter(|(_, printed)| print.is(*printed, false)).map(|(described, _)| described).ok_or(error)
             }
             described => described,
         }?;
@@ -211,14 +246,15 @@ impl Functions {
     ) -> Result<Described, Unknown> {
         let read = self.layout.read_function(reader, function)?;
         let line = match &read {
-            Either::Own(own) if !print.is(own.printed) => return Err(Unknown::Replaced("function")),
+            Either::Own(own) if !print.is(own.printed, own.is_lasting) => return Err(Unknown::Replaced("function")),
             Either::Own(own) => self.layout.line_of(reader, own, instruction, is_innermost)?,
-            Either::Internal(_) => 0,
+            Either::Internal(_, name) if self.layout.may_be(reader, function, *name, print)? => 0,
+            Either::Internal(..) => return Err(Unknown::Replaced("function")),
         };
         let is_still = reader.afresh(|fresh| {
             let is_line = match &read {
                 Either::Own(own) => self.layout.line_of(fresh, own, instruction, is_innermost) == Ok(line),
-                Either::Internal(_) => true,
+                Either::Internal(..) => true,
             };
             Ok::<_, Unknown>(is_line && self.layout.is_still(fresh, function, &read)?)
         })?;
@@ -226,7 +262,7 @@ impl Functions {
             return Err(Unknown::Replaced("function"));
         }
         let own = match read {
-            Either::Internal(function) => return Ok(Described { function, line }),
+            Either::Internal(function, _) => return Ok(Described { function, line }),
             Either::Own(own) => own,
         };
         self.learn(reader, &own, 0);
@@ -285,7 +321,7 @@ impl Layout {
             // What a fiber begins with, which is no function, lies beside the interpreter's variables and has none.
             let is_stub = || function.abs_diff(self.variables) < STATIC;
             let name = name.or_else(|| is_stub().then(String::new)).ok_or(Unknown::No("function's name"))?;
-            return Ok(Either::Internal(Function { name: name.into(), file: "".into(), first_line: 0 }));
+            return Ok(Either::Internal(Function { name: name.into(), file: "".into(), first_line: 0 }, name_hash));
         }
         let offsets = &self.function;
         let path = object.word(offsets.file);
@@ -338,6 +374,25 @@ impl Layout {
             Some(offset) if is_its(offset) => line_at(reader, instruction, own.lines),
             _ => Err(Unknown::No("instruction of the function")),
         }
+    }
+
+    /// Whether one of PHP's own functions, whose name has this hash, may be what a sample has a print of.
+    ///
+    /// Most stay where they are. What lies in a request's memory gives its place to others: then the print has to be the one
+    /// that a walk would take now. Where those of the program have path and lines, closures have 0, and others anything.
+    fn may_be<M: Memory>(&self, reader: &Reader<M>, function: u64, name: u64, print: Print) -> Result<bool, Unknown> {
+        let word = |at: u64| match reader.u64(Avma(at)) {
+            Err(ReadError::OverBudget) => Err(Unknown::Read(ReadError::OverBudget)),
+            read => Ok(read.unwrap_or(0)),
+        };
+        if word(function & !(CHUNK - 1))? % CHUNK != HEAP_AT {
+            return Ok(true);
+        }
+        let mut bytes = [0; FUNCTION_BYTES];
+        reader.bytes(Avma(function), &mut bytes)?;
+        let object = Words(&bytes);
+        let path = word(object.word(self.function.file).wrapping_add(HASH))?;
+        Ok(print.is_read_of(Printed { path, name, first_line: object.half(self.function.lines) }))
     }
 
     /// Whether a function is the one that was read: what it leads to was its own if all of it is still the same.

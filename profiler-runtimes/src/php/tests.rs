@@ -75,6 +75,7 @@ impl Memory {
 }
 
 /// A process of a version in the making.
+#[derive(Clone)]
 struct Process {
     memory: Memory,
     offsets: [u64; 4],
@@ -158,6 +159,15 @@ impl Process {
         self.memory.half(at + 40, call);
         self.memory.word(VARIABLES_AT + 488, at);
         at
+    }
+
+    /// The words that a sample would have of a frame of a function with this instruction.
+    fn asked(&self, function: u64, instruction: u64) -> (u64, u64) {
+        let mut process = self.clone();
+        process.frame(function, instruction, 0, 0);
+        let reader = Reader::new(&process.memory, BUDGET);
+        let [function, instruction] = walk(process.layout().walk(), 0, &reader).records[0];
+        (function, instruction)
     }
 
     fn layout(&self) -> Layout {
@@ -249,7 +259,10 @@ fn what_is_no_function_of_the_frame_is_not_named() {
         let Made { function, instructions } = process.function(USER, Some("f"), None, &[10, 12]);
         let (layout, reader) = (process.layout(), Reader::new(process.memory.clone(), BUDGET));
         let layout = || Functions::new(layout.clone());
-        let describe = |instruction| layout().describe(&reader, (function, instruction), false);
+        let describe = |instruction: u64| {
+            let (asked, print) = process.asked(function, 0);
+            layout().describe(&reader, (asked, print | instruction), false)
+        };
         assert_eq!(describe((instructions + 32) | (1 << 56)).unwrap().line, 12, "what is above is left out");
         for outside in [instructions - 32, instructions + 64, instructions + 8, 0, ADDRESS] {
             assert_eq!(describe(outside), Err(Unknown::No("instruction of the function")), "{outside:#x}");
@@ -262,7 +275,7 @@ fn what_is_no_function_of_the_frame_is_not_named() {
         let after = |change: &dyn Fn(&mut Memory)| {
             let mut memory = process.memory.clone();
             change(&mut memory);
-            layout().describe(&Reader::new(memory, BUDGET), (function, instructions), true)
+            layout().describe(&Reader::new(memory, BUDGET), process.asked(function, instructions), true)
         };
         let [count, _, of_file, _] = offsets;
         assert!(after(&|_| ()).is_ok());
@@ -327,9 +340,61 @@ fn what_another_request_has_put_to_the_same_place_is_not_named() {
             let described = Functions::new(layout.clone()).describe(&reader, asked, true);
             assert_eq!(described, Err(Unknown::Replaced("function")), "{version}");
         }
-        // What the sample could not read says nothing.
-        let unread = Functions::new(layout.clone()).describe(&reader, (made.function, made.instructions), false);
-        assert!(unread.is_ok(), "{version}");
+        // Of what the sample could not read, or has but the first line of, only what stays where it is may be believed.
+        let second = made.instructions + 32;
+        for asked in [(made.function, second), (made.function, 10 << PRINT_AT | second)] {
+            let unread = |memory: &Memory| {
+                let described = Functions::new(layout.clone()).describe(&Reader::new(memory, BUDGET), asked, false);
+                described.map(|described| described.line)
+            };
+            assert_eq!(unread(&process.memory), Err(Unknown::Replaced("function")), "{version}");
+            let mut cached = process.memory.clone();
+            cached.half(made.function + 4, IS_CACHED);
+            assert_eq!(unread(&cached), Ok(12), "{version}");
+        }
+        // A name that nobody has asked for its hash has none, in the sample and later.
+        let mut unasked = process.clone();
+        let name = Reader::new(&unasked.memory, BUDGET).u64(Avma(made.function + 8)).unwrap();
+        unasked.memory.word(name + 8, 0);
+        let asked = unasked.asked(made.function, second);
+        let described = Functions::new(layout.clone()).describe(&reader, asked, false).unwrap();
+        assert_eq!((&*described.function.name, described.line), ("work", 12), "{version}");
+    }
+}
+
+/// A closure has a copy of its function; when it was freed, the next one has the place.
+#[test]
+fn a_closure_is_not_called_by_one_of_phps_own_functions_that_has_its_place_nor_that_by_it() {
+    for (version, engine, offsets) in VERSIONS {
+        let mut process = Process::new(engine, offsets);
+        process.memory.word(2 * CHUNK, CHUNK + HEAP_AT);
+        process.next = 2 * CHUNK + 64;
+        let of_program = process.function(USER, Some("{closure}"), None, &[256, 258]);
+        let of_php = process.function(INTERNAL, Some("strlen"), None, &[]);
+        let of_other = process.function(INTERNAL, Some("strrev"), None, &[]);
+        let instruction = of_program.instructions + 32;
+        let all = [of_program.function, of_php.function, of_other.function];
+        let mut functions = Functions::new(process.layout());
+        for (at, place) in all.into_iter().enumerate() {
+            let asked = process.asked(place, instruction);
+            for (other, from) in all.into_iter().enumerate() {
+                let mut copy = [0; 256];
+                Reader::new(&process.memory, BUDGET).bytes(Avma(from), &mut copy).unwrap();
+                let mut memory = process.memory.clone();
+                memory.put(place, &copy);
+                let reader = Reader::new(&memory, BUDGET);
+                for (asked, is_known) in [(asked, at == other), ((place, instruction), false)] {
+                    let described = functions.describe(&reader, asked, true);
+                    let expected = (!is_known).then_some(Unknown::Replaced("function"));
+                    assert_eq!(described.err(), expected, "{version}: {other} at the place of {at}");
+                }
+            }
+        }
+        // What a request has not made stays where it is, whatever a walk has read behind it.
+        process.memory.word(2 * CHUNK, 0);
+        let reader = Reader::new(&process.memory, BUDGET);
+        let named = functions.describe(&reader, (of_php.function | 0x1234 << PRINT_AT, instruction), false).unwrap();
+        assert_eq!(&*named.function.name, "strlen", "{version}");
     }
 }
 
@@ -376,7 +441,7 @@ fn a_function_is_not_put_together_from_those_of_two_requests() {
     let asked = [0, 1].map(|at| {
         let (function, instruction) = outer[at];
         let print = (hash(b"/srv/s_2.php") ^ hash(names[at].as_bytes())) & HASHES;
-        (function | print << PRINT_AT, instruction | 20 << PRINT_AT)
+        (function | PATH_READ | print << PRINT_AT, instruction | 20 << PRINT_AT)
     });
     let mut named = 0;
     for reads in 0..60 {
@@ -397,6 +462,8 @@ fn a_function_is_not_put_together_from_those_of_two_requests() {
 fn a_name_is_believed_if_its_hash_stands_before_it() {
     let mut process = Process::new("4.2.36", VERSIONS[3].2);
     let Made { function, instructions } = process.function(USER, Some("leaf_hot"), None, &[10]);
+    // It stays where it is, so that the sample need not have read it.
+    process.memory.half(function + 4, IS_CACHED);
     let at = process.memory.clone();
     let reader = Reader::new(at, BUDGET);
     let name = reader.u64(Avma(function + 8)).unwrap();
@@ -441,7 +508,8 @@ fn the_innermost_function_needs_no_instruction_of_its_own_if_it_is_cached() {
             process.memory.half(function + 4, flags);
         }
         let (mut functions, reader) = (Functions::new(process.layout()), Reader::new(&process.memory, BUDGET));
-        let mut describe = |function, is_innermost| functions.describe(&reader, (function, other), is_innermost);
+        let mut describe =
+            |function, is_innermost| functions.describe(&reader, process.asked(function, other), is_innermost);
         let named = describe(cached, true).unwrap();
         assert_eq!((&*named.function.name, named.line), ("cached", 0));
         for (function, is_innermost) in [(cached, false), (closure, true), (main, true), (loose, true)] {
@@ -467,14 +535,17 @@ fn a_closure_that_was_freed_is_known_by_its_code() {
         // What it is a copy of stays where it is; here nothing stands where the copy was.
         let mut functions = Functions::new(process.layout());
         let freed = process.room(256);
-        let described = |functions: &mut Functions, memory: &Memory, instruction| {
-            let described = functions.describe(&Reader::new(memory, BUDGET), (freed, instruction), false);
+        let [of_outer, of_closure] = [&outer, &closure].map(|made| process.asked(made.function, made.instructions));
+        let [print, line] = [of_closure.0, of_closure.1].map(|word| word & !ADDRESS);
+        let described = |functions: &mut Functions, memory: &Memory, instruction: u64| {
+            let asked = (freed | print, instruction | line);
+            let described = functions.describe(&Reader::new(memory, BUDGET), asked, false);
             described.map(|is| (is.function.name.to_string(), is.line))
         };
         let second = closure.instructions + 32;
         assert_eq!(described(&mut functions, &process.memory, second), Err(Unknown::No("function")));
         let reader = Reader::new(&process.memory, BUDGET);
-        functions.describe(&reader, (outer.function, outer.instructions), false).unwrap();
+        functions.describe(&reader, of_outer, false).unwrap();
         let expected = Ok(("{closure:app.php:7}".to_owned(), 8));
         assert_eq!(described(&mut functions, &process.memory, second), expected, "{version}");
         let known = functions.bytes();

@@ -33,7 +33,7 @@ pub struct Function {
     /// `{closure:app.php:7}`, or `app.php` if it is what that has outside of functions.
     pub name: Arc<str>,
     /// The file that it was compiled from, as the compiler was told; empty if it is one of the runtime's own, whose code is
-    /// native.
+    /// native, or if it is a module's of CPython and it is not known which module's.
     pub file: Arc<str>,
     /// The line on which it begins; 0 if it is one of the runtime's own.
     pub first_line: u32,

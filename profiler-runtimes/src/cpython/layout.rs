@@ -271,7 +271,10 @@ fn walk(version: Version, bases: &[Vec<Step>], offsets: &Offsets) -> Result<List
         Some(at) => walk.with_first(&[half(at, super::NUMBER, 0)?]),
         None => {
             let name = Field::new(offset(offsets.code.name)?, super::NUMBER, 0, super::NUMBER_AT);
-            walk.with_first(&[name.through(HASH_WORD), half(offsets.code.first_line, super::FIRST_LINE, 1)?])
+            let shift = super::NUMBER_AT - super::FILE_BITS;
+            let file = Field::new(offset(offsets.code.file)?, super::NUMBER << super::FILE_BITS, 0, shift);
+            let first_line = half(offsets.code.first_line, super::FIRST_LINE, 1)?;
+            walk.with_first(&[name.through(HASH_WORD), file, first_line])
         }
     };
     walk.ok_or(implausible)

@@ -7,8 +7,10 @@
 //! A frame is known by its code object and by the instruction in it. Of what was read before, only the text of strings is
 //! kept, and used again where a string of the same type, length, kind and hash is at its place; all else is read anew each
 //! time. Code objects are numbered from 3.12 on: a frame has a part of the number, too, and what was freed since then and
-//! replaced by another is told from it. Up to 3.11 it has parts of the hash of the function's name and of its first line
-//! instead.
+//! replaced by another is told from it. Up to 3.11 it has parts of the hash of the function's name, of where the name of its
+//! file is, and of its first line instead. That does not always tell one module from another: their code objects come one after
+//! the other to one place, all have one name and begin on line 1, and the name of the file goes with the code if no function of
+//! the module is left to keep it. Then a module is said without its file.
 
 mod layout;
 mod lines;
@@ -35,6 +37,10 @@ const CODE: u64 = (1 << NUMBER_AT) - 1;
 /// be read.
 const NUMBER_AT: u8 = 48;
 const NUMBER: u64 = u64::MAX >> NUMBER_AT;
+/// Bits of the file's address below those that are exclusively ored to the hash: the allocator leaves them 0.
+const FILE_BITS: u8 = 4;
+/// What the code of a module is called.
+const MODULE: &str = "<module>";
 /// The bits of the first line that stand above the instruction, where there is no number.
 const FIRST_LINE: u64 = 0xff;
 /// Instructions are two bytes, and so are what is kept between them.
@@ -106,16 +112,17 @@ impl Functions {
             _ => {}
         }
         let first_line = u32::try_from(object.word(layout.code.first_line) & u64::from(u32::MAX)).unwrap_or(0);
-        let name_at = object.word(layout.code.name);
+        let [name_at, file_at] = [layout.code.name, layout.code.file].map(|at| object.word(at));
         let hash = match version {
             Some(_) => None,
             None => Some(reader.u64(Avma(name_at.wrapping_add(HASH)))?),
         };
-        match hash {
-            Some(hash) if number == 0 && hash & NUMBER != 0 => {
+        let printed = hash.map(|hash| (hash ^ file_at >> FILE_BITS) & NUMBER);
+        match printed {
+            Some(printed) if number == 0 && printed != 0 => {
                 return Err(ReadError::Unreadable(code.wrapping_add(layout.code.name)).into());
             }
-            Some(hash) if hash & NUMBER != number || u64::from(first_line) & FIRST_LINE != line_bits => {
+            Some(printed) if printed != number || u64::from(first_line) & FIRST_LINE != line_bits => {
                 return Err(Unknown::Replaced("code object"));
             }
             _ => {}
@@ -134,7 +141,8 @@ impl Functions {
             }
         };
         let name = strings.read(reader, layout, name_at, "function's name")?;
-        let file = strings.read(reader, layout, object.word(layout.code.file), "function's file")?;
+        let file = strings.read(reader, layout, file_at, "function's file")?;
+        let is_unsure = version.is_none() && &*name == MODULE && !is_kept(reader, file_at, &object)?;
         let line = match unit {
             Some(unit) => line_of(reader, layout, object.word(layout.code.lines), first_line, unit)?,
             None => first_line,
@@ -155,10 +163,12 @@ impl Functions {
         }
         if let Some(hash) = hash
             && (now(code.wrapping_add(layout.code.name))? != Some(name_at)
+                || now(code.wrapping_add(layout.code.file))? != Some(file_at)
                 || now(name_at.wrapping_add(HASH))? != Some(hash))
         {
             return Err(Unknown::Replaced("code object"));
         }
+        let (file, line) = if is_unsure { ("".into(), 0) } else { (file, line) };
         Ok(Described { function: Function { name, file, first_line }, line })
     }
 }
@@ -180,6 +190,14 @@ const REFERENCES: u64 = 0;
 /// on flags in the highest bits; or nothing, or where the next such memory is.
 fn is_freed(references: u64) -> bool {
     references & u64::from(u32::MAX) == 0 || references >> 32 & 0xffff != 0
+}
+
+/// Whether somebody else than a code object refers to the name of its file: else another one may have come to its place, too.
+fn is_kept<M: Memory>(reader: &Reader<M>, file_at: u64, code: &Words) -> Result<bool, Unknown> {
+    let references = reader.u64(Avma(file_at.wrapping_add(REFERENCES)))?;
+    // Memory of a code object that was given back refers to nothing.
+    let own = u64::from(!is_freed(code.word(REFERENCES)));
+    Ok(!is_freed(references) && references > own)
 }
 
 /// How many bytes are in an object of bytes, which is `what`.

@@ -172,9 +172,9 @@ fn word(memory: &Recorded, at: u64) -> u64 {
     Reader::new(memory, BUDGET).u64(Avma(at)).unwrap()
 }
 
-/// What has taken the place of another has another name, or begins on another line; and whose name the sample could not read
-/// is nobody's.
-fn has_another_name_or_line(build: &str) {
+/// What has taken the place of another has another name, another file or begins on another line; and whose name the sample could
+/// not read is nobody's.
+fn has_another_name_file_or_line(build: &str) {
     let (before, after) = change(build, |layout, memory, code| {
         let name = word(memory, code + layout.code.name);
         memory.overwrite(Avma(name + 24), &[word(memory, name + 24) as u8 ^ 1]);
@@ -183,6 +183,12 @@ fn has_another_name_or_line(build: &str) {
     let (_, after) = change(build, |layout, memory, code| {
         let at = code + layout.code.first_line;
         memory.overwrite(Avma(at), &[word(memory, at) as u8 ^ 1]);
+    });
+    assert_eq!(after, Err(Unknown::Replaced("code object")), "{build}");
+    // The same text, which another module has at another place.
+    let (_, after) = change(build, |layout, memory, code| {
+        let at = code + layout.code.file;
+        memory.overwrite(Avma(at), &(word(memory, at) ^ 1 << FILE_BITS).to_le_bytes());
     });
     assert_eq!(after, Err(Unknown::Replaced("code object")), "{build}");
     let recording = recording(build);
@@ -206,7 +212,7 @@ fn a_code_object_that_has_taken_another_ones_place_has_another_number() {
         let numbers: HashSet<u64> = codes.iter().map(|code| code >> NUMBER_AT).collect();
         if ["3.8", "3.9", "3.10", "3.11"].iter().any(|version| name.ends_with(version)) {
             assert!(numbers.len() > 5 && layout.code.version.is_none(), "{name}: {codes:x?}");
-            has_another_name_or_line(name);
+            has_another_name_file_or_line(name);
             continue;
         }
         assert!(codes.len() > 5 && numbers.len() == codes.len() && !numbers.contains(&0), "{name}: {codes:x?}");
@@ -226,6 +232,42 @@ fn a_code_object_that_has_taken_another_ones_place_has_another_number() {
         let at = (code & CODE) + layout.code.version.unwrap();
         let unread = functions.describe(&reader, code & CODE, instruction);
         assert_eq!(unread, Err(Unknown::Read(ReadError::Unreadable(at))), "{name}");
+    }
+}
+
+#[test]
+fn a_module_is_said_without_its_file_where_another_one_may_have_been_at_its_place() {
+    for name in BUILDS {
+        let mut recording = recording(name);
+        let mut functions = Functions::new(layout(&recording.memory));
+        let (walk_by, at) = (*functions.layout().walk(), functions.layout().code.file);
+        let is_numbered = functions.layout().code.version.is_some();
+        let records = walk(&walk_by, recording.threads[0].pointer, &Reader::new(&recording.memory, BUDGET)).records;
+        let mut module = |memory: &Recorded| {
+            let reader = Reader::new(memory, BUDGET);
+            records.iter().find_map(|[code, instruction]| {
+                let described = functions.describe(&reader, *code, *instruction).ok()?;
+                let Described { function: Function { name, file, .. }, line } = described;
+                (&*name == MODULE).then(|| (code & CODE, file.to_string(), line))
+            })
+        };
+        let (code, file, line) = module(&recording.memory).unwrap();
+        assert_eq!((&*file, line), ("/tmp/stacks/stacks.py", 109), "{name}");
+        let known = Some((code, file, line));
+        let (unsure, kept) = (Some((code, String::new(), 0)), known.clone());
+        let unsure = if is_numbered { known } else { unsure };
+        let text = word(&recording.memory, code + at);
+        for (references, expected) in [(1, &unsure), (2, &kept), (0, &unsure), (0x7f12_3456_7890, &unsure)] {
+            recording.memory.overwrite(Avma(text), &u64::to_le_bytes(references));
+            assert_eq!(module(&recording.memory), *expected, "{name}: {references:#x}");
+        }
+        if is_numbered {
+            continue;
+        }
+        // The code was given back, and a function of its has the text.
+        recording.memory.overwrite(Avma(text), &1_u64.to_le_bytes());
+        recording.memory.overwrite(Avma(code), &0x7f12_3456_7890_u64.to_le_bytes());
+        assert_eq!(module(&recording.memory), kept, "{name}");
     }
 }
 

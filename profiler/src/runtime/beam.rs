@@ -12,7 +12,7 @@ use jitprof_runtimes::{Memory, Reader, Symbols};
 use super::code::Room;
 use super::frames::Capture;
 use super::modules::Modules;
-use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
+use super::{CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 
 /// A symbol by which the emulator is known: what is linked with it, or loaded by it, imports this.
 const EMULATOR: &str = "enif_make_tuple_from_array";
@@ -28,9 +28,6 @@ const SHARED: &str = "global::shared";
 const SCHEDULER: &str = "global::process_main";
 /// Bytes of a function whose code is read at once; that of others is read where it is met.
 const MAX_CODE_BYTES: usize = 64 << 10;
-
-/// All addresses: the first, and how many.
-const EVERYWHERE: (Avma, u64) = (Avma(0), u64::MAX);
 /// Bytes of code that one reading hands on; OTP's own modules have 6 MB. Memory may be mapped at many addresses.
 const MAX_ALL_CODE: usize = 32 << 20;
 /// What glibc says for debuggers of where a thread has the values of its keys: of three numbers the last one.

@@ -63,6 +63,8 @@ const MAX_KEPT_BYTES: usize = 256 << 20;
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// One part of so many of both is left to others by a user's processes; root's may take all.
 const LEFT_TO_OTHERS: usize = 4;
+/// All addresses: the first, and how many.
+const EVERYWHERE: (Avma, u64) = (Avma(0), u64::MAX);
 /// Said of processes that there is no room for.
 pub(crate) const NO_ROOM: &str = "there is no room for the tables of so many or so large runtimes";
 

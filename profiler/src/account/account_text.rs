@@ -224,6 +224,9 @@ impl Account {
         if self.jit.unconfirmed > 0 {
             write!(f, "; {} by what was not read again after the sample", self.jit.unconfirmed)?;
         }
+        for (reason, count) in &self.jit.not_looked_into {
+            write!(f, "; {count} without what was inlined there: {reason}")?;
+        }
         for (reason, count) in &self.jit.unnamed {
             write!(f, "; {count} unnamed: {reason}")?;
         }

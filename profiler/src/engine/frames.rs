@@ -258,11 +258,15 @@ struct Slot {
 }
 
 impl Slot {
-    /// What is known at a time. What code there is under a number, and that it is gone, stays true.
+    /// What is known at a time. What code there is under a number, that it is gone, and where it is deoptimised, stays true.
     fn at(&self, ask: &FrameAsk, time: MonoNs) -> Option<&Known> {
         let answer = self.answer.as_ref()?;
         let known = &answer.known;
-        let is_final = matches!(known, Known::Functions(_) | Known::Unnamed(WhyUnnamed::Replaced));
+        let is_final = match known {
+            Known::Functions(_) => true,
+            Known::Unnamed(why) => matches!(why, WhyUnnamed::Replaced | WhyUnnamed::Deoptimized),
+            Known::Own => false,
+        };
         let fresh = if matches!(known, Known::Unnamed(_)) { UNNAMED_NS } else { FRESH_NS };
         let holds = (ask.code.is_some() && is_final) || time.0 <= answer.done.0.saturating_add(fresh);
         let holds = holds && time <= answer.until;

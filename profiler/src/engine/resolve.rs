@@ -556,6 +556,9 @@ impl Resolver {
                         *of.account.jit.not_looked_into.entry(why.describe()).or_default() += 1;
                     }
                     self.jit_chain(process.id, &hit, address, of.profile);
+                    if let Some(Known::Unnamed(WhyUnnamed::Deoptimized)) = described {
+                        self.guess_inlined(&hit, address, of.profile);
+                    }
                 }
                 if in_list.is_some_and(|(_, is_same)| is_same) {
                     self.chain.clear();
@@ -719,6 +722,21 @@ impl Resolver {
             self.chain.push(frame);
         }
         self.chain.reverse();
+    }
+
+    /// Says within the object itself that others may have been inlined there: it stands there once more, as a guess.
+    fn guess_inlined(&mut self, hit: &CodeHit<'_>, address: Avma, profile: &mut Profile) {
+        let name = classify(hit.name(), hit.origin());
+        let guess = Frame {
+            name: Arc::from(name.display),
+            kind: name.kind,
+            tier: None,
+            inlined: true,
+            module: Some(self.jit_module(hit.module())),
+            source: name.source,
+            address: address.0,
+        };
+        self.chain.insert(0, profile.intern_frame(&guess.as_guess()));
     }
 
     fn jit(

@@ -297,6 +297,8 @@ pub enum WhyUnnamed {
     TooMany,
     /// Classes were unloaded, or may have been, before it was looked at, and what is there now may be of another one.
     Unloaded,
+    /// The frame is no longer valid, and where it would have returned to is in a word of it that is not taken along.
+    Deoptimized,
 }
 
 impl WhyUnnamed {
@@ -312,6 +314,7 @@ impl WhyUnnamed {
             Self::NoFrame => "the function had no frame at this instruction",
             Self::Replaced => "replaced before it was looked at",
             Self::Unloaded => "classes may have been unloaded before it was looked at",
+            Self::Deoptimized => "deoptimised, where it goes on is in the frame",
             Self::Collected => "a garbage collection ran before it was looked at",
             Self::WebAssembly => "WebAssembly, whose names are not read",
             Self::Ended => "the process ended before it was looked at",

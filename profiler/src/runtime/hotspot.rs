@@ -192,14 +192,15 @@ impl HotSpot {
             let is_same = blob.code == code.start && blob.compile_id == code.number;
             is_same.then_some((at, &**blob, Avma(ask.pc.pc())))
         });
-        let compiled: Vec<_> = compiled.collect();
-        // The address of a frame that is no longer valid is replaced: then it says nothing.
-        let come_by = |at: usize, blob: &Blob, pc: Avma| match frames[at].pc.is_interrupted() {
-            true => Pc::Interrupted,
-            false if blob.is_deoptimized(pc) => Pc::Return,
-            false => Pc::Called,
-        };
-        let asked: Vec<_> = compiled.iter().map(|(at, blob, pc)| (*blob, *pc, come_by(*at, blob, *pc))).collect();
+        // The address of a frame that is no longer valid is replaced: then it says nothing of what was inlined there.
+        let is_replaced =
+            |(at, blob, pc): &(usize, &Blob, Avma)| !frames[*at].pc.is_interrupted() && blob.is_deoptimized(*pc);
+        let (replaced, compiled): (Vec<_>, Vec<_>) = compiled.partition(is_replaced);
+        for (at, ..) in replaced {
+            described[at] = DescribedFrame::Unnamed(WhyUnnamed::Deoptimized);
+        }
+        let come_by = |at: usize| if frames[at].pc.is_interrupted() { Pc::Interrupted } else { Pc::Called };
+        let asked: Vec<_> = compiled.iter().map(|(at, blob, pc)| (*blob, *pc, come_by(*at))).collect();
         let positions = self.cache.positions(&self.layout, reader, &asked);
         for ((at, blob, _), position) in compiled.iter().zip(positions) {
             described[*at] = described_as(position, tier(blob), &mut answers);

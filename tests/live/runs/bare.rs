@@ -267,6 +267,41 @@ fn a_bare_jvm_marks_the_inlined_methods_that_are_not_certain_and_says_how_many_a
 }
 
 #[test]
+fn a_caller_that_is_deoptimised_below_its_callee_says_that_what_was_inlined_is_not_known() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let flags = [
+        "-XX:CompileCommand=quiet",
+        "-XX:CompileCommand=dontinline,Deopt::outer",
+        "-XX:CompileCommand=dontinline,Deopt::spin",
+        "-XX:CompileCommand=dontinline,Deopt::leaf",
+        "-XX:CompileCommand=inline,Deopt::middle",
+        "-XX:CompileCommand=inline,Deopt::inner",
+    ];
+    let recording = java_with(&flags, "java/Deopt.java", &scratch, &["--lines"])?;
+    assert_bare(&recording);
+    let folded = &recording.folded;
+    // No line stands behind: that of the handler would be another place's.
+    let is_chain = |window: &[String]| {
+        let is = |at: usize, name: &str| in_any_tier(&window[at]).starts_with(name);
+        let has_line = |frame: &String| frame.contains(".java:");
+        is(0, "Deopt.outer(I)I")
+            && is(1, "?Deopt.outer(I)I")
+            && is(2, "Deopt.spin(I)I")
+            && !window[..2].iter().any(has_line)
+    };
+    let whole = folded.count(|stack| stack.has_prefix("Deopt.leaf(I)I"));
+    let part = folded.count(|stack| stack.has_prefix("Deopt.leaf(I)I") && stack.frames.windows(3).any(is_chain));
+    assert_at_least("marked callers", Share { part, whole }, PROMISED);
+    let inlined = folded.count(|stack| stack.has_prefix("Deopt.middle") || stack.has_prefix("Deopt.inner"));
+    assert_eq!(inlined, 0, "what was inlined is not known");
+    let counted = recording.sum("/jit/not_looked_into");
+    assert!(counted >= part, "{counted} {part}");
+    let said = "without what was inlined there: deoptimised";
+    assert!(recording.stderr.contains(said), "{}", recording.stderr);
+    Ok(())
+}
+
+#[test]
 fn a_bare_jvm_is_not_read_where_that_is_switched_off() -> Result<()> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_JAVA")?);

@@ -652,6 +652,30 @@ fn what_was_inlined_for_sure_and_what_only_maybe_are_told_apart_and_counted() {
 }
 
 #[test]
+fn a_deoptimised_caller_is_named_without_a_line_and_what_may_have_been_inlined_is_marked_and_counted() {
+    let mut world = World::new(options());
+    jvm(&mut world, &[(8, "!"), (16, "LA;outer()V [C2]@6")]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let deoptimised = sample(&mut world, &[MAIN, JIT + 8, START], &[]);
+    let valid = sample(&mut world, &[MAIN, JIT + 16, START], &[]);
+    world.run_for(400);
+    // Long after, it is known without another question.
+    world.run_for(3000);
+    let later = sample(&mut world, &[MAIN, JIT + 8, START], &[]);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    for at in [deoptimised, later] {
+        assert_eq!(lines(&world, at), "_start:0;A.outer()V:0;?A.outer()V:0;main:0");
+    }
+    assert_eq!(lines(&world, valid), "_start:0;A.outer()V:6;main:0");
+    assert_eq!(asked(&world).iter().map(Vec::len).sum::<usize>(), 2);
+    assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (3, 0));
+    let said = "; 2 without what was inlined there: deoptimised, where it goes on is in the frame";
+    assert!(account.to_string().contains(said), "{account}");
+}
+
+#[test]
 fn what_is_known_of_older_code_is_not_said_of_a_sample_that_came_after_it() {
     let mut world = World::new(options());
     jvm(&mut world, &[(8, "LA;outer()V [C2]@5 > LA;inner()I [C2]@9")]);

@@ -104,7 +104,7 @@ pub struct MadeRuntime {
     /// What may be in the making, by the same word.
     pub unfinished: BTreeSet<u64>,
     /// Functions at addresses of its code: by its number and the distance from its first byte, the outermost first, each
-    /// with a line, as in `outer@7 > inlined@3`.
+    /// with a line, as in `outer@7 > inlined@3`; `!` where the code is deoptimised.
     pub listed: BTreeMap<(u32, u64), String>,
     /// What its answers depend on.
     pub depends_on: Option<DependsOn>,
@@ -161,6 +161,9 @@ impl MadeRuntime {
                 let at = (code.number, frame.pc.pc() - code.start.0);
                 let names = self.listed.get(&at).filter(|_| there);
                 let described_as = names.map_or(DescribedFrame::Unnamed(WhyUnnamed::Replaced), |names| {
+                    if names == "!" {
+                        return DescribedFrame::Unnamed(WhyUnnamed::Deoptimized);
+                    }
                     let functions = names.rsplit(" > ").enumerate().filter_map(|(depth, name)| {
                         let (name, line) = name.rsplit_once('@')?;
                         let (name, guessed) = name.strip_prefix('?').map_or((name, false), |name| (name, true));

@@ -4,7 +4,7 @@
 //! the oldest before all others; then those that wait for their next request. One that is being answered stays.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -21,7 +21,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// Of an address; of one network of version 6, which a single host has as a rule.
+    /// Of an address; of one network of version 6, which a single host has as a rule; of this machine, which has millions.
     Address(IpAddr),
     /// Of a user of this machine.
     User(u32),
@@ -31,6 +31,7 @@ impl Peer {
     /// Of an address.
     pub(super) fn at(address: IpAddr) -> Self {
         match address.to_canonical() {
+            address if address.is_loopback() => Self::Address(Ipv4Addr::LOCALHOST.into()),
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments();
                 Self::Address([a, b, c, d, 0, 0, 0, 0].into())
@@ -238,6 +239,9 @@ mod tests {
         assert_eq!(numbers(&all), [1, 48, 49, 50, 51]);
         assert_eq!(Peer::at("fd00::1".parse().unwrap()), Peer::at("fd00::2:3:4:5".parse().unwrap()));
         assert_eq!(Peer::at("::ffff:10.0.0.1".parse().unwrap()), peer(1));
+        let local =
+            ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.9"].map(|address| Peer::at(address.parse().unwrap()));
+        assert_eq!(local, [local[0]; 4], "one user may connect from each of them");
         drop((other, many));
         assert!(numbers(&all).is_empty());
     }

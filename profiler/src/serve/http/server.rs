@@ -13,6 +13,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -191,10 +193,16 @@ impl Server {
             is_refused = false;
             let Some(place) = connections.admit(peer).map(Arc::new) else { continue };
             let (number, service) = (place.number, service.clone());
-            let noted = service_fn(move |request| {
-                let answering = place.answering();
+            let noted = service_fn(move |request: Request<Incoming>| {
+                let place = Arc::clone(&place);
+                // Whoever promises a body and sends none has earned no more than with half a head.
+                let answering = request.body().is_end_stream().then(|| place.answering());
                 let answer = service.call(request);
-                async { answer.await.map(|answer| answer.map(|body| Taken { body, _answering: answering })) }
+                async move {
+                    let answer = answer.await;
+                    let answering = answering.unwrap_or_else(|| place.answering());
+                    answer.map(|answer| answer.map(|body| Taken { body, _answering: answering }))
+                }
             });
             let stream = Timed { stream, limit: self.limits.answer, deadline: None };
             let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), noted));

@@ -22,9 +22,12 @@ struct Served {
 
 impl Served {
     fn new(limits: Limits) -> Self {
+        Self::with_token(limits, None)
+    }
+
+    fn with_token(limits: Limits, token: Option<Token>) -> Self {
         let service = Service::new();
-        let options =
-            HttpOptions { listen: Listen::Tcp("127.0.0.1:0".parse().unwrap()), token: None, hosts: Vec::new() };
+        let options = HttpOptions { listen: Listen::Tcp("127.0.0.1:0".parse().unwrap()), token, hosts: Vec::new() };
         let (end, ended) = oneshot::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let router = service.router.clone();
@@ -176,6 +179,33 @@ fn half_open_connections_lock_nobody_out() {
         assert!(served.get("/healthz").starts_with("HTTP/1.1 200"));
     }
     drop(half);
+}
+
+#[test]
+fn forms_that_never_come_lock_nobody_out() {
+    let token = Token::new("0123456789abcdef").unwrap();
+    let served = Served::with_token(Limits { connections: 8, of_peer: 8, ..Limits::default() }, Some(token));
+    let head = "POST /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 22\r\n";
+    let waiting: Vec<_> = (0..8)
+        .map(|_| {
+            let mut stream = served.connect();
+            write!(stream, "{head}Expect: 100-continue\r\n\r\n").unwrap();
+            // Only when its head was read and its body is waited for.
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).unwrap();
+            assert_eq!(&status, b"HTTP/1.1 100");
+            stream
+        })
+        .collect();
+    for _ in 0..20 {
+        assert!(served.get("/healthz").starts_with("HTTP/1.1 200"));
+    }
+    drop(waiting);
+    let mut whole = served.connect();
+    write!(whole, "{head}\r\ntoken=0123456789abcdef").unwrap();
+    let mut answer = String::new();
+    whole.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 303"), "{answer}");
 }
 
 #[test]

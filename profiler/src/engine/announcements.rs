@@ -314,7 +314,7 @@ impl Announcements {
     ) {
         let file = files.new_file();
         let purpose = Purpose::OpenDump(id, file, Arc::clone(&place.path));
-        requests.ask(purpose, Request::Open { via, place: place.clone(), file });
+        requests.ask(purpose, Request::Open { via, place: place.clone(), file, debug: false });
         self.opening.push(Opening { file, place, tries, again_at: None });
     }
 

@@ -221,6 +221,9 @@ pub enum Request {
         place: MapPlace,
         /// What it is called from now on.
         file: FileId,
+        /// A debug file below the process' root may name it. Captures need not know: they have the answer.
+        #[serde(skip)]
+        debug: bool,
     },
     /// Open `/tmp/perf-N.map` in a process' root.
     OpenPerfMap {
@@ -460,6 +463,9 @@ pub struct Opened {
     /// For a perf map: it was made before the process began, so that its first lines are another one's.
     #[serde(default)]
     pub is_inherited: bool,
+    /// A debug file below the process' root may name it, which is not to name copies elsewhere.
+    #[serde(default)]
+    pub own_debug: bool,
 }
 
 /// A perf map from before its process: of another one that had its number.

@@ -8,7 +8,7 @@
 //! * A file is what stat(2) calls the same: device, inode, length, owner and time of change. Its bytes are looked at on
 //!   behalf of everybody who maps it.
 //! * Two files are copies of one if a digest of everything that is used of them says so; a build id, which anybody can
-//!   write into a file, only proposes it.
+//!   write into a file, only proposes it. A file that is named by a debug file of its process' root is nobody's copy.
 //! * A file is held open while somebody maps it, and closed soon after.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -110,6 +110,9 @@ struct Entry {
     identity: Option<FileIdentity>,
     module: Arc<Module>,
     build: Option<Build>,
+    /// Below the root of who maps it there may be a debug file for it. Decided together with `build`, once: what comes
+    /// there later does not name the copies of this file.
+    own_debug: bool,
     contents: Contents,
     /// The file that this one may be a copy of.
     twin: Option<FileId>,
@@ -433,7 +436,8 @@ impl Files {
             (Descriptor::Open | Descriptor::Opening, _) => true,
             (Descriptor::Failed | Descriptor::Useless, _) | (Descriptor::Closed, None) => false,
             (Descriptor::Closed, Some(seen)) => {
-                let request = Request::Open { via: seen.via, place: seen.place.clone(), file };
+                let debug = entry.may_have_own_debug();
+                let request = Request::Open { via: seen.via, place: seen.place.clone(), file, debug };
                 requests.ask(Purpose::File(file), request);
                 entry.descriptor = Descriptor::Opening;
                 true
@@ -461,7 +465,7 @@ impl Files {
             return false;
         }
         self.searches += 1;
-        let tried = entry.tried.clone();
+        let (tried, debug) = (entry.tried.clone(), entry.may_have_own_debug());
         let others = processes.filter(|process| process.is_live() && !tried.contains(&process.via));
         let seen = others.filter_map(|process| {
             let is_its = |mapped: &&Mapped| mapped.link.file().is_some_and(|own| self.original(own) == file);
@@ -472,7 +476,7 @@ impl Files {
         let (Some(seen), Some(entry)) = (seen.min_by_key(|seen| seen.via), self.entries.get_mut(&file)) else {
             return false;
         };
-        requests.ask(Purpose::File(file), Request::Open { via: seen.via, place: seen.place.clone(), file });
+        requests.ask(Purpose::File(file), Request::Open { via: seen.via, place: seen.place.clone(), file, debug });
         entry.seen = Some(seen);
         true
     }
@@ -516,6 +520,7 @@ impl Files {
             let build_id = (!build.id.is_empty()).then(|| hex(&build.id).into());
             entry.module = Arc::new(Module { path: Arc::clone(&entry.module.path), build_id });
             entry.build = Some(build);
+            entry.own_debug = opened.own_debug;
             self.look_for_twin(file, requests);
         }
         self.go_on_with_contents(file, requests);
@@ -774,9 +779,15 @@ impl Entry {
             && matches!(self.descriptor, Descriptor::Closed | Descriptor::Failed | Descriptor::Useless)
     }
 
-    /// What its copies have, too; none without a build id.
+    /// Whether a debug file below the root of who maps it may be looked for when it is opened.
+    fn may_have_own_debug(&self) -> bool {
+        self.own_debug || self.build.is_none()
+    }
+
+    /// What its copies have, too; none without a build id, or if others are not to have its names.
     fn build_key(&self) -> Option<BuildKey> {
-        let (build, identity) = (self.build.as_ref().filter(|build| !build.id.is_empty())?, self.identity?);
+        let build = self.build.as_ref().filter(|build| !build.id.is_empty() && !self.own_debug)?;
+        let identity = self.identity?;
         Some((build.id.clone(), identity.len, identity.uid))
     }
 
@@ -786,6 +797,7 @@ impl Entry {
             identity,
             module: Arc::new(Module { path, build_id: None }),
             build: None,
+            own_debug: false,
             contents: Contents::Unasked,
             twin: None,
             original: None,

@@ -1,6 +1,7 @@
 //! Below which root directory a target's separate debug files are looked for.
 //!
-//! Everybody who maps a file gets the names that one load of it gives, so that the root must be nobody's who could have put
+//! Everybody who maps a file gets the names that one load of it gives (but not who maps a copy: a file with a debug file of
+//! its own root is nobody's copy), so that the root must be nobody's who could have put
 //! up others' files in it: whoever may make user namespaces may have a root of his own, and show any file of this machine in
 //! it. jitprof's own root is looked into in any case.
 
@@ -32,19 +33,22 @@ impl Root {
     }
 }
 
-/// The root of the process, if debug files of a file on this device may be looked for there.
+/// The root of the process, if debug files of a file on this device may be looked for there, and not only in jitprof's own.
 pub(super) fn debug_root(via: Pid, file_device: u64) -> Option<Arc<File>> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let open = OpenOptions::new().read(true).custom_flags(flags).open(format!("/proc/{via}/root")).ok()?;
+    let (metadata, own) = (open.metadata().ok()?, std::fs::metadata("/").ok()?);
+    if (metadata.dev(), metadata.ino()) == (own.dev(), own.ino()) {
+        return None;
+    }
     let mounts = namespace(&via.to_string(), "mnt");
     let root = Root {
         of_host: mounts.is_some() && ["self", "1"].iter().any(|host| namespace(host, "mnt") == mounts),
         of_same_users: namespace(&via.to_string(), "user")
             .is_some_and(|users| Some(users) == namespace("self", "user")),
-        device: open.metadata().ok()?.dev(),
+        device: metadata.dev(),
     };
-    let own_device = std::fs::metadata("/").ok()?.dev();
-    root.holds(file_device, own_device).then(|| Arc::new(open))
+    root.holds(file_device, own.dev()).then(|| Arc::new(open))
 }
 
 fn namespace(pid: &str, kind: &str) -> Option<PathBuf> {
@@ -70,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn the_own_root_is_one_to_look_in() {
+    fn the_own_root_is_looked_in_for_everybody_and_is_nobody_s() {
         let device = std::fs::metadata("/").unwrap().dev();
-        assert!(debug_root(Pid(std::process::id()), device).is_some());
+        assert!(debug_root(Pid(std::process::id()), device).is_none());
     }
 }

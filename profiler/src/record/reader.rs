@@ -30,7 +30,7 @@ use crate::process::procfs::{self, ProcError};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
 use crate::runtime::RuntimeReaders;
-use crate::symbol::{Digest, OpenFile, OpenFiles, contents_digest, digest};
+use crate::symbol::{Digest, OpenFile, OpenFiles, contents_digest, digest, may_be_below};
 
 /// A file that has not been changed for so long is not likely to be changed within the next moments.
 const SETTLED_S: i64 = 60;
@@ -101,7 +101,9 @@ impl Reader {
             Request::Identify { via, place, file } => {
                 AnswerBody::Identified(self.identify(via, &place, file, may_hold))
             }
-            Request::Open { via, place, file } => AnswerBody::Opened(self.open(via, &place, file, may_hold)),
+            Request::Open { via, place, file, debug } => {
+                AnswerBody::Opened(self.open(via, &place, file, (may_hold, debug)))
+            }
             Request::OpenPerfMap { via, own_pid, uid, file, unless } => self
                 .open_map((via, own_pid, uid), file, unless)
                 .unwrap_or_else(|unread| AnswerBody::Opened(Err(unread))),
@@ -201,7 +203,7 @@ impl Reader {
         if self.was_opened(&found.identity) {
             return Ok(identified(found.identity, None));
         }
-        let opened = self.hold(via, place, (file, may_hold), found);
+        let opened = self.hold(via, place, file, (may_hold, true), found);
         Ok(identified(opened.identity, Some(opened)))
     }
 
@@ -209,20 +211,31 @@ impl Reader {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).contains(identity)
     }
 
-    fn open(&self, via: Pid, place: &MapPlace, file: FileId, may_hold: bool) -> Result<Opened, Unread> {
+    fn open(&self, via: Pid, place: &MapPlace, file: FileId, how: (bool, bool)) -> Result<Opened, Unread> {
         let found = open_mapping(via, place).map_err(|error| unread_file(&error))?;
-        Ok(self.hold(via, place, (file, may_hold), found))
+        Ok(self.hold(via, place, file, how, found))
     }
 
-    /// Holds a file open as this one from now on, until the engine has it closed.
-    fn hold(&self, via: Pid, place: &MapPlace, (file, may_hold): (FileId, bool), found: TargetFile) -> Opened {
+    /// Holds a file open as this one from now on, until the engine has it closed. `debug` says whether a debug file below
+    /// the process' root may name it.
+    fn hold(
+        &self,
+        via: Pid,
+        place: &MapPlace,
+        file: FileId,
+        (may_hold, debug): (bool, bool),
+        found: TargetFile,
+    ) -> Opened {
         let TargetFile { file: open, identity, .. } = found;
         let build = Build::read(&Source::File(&open)).ok();
-        let opened = Opened { identity, head: head_of(&open), build, is_inherited: false };
-        let build_id = opened.build.as_ref().map(|build| &*build.id);
-        let open = HeldFile::new(open, may_hold);
-        let root = debug_root(via, identity.st_dev);
-        self.files.insert(file, OpenFile::with_build_id(open, &place.path, root, build_id));
+        let build_id = build.as_ref().map(|build| &*build.id);
+        let root = if debug { debug_root(via, identity.st_dev) } else { None };
+        // Where there is none now, none is looked for later: then others have its names, too.
+        let root = root.filter(|root| may_be_below(root, &open, Path::new(&*place.path), build_id));
+        let (head, own_debug) = (head_of(&open), root.is_some());
+        let open = OpenFile::with_build_id(HeldFile::new(open, may_hold), &place.path, root, build_id);
+        self.files.insert(file, open);
+        let opened = Opened { identity, head, build, is_inherited: false, own_debug };
         let mut known = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_OPENED {
             known.clear();
@@ -256,7 +269,7 @@ impl Reader {
         let made = open.metadata().and_then(|metadata| metadata.created()).ok();
         let made = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok());
         let is_inherited = made.is_some_and(|made| is_from_before(made, started));
-        let opened = Opened { identity, build: None, head: head_of(&open), is_inherited };
+        let opened = Opened { identity, build: None, head: head_of(&open), is_inherited, own_debug: false };
         let may_hold = self.waits.may_hold(via, identity.device);
         self.files.insert(file, OpenFile::with_build_id(HeldFile::new(open, may_hold), "", None, None));
         Ok(AnswerBody::Opened(Ok(opened)))

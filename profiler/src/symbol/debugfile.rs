@@ -63,6 +63,15 @@ pub(super) fn load(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolS
     None
 }
 
+/// Whether a file may have a debug file below a root: it is looked for, but not opened. By a checksum alone, without a
+/// build id, it may have any.
+pub(crate) fn may_be_below(root: &File, file: &File, path: &Path, build_id: Option<&[u8]>) -> bool {
+    let Some(build_id) = build_id.filter(|id| !id.is_empty()) else { return true };
+    let Some(owner) = file.metadata().ok().map(|metadata| metadata.uid()) else { return false };
+    let link = layout_of(file).ok().and_then(|layout| read_link(file, &layout));
+    candidates(Some(build_id), link.as_ref(), path).iter().any(|place| place_below(root, place, owner).is_some())
+}
+
 /// A directory to look below, such as `/proc/PID/root`, which stays usable after the process is gone.
 ///
 /// # Errors
@@ -105,14 +114,16 @@ fn read_link(file: &File, layout: &Layout) -> Option<(String, u32)> {
 }
 
 fn open_below(root: &File, path: &Path, owner: u32) -> Option<File> {
+    let place = place_below(root, path, owner)?;
+    // The descriptor, not the path: nothing can have come between.
+    File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
+}
+
+fn place_below(root: &File, path: &Path, owner: u32) -> Option<File> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let place = File::from(openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?);
     let metadata = place.metadata().ok()?;
-    if !metadata.is_file() || (metadata.uid() != 0 && metadata.uid() != owner) {
-        return None;
-    }
-    // The descriptor, not the path: nothing can have come between.
-    File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
+    (metadata.is_file() && (metadata.uid() == 0 || metadata.uid() == owner)).then_some(place)
 }
 
 /// CRC-32 (IEEE) of all bytes, as `.gnu_debuglink` has it.

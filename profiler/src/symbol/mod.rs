@@ -27,6 +27,7 @@ mod measure;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use debugfile::may_be_below;
 pub use debugfile::open_root;
 pub use demangle::MAX_NAME_BYTES;
 pub(crate) use demangle::{prepare_demangling, serve_if_asked};

@@ -239,6 +239,18 @@ fn a_stripped_file_takes_names_and_lines_from_the_debug_file_below_its_root() {
 }
 
 #[test]
+fn whether_a_root_has_a_debug_file_is_known_without_opening_it() {
+    let root = Rooted::new();
+    let (below, file) = (open_root(root.directory.path().to_str().unwrap()).unwrap(), File::open(&BUILT.1).unwrap());
+    let id = elf::build_id(&file);
+    let has = || may_be_below(&below, &file, Path::new("/stripped.so"), id.as_deref());
+    assert!(!has());
+    assert!(may_be_below(&below, &file, Path::new("/stripped.so"), None), "a checksum anybody can make");
+    root.put_debug_file(|path| fs::write(path, "forged"));
+    assert!(has());
+}
+
+#[test]
 fn a_debug_file_of_another_build_is_not_used() {
     let root = Rooted::new();
     root.put_debug_file(|path| fs::copy(&BUILT.2, path).map(drop));

@@ -494,6 +494,31 @@ fn copies_are_found_out_although_the_first_of_them_is_gone() {
         }
     }
     world.run_for(300);
+    let again = |with: bool| {
+        let is_again = |what: &&Request| matches!(what, Request::Open { debug, .. } if *debug == with);
+        world.asked.iter().filter(is_again).count()
+    };
+    assert!(again(false) > 0 && again(true) == 0, "the root is looked into once, before anybody has its names");
+    assert_eq!(world.finish().account.files.copies, 1);
+}
+
+#[test]
+fn a_file_with_a_debug_file_of_its_own_root_names_no_copy_and_is_none() {
+    let mut world = all();
+    let names = [(0, "_start"), (0x1000, "main")];
+    let made = [(100, "/a/app", true), (101, "/b/app", false), (102, "/c/app", true), (103, "/d/app", false)];
+    for (pid, path, own_debug) in made {
+        let inode = world.machine.add_program(path, b"build", &names);
+        let file = world.machine.inodes.get_mut(&inode).unwrap();
+        (file.bytes, file.identity.len, file.own_debug) = (b"same".to_vec(), 4, own_debug);
+        let start = MonoNs(world.now.0 - 1000 * MS);
+        world.machine.add_process(pid, start, path, vec![file_mapping(APP, 0x1_0000, inode, path)]);
+        world.sample(pid, &[MAIN, START]);
+        world.run_for(300);
+    }
+    let object = |pid| world.kernel.region(pid, MAIN).map(|region| region.object);
+    assert!(object(101).is_some() && object(101) == object(103));
+    assert!([100, 102].iter().all(|pid| object(*pid).is_some() && object(*pid) != object(101)));
     assert_eq!(world.finish().account.files.copies, 1);
 }
 

@@ -53,6 +53,8 @@ pub struct MadeFile {
     pub modified_at: MonoNs,
     /// For a perf map: whether the process before has made it.
     pub age: Age,
+    /// For an ELF file: there is a debug file below the process' root.
+    pub own_debug: bool,
 }
 
 /// Who made a perf map, and who writes it.
@@ -284,6 +286,7 @@ impl Machine {
             is_settled: false,
             modified_at: MonoNs(0),
             age: Age::Own,
+            own_debug: false,
         };
         self.inodes.insert(inode, file);
         self.paths.insert(path.to_owned(), inode);
@@ -360,7 +363,7 @@ impl Machine {
                 self.opened_as.insert(*file, Arc::clone(&place.path));
                 AnswerBody::Identified(self.identify(*via, place, *file))
             }
-            Request::Open { via, place, file } => {
+            Request::Open { via, place, file, .. } => {
                 self.opened_as.insert(*file, Arc::clone(&place.path));
                 let inode = self.inode_of(*via, place);
                 AnswerBody::Opened(inode.and_then(|inode| self.open_inode(inode, *file)))
@@ -442,7 +445,8 @@ impl Machine {
         let made = self.inodes.get(&inode).ok_or_else(gone)?;
         self.open.insert(file, inode);
         let head = made.bytes.get(..HEAD_BYTES).unwrap_or(&made.bytes).to_vec();
-        Ok(Opened { identity: made.identity, build: made.build.clone(), head, is_inherited: false })
+        let (identity, build, own_debug) = (made.identity, made.build.clone(), made.own_debug);
+        Ok(Opened { identity, build, head, is_inherited: false, own_debug })
     }
 
     fn open_perf_map(

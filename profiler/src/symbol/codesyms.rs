@@ -7,14 +7,21 @@
 //! | FUNC or IFUNC, NOTYPE with a size | it is |
 //! | without size, at the start of or within a function that has one (a label in assembly: `_avx2_shortcut` in OpenSSL) | not at all |
 //! | without size, elsewhere (a function in assembly, `_init`) | reaching to the end of its section |
+//! | more than 64 of one address (functions that a linker has folded, or a table made to keep us busy) | the first 64 of the largest size |
 //! | data, undefined, section and file names (a third of node's) | not at all |
 //!
-//! blazesym takes a symbol without size to reach to the next symbol, labels included, and through the sections behind.
+//! blazesym takes a symbol without size to reach to the next symbol, labels included, and through the sections behind. Looking
+//! up an address, it goes through all symbols of the last one before.
+
+use std::collections::BTreeMap;
 
 use jitprof_unwind::elf::{self, Section};
 
 /// Size of an entry.
 pub(super) const SYMBOL_BYTES: usize = 24;
+
+/// Symbols of one address that are kept.
+const MAX_AT_ADDRESS: usize = 64;
 
 const NOTYPE: u8 = 0;
 const FUNC: u8 = 2;
@@ -23,12 +30,16 @@ const IFUNC: u8 = 10;
 /// Removes what names no code and fits the sizes, in place.
 pub(super) fn keep(symbols: &mut Vec<u8>, sections: &[Section]) {
     let sizeless = Sizeless::of(symbols);
+    let mut crowds = Crowds::of(symbols);
     let mut kept = 0;
     for start in (0..symbols.len() / SYMBOL_BYTES).map(|index| index * SYMBOL_BYTES) {
         let bytes = &mut symbols[start..start + SYMBOL_BYTES];
         let Some(symbol) = Symbol::parse(bytes) else {
             continue;
         };
+        if !crowds.have_room_for(&symbol) {
+            continue;
+        }
         if symbol.size == 0 {
             if sizeless.is_label(symbol.value) {
                 continue;
@@ -94,6 +105,37 @@ impl Sizeless {
     }
 }
 
+/// Addresses with more symbols than are kept: the largest size at each, and how many of that are still to be kept.
+struct Crowds(BTreeMap<u64, (u64, usize)>);
+
+impl Crowds {
+    fn of(table: &[u8]) -> Self {
+        let symbols = || table.chunks_exact(SYMBOL_BYTES).filter_map(Symbol::parse);
+        let mut values: Vec<u64> = symbols().map(|symbol| symbol.value).collect();
+        values.sort_unstable();
+        let crowded = values.chunk_by(|one, next| one == next).filter(|alike| alike.len() > MAX_AT_ADDRESS);
+        let mut crowds: BTreeMap<_, _> =
+            crowded.filter_map(|alike| Some((*alike.first()?, (0, MAX_AT_ADDRESS)))).collect();
+        if !crowds.is_empty() {
+            for symbol in symbols() {
+                if let Some((largest, _)) = crowds.get_mut(&symbol.value) {
+                    *largest = symbol.size.max(*largest);
+                }
+            }
+        }
+        Self(crowds)
+    }
+
+    fn have_room_for(&mut self, symbol: &Symbol) -> bool {
+        let Some((largest, left)) = self.0.get_mut(&symbol.value) else { return true };
+        if symbol.size < *largest || *left == 0 {
+            return false;
+        }
+        *left -= 1;
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +181,16 @@ mod tests {
         let other_section = symbol(NOTYPE, 2, 0x200, 0);
         let expected = [(0x110, 0x20), (0x130, 0xd0), (0x200, 0x100)];
         assert_eq!(kept(&[at_start, function, within, after, other_section]), expected);
+    }
+
+    #[test]
+    fn of_very_many_symbols_of_one_address_some_of_the_largest_are_kept() {
+        let many = |count: usize, value, size| vec![symbol(FUNC, 1, value, size); count];
+        let usual = many(MAX_AT_ADDRESS, 0x140, 8);
+        assert_eq!(kept(&usual).len(), MAX_AT_ADDRESS);
+        let crowd = [many(900, 0x110, 4), many(100, 0x110, 16), many(3, 0x110, 0), usual, many(70, 0x180, 0)].concat();
+        let expected = [[(0x110, 16); MAX_AT_ADDRESS], [(0x140, 8); MAX_AT_ADDRESS], [(0x180, 0x80); MAX_AT_ADDRESS]];
+        assert_eq!(kept(&crowd), expected.concat());
     }
 
     #[test]

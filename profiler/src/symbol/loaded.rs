@@ -19,6 +19,10 @@ use jitprof_common::units::{Avma, FileOffset};
 pub const MAX_LOADED_BYTES: u64 = 512 << 20;
 /// Files remembered as loaded before.
 const MAX_SEEN: usize = 1 << 16;
+/// CPU time that a look-up may take in a loaded file, and what all of them may take beyond that: much of it is parsed only
+/// when it is asked for. A file that takes more pays for each look-up as for loading.
+const LOOK_UP: Duration = Duration::from_millis(1);
+const BEYOND: Duration = Duration::from_secs(2);
 /// Files loaded at once; each copy is a descriptor or two.
 const MAX_LOADED_FILES: usize = 128;
 
@@ -42,6 +46,21 @@ struct File {
     native: Result<Native, Unresolved>,
     last_used: u64,
     used_at: Instant,
+    look_ups: LookUps,
+}
+
+/// What look-ups in one file have taken beyond what each may take.
+#[derive(Default)]
+struct LookUps(Duration);
+
+impl LookUps {
+    fn note(&mut self, spent: Duration) {
+        self.0 = self.0.saturating_add(spent).saturating_sub(LOOK_UP);
+    }
+
+    fn are_dear(&self) -> bool {
+        self.0 > BEYOND
+    }
 }
 
 impl File {
@@ -121,8 +140,12 @@ impl Loaded {
         // Whatever the panic left behind is dropped with the file; `names` and `stats` are never half-changed.
         let call = std::panic::AssertUnwindSafe(|| {
             self.load(shared, (lane, id), stats)?;
-            let file = self.files.get(&id).ok_or(Unresolved::FileClosed)?;
-            file.native.as_ref().map_err(|reason| *reason)?.resolve(offset, &mut self.names, stats)
+            let file = self.files.get_mut(&id).ok_or(Unresolved::FileClosed)?;
+            let native = file.native.as_ref().map_err(|reason| *reason)?;
+            let begun = thread_cpu_time();
+            let found = native.resolve(offset, &mut self.names, stats);
+            file.look_ups.note(thread_cpu_time().saturating_sub(begun));
+            found
         });
         let found = std::panic::catch_unwind(call).unwrap_or_else(|_| {
             stats.panics = stats.panics.saturating_add(1);
@@ -151,22 +174,13 @@ impl Loaded {
         self.clock = self.clock.saturating_add(1);
         if let Some(file) = self.files.get_mut(&id) {
             (file.last_used, file.used_at) = (self.clock, Instant::now());
-            return Ok(());
+            let are_dear = file.look_ups.are_dear();
+            return if are_dear { self.may_spend(shared, lane, false) } else { Ok(()) };
         }
         let budget = shared.budget();
         self.unload_idle(shared, budget.idle);
         let again = self.seen.contains(&id);
-        let percent =
-            budget.cpu_percent.map(|percent| shared.ledger.rate(Activity::Names).map_or(percent, |rate| rate * 100.0));
-        let spent = thread_cpu_time();
-        let (lane_before, again_before) = self.last;
-        let used =
-            Use { lane: lane_before, again: again_before, seconds: spent.saturating_sub(self.spent).as_secs_f64() };
-        self.spent = spent;
-        // What is spent until it may load something is on nobody's account.
-        self.last = (None, false);
-        shared.may_load(lane, percent, again, used)?;
-        self.last = (lane, again);
+        self.may_spend(shared, lane, again)?;
         let origin = shared.files.origin(id)?;
         let native = origin.file.reading(|| {
             let native = Native::load(&origin, &shared.gsym, &budget, stats);
@@ -177,10 +191,26 @@ impl Loaded {
             self.seen.clear();
         }
         self.seen.insert(id);
-        let file = File { native, last_used: self.clock, used_at: Instant::now() };
+        let file = File { native, last_used: self.clock, used_at: Instant::now(), look_ups: LookUps::default() };
         self.set_bytes(shared, self.bytes.saturating_add(file.bytes()));
         self.files.insert(id, file);
         self.evict_to(room(budget.loaded, self.others(shared), shared.workers()), shared, stats);
+        Ok(())
+    }
+
+    /// Puts what was spent down to whom it was for, and asks whether more may be for this owner's files.
+    fn may_spend(&mut self, shared: &Shared, lane: Lane, again: bool) -> Result<(), Unresolved> {
+        let percent = shared.budget().cpu_percent;
+        let percent = percent.map(|percent| shared.ledger.rate(Activity::Names).map_or(percent, |rate| rate * 100.0));
+        let spent = thread_cpu_time();
+        let (lane_before, again_before) = self.last;
+        let used =
+            Use { lane: lane_before, again: again_before, seconds: spent.saturating_sub(self.spent).as_secs_f64() };
+        self.spent = spent;
+        // What is spent until it may load something is on nobody's account.
+        self.last = (None, false);
+        shared.may_load(lane, percent, again, used)?;
+        self.last = (lane, again);
         Ok(())
     }
 
@@ -253,6 +283,24 @@ mod tests {
         // Each has loaded what it may, one after the other.
         let all = (0..5).fold(0, |others, _| others + room(400, others, 5));
         assert!(all <= 400 + 5 * 40, "{all}");
+    }
+
+    #[test]
+    fn look_ups_that_keep_taking_long_are_paid_for() {
+        let mut usual = LookUps::default();
+        // Parsing what is asked for first takes its time.
+        [1000, 300, 300].into_iter().for_each(|ms| usual.note(Duration::from_millis(ms)));
+        (0..10_000).for_each(|_| usual.note(Duration::from_micros(20)));
+        assert!(!usual.are_dear());
+        let mut made = LookUps::default();
+        let first = (1..).find(|_| {
+            made.note(Duration::from_millis(30));
+            made.are_dear()
+        });
+        assert_eq!(first, Some(69));
+        // Not for good, if it was another's fault.
+        (0..100).for_each(|_| made.note(Duration::ZERO));
+        assert!(!made.are_dear());
     }
 
     #[test]

@@ -12,9 +12,10 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jitprof_common::units::Pid;
@@ -25,7 +26,7 @@ use crate::process::Device;
 const STACK_BYTES: usize = 4 << 20;
 /// Below the stack nothing is mapped.
 const GUARD_BYTES: usize = 64 << 10;
-/// Files that are being closed at most; further ones stay open.
+/// Files that are being closed at most; further ones wait, and are open meanwhile.
 const MAX_CLOSING: usize = 64;
 /// How long it is known of a device whether it may keep readers waiting: its number may be used again.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
@@ -63,9 +64,11 @@ const LOCAL: [&str; 24] = [
 
 /// CPU time of what was done apart, in nanoseconds.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
-/// Files that are to be closed, and of which it has not begun.
+/// Threads that close files, the files of which it has not begun, and those of them that no thread has taken yet. A thread
+/// begins and ends under the lock: no file is left without one.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 static NOT_BEGUN: AtomicUsize = AtomicUsize::new(0);
+static TO_CLOSE: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
 thread_local! {
     static OF_THREAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
@@ -243,12 +246,19 @@ impl Drop for Stack {
 pub struct HeldFile {
     file: ManuallyDrop<File>,
     may_hold: bool,
+    closes_apart: bool,
 }
 
 impl HeldFile {
     /// `may_hold`: whether reading and closing it may take for ever.
     pub fn new(file: File, may_hold: bool) -> Self {
-        Self { file: ManuallyDrop::new(file), may_hold }
+        Self { file: ManuallyDrop::new(file), may_hold, closes_apart: may_hold }
+    }
+
+    /// The same where closing alone may.
+    pub fn closed_apart_if(mut self, may_hold: bool) -> Self {
+        self.closes_apart |= may_hold;
+        self
     }
 
     /// Reads something of it, apart if need be.
@@ -269,29 +279,44 @@ impl Drop for HeldFile {
     fn drop(&mut self) {
         // SAFETY: the field is not used after this, for the value is being dropped.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if self.may_hold { close_apart(file) } else { drop(file) }
+        if self.closes_apart { close_apart(file) } else { drop(file) }
     }
 }
 
-/// Closes a file without waiting for it. With too many that do not let go, it stays open.
+/// Closes a file without waiting for it. With too many that do not let go, it stays open until one does.
 fn close_apart(file: File) {
-    let file = ManuallyDrop::new(file);
-    if CLOSING.fetch_add(1, Ordering::AcqRel) >= MAX_CLOSING {
-        CLOSING.fetch_sub(1, Ordering::AcqRel);
+    let mut to_close = to_close();
+    to_close.push(file);
+    NOT_BEGUN.fetch_add(1, Ordering::AcqRel);
+    if CLOSING.load(Ordering::Acquire) >= MAX_CLOSING {
         return;
     }
-    NOT_BEGUN.fetch_add(1, Ordering::AcqRel);
-    let close = move || {
-        apart(|| {
+    CLOSING.fetch_add(1, Ordering::AcqRel);
+    drop(to_close);
+    if let Err(error) = std::thread::Builder::new().name("closes".into()).spawn(close_all) {
+        tracing::debug!("a file stays open: {error}");
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Nothing that runs under the lock can panic.
+fn to_close() -> MutexGuard<'static, Vec<File>> {
+    TO_CLOSE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn close_all() {
+    loop {
+        let mut to_close = to_close();
+        let Some(file) = to_close.pop() else {
+            CLOSING.fetch_sub(1, Ordering::AcqRel);
+            return;
+        };
+        drop(to_close);
+        let file = ManuallyDrop::new(file);
+        apart(move || {
             NOT_BEGUN.fetch_sub(1, Ordering::AcqRel);
             drop(ManuallyDrop::into_inner(file));
         });
-        CLOSING.fetch_sub(1, Ordering::AcqRel);
-    };
-    if let Err(error) = std::thread::Builder::new().name("closes".into()).spawn(close) {
-        tracing::debug!("a file stays open: {error}");
-        NOT_BEGUN.fetch_sub(1, Ordering::AcqRel);
-        CLOSING.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -310,42 +335,95 @@ pub fn wait_for_closing(limit: Duration) {
 
 /// Which devices may keep readers waiting for ever.
 #[derive(Debug, Default)]
-pub struct Waits(Mutex<HashMap<Device, (bool, Instant)>>);
+pub struct Waits(Mutex<HashMap<Device, Wait>>);
+
+/// What may take for ever of a file on some device.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    may_hold: bool,
+    closing_may: bool,
+    since: Instant,
+}
 
 impl Waits {
     /// Whether files on this device may, which a process has mapped: whether its file system is another one than those
     /// of disks and memory. Asks no file system.
     pub fn may_hold(&self, via: Pid, device: Device) -> bool {
+        self.of(via, device).may_hold
+    }
+
+    /// Whether closing such a file may. An overlay hands that on to the file below it, which is one of a tenant's file system if
+    /// a tenant has made the overlay; nearly all are those of a container engine, over the machine's own disk.
+    pub fn closing_may_hold(&self, via: Pid, device: Device) -> bool {
+        self.of(via, device).closing_may
+    }
+
+    fn of(&self, via: Pid, device: Device) -> Wait {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((may_hold, _)) = known.get(&device).filter(|(_, since)| since.elapsed() < KNOWN_FOR) {
-            return *may_hold;
+        if let Some(wait) = known.get(&device).filter(|wait| wait.since.elapsed() < KNOWN_FOR) {
+            return *wait;
         }
-        let may_hold = kind_of(via, device).is_none_or(|kind| !LOCAL.contains(&kind.as_str()));
+        let kind = kind_of(via, device);
+        let may_hold = kind.as_deref().is_none_or(|kind| !LOCAL.contains(&kind));
+        let closing_may = may_hold || (kind.as_deref() == Some("overlay") && !is_over_local(device));
         if known.len() >= MAX_KNOWN {
             known.clear();
         }
-        known.insert(device, (may_hold, Instant::now()));
-        may_hold
+        let wait = Wait { may_hold, closing_may, since: Instant::now() };
+        known.insert(device, wait);
+        wait
     }
 }
 
 /// The file system on a device, as a process sees it, or as jitprof does: in a root that is no mount of its own, the process
 /// sees none.
 fn kind_of(via: Pid, device: Device) -> Option<String> {
-    let kind = |process: &str| {
-        let mut text = String::new();
-        let mounts = File::open(format!("/proc/{process}/mountinfo")).ok()?;
-        io::Read::read_to_string(&mut io::Read::take(mounts, MAX_MOUNTS_BYTES), &mut text).ok()?;
-        kind_in(&text, device)
-    };
+    let kind = |process: &str| kind_in(&mounts_of(process)?, device).map(str::to_owned);
     kind(&via.to_string()).or_else(|| kind("self"))
 }
 
+fn mounts_of(process: &str) -> Option<String> {
+    let mut text = String::new();
+    let mounts = File::open(format!("/proc/{process}/mountinfo")).ok()?;
+    io::Read::read_to_string(&mut io::Read::take(mounts, MAX_MOUNTS_BYTES), &mut text).ok()?;
+    Some(text)
+}
+
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
-fn kind_in(mounts: &str, device: Device) -> Option<String> {
+fn line_of(mounts: &str, device: Device) -> Option<&str> {
     let number = format!("{}:{}", device.major, device.minor);
-    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
-    line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
+    mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))
+}
+
+fn kind_in(mounts: &str, device: Device) -> Option<&str> {
+    kind_of_line(line_of(mounts, device)?)
+}
+
+fn kind_of_line(line: &str) -> Option<&str> {
+    line.split_once(" - ")?.1.split(' ').next()
+}
+
+/// Whether an overlay is mounted where jitprof or the first process is, over directories of local file systems alone. In a
+/// mount namespace that a tenant has made, the paths of these directories say nothing.
+fn is_over_local(device: Device) -> bool {
+    ["self", "1"].into_iter().any(|host| mounts_of(host).is_some_and(|mounts| has_local_layers(&mounts, device)))
+}
+
+/// `… - overlay overlay rw,lowerdir=/a/l/X:/a/l/Y,upperdir=/a/diff,workdir=/a/work`. What cannot be compared with the places of
+/// other mounts is not known to be local: a path that is not absolute, or has an escaped letter.
+fn has_local_layers(mounts: &str, device: Device) -> bool {
+    let options = line_of(mounts, device).and_then(|line| line.split_once(" - ")?.1.split(' ').nth(2));
+    let options = options.unwrap_or_default().split(',').filter_map(|option| option.split_once('='));
+    let layers =
+        options.filter(|(name, _)| ["lowerdir", "lowerdir+", "datadir+", "upperdir", "workdir"].contains(name));
+    let mut layers = layers.flat_map(|(_, paths)| paths.split(':')).filter(|path| !path.is_empty()).peekable();
+    let others = mounts.lines().filter(|line| kind_of_line(line).is_none_or(|kind| !LOCAL.contains(&kind)));
+    let others: Vec<&str> = others.filter_map(|line| line.split(' ').nth(4)).collect();
+    let is_local = |path: &str| {
+        let is_plain = path.starts_with('/') && !path.contains('\\');
+        is_plain && !others.iter().any(|place| Path::new(path).starts_with(place))
+    };
+    layers.peek().is_some() && layers.all(is_local)
 }
 
 #[cfg(test)]
@@ -448,9 +526,56 @@ mod tests {
         let mounts = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
                       40 22 0:45 / /mnt/a\\040b rw master:3 - fuse.sshfs host:/ rw,user_id=0\n";
         let kind = |major, minor| kind_in(mounts, Device { major, minor });
-        assert_eq!(kind(254, 0).as_deref(), Some("ext4"));
-        assert_eq!(kind(0, 45).as_deref(), Some("fuse.sshfs"));
+        assert_eq!(kind(254, 0), Some("ext4"));
+        assert_eq!(kind(0, 45), Some("fuse.sshfs"));
         assert_eq!(kind(0, 4), None);
         assert!(LOCAL.is_sorted());
+    }
+
+    #[test]
+    fn an_overlay_is_closed_here_only_if_what_is_below_it_is_known_to_be_local() {
+        let is_local = |options: &str| {
+            let mounts = format!(
+                "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                 40 22 0:45 / /var/lib/lazy rw shared:3 - fuse.lazy lazy rw,user_id=0\n\
+                 41 22 0:46 / /run/rootfs rw shared:4 - overlay overlay rw,{options}\n"
+            );
+            has_local_layers(&mounts, Device { major: 0, minor: 46 })
+        };
+        assert!(is_local(
+            "lowerdir=/var/lib/o/l/A:/var/lib/o/l/B,upperdir=/var/lib/o/1/diff,workdir=/var/lib/o/1/work"
+        ));
+        assert!(is_local("lowerdir+=/var/lib/o/1,lowerdir+=/var/lib/lazybones,datadir+=/var/lib/o/2"));
+        for options in [
+            "lowerdir=/var/lib/o/l/A:/var/lib/lazy/7/fs,upperdir=/var/lib/o/1/diff,workdir=/var/lib/o/1/work",
+            "lowerdir=/var/lib/o/l/A,upperdir=/var/lib/lazy/1",
+            "lowerdir=l/A:l/B",
+            "lowerdir=/var/lib/la\\134zy",
+            "nouserxattr",
+        ] {
+            assert!(!is_local(options), "{options}");
+        }
+        assert!(!has_local_layers("", Device { major: 0, minor: 46 }), "a tenant has made it, out of our sight");
+    }
+
+    #[test]
+    fn what_is_read_here_may_be_closed_apart_nevertheless() {
+        let (reader, writer) = io::pipe().unwrap();
+        let file = HeldFile::new(File::from(std::os::fd::OwnedFd::from(writer)), false).closed_apart_if(true);
+        assert_eq!(file.reading(std::process::id), std::process::id());
+        assert!(file.closes_apart);
+        drop(file);
+        assert_eq!(io::Read::bytes(reader).count(), 0, "the other end has seen it");
+    }
+
+    #[test]
+    fn more_files_than_are_closed_at_a_time_do_not_stay_open() {
+        let pipes = (0..3 * MAX_CLOSING).map(|_| io::pipe().unwrap());
+        let held = |writer| HeldFile::new(File::from(std::os::fd::OwnedFd::from(writer)), true);
+        let (readers, files): (Vec<_>, Vec<_>) = pipes.map(|(reader, writer)| (reader, held(writer))).unzip();
+        drop(files);
+        for reader in readers {
+            assert_eq!(io::Read::bytes(reader).count(), 0);
+        }
     }
 }

@@ -17,7 +17,6 @@ use serde_bytes::ByteBuf;
 use crate::advice::{VersionFile, flags_in_environment, version_in_environment};
 use crate::engine::border::{AnswerBody, Identified, OlderMap, Opened, ProcessRead, Request, Unread, WhyUnread};
 use crate::peek::{look, read_memory};
-use crate::process::ProcessId;
 use crate::process::apart::{HeldFile, Waits, apart, apart_without_files};
 use crate::process::hierarchy::{Group, GroupQuery, Hierarchies};
 use crate::process::labels::{Cgroup, Users};
@@ -27,6 +26,7 @@ use crate::process::open::{
     open_mapping, open_perf_map, perf_map_path,
 };
 use crate::process::procfs::{self, ProcError};
+use crate::process::{Device, ProcessId};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
 use crate::runtime::RuntimeReaders;
@@ -233,8 +233,8 @@ impl Reader {
         // Where there is none now, none is looked for later: then others have its names, too.
         let root = root.filter(|root| may_be_below(root, &open, Path::new(&*place.path), build_id));
         let (head, own_debug) = (head_of(&open), root.is_some());
-        let open = OpenFile::with_build_id(HeldFile::new(open, may_hold), &place.path, root, build_id);
-        self.files.insert(file, open);
+        let open = self.held(open, may_hold, (via, place.device));
+        self.files.insert(file, OpenFile::with_build_id(open, &place.path, root, build_id));
         let opened = Opened { identity, head, build, is_inherited: false, own_debug };
         let mut known = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_OPENED {
@@ -242,6 +242,10 @@ impl Reader {
         }
         known.insert(identity);
         opened
+    }
+
+    fn held(&self, open: File, may_hold: bool, (via, device): (Pid, Device)) -> HeldFile {
+        HeldFile::new(open, may_hold).closed_apart_if(self.waits.closing_may_hold(via, device))
     }
 
     fn open_map(
@@ -271,7 +275,8 @@ impl Reader {
         let is_inherited = made.is_some_and(|made| is_from_before(made, started));
         let opened = Opened { identity, build: None, head: head_of(&open), is_inherited, own_debug: false };
         let may_hold = self.waits.may_hold(via, identity.device);
-        self.files.insert(file, OpenFile::with_build_id(HeldFile::new(open, may_hold), "", None, None));
+        let open = self.held(open, may_hold, (via, identity.device));
+        self.files.insert(file, OpenFile::with_build_id(open, "", None, None));
         Ok(AnswerBody::Opened(Ok(opened)))
     }
 
@@ -381,7 +386,6 @@ fn unread_file(error: &OpenError) -> Unread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Device;
 
     #[test]
     fn a_file_that_is_known_is_not_held_open_for_each_mapping_of_it_that_has_gone() {

@@ -71,7 +71,8 @@ impl OpenFiles {
 
     /// Lets go of a file. Whoever reads it just now holds it until he is done.
     pub fn close(&self, id: FileId) {
-        self.lock().remove(&id);
+        let file = self.lock().remove(&id);
+        drop(file);
     }
 
     /// Lets go of all files.

@@ -147,14 +147,16 @@ impl Print {
 
     /// Whether it is that of a function of the program, which may be one that stays where it is.
     ///
-    /// A path has its hash before anything of it runs. Without that, the function was not read for the sample, or was none of
-    /// the program: then only what stays is believed.
+    /// The path of a file has its hash before anything of it runs; only what comes by `php -r` or the standard input has none.
+    /// Where the sample has none of what has one, the function was not read for it, or was none of the program: then only what
+    /// stays is believed.
     fn is(self, printed: Printed, is_lasting: bool) -> bool {
         let Printed { path, name, .. } = printed;
         let is_one_of = |hashes: [u64; 2]| self.is_line_of(printed) && hashes.iter().any(|hash| self.is_hash(*hash));
-        if self.has_path {
+        let is_hashed = path & HASHED != 0;
+        if self.has_path || !is_hashed {
             // A name has no hash until somebody asks for it.
-            return is_one_of([path ^ name, path]);
+            return self.has_path == is_hashed && is_one_of([path ^ name, path]);
         }
         let is_nothing = self.hashes == 0 && self.first_line == 0;
         is_lasting && (is_nothing || is_one_of([name, 0]))

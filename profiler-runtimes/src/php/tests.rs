@@ -359,6 +359,17 @@ fn what_another_request_has_put_to_the_same_place_is_not_named() {
         let asked = unasked.asked(made.function, second);
         let described = Functions::new(layout.clone()).describe(&reader, asked, false).unwrap();
         assert_eq!((&*described.function.name, described.line), ("work", 12), "{version}");
+        // Nor has the path of what comes by no file.
+        let mut fileless = process.clone();
+        let path = Reader::new(&fileless.memory, BUDGET).u64(Avma(made.function + of_file)).unwrap();
+        fileless.memory.word(path + 8, 0);
+        let (function, place) = fileless.asked(made.function, second);
+        let reader = Reader::new(&fileless.memory, BUDGET);
+        let describe = |function| Functions::new(layout.clone()).describe(&reader, (function, place), false);
+        assert_eq!(describe(function).map(|described| described.line), Ok(12), "{version}");
+        for other in [function ^ 1 << PRINT_AT, function | PATH_READ] {
+            assert_eq!(describe(other), Err(Unknown::Replaced("function")), "{version}");
+        }
     }
 }
 

@@ -328,7 +328,7 @@ impl Layout {
         let offsets = &self.function;
         let path = object.word(offsets.file);
         let file = string(reader, path, "function's file")?;
-        let path_hash = hash_at(reader, path, &file)?;
+        let path_hash = reader.u64(Avma(path.saturating_add(HASH)))?;
         if file.is_empty() {
             return Err(Unknown::No("function's file"));
         }

@@ -24,6 +24,8 @@ use crate::symbol::{
 
 /// Addresses asked for at a time; what is asked for beyond waits for answers. It is what may stand before anybody's.
 const MAX_ASKED: usize = if cfg!(test) { 512 } else { 8 << 10 };
+/// The same of one file, which may hold up who reads it.
+const MAX_ASKED_OF_FILE: usize = if cfg!(test) { 400 } else { MAX_ASKED / 4 };
 /// Addresses that are looked at in one turn, for their files may not be open yet.
 const LOOKED_AT: usize = 2 * MAX_ASKED;
 
@@ -55,6 +57,11 @@ impl Wanted {
             self.turns.push_back(holder);
         }
         queue.push_back(key);
+    }
+
+    /// He has had his turn in vain: it is the next that he asks for.
+    fn put_back(&mut self, holder: Holder, key: SymbolKey) {
+        self.of.entry(holder).or_default().push_front(key);
     }
 
     /// The next address, and who wants it.
@@ -113,6 +120,8 @@ pub(super) struct Names {
     /// The symbolizer has them, and has not answered; at whose expense.
     asked: FxHashMap<SymbolKey, Holder>,
     asked_shares: Shares,
+    /// How many of them are in each file.
+    asked_of: FxHashMap<FileId, usize>,
     /// Counts the calls of [`Names::evict_unused`].
     turn: u32,
     /// What is not answered may be answered later, for those who ask then.
@@ -203,15 +212,18 @@ impl Names {
                     continue;
                 }
             };
-            if !is_there {
+            if !is_there || self.has_asked_enough_of(key) {
                 later.push((holder, key));
             } else if self.asked_shares.may_take(Some(holder), 1, (self.asked.len(), MAX_ASKED)) {
                 self.asked_shares.take(Some(holder), 1);
                 self.asked.insert(key, holder);
+                if let SymbolKey::File(file, _) = key {
+                    *self.asked_of.entry(file).or_default() += 1;
+                }
                 asked.push(key);
             } else {
-                later.push((holder, key));
                 self.wanted.suspend(holder);
+                self.wanted.put_back(holder, key);
                 full.push(holder);
             }
         }
@@ -224,10 +236,26 @@ impl Names {
         }
     }
 
+    fn has_asked_enough_of(&self, key: SymbolKey) -> bool {
+        let SymbolKey::File(file, _) = key else { return false };
+        self.asked_of.get(&file).is_some_and(|count| *count >= MAX_ASKED_OF_FILE)
+    }
+
+    fn answered(&mut self, key: SymbolKey) {
+        let SymbolKey::File(file, _) = key else { return };
+        if let Some(count) = self.asked_of.get_mut(&file) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.asked_of.remove(&file);
+            }
+        }
+    }
+
     /// Takes up an answer.
     pub(super) fn take(&mut self, NameAnswer { key, name }: NameAnswer, files: &Files) {
         let Some(asker) = self.asked.remove(&key) else { return };
         self.asked_shares.give_back(Some(asker), 1);
+        self.answered(key);
         // It may have been evicted.
         let Some(known) = self.table.get_mut(&key) else { return };
         if known.frames.is_some() {
@@ -334,6 +362,7 @@ impl Names {
     /// `keep` are known. What is evicted has to be asked for again.
     pub(super) fn evict_unused(&mut self, keep: usize, turns: u32) {
         self.turn = self.turn.saturating_add(1);
+        self.leave_out_what_is_not_wanted();
         if self.table.len() <= keep {
             return;
         }
@@ -347,11 +376,17 @@ impl Names {
             }
             is_kept
         });
-        let table = &self.table;
-        self.wanted.retain(|holder, key| table.get(&key).is_some_and(|known| known.holder == holder));
+        self.leave_out_what_is_not_wanted();
         if self.table.len() < self.table.capacity() / 4 {
             self.table.shrink_to_fit();
         }
+    }
+
+    /// What was answered, is another one's to ask for, or was evicted.
+    fn leave_out_what_is_not_wanted(&mut self) {
+        let table = &self.table;
+        let waits = |known: &Known, holder| known.frames.is_none() && known.holder == holder;
+        self.wanted.retain(|holder, key| table.get(&key).is_some_and(|known| waits(known, holder)));
     }
 
     /// Asserts that the shares are those of what is known.

@@ -440,7 +440,7 @@ impl Resolving {
         }
         let mut held: Vec<(usize, Vec<ProcessId>)> = held.into_values().collect();
         held.sort_unstable_by(|one, other| other.cmp(one));
-        let mut left = self.stacks.words();
+        let mut left: usize = held.iter().map(|(words, _)| *words).sum();
         for (words, ids) in held {
             if left <= MAX_STACK_WORDS / 2 {
                 break;

@@ -570,7 +570,7 @@ mod tests {
 
     #[test]
     fn more_files_than_are_closed_at_a_time_do_not_stay_open() {
-        let pipes = (0..3 * MAX_CLOSING).map(|_| io::pipe().unwrap());
+        let pipes = (0..MAX_CLOSING + 16).map(|_| io::pipe().unwrap());
         let held = |writer| HeldFile::new(File::from(std::os::fd::OwnedFd::from(writer)), true);
         let (readers, files): (Vec<_>, Vec<_>) = pipes.map(|(reader, writer)| (reader, held(writer))).unzip();
         drop(files);

@@ -201,6 +201,7 @@ impl Reader {
         let found = open_mapping(via, place).map_err(|error| unread_file(&error))?;
         // A mapping that is gone by now is looked for by its path: that may be a file of which all is known.
         if self.was_opened(&found.identity) {
+            drop(self.held(found.file, may_hold, (via, place.device)));
             return Ok(identified(found.identity, None));
         }
         let opened = self.hold(via, place, file, (may_hold, true), found);
@@ -231,7 +232,9 @@ impl Reader {
         let build_id = build.as_ref().map(|build| &*build.id);
         let root = if debug { debug_root(via, identity.st_dev) } else { None };
         // Where there is none now, none is looked for later: then others have its names, too.
-        let root = root.filter(|root| may_be_below(root, &open, Path::new(&*place.path), build_id));
+        // Below it there may be any file system.
+        let is_there = |root: &Arc<File>| may_be_below(root, &open, Path::new(&*place.path), build_id);
+        let root = root.filter(|root| if may_hold { is_there(root) } else { apart(|| is_there(root)) });
         let (head, own_debug) = (head_of(&open), root.is_some());
         let open = self.held(open, may_hold, (via, place.device));
         self.files.insert(file, OpenFile::with_build_id(open, &place.path, root, build_id));
@@ -261,6 +264,7 @@ impl Reader {
         let started = started(&procfs::stat(via).map_err(|error| unread_process(&error))?);
         let opened = open_perf_map(via, own_pid, &users).map_err(|error| unread_file(&error))?;
         let TargetFile { file: open, identity, .. } = opened;
+        let open = self.held(open, self.waits.may_hold(via, identity.device), (via, identity.device));
         if unless == Some((identity.st_dev, identity.inode)) {
             return Err(Unread { why: WhyUnread::Same, text: String::new() });
         }
@@ -274,8 +278,6 @@ impl Reader {
         let made = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok());
         let is_inherited = made.is_some_and(|made| is_from_before(made, started));
         let opened = Opened { identity, build: None, head: head_of(&open), is_inherited, own_debug: false };
-        let may_hold = self.waits.may_hold(via, identity.device);
-        let open = self.held(open, may_hold, (via, identity.device));
         self.files.insert(file, OpenFile::with_build_id(open, "", None, None));
         Ok(AnswerBody::Opened(Ok(opened)))
     }

@@ -77,10 +77,15 @@ struct Exits {
 }
 
 impl Exits {
-    fn read<M: Memory>(heap: &Heap<'_, M>, deopt: Object) -> Result<Self, Unknown> {
+    /// What is not there, or looks otherwise, is said to be none: nothing else of the code depends on it.
+    fn read<M: Memory>(heap: &Heap<'_, M>, deopt: Object, length: u64) -> Result<Self, Unknown> {
         let first = heap.layout.deopt.exits;
-        let at = |index| number(heap.element(deopt, index)?).ok_or(Unknown::No("deoptimisation exit"));
-        Ok(Self { start: at(first)?, eager: at(first + 1)?, lazy: at(first + 2)? })
+        let mut words = [0; 3];
+        for (index, word) in (first..).zip(&mut words).filter(|(index, _)| *index < length) {
+            *word = number(heap.element(deopt, index)?).unwrap_or(0);
+        }
+        let [start, eager, lazy] = words;
+        Ok(Self { start, eager, lazy })
     }
 
     /// Whether they have an offset within the code, which begins with something else.
@@ -179,8 +184,7 @@ impl Codes {
         let layout = heap.layout;
         let deopt = heap.object(code.object, layout.code.deopt, "deoptimisation data")?;
         let length = u64::from(heap.array(deopt, "deoptimisation data")?);
-        let indices =
-            [layout.deopt.shared, layout.deopt.inlining, layout.deopt.optimization_id, layout.deopt.exits + 2];
+        let indices = [layout.deopt.shared, layout.deopt.inlining, layout.deopt.optimization_id];
         if indices.iter().any(|index| *index >= length) {
             return Err(Unknown::No("deoptimisation data"));
         }
@@ -204,7 +208,7 @@ impl Codes {
             function,
             positions: heap.bytes(positions, MAX_POSITIONS, "table of positions")?.into(),
             inlining: inlining(heap, deopt)?,
-            exits: Exits::read(heap, deopt)?,
+            exits: Exits::read(heap, deopt, length)?,
             loops: OnceLock::new(),
         });
         self.make_room(read.positions.len() + INLINING_POSITION * read.inlining.len());

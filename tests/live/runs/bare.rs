@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use jitprof_tests::{
     Jitprof, Recording, Scratch, Share, Stack, Target, Truth, assert_at_least, assert_at_least_of_few, assert_enough,
     assert_share, path_from, target_file, wait_until,
@@ -150,7 +150,7 @@ fn methods_and_code_of_unloaded_classes_are_not_called_by_what_comes_to_their_pl
             (recording.folded.count(|stack| has(stack, true)), recording.folded.count(|stack| has(stack, false)));
         println!("{flags:?}: of {of_one} samples {right} are named by their own generation");
         assert_eq!(wrong, 0, "{flags:?}: called by another generation");
-        assert_enough("samples that are named", right, 400);
+        assert_enough("samples that are named", right, 200);
     }
     Ok(())
 }
@@ -270,6 +270,7 @@ fn a_bare_jvm_marks_the_inlined_methods_that_are_not_certain_and_says_how_many_a
 fn a_caller_that_is_deoptimised_below_its_callee_says_that_what_was_inlined_is_not_known() -> Result<()> {
     let scratch = Scratch::new()?;
     let flags = [
+        "-Xbatch",
         "-XX:CompileCommand=quiet",
         "-XX:CompileCommand=dontinline,Deopt::outer",
         "-XX:CompileCommand=dontinline,Deopt::spin",
@@ -480,7 +481,8 @@ fn a_caller_whose_code_is_given_up_while_it_waits_has_its_line_and_what_it_has_i
     let scratch = Scratch::new()?;
     let program = target_file("node/given_up.js")?;
     let text = std::fs::read_to_string(&program)?;
-    let line = text.lines().position(|line| line.contains("// outer calls middle")).map_or(0, |before| before + 1);
+    let before = text.lines().position(|line| line.contains("// outer calls middle")).context("the call's line")?;
+    let line = before + 1;
     let mut command = Command::new(path_from("JITPROF_NODE")?);
     command.arg("--allow-natives-syntax").arg(program).arg("600");
     let target = Target::start(command, &scratch)?;
@@ -499,7 +501,7 @@ fn a_caller_whose_code_is_given_up_while_it_waits_has_its_line_and_what_it_has_i
     assert_at_least("right callers and lines", Share { part, whole }, 0.97);
     // That takes a moment, in which hardly a sample falls.
     let through_last = folded.count(|stack| stack.has_chain(&["last", "spin"]));
-    assert!(through_last <= 2, "{through_last} samples of spin are below last");
+    assert!(through_last * 200 <= whole, "{through_last} of {whole} samples of spin are below last");
     Ok(())
 }
 

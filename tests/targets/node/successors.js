@@ -13,7 +13,7 @@ function ${name}(n) {
   for (let i = 0; i < n; i++) { x ^= x << 13; x ^= x >>> 17; x ^= x << 5; }
   return x | 0;
 }
-const end = Date.now() + 200;
+const end = Date.now() + 400;
 let sum = 0;
 while (Date.now() < end) sum ^= ${name}(20000);
 `;

@@ -154,9 +154,10 @@ fn serve() -> io::Result<()> {
         // It would be called after the link that it was started by.
         libc::prctl(libc::PR_SET_NAME, c"jitprof".as_ptr());
         libc::setrlimit(libc::RLIMIT_DATA, &raw const memory);
-        // Ctrl-C of a terminal is for the recording, which still needs names then.
-        libc::signal(libc::SIGINT, libc::SIG_IGN);
-        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        // What a terminal or a service manager sends is for the recording, which still needs names then.
+        for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGTERM] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
         libc::signal(libc::SIGPROF, libc::SIG_DFL);
     }
     loop {

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_millis(20);
 /// For so many times that it rests.
 const REST: u32 = 9;
 /// Memory that it may take.
-const MEMORY_BYTES: libc::rlim_t = 256 << 20;
+const MEMORY_BYTES: libc::rlim_t = 64 << 20;
 
 /// How an answer begins: the name, its beginning, and that there is none.
 const WHOLE: u8 = 0;

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use cpp_demangle::ParseOptions;
 use cpp_demangle::error::Error;
 
-use self::helper::Patience;
+use self::helper::{Answer, Patience};
 
 mod helper;
 
@@ -48,8 +48,11 @@ fn demangle_with(name: &str, patience: Patience) -> (String, bool) {
         }
         if name.starts_with("_Z") {
             let cpp = match cpp(name, SHALLOW) {
-                Err(Error::TooMuchRecursion) if helper::is_allowed() => helper::ask(name, patience),
-                Err(Error::TooMuchRecursion) => cpp(name, MEDIUM).ok(),
+                Err(Error::TooMuchRecursion) => match helper::ask(name, patience) {
+                    Answer::Name(name) => Some(name),
+                    Answer::TooLong => None,
+                    Answer::Nobody => cpp(name, MEDIUM).ok(),
+                },
                 here => here.ok(),
             };
             return cpp.unwrap_or_else(|| cut(name));

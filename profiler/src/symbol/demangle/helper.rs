@@ -9,7 +9,7 @@
 //! parent, which does nothing else.
 
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 use super::{DEEP, MAX_MANGLED_BYTES, MAX_NAME_BYTES, cpp, cut};
 use crate::process::apart::charge_thread;
 
-/// Says to this program that it is the helper.
+/// Says to this program that it is the helper, and that it is the one that demangles.
 const ARGUMENT: &str = "--demangle-names";
+const WORKER: &str = "--worker";
 /// CPU time that a name may take; those of Qt and Eigen take a millisecond.
 const LIMIT: Duration = Duration::from_millis(20);
 /// For so many times that it rests.
@@ -48,6 +49,15 @@ pub(super) enum Patience {
     Rests,
 }
 
+/// What comes of asking.
+pub(super) enum Answer {
+    /// The name, and whether it was cut.
+    Name((String, bool)),
+    TooLong,
+    /// There is no helper.
+    Nobody,
+}
+
 /// Where a helper is, if there is one.
 struct Place {
     helper: Option<Helper>,
@@ -63,22 +73,21 @@ struct Helper {
 
 /// For the beginning of a program: does what the helper does, if it is to be one; else it may have one from now on.
 pub(crate) fn serve_if_asked() -> Option<ExitCode> {
-    let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|argument| argument == ARGUMENT) && arguments.next().is_none() {
-        return Some(serve().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS));
-    }
-    IS_ALLOWED.store(true, Ordering::Release);
-    None
-}
-
-/// Whether there may be one.
-pub(super) fn is_allowed() -> bool {
-    IS_ALLOWED.load(Ordering::Acquire)
+    let arguments: Vec<_> = std::env::args_os().skip(1).take(3).collect();
+    let done = match arguments.iter().map(|argument| argument.to_str().unwrap_or_default()).collect::<Vec<_>>()[..] {
+        [ARGUMENT] => serve(),
+        [ARGUMENT, WORKER] => demangle_names(),
+        _ => {
+            IS_ALLOWED.store(true, Ordering::Release);
+            return None;
+        }
+    };
+    Some(done.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
 }
 
 /// For the beginning of a recording: whatever there is to start is started now.
 pub(crate) fn prepare() {
-    if is_allowed() {
+    if IS_ALLOWED.load(Ordering::Acquire) {
         IS_RECORDING.call_once(|| {
             HELPERS.iter().for_each(|place| {
                 let mut place = locked(place);
@@ -92,32 +101,37 @@ fn locked(place: &Mutex<Place>) -> MutexGuard<'_, Place> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Demangles a name; nothing if that takes too long, or if there can be no helper. Not for what has descriptors of its own: the
-/// pipes are this process'.
-pub(super) fn ask(name: &str, patience: Patience) -> Option<(String, bool)> {
+/// Demangles a name. Not for what has descriptors of its own: the pipes are this process'.
+pub(super) fn ask(name: &str, patience: Patience) -> Answer {
     let mut place = locked(&HELPERS[usize::from(patience == Patience::Rests)]);
     if place.rests_until.is_some_and(|until| Instant::now() < until) {
-        return None;
+        return Answer::TooLong;
     }
-    if place.helper.is_none() && !IS_RECORDING.is_completed() {
+    if place.helper.is_none() && IS_ALLOWED.load(Ordering::Acquire) && !IS_RECORDING.is_completed() {
         place.helper = Helper::start().ok();
     }
-    match place.helper.as_mut()?.ask(name) {
-        Ok(Some(answer)) => return Some(answer),
-        Ok(None) => match patience {
-            Patience::Pays => charge_thread(LIMIT),
-            Patience::Rests => place.rests_until = Instant::now().checked_add(LIMIT * REST),
-        },
-        // It has ended: somebody has killed it.
-        Err(_) => place.helper = None,
+    let Some(helper) = &mut place.helper else { return Answer::Nobody };
+    match helper.ask(name) {
+        Ok(Some(name)) => Answer::Name(name),
+        Ok(None) => {
+            match patience {
+                Patience::Pays => charge_thread(LIMIT),
+                Patience::Rests => place.rests_until = Instant::now().checked_add(LIMIT * REST),
+            }
+            Answer::TooLong
+        }
+        Err(_) => {
+            // It has ended: somebody has killed it.
+            place.helper = None;
+            Answer::Nobody
+        }
     }
-    None
 }
 
 impl Helper {
     fn start() -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("jitprof").arg(ARGUMENT).env_clear().current_dir("/");
+        command.arg0("jitprof").arg(ARGUMENT).env_clear();
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(to), Some(from)) => Ok(Self { child, to, from: BufReader::new(from) }),
@@ -147,7 +161,22 @@ impl Drop for Helper {
     }
 }
 
+/// Has names demangled, by one process after the other. Each is started as any program is, and not forked: the unit forbids that.
 fn serve() -> io::Result<()> {
+    settle();
+    std::env::set_current_dir("/")?;
+    loop {
+        let ended = Command::new("/proc/self/exe").arg0("jitprof").args([ARGUMENT, WORKER]).status()?;
+        match ended.signal() {
+            // It took too long, too much memory, or the stack.
+            Some(libc::SIGPROF | libc::SIGABRT | libc::SIGSEGV) => io::stdout().write_all(&[TOO_LONG])?,
+            _ => return Ok(()),
+        }
+        io::stdout().flush()?;
+    }
+}
+
+fn settle() {
     let memory = libc::rlimit { rlim_cur: MEMORY_BYTES, rlim_max: MEMORY_BYTES };
     // SAFETY: plain numbers, and a structure and a string that are only read.
     unsafe {
@@ -160,36 +189,10 @@ fn serve() -> io::Result<()> {
         }
         libc::signal(libc::SIGPROF, libc::SIG_DFL);
     }
-    loop {
-        // SAFETY: there is no other thread, whose locks its copy would have.
-        let child = match unsafe { libc::fork() } {
-            0 => return demangle_names(),
-            -1 => return Err(io::Error::last_os_error()),
-            child => child,
-        };
-        match end_of(child)? {
-            // It took too long, too much memory, or the stack.
-            Some(libc::SIGPROF | libc::SIGABRT | libc::SIGSEGV) => io::stdout().write_all(&[TOO_LONG])?,
-            _ => return Ok(()),
-        }
-        io::stdout().flush()?;
-    }
-}
-
-/// Waits for a process to end; the signal that has ended it.
-fn end_of(child: libc::pid_t) -> io::Result<Option<libc::c_int>> {
-    let mut status = 0;
-    // SAFETY: a number that is written to.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } != child {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    Ok(libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)))
 }
 
 fn demangle_names() -> io::Result<()> {
+    settle();
     let (mut from, mut to) = (BufReader::new(io::stdin().lock()), io::stdout().lock());
     loop {
         let name = match receive(&mut from, MAX_MANGLED_BYTES) {

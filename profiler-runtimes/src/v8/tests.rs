@@ -305,7 +305,8 @@ fn a_name_that_is_known_is_not_given_to_what_another_isolate_has_put_into_its_pl
 #[test]
 fn a_sample_of_a_worker_that_has_ended_is_not_named_by_the_one_that_came_to_its_place() {
     // The same numbers at the same addresses, of a script of another length, or whose name has another length or hash.
-    let changes: [(bool, fn(u64) -> u64); 3] =
+    type Change = fn(u64) -> u64;
+    let changes: [(bool, Change); 3] =
         [(false, |print| print - (1 << 32)), (true, |print| print - (1 << 32)), (true, |print| print ^ 0x40)];
     for name in ["node20-default", "node22-baseline", "node24-interpreted", "node26-interpreted"] {
         for (of_name, other) in changes {

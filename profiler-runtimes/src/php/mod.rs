@@ -153,12 +153,12 @@ impl Print {
     fn is(self, printed: Printed, is_lasting: bool) -> bool {
         let Printed { path, name, .. } = printed;
         let is_one_of = |hashes: [u64; 2]| self.is_line_of(printed) && hashes.iter().any(|hash| self.is_hash(*hash));
-        let is_hashed = path & HASHED != 0;
+        let (is_hashed, is_nothing) = (path & HASHED != 0, self.hashes == 0 && self.first_line == 0);
         if self.has_path || !is_hashed {
             // A name has no hash until somebody asks for it.
-            return self.has_path == is_hashed && is_one_of([path ^ name, path]);
+            let is_read = self.has_path == is_hashed && (self.has_path || !is_nothing);
+            return is_read && is_one_of([path ^ name, path]);
         }
-        let is_nothing = self.hashes == 0 && self.first_line == 0;
         is_lasting && (is_nothing || is_one_of([name, 0]))
     }
 

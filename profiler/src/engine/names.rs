@@ -120,8 +120,8 @@ pub(super) struct Names {
     /// The symbolizer has them, and has not answered; at whose expense.
     asked: FxHashMap<SymbolKey, Holder>,
     asked_shares: Shares,
-    /// How many of them are in each file.
-    asked_of: FxHashMap<FileId, usize>,
+    /// How many of them are in each file, and whose.
+    asked_of: FxHashMap<FileId, (Shares, usize)>,
     /// Counts the calls of [`Names::evict_unused`].
     turn: u32,
     /// What is not answered may be answered later, for those who ask then.
@@ -193,7 +193,7 @@ impl Names {
     pub(super) fn ask(&mut self, files: &mut Files, requests: &mut Requests) {
         let (mut asked, mut later, mut full) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..LOOKED_AT {
-            if self.asked.len() >= MAX_ASKED {
+            if self.asked.len() >= MAX_ASKED || later.len() >= MAX_ASKED_OF_FILE {
                 break;
             }
             let Some((holder, key)) = self.wanted.pop() else { break };
@@ -212,13 +212,15 @@ impl Names {
                     continue;
                 }
             };
-            if !is_there || self.has_asked_enough_of(key) {
+            if !is_there || self.has_asked_enough_of(holder, key) {
                 later.push((holder, key));
             } else if self.asked_shares.may_take(Some(holder), 1, (self.asked.len(), MAX_ASKED)) {
                 self.asked_shares.take(Some(holder), 1);
                 self.asked.insert(key, holder);
                 if let SymbolKey::File(file, _) = key {
-                    *self.asked_of.entry(file).or_default() += 1;
+                    let (shares, count) = self.asked_of.entry(file).or_default();
+                    shares.take(Some(holder), 1);
+                    *count += 1;
                 }
                 asked.push(key);
             } else {
@@ -236,14 +238,17 @@ impl Names {
         }
     }
 
-    fn has_asked_enough_of(&self, key: SymbolKey) -> bool {
+    fn has_asked_enough_of(&self, holder: Holder, key: SymbolKey) -> bool {
         let SymbolKey::File(file, _) = key else { return false };
-        self.asked_of.get(&file).is_some_and(|count| *count >= MAX_ASKED_OF_FILE)
+        let is_full =
+            |(shares, count): &(Shares, usize)| !shares.may_take(Some(holder), 1, (*count, MAX_ASKED_OF_FILE));
+        self.asked_of.get(&file).is_some_and(is_full)
     }
 
-    fn answered(&mut self, key: SymbolKey) {
+    fn answered(&mut self, asker: Holder, key: SymbolKey) {
         let SymbolKey::File(file, _) = key else { return };
-        if let Some(count) = self.asked_of.get_mut(&file) {
+        if let Some((shares, count)) = self.asked_of.get_mut(&file) {
+            shares.give_back(Some(asker), 1);
             *count = count.saturating_sub(1);
             if *count == 0 {
                 self.asked_of.remove(&file);
@@ -255,7 +260,7 @@ impl Names {
     pub(super) fn take(&mut self, NameAnswer { key, name }: NameAnswer, files: &Files) {
         let Some(asker) = self.asked.remove(&key) else { return };
         self.asked_shares.give_back(Some(asker), 1);
-        self.answered(key);
+        self.answered(asker, key);
         // It may have been evicted.
         let Some(known) = self.table.get_mut(&key) else { return };
         if known.frames.is_some() {
@@ -396,6 +401,8 @@ impl Names {
         self.table.values().for_each(|known| shares.take(Some(known.holder), 1));
         assert_eq!(self.shares, shares);
         assert!(self.table.len() <= MAX_KEYS && self.asked.len() <= MAX_ASKED);
+        let in_files = self.asked.keys().filter(|key| matches!(key, SymbolKey::File(..))).count();
+        assert_eq!(self.asked_of.values().map(|(_, count)| count).sum::<usize>(), in_files);
         let has_turn = |holder: &Holder| self.wanted.turns.iter().filter(|one| *one == holder).count() == 1;
         assert!(self.wanted.of.keys().all(has_turn) && self.wanted.turns.len() == self.wanted.of.len());
     }

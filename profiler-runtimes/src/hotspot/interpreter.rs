@@ -58,7 +58,7 @@ pub struct Interpreted {
     /// The method.
     pub method: Avma,
     /// What it had that never changes, if that was taken along. If it was not, the method is believed if the bytecode
-    /// that the frame has is one of its own.
+    /// that the frame has is one of its own, or if both have none.
     pub const_method: Option<Avma>,
     /// The bytecode as the frame has it.
     pub saved: Avma,
@@ -130,8 +130,9 @@ impl Interpreted {
         };
         // The register is used for other things by whatever the interpreter calls.
         let bci = self.register.and_then(within).or_else(|| within(self.saved));
-        // A native method has no bytecodes, and its frame is at where they would be.
-        if self.const_method.is_none() && bci.is_none() && self.saved != first {
+        // A native method has no bytecodes, and its frame is at none, or at where they would be.
+        let is_native = bytes == 0 && (self.saved.0 == 0 || self.saved == first);
+        if self.const_method.is_none() && bci.is_none() && !is_native {
             return Ok(None);
         }
         let mut frame = frame(names, self.method, bci)?;

@@ -257,11 +257,7 @@ impl HotSpot {
         };
         if !ask.pc.is_interrupted() {
             let (method, saved, const_method) = (word(METHOD, 1)?, word(BYTECODE, 1)?, word(CONST_METHOD, 2).ok());
-            // There is no bytecode that would tell.
-            return match const_method {
-                None if saved.0 == 0 => Err(WhyUnnamed::NoWords),
-                _ => Ok(Interpreted { method, const_method, saved, register: None }),
-            };
+            return Ok(Interpreted { method, const_method, saved, register: None });
         }
         // What it executes just now is in a register, and the frame has what it executed at its last call.
         if self.keeps_frame(ask.pc) {

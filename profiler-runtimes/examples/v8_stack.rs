@@ -139,8 +139,8 @@ fn take(target: &Target, spec: &CaptureSpec, tid: Pid) -> Result<Sample> {
                     shared: chain(fp, &spec.shared)?,
                     literal: chain(fp, &spec.literal)? as u32,
                     script: chain(fp, &spec.script)?,
-                    source: chain(fp, &spec.source)?,
-                    name: chain(fp, &spec.name)?,
+                    source: chain(fp, &spec.source),
+                    name: chain(fp, &spec.name),
                 })
             };
             frames.push(FrameWords {

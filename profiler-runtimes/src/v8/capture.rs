@@ -114,10 +114,10 @@ pub struct Taken {
     pub literal: u32,
     /// The script's number, as it stands in memory.
     pub script: u64,
-    /// Of its source, the word with the string's hash and length.
-    pub source: u64,
+    /// Of its source, the word with the string's hash and length, if it could be taken.
+    pub source: Option<u64>,
     /// The same of its name.
-    pub name: u64,
+    pub name: Option<u64>,
 }
 
 /// Registers of the leaf.
@@ -148,7 +148,7 @@ pub struct FrameWords {
     pub bytecode_array: u64,
     /// The word in the slot of the offset within them.
     pub bytecode_offset: u64,
-    /// What the chains ended at, if all did.
+    /// What the chains ended at, if those for the description and the numbers did.
     pub taken: Option<Taken>,
     /// Of the leaf: its registers.
     pub leaf: Option<LeafRegisters>,
@@ -247,7 +247,7 @@ impl<'a> Seen<'a> {
         self.look(Looked::BYTECODE_OFFSET).bytecode_offset
     }
 
-    /// Whether all chains were followed to their ends.
+    /// Whether the chains for the description and the numbers were followed to their ends.
     pub(super) fn is_taken(&self) -> bool {
         self.words.taken.is_some()
     }

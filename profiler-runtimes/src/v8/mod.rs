@@ -8,7 +8,8 @@
 //!
 //! Nothing is believed because it was read before. What is remembered of code depends on its size, its kind, the number
 //! of the optimisation and the function's identity; what is remembered of a function on the numbers of the script and
-//! of the function within it, and on lengths and hashes of the script's source and name: all are compared at each use.
+//! of the function within it, and on lengths and hashes of the script's source and name: all are compared at each use. A
+//! source without a hash of its characters may be any of its length: what was read of such a script is compared, too.
 
 mod capture;
 mod code;
@@ -446,8 +447,7 @@ impl<M: Memory> Describer<'_, M> {
         let same = frame.taken_identity().is_none_or(|taken| {
             taken.literal == identity.literal
                 && small_integer(taken.script) == Some(identity.script)
-                && Print(taken.source).fits(identity.source)
-                && Print(taken.name).fits(identity.name)
+                && identity.is_of(taken.source.map(Print), taken.name.map(Print))
         });
         if same { Ok(()) } else { Err(Unknown::Replaced) }
     }

@@ -146,6 +146,7 @@ fn take(target: &Target, spec: &CaptureSpec, tid: Pid) -> Result<Sample> {
             frames.push(FrameWords {
                 pc: Avma(pc),
                 is_call,
+                is_left: false,
                 place,
                 context: context.unwrap_or(0),
                 function: function.unwrap_or(0),

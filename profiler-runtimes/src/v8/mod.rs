@@ -375,8 +375,11 @@ impl<M: Memory> Describer<'_, M> {
             }
         }
         // The table has the positions of calls. Those before an address within are about something else, but the loop that it
-        // lies in has one. An exit has none: the last position before it is that of any other place.
-        let returns_to = if frame.is_call() || compiled.is_left_at(offset) {
+        // lies in has one. An exit has none: the last position before it is that of any other place. What an exit that is run
+        // has called would return to the next one.
+        let returns_to = if frame.is_left() && compiled.is_left_at(offset) {
+            None
+        } else if frame.is_call() || compiled.is_left_at(offset) {
             code::return_of_call(&self.heap, code, &compiled, offset)?
         } else {
             self.codes.call_of_loop(&self.heap, code, &compiled, offset)?.map(u64::from)

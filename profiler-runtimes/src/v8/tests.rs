@@ -70,6 +70,7 @@ fn frame(line: &str) -> FrameWords {
     FrameWords {
         pc: Avma(number(0).unwrap()),
         is_call: words[1] == "call",
+        is_left: false,
         place: number(2).map_or(Where::Generated, |at| Where::Module(Avma(at))),
         context: number(3).unwrap(),
         function: number(4).unwrap(),
@@ -491,10 +492,18 @@ impl Deoptimizable {
 
     /// What the frame is at an exit, if instructions with these bytes are there.
     fn at(&self, exit: u64, bytes: [u8; 3], is_call: bool) -> Described {
-        let pc = self.exits + 4 * exit;
-        let memory = With(&self.recording.memory, (pc..).zip(bytes).collect());
-        let mut names = Names::new(layout(&self.recording.memory));
-        names.describe(&Reader::new(&memory, BUDGET), &FrameWords { pc: Avma(pc), is_call, ..self.frame })
+        self.of_frame(bytes, FrameWords { pc: Avma(self.exits + 4 * exit), is_call, ..self.frame })
+    }
+
+    /// What a frame is, if instructions with these bytes are there.
+    fn of_frame(&self, bytes: [u8; 3], frame: FrameWords) -> Described {
+        let memory = With(&self.recording.memory, (frame.pc.0..).zip(bytes).collect());
+        Names::new(layout(&self.recording.memory)).describe(&Reader::new(&memory, BUDGET), &frame)
+    }
+
+    fn outermost(&self) -> Described {
+        let function = self.functions.last().unwrap().clone();
+        Described::Functions(vec![Frame { at: None, ..function }])
     }
 }
 
@@ -518,17 +527,13 @@ fn a_caller_whose_code_is_given_up_has_the_functions_and_lines_of_its_call() {
 
 #[test]
 fn at_an_exit_that_does_not_say_its_call_there_is_the_outermost_function_alone() {
-    let outermost = |caller: &Deoptimizable| {
-        let function = caller.functions.last().unwrap().clone();
-        Described::Functions(vec![Frame { at: None, ..function }])
-    };
     for version in VERSIONS {
         let caller = Deoptimizable::of(&format!("{version}-context"));
         // The code itself goes there; it is no exit of this processor; there are no more of them.
         let (eager, lazy) = (caller.eager, caller.returns.len() as u64);
         for (exit, bytes) in [(0, CALL), (eager, [0; 3]), (eager + lazy, CALL)] {
             for is_call in [false, true] {
-                assert_eq!(caller.at(exit, bytes, is_call), outermost(&caller), "{version} {exit} {is_call}");
+                assert_eq!(caller.at(exit, bytes, is_call), caller.outermost(), "{version} {exit} {is_call}");
             }
         }
     }
@@ -536,7 +541,47 @@ fn at_an_exit_that_does_not_say_its_call_there_is_the_outermost_function_alone()
     for version in ["node24", "node26"] {
         let caller = Deoptimizable::of(&format!("{version}-maglev"));
         assert_eq!(caller.functions.last().unwrap().tier, Tier::Mid);
-        assert_eq!(caller.at(caller.eager, CALL, true), outermost(&caller), "{version}");
+        assert_eq!(caller.at(caller.eager, CALL, true), caller.outermost(), "{version}");
+    }
+}
+
+#[test]
+fn what_an_exit_has_called_does_not_return_to_the_call_of_the_next_exit() {
+    for version in VERSIONS {
+        let caller = Deoptimizable::of(&format!("{version}-context"));
+        for exit in caller.eager..=caller.eager + caller.returns.len() as u64 {
+            let left = FrameWords { pc: Avma(caller.exits + 4 * exit), is_left: true, ..caller.frame };
+            assert_eq!(caller.of_frame(CALL, left), caller.outermost(), "{version} {exit}");
+        }
+        // A call elsewhere is one.
+        let left = FrameWords { is_left: true, ..caller.frame };
+        assert_eq!(caller.of_frame([0; 3], left), Described::Functions(caller.functions.clone()), "{version}");
+    }
+}
+
+/// Symbols, and two more.
+struct WithExits<'a>(&'a Recorded, [u64; 2]);
+
+impl Symbols for WithExits<'_> {
+    fn address_of(&self, name: &str) -> Option<Avma> {
+        match name.strip_prefix("Builtins_DeoptimizationEntry_") {
+            Some("Eager") => Some(Avma(self.1[0])),
+            Some("Lazy") => Some(Avma(self.1[1])),
+            _ => self.0.address_of(name),
+        }
+    }
+}
+
+#[test]
+fn what_exits_call_is_two_neighbours_of_one_length() {
+    let Recording { memory, .. } = recording("node24-interpreted");
+    let left_by = |exits| {
+        let symbols = WithExits(&memory, exits);
+        Layout::read(&symbols, &Reader::new(&memory, BUDGET)).unwrap().capture().left_by
+    };
+    assert_eq!(left_by([0x18c_4000, 0x18c_4340]), Some((Avma(0x18c_4000), 0x680)));
+    for apart in [[0x18c_4340, 0x18c_4000], [0x18c_4000, 0x18d_4000], [0x18c_4000; 2], [u64::MAX - 8, u64::MAX]] {
+        assert_eq!(left_by(apart), None);
     }
 }
 

@@ -286,6 +286,7 @@ fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
         reads: vec![slots, kept],
         key: base?,
         code: Vec::new(),
+        left_by: Vec::new(),
         generated: Some((spec.start, spec.end.0.saturating_sub(spec.start.0))),
         parked_sp: Vec::new(),
         list: None,

@@ -166,6 +166,7 @@ impl Plan {
                 reads,
                 key: u8::try_from(array?).ok()?,
                 code: spec.own_code.into_iter().collect(),
+                left_by: spec.left_by.into_iter().collect(),
                 generated: None,
                 parked_sp: Vec::new(),
                 list: None,
@@ -230,6 +231,7 @@ impl Plan {
         Some(FrameWords {
             pc,
             is_call,
+            is_left: ask.is_left,
             place,
             context,
             function,
@@ -280,6 +282,7 @@ mod tests {
             name: Chain { slot: -16, through: vec![24, 32, 16], value: 8, bytes: 8 },
             leaf_registers: [7, 12, 9],
             own_code: Some((Avma(0x1000), 0x500)),
+            left_by: Some((Avma(0x1100), 0x80)),
         }
     }
 
@@ -293,10 +296,11 @@ mod tests {
         let of_script = [read(10, 48, 11), TakeRead { words: 2, ..read(10, 8, 12) }, read(12, 8, 14), read(13, 8, 15)];
         let of_function = [slots, read(3, 24, 8), read(8, 60, 9), read(8, 32, 10)];
         assert_eq!(plan.capture.reads, [of_function, of_script].concat());
-        assert_eq!(plan.capture.key, 1);
+        assert_eq!((plan.capture.key, plan.capture.left_by.as_slice()), (1, [(Avma(0x1100), 0x80)].as_slice()));
         let ask = FrameAsk {
             pc: FramePc::new(0x7000, PcKind::Instruction),
             in_module: None,
+            is_left: false,
             reads: 8,
             words: [10, 11, 12, 13, 14, 0, 0, 0, 15, 0xffff_0000_0010, 17, 18, 19, 20, 21, 22].into(),
             registers: Some([1, 2, 3]),
@@ -309,7 +313,8 @@ mod tests {
         let leaf = LeafRegisters { function: 1, bytecode_offset: 2, bytecode_array: 3 };
         assert_eq!((frame.pc, frame.is_call, frame.leaf), (Avma(0x7000), false, Some(leaf)));
         let caller = plan.frame(&FrameAsk { pc: FramePc(0x7000), reads: 4, ..ask.clone() }).unwrap();
-        assert_eq!((caller.is_call, caller.taken, caller.leaf), (true, None, None));
+        assert_eq!((caller.is_call, caller.is_left, caller.taken, caller.leaf), (true, false, None, None));
+        assert!(plan.frame(&FrameAsk { is_left: true, ..ask.clone() }).unwrap().is_left);
         assert!(plan.frame(&FrameAsk { reads: 0, ..ask }).is_none());
     }
 
@@ -319,6 +324,7 @@ mod tests {
         let ask = |reads| FrameAsk {
             pc: FramePc(0x7000),
             in_module: None,
+            is_left: false,
             reads,
             words: [10, 11, 12, 13, 14, 0, 0, 0, 15, 16, 17, 18, 19, 20, 21, 22].into(),
             registers: None,

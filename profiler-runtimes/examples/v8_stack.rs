@@ -139,13 +139,14 @@ fn take(target: &Target, spec: &CaptureSpec, tid: Pid) -> Result<Sample> {
                     shared: chain(fp, &spec.shared)?,
                     literal: chain(fp, &spec.literal)? as u32,
                     script: chain(fp, &spec.script)?,
-                    source: chain(fp, &spec.source)?,
-                    name: chain(fp, &spec.name)?,
+                    source: chain(fp, &spec.source),
+                    name: chain(fp, &spec.name),
                 })
             };
             frames.push(FrameWords {
                 pc: Avma(pc),
                 is_call,
+                is_left: false,
                 place,
                 context: context.unwrap_or(0),
                 function: function.unwrap_or(0),

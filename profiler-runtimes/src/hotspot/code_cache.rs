@@ -24,6 +24,8 @@ const MAX_FRAME: i64 = 1 << 20;
 const MAX_BLOB_NAME: usize = 128;
 /// Blobs whose names are read together.
 const TOGETHER: usize = 2048;
+/// Bytes of a call on x86-64.
+const CALL: u32 = 5;
 /// A segment that belongs to no block.
 const FREE_SEGMENT: u8 = 0xff;
 /// The `bci` of an entry at a method's beginning.
@@ -110,8 +112,8 @@ pub struct Blob {
     /// The bytecode that it begins at, if it is entered within a loop.
     pub osr_bci: Option<u32>,
     /// A return address is replaced by one of these distances if the frame is no longer valid (by the second at calls
-    /// of method handles)...
-    pub deopt_handlers: [Option<u32>; 2],
+    /// of method handles; the third is that behind a call at the first, by which JVMCI's code leads on)...
+    pub deopt_handlers: [Option<u32>; 3],
     /// ...and can then be found this many bytes from the stack pointer on.
     pub original_pc: Option<u32>,
     /// The runtime's object for the method; null if there is none.
@@ -523,7 +525,7 @@ impl Block<'_> {
             frame,
             verified_entry: 0,
             osr_bci: None,
-            deopt_handlers: [None; 2],
+            deopt_handlers: [None; 3],
             original_pc: None,
             method: Avma(0),
             name: BlobName::Blob(names.string(&String::from_utf8_lossy(&blob_name))),
@@ -551,7 +553,11 @@ impl Block<'_> {
                 };
                 within(handler).filter(|distance| *distance > 0)
             };
-            blob.deopt_handlers = [handler(at.deopt), at.deopt_handle.and_then(handler)];
+            let first = handler(at.deopt);
+            // Those of other compilers are longer, and nothing of them is returned to there.
+            let behind_call = first.filter(|_| at.is_deopt_begin).and_then(|begin| begin.checked_add(CALL));
+            let behind_call = behind_call.filter(|distance| *distance < identity.code_bytes);
+            blob.deopt_handlers = [first, at.deopt_handle.and_then(handler), behind_call];
             blob.name = names.method(method).map_or_else(BlobName::Unknown, BlobName::Method);
         }
         Some(blob)

@@ -213,6 +213,8 @@ pub(super) struct CompiledLayout {
     pub(super) orig_pc: Field,
     /// An address to JDK 22, a distance from the blob's start since.
     pub(super) deopt: Field,
+    /// That is where the handler begins; from JDK 26 on, where it is entered, which is behind its call.
+    pub(super) is_deopt_begin: bool,
     /// The same at calls of method handles, in versions that tell them apart.
     pub(super) deopt_handle: Option<Field>,
     pub(super) debug: Debug,
@@ -689,6 +691,7 @@ impl Wanted<'_> {
                 ("nmethod", "_deopt_handler_offset"),
                 ("CompiledMethod", "_deopt_handler_begin"),
             ]),
+            is_deopt_begin: self.maybe(&[("nmethod", "_deopt_handler_entry_offset")]).is_none(),
             deopt_handle: self
                 .maybe(&[("nmethod", "_deopt_mh_handler_offset"), ("CompiledMethod", "_deopt_mh_handler_begin")]),
             debug,

@@ -14,6 +14,8 @@ use crate::{Memory, ReadError, Reader};
 const MAX_DEPTH: usize = 64;
 /// Bytes of each of a compiled method's tables.
 const MAX_TABLE: u64 = 64 << 20;
+/// Addresses of a compiled method of which it is looked up whether anything was inlined; large ones have some thousand.
+const MAX_LOOKED_UP: u64 = 1 << 14;
 /// Entries of a table of lines.
 const MAX_LINES: u32 = 1 << 17;
 /// The entry of a table of lines that is followed by two whole numbers.
@@ -43,6 +45,9 @@ pub enum Pc {
     /// The code will be returned to, from anywhere: what is called without the runtime's knowing returns to where the table
     /// has nothing, as if the code was interrupted there.
     Called,
+    /// The code would have been returned to, but the frame is no longer valid: the address is another one in the place of its
+    /// own. Which method it is, is known; if any was inlined into that, it stands there once more, as a guess.
+    Deoptimized,
     /// The code was interrupted there. What is known is known of the places around it where the runtime may stop it.
     Interrupted,
 }
@@ -159,6 +164,11 @@ fn position<M: Memory>(names: &mut Names<'_, M>, blob: &Blob, pc: Avma, come_by:
     let distance = pc.0.checked_sub(blob.code.0).filter(|distance| *distance <= u64::from(blob.code_bytes));
     let distance = distance.ok_or(ReadError::Malformed { what: "address in code", address: pc.0 })?.cast_signed();
     let tables = Tables::of(layout, reader, blob)?;
+    if come_by == Pc::Deoptimized {
+        let own = Scope { method: blob.method, bci: None }.frame(names)?;
+        let guessed = usize::from(tables.have_inlined(layout, reader)?);
+        return Ok(Position { frames: vec![own; 1 + guessed], guessed, exact: false });
+    }
     let index = tables.first_from(layout, reader, distance)?;
     let at = tables.entry_if_there(layout, reader, Some(index))?;
     // An address that was interrupted may be a listed one by chance.
@@ -316,15 +326,39 @@ impl Tables {
         })
     }
 
+    /// The numbers of a scope: its caller's, its method, and more.
+    fn numbers<'r, M: Memory>(
+        &self,
+        layout: &Layout,
+        reader: &'r Reader<M>,
+        scope: u32,
+    ) -> Result<Numbers<'r, M>, ReadError> {
+        if u64::from(scope) >= self.scopes_bytes {
+            return Err(ReadError::Malformed { what: "scope", address: self.scopes.0 });
+        }
+        Ok(Numbers::new(reader, plus(self.scopes, u64::from(scope))?, layout.number_bias()))
+    }
+
+    /// Whether anything was inlined where the runtime may stop the method. Of more places than are looked at it is assumed.
+    fn have_inlined<M: Memory>(&self, layout: &Layout, reader: &Reader<M>) -> Result<bool, ReadError> {
+        if self.pcs_count > MAX_LOOKED_UP {
+            return Ok(true);
+        }
+        for index in 0..self.pcs_count {
+            let Some(scope) = self.entry(layout, reader, index)?.scope else { continue };
+            if self.numbers(layout, reader, scope)?.unsigned()? != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The scopes that one leads to, the outermost method's first.
     fn scopes<M: Memory>(&self, layout: &Layout, reader: &Reader<M>, mut scope: u32) -> Result<Vec<Scope>, ReadError> {
         let mut scopes = Vec::new();
         // Scopes are written before those that refer to them, so that each lies further to the front than the last.
         while scopes.len() < MAX_DEPTH {
-            if u64::from(scope) >= self.scopes_bytes {
-                return Err(ReadError::Malformed { what: "scope", address: self.scopes.0 });
-            }
-            let mut numbers = Numbers::new(reader, plus(self.scopes, u64::from(scope))?, layout.number_bias());
+            let mut numbers = self.numbers(layout, reader, scope)?;
             let (caller, method) = (numbers.unsigned()?, numbers.unsigned()?);
             let bci = i64::from(numbers.unsigned()?) + FIRST_BCI;
             let slot = u64::from(method).checked_sub(1).filter(|slot| *slot < self.metadata_count);

@@ -53,6 +53,8 @@ pub struct CaptureSpec {
     /// Where V8's own compiled code lies in the module, and its length. A copy of it can be mapped elsewhere from the
     /// same file. Frames outside of it and of generated code need no words.
     pub own_code: Option<(Avma, u64)>,
+    /// The part of it that exits of optimised code call. See [`FrameWords::is_left`].
+    pub left_by: Option<(Avma, u64)>,
 }
 
 /// Dereferences from a slot. Each word has to be a tagged pointer (its low two bits are 1); the tag is taken off, and
@@ -72,6 +74,7 @@ pub struct Chain {
 impl Layout {
     /// What is to be taken along with each frame.
     pub fn capture(&self) -> CaptureSpec {
+        let part = |(start, end): (u64, u64)| (Avma(start), end - start);
         // Every offset of a layout is below 4096.
         let near = |offset: u64| u16::try_from(offset).unwrap_or(u16::MAX);
         let slot = self.frame.function;
@@ -90,7 +93,8 @@ impl Layout {
             source: of_script(&[self.script.source], self.strings.print()),
             name: of_script(&[self.script.name], self.strings.print()),
             leaf_registers: LEAF_REGISTERS,
-            own_code: self.own.all.map(|(start, end)| (Avma(start), end - start)),
+            own_code: self.own.all.map(part),
+            left_by: self.own.left_by.map(part),
         }
     }
 }
@@ -114,10 +118,10 @@ pub struct Taken {
     pub literal: u32,
     /// The script's number, as it stands in memory.
     pub script: u64,
-    /// Of its source, the word with the string's hash and length.
-    pub source: u64,
+    /// Of its source, the word with the string's hash and length, if it could be taken.
+    pub source: Option<u64>,
     /// The same of its name.
-    pub name: u64,
+    pub name: Option<u64>,
 }
 
 /// Registers of the leaf.
@@ -138,6 +142,8 @@ pub struct FrameWords {
     pub pc: Avma,
     /// Whether it is where a call returns to.
     pub is_call: bool,
+    /// Whether that call has led to [`CaptureSpec::left_by`], which is about to begin.
+    pub is_left: bool,
     /// What it lies in.
     pub place: Where,
     /// The word in the context's slot, or what stands there for frames that are no function's.
@@ -148,7 +154,7 @@ pub struct FrameWords {
     pub bytecode_array: u64,
     /// The word in the slot of the offset within them.
     pub bytecode_offset: u64,
-    /// What the chains ended at, if all did.
+    /// What the chains ended at, if those for the description and the numbers did.
     pub taken: Option<Taken>,
     /// Of the leaf: its registers.
     pub leaf: Option<LeafRegisters>,
@@ -221,6 +227,10 @@ impl<'a> Seen<'a> {
         self.words.is_call
     }
 
+    pub(super) fn is_left(&self) -> bool {
+        self.words.is_left
+    }
+
     pub(super) fn place(&self) -> Where {
         self.words.place
     }
@@ -247,7 +257,7 @@ impl<'a> Seen<'a> {
         self.look(Looked::BYTECODE_OFFSET).bytecode_offset
     }
 
-    /// Whether all chains were followed to their ends.
+    /// Whether the chains for the description and the numbers were followed to their ends.
     pub(super) fn is_taken(&self) -> bool {
         self.words.taken.is_some()
     }

@@ -69,7 +69,7 @@ pub(super) struct Optimized {
 ///
 /// First those that the code itself jumps to. Then those for calls after which it may turn out to be no longer valid: where
 /// it has, V8 puts the exit's address into the place of the return address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Exits {
     start: u64,
     eager: u64,
@@ -107,6 +107,11 @@ fn number(word: u64) -> Option<u64> {
 }
 
 impl Optimized {
+    /// Whether its tables are the same.
+    fn has_tables_of(&self, other: &Self) -> bool {
+        (&self.positions, &self.inlining, self.exits) == (&other.positions, &other.inlining, other.exits)
+    }
+
     /// Whether an offset within the code is at a deoptimisation exit.
     pub(super) fn is_left_at(&self, offset: u64) -> bool {
         self.exits.has(offset)
@@ -195,14 +200,13 @@ impl Codes {
         }
         let optimization = heap.element(deopt, layout.deopt.optimization_id)?;
         let depends_on = Fingerprint { size: code.size, kind: code.kind, optimization, identity };
-        if let Some(known) = self.optimized.get(&code.start)
-            && known.depends_on == depends_on
-            && Arc::ptr_eq(&known.function, &function)
-        {
+        let known = self.optimized.get(&code.start).cloned();
+        let known = known.filter(|known| known.depends_on == depends_on && Arc::ptr_eq(&known.function, &function));
+        if let Some(known) = known.as_ref().filter(|_| identity.is_certain()) {
             return Ok(Arc::clone(known));
         }
         let positions = heap.object(code.object, layout.code.positions, "table of positions")?;
-        let read = Arc::new(Optimized {
+        let read = Optimized {
             depends_on,
             identity,
             function,
@@ -210,7 +214,12 @@ impl Codes {
             inlining: inlining(heap, deopt)?,
             exits: Exits::read(heap, deopt, length)?,
             loops: OnceLock::new(),
-        });
+        };
+        // Its loops are looked for once.
+        if let Some(known) = known.filter(|known| known.has_tables_of(&read)) {
+            return Ok(known);
+        }
+        let read = Arc::new(read);
         self.make_room(read.positions.len() + INLINING_POSITION * read.inlining.len());
         self.optimized.insert(code.start, Arc::clone(&read));
         Ok(read)
@@ -280,9 +289,11 @@ impl Codes {
         let length = heap.count(array, fields.length, WHAT)?;
         let positions_word = heap.word(array, fields.positions)?;
         let length = if length <= MAX_BYTECODES { length as usize } else { return Err(Unknown::TooLarge(WHAT)) };
-        if let Some(known) = self.bytecodes.get(&array)
-            && (known.identity, known.positions_word, known.bytes.len()) == (of, positions_word, length)
-        {
+        let is_it = |known: &&Arc<Bytecodes>| {
+            (known.identity, known.positions_word, known.bytes.len()) == (of, positions_word, length)
+        };
+        let known = self.bytecodes.get(&array).filter(is_it);
+        if let Some(known) = known.filter(|_| of.is_certain()) {
             return Ok(Arc::clone(known));
         }
         let mut bytes = vec![0; length];
@@ -292,7 +303,10 @@ impl Codes {
             Err(Unknown::No(_)) => None,
             read => Some(read),
         });
-        let positions = positions.transpose()?.filter(|table| !table.is_empty()).map(Into::into);
+        let positions: Option<Box<[u8]>> = positions.transpose()?.filter(|table| !table.is_empty()).map(Into::into);
+        if let Some(known) = known.filter(|known| *known.bytes == *bytes && known.positions == positions) {
+            return Ok(Arc::clone(known));
+        }
         let read = Arc::new(Bytecodes { identity: of, positions_word, bytes: bytes.into(), positions });
         self.make_room(length + read.positions.as_ref().map_or(0, |table| table.len()));
         self.bytecodes.insert(array, Arc::clone(&read));

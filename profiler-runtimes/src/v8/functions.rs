@@ -17,6 +17,10 @@ const MAX_SCRIPT_NAME: u32 = 4096;
 const MAX_SOURCE: u32 = 16 << 20;
 /// Lines of a script.
 const MAX_LINES: u32 = 1 << 20;
+/// Characters of a string that V8 makes a hash of; a longer one's is its length.
+const MAX_HASHED: u32 = 16_383;
+/// Lines that are looked at again of a script of more characters, if it is not certain to be the same.
+const LOOKS: usize = 32;
 /// Variables of a scope whose names stand in it one by one; with more of them there is a table of them instead.
 const INLINED_NAMES: u64 = 75;
 /// Bytes of names and ends of lines that are remembered before all are dropped.
@@ -93,16 +97,46 @@ pub(super) struct Identity {
     pub(super) name: Print,
 }
 
+impl Identity {
+    /// Whether the words of the source and of the name that a sample has, if it has them, are of this script.
+    ///
+    /// One string that is certain to be the same vouches for the other, of which at least the length is. Often there is none:
+    /// V8 needs no hash of what Node has built in. Then at least nothing may have come in between: words that are not the same
+    /// any more, as one of them has a hash by now, are more likely of two scripts than of one that was just begun.
+    pub(super) fn is_of(self, source: Option<Print>, name: Option<Print>) -> bool {
+        let strings = [source.zip(Some(self.source)), name.zip(Some(self.name))];
+        let strings = || strings.iter().flatten();
+        let are_certain = |same: bool| strings().any(|(taken, now)| taken.is(*now) == Some(same));
+        !are_certain(false) && (are_certain(true) || strings().all(|(taken, now)| taken == now))
+    }
+
+    /// Whether what has the same identity is of the same script for certain. Else what was read is to be read again.
+    pub(super) fn is_certain(self) -> bool {
+        self.source.is_hashed()
+    }
+}
+
 /// What a string is known again by, without reading it: the word with its hash and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Print(pub(super) u64);
 
 impl Print {
-    /// Whether both can be of one string. A hash says it once V8 has needed it; before, something else stands there.
-    pub(super) fn fits(self, other: Self) -> bool {
+    /// Whether both are of one string; nothing if that is not known. A hash says it once V8 has needed it; before, something
+    /// else stands there.
+    pub(super) fn is(self, other: Self) -> Option<bool> {
+        if self.length() != other.length() {
+            return Some(false);
+        }
+        (self.is_hashed() && other.is_hashed()).then_some(self == other)
+    }
+
+    fn length(self) -> u64 {
+        self.0 >> 32
+    }
+
+    fn is_hashed(self) -> bool {
         const IS_HASH: u64 = 2;
-        let is_hashed = |print: Self| print.0 & 3 == IS_HASH;
-        self.0 >> 32 == other.0 >> 32 && (self == other || !is_hashed(self) || !is_hashed(other))
+        self.0 & 3 == IS_HASH && self.length() <= MAX_HASHED.into()
     }
 }
 
@@ -122,7 +156,8 @@ type ScriptKey = (i32, Print, u64, u64);
 /// Functions that were read.
 ///
 /// Isolates that come and go put the same objects to the same places, and count their scripts from one: of what is
-/// remembered, the names are compared with those that stand there now.
+/// remembered, the names are compared with those that stand there now, and lines are looked at again where the hash of their
+/// script does not say that it is the same.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     known: FxHashMap<Object, KnownFunction>,
@@ -188,6 +223,7 @@ impl Functions {
         if let Some((of, known)) = self.scripts.get(&script)
             && *of == key
             && *known.name == *name
+            && (key.1.is_hashed() || ends_are(heap, script, &known.ends)?)
         {
             return Ok(Arc::clone(known));
         }
@@ -229,12 +265,42 @@ fn print<M: Memory>(heap: &Heap<'_, M>, script: Object, field: u64) -> Result<Pr
     string.map_or(Ok(Print(0)), |string| Ok(Print(heap.word(string, heap.layout.strings.print())?)))
 }
 
+/// The table of the ends of lines, if V8 has made it, and how many there are.
+fn table_of_ends<M: Memory>(heap: &Heap<'_, M>, script: Object) -> Result<Option<(Object, u32)>, Unknown> {
+    let table = Object::of(heap.word(script, heap.layout.script.line_ends)?);
+    Ok(table.and_then(|table| Some((table, heap.array(table, "ends of lines").ok()?))))
+}
+
+/// Whether lines end where they did. All of a long script would be too much to be read each time: some are looked at,
+/// throughout.
+fn ends_are<M: Memory>(heap: &Heap<'_, M>, script: Object, ends: &[u32]) -> Result<bool, Unknown> {
+    let length = ends.last().copied().unwrap_or(0);
+    if length <= MAX_HASHED {
+        return Ok(line_ends(heap, script)? == ends);
+    }
+    let table = table_of_ends(heap, script)?;
+    if table.is_some_and(|(_, count)| usize::try_from(count) != Ok(ends.len())) {
+        return Ok(false);
+    }
+    let source = heap.object(script, heap.layout.script.source, "source")?;
+    for (index, end) in (0_u64..).zip(ends).step_by(ends.len().div_ceil(LOOKS)).filter(|(_, end)| **end < length) {
+        let is_end = if let Some((table, _)) = table {
+            small_integer(heap.element(table, index)?).and_then(|end| u32::try_from(end).ok()) == Some(*end)
+        } else {
+            let mut is_end = false;
+            heap.part(source, (*end, 1), &mut |unit| is_end = matches!(unit, 0xa | 0xd | 0x2028 | 0x2029))?;
+            is_end
+        };
+        if !is_end {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Where lines end: of the table that V8 makes when it first needs a line, else of the source.
 fn line_ends<M: Memory>(heap: &Heap<'_, M>, script: Object) -> Result<Vec<u32>, Unknown> {
-    let table = Object::of(heap.word(script, heap.layout.script.line_ends)?);
-    if let Some(table) = table
-        && let Ok(count) = heap.array(table, "ends of lines")
-    {
+    if let Some((table, count)) = table_of_ends(heap, script)? {
         if count > MAX_LINES {
             return Err(Unknown::TooLarge("script"));
         }
@@ -349,12 +415,45 @@ mod tests {
     #[test]
     fn a_string_is_another_one_by_its_length_or_its_hash() {
         let (length, hash) = (7_u64 << 32, 0x9ae2);
-        let fits = |one: u64, other: u64| (Print(one).fits(Print(other)), Print(other).fits(Print(one)));
-        assert_eq!(fits(length | hash, length | hash), (true, true));
-        assert_eq!(fits(length | hash, length | (hash ^ 0x40)), (false, false));
-        // The hash was needed in between.
-        assert_eq!(fits(length | hash, length | 3), (true, true));
-        assert_eq!(fits(length | hash, (8 << 32) | hash), (false, false));
+        let is = |one: u64, other: u64| {
+            let same = Print(one).is(Print(other));
+            assert_eq!(Print(other).is(Print(one)), same);
+            same
+        };
+        assert_eq!(is(length | hash, length | hash), Some(true));
+        assert_eq!(is(length | hash, length | (hash ^ 0x40)), Some(false));
+        assert_eq!(is(length | hash, (8 << 32) | hash), Some(false));
+        // The hash was needed in between, or never.
+        assert_eq!(is(length | hash, length | 3), None);
+        assert_eq!(is(length | 3, length | 3), None);
+        // The hash of a long string is its length, above the two bits.
+        let trivial = |length: u64| (length << 32) | (length << 2) | 2;
+        assert_eq!(is(trivial(16_383), trivial(16_383)), Some(true));
+        assert_eq!(is(trivial(16_384), trivial(16_384)), None);
+        assert_eq!(is(trivial(16_384), trivial(16_385)), Some(false));
+    }
+
+    #[test]
+    fn a_script_is_a_sample_s_if_one_string_vouches_for_it_or_nothing_has_changed() {
+        let [hashed, other, unhashed] = [0x9ae2, 0x9aa2, 3].map(|hash| Print((7 << 32) | hash));
+        let longer = Print((8 << 32) | 3);
+        let is_of = |source: [Print; 2], name: [Print; 2]| {
+            let [(taken, now), (taken_name, now_name)] = [source, name].map(|[taken, now]| (taken, now));
+            let identity = Identity { script: 1, literal: 1, source: now, name: now_name };
+            identity.is_of(Some(taken), Some(taken_name))
+        };
+        for (this, that) in [([hashed, hashed], [unhashed, unhashed]), ([hashed, hashed], [unhashed, hashed])] {
+            assert!(is_of(this, that) && is_of(that, this));
+        }
+        for (this, that) in [([hashed, hashed], [hashed, other]), ([hashed, hashed], [unhashed, longer])] {
+            assert!(!is_of(this, that) && !is_of(that, this));
+        }
+        assert!(is_of([unhashed; 2], [unhashed; 2]));
+        assert!(!is_of([unhashed, hashed], [unhashed; 2]) && !is_of([unhashed; 2], [hashed, unhashed]));
+        // What was not taken is not compared.
+        let identity = Identity { script: 1, literal: 1, source: hashed, name: hashed };
+        assert!(identity.is_of(None, None) && identity.is_of(Some(hashed), None) && identity.is_of(None, Some(hashed)));
+        assert!(!identity.is_of(Some(other), None) && !identity.is_of(Some(unhashed), None));
     }
 
     #[test]

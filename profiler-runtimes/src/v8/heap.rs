@@ -155,13 +155,23 @@ impl<M: Memory> Heap<'_, M> {
         cut: bool,
         each: &mut dyn FnMut(u16),
     ) -> Result<(), Unknown> {
-        let strings = &self.layout.strings;
         let length = self.length(string)?;
         if length > max && !cut {
             return Err(Unknown::TooLarge("string"));
         }
+        self.part(string, (0, length.min(max)), each)
+    }
+
+    /// The same of some of its characters: the first, and how many.
+    pub(super) fn part(
+        &self,
+        string: Object,
+        (from, count): (u32, u32),
+        each: &mut dyn FnMut(u16),
+    ) -> Result<(), Unknown> {
+        let strings = &self.layout.strings;
         // What is still to be written: the string, its first character, how many.
-        let mut rest = vec![(string, 0_u32, length.min(max))];
+        let mut rest = vec![(string, from, count)];
         for _ in 0..MAX_PIECES {
             let Some((string, from, count)) = rest.pop() else { return Ok(()) };
             if count == 0 {

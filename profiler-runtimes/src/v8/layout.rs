@@ -14,6 +14,8 @@ use crate::{Memory, ReadError, Reader, Symbols};
 pub(super) const WORD: u64 = 8;
 /// Bits that a small integer lies above.
 const SMI_SHIFT: u32 = 32;
+/// Bytes of what an exit of optimised code calls; Node 20 has 832.
+const MAX_LEFT_BY: u64 = 4096;
 /// Bytecodes that there can be at most, for one byte names them.
 const MAX_BYTECODES: usize = 256;
 
@@ -91,6 +93,8 @@ pub(super) struct Own {
     pub(super) entry: Option<(u64, u64)>,
     /// What runs bytecodes: the last of all.
     pub(super) handlers: Option<(u64, u64)>,
+    /// What exits of optimised code call.
+    pub(super) left_by: Option<(u64, u64)>,
 }
 
 /// Instance types, as maps have them.
@@ -367,10 +371,17 @@ fn own_code<S: Symbols, M: Memory>(symbols: &S, reader: &Reader<M>) -> Result<Ow
     let entry = address("Builtins_InterpreterEntryTrampoline");
     // The two have been neighbours for as long as there is the second.
     let behind = address("Builtins_InterpreterEntryTrampolineForProfiling");
+    // So have these, of which the second has the instructions of the first, with another number in them.
+    let left_by = address("Builtins_DeoptimizationEntry_Eager").zip(address("Builtins_DeoptimizationEntry_Lazy"));
+    let left_by = left_by.and_then(|(eager, lazy)| {
+        let bytes = lazy.checked_sub(eager).filter(|bytes| (1..=MAX_LEFT_BY).contains(bytes))?;
+        Some((eager, lazy.checked_add(bytes)?))
+    });
     Ok(Own {
         all: start.zip(end),
         entry: entry.zip(behind).filter(|(entry, behind)| entry < behind),
         handlers: address("Builtins_WideHandler").zip(end),
+        left_by,
     })
 }
 

@@ -8,7 +8,8 @@
 //!
 //! Nothing is believed because it was read before. What is remembered of code depends on its size, its kind, the number
 //! of the optimisation and the function's identity; what is remembered of a function on the numbers of the script and
-//! of the function within it, and on lengths and hashes of the script's source and name: all are compared at each use.
+//! of the function within it, and on lengths and hashes of the script's source and name: all are compared at each use. A
+//! source without a hash of its characters may be any of its length: what was read of such a script is compared, too.
 
 mod capture;
 mod code;
@@ -374,8 +375,11 @@ impl<M: Memory> Describer<'_, M> {
             }
         }
         // The table has the positions of calls. Those before an address within are about something else, but the loop that it
-        // lies in has one. An exit has none: the last position before it is that of any other place.
-        let returns_to = if frame.is_call() || compiled.is_left_at(offset) {
+        // lies in has one. An exit has none: the last position before it is that of any other place. What an exit that is run
+        // has called would return to the next one.
+        let returns_to = if frame.is_left() && compiled.is_left_at(offset) {
+            None
+        } else if frame.is_call() || compiled.is_left_at(offset) {
             code::return_of_call(&self.heap, code, &compiled, offset)?
         } else {
             self.codes.call_of_loop(&self.heap, code, &compiled, offset)?.map(u64::from)
@@ -446,8 +450,7 @@ impl<M: Memory> Describer<'_, M> {
         let same = frame.taken_identity().is_none_or(|taken| {
             taken.literal == identity.literal
                 && small_integer(taken.script) == Some(identity.script)
-                && Print(taken.source).fits(identity.source)
-                && Print(taken.name).fits(identity.name)
+                && identity.is_of(taken.source.map(Print), taken.name.map(Print))
         });
         if same { Ok(()) } else { Err(Unknown::Replaced) }
     }

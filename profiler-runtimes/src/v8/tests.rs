@@ -48,8 +48,8 @@ fn recording(name: &str) -> Recording {
     let capture = layout(&memory).capture();
     for frame in &mut frames {
         let of_function = |chain| follow(&memory, chain, frame.function);
-        let strings = of_function(&capture.source).zip(of_function(&capture.name));
-        frame.taken = frame.taken.zip(strings).map(|(taken, (source, name))| Taken { source, name, ..taken });
+        let (source, name) = (of_function(&capture.source), of_function(&capture.name));
+        frame.taken = frame.taken.map(|taken| Taken { source, name, ..taken });
     }
     Recording { memory, frames }
 }
@@ -70,6 +70,7 @@ fn frame(line: &str) -> FrameWords {
     FrameWords {
         pc: Avma(number(0).unwrap()),
         is_call: words[1] == "call",
+        is_left: false,
         place: number(2).map_or(Where::Generated, |at| Where::Module(Avma(at))),
         context: number(3).unwrap(),
         function: number(4).unwrap(),
@@ -79,8 +80,8 @@ fn frame(line: &str) -> FrameWords {
             shared,
             literal: number(8).unwrap() as u32,
             script: number(9).unwrap(),
-            source: 0,
-            name: 0,
+            source: None,
+            name: None,
         }),
         leaf: all(10).map(|leaf| LeafRegisters {
             function: leaf[0],
@@ -211,6 +212,23 @@ fn without_what_was_taken_the_function_is_asked() {
 }
 
 #[test]
+fn of_a_function_that_was_moved_the_numbers_that_were_taken_are_enough() {
+    for version in VERSIONS {
+        let mut recording = recording(&format!("{version}-interpreted"));
+        let before = describe(&recording);
+        for frame in recording.frames.iter_mut().filter(|frame| frame.taken.is_some()) {
+            frame.taken = frame.taken.map(|taken| Taken { source: None, name: None, ..taken });
+            frame.function = 0x4001;
+        }
+        assert_eq!(of_program(&describe(&recording)), of_program(&before), "{version}");
+        for frame in &mut recording.frames {
+            frame.taken = frame.taken.map(|taken| Taken { literal: 77, ..taken });
+        }
+        assert_eq!(of_program(&describe(&recording)), [], "{version}");
+    }
+}
+
+#[test]
 fn a_frame_is_written_as_v8_does_into_dumps() {
     let described = describe(&recording("node24-interpreted"));
     let written: Vec<String> = of_program(&described).iter().map(ToString::to_string).collect();
@@ -238,8 +256,8 @@ fn the_chains_lead_from_the_function_to_what_was_taken() {
                 shared: end(&capture.shared),
                 literal: end(&capture.literal) as u32,
                 script: end(&capture.script),
-                source: end(&capture.source),
-                name: end(&capture.name),
+                source: Some(end(&capture.source)),
+                name: Some(end(&capture.name)),
             };
             assert_eq!(frame.taken, Some(taken));
             checked += 1;
@@ -306,10 +324,11 @@ fn a_name_that_is_known_is_not_given_to_what_another_isolate_has_put_into_its_pl
 fn a_sample_of_a_worker_that_has_ended_is_not_named_by_the_one_that_came_to_its_place() {
     // The same numbers at the same addresses, of a script of another length, or whose name has another length or hash.
     type Change = fn(u64) -> u64;
-    let changes: [(bool, Change); 3] =
-        [(false, |print| print - (1 << 32)), (true, |print| print - (1 << 32)), (true, |print| print ^ 0x40)];
+    let (length, hash): (Change, Change) = (|print| print - (1 << 32), |print| print ^ 0x40);
     for name in ["node20-default", "node22-baseline", "node24-interpreted", "node26-interpreted"] {
-        for (of_name, other) in changes {
+        // Node 20 has made no hash of the source.
+        let of_source = (!name.starts_with("node20")).then_some((false, hash));
+        for (of_name, other) in [(false, length), (true, length), (true, hash)].into_iter().chain(of_source) {
             let (before, after) = change(name, |layout, memory, frame| {
                 let word = |at: u64| Reader::new(&*memory, BUDGET).u64(Avma(at)).unwrap();
                 let shared = word(frame.function - 1 + layout.function.shared);
@@ -323,6 +342,107 @@ fn a_sample_of_a_worker_that_has_ended_is_not_named_by_the_one_that_came_to_its_
             assert_eq!(after[0], Described::Unknown(Unknown::Replaced), "{name}, name: {of_name}");
         }
     }
+}
+
+/// A function's script and the script's source, without tags.
+fn script_and_source(layout: &Layout, memory: &Recorded, function: u64) -> [u64; 2] {
+    let word = |at: u64| Reader::new(memory, BUDGET).u64(Avma(at)).unwrap();
+    let shared = word(function - 1 + layout.function.shared) - 1;
+    let script = word(shared + layout.shared.script) - 1;
+    [script, word(script + layout.script.source) - 1]
+}
+
+#[test]
+fn a_source_whose_hash_came_in_between_is_another_one_unless_the_name_vouches_for_it() {
+    const NO_HASH: u64 = 3;
+    for (also_name, is_same) in [(false, true), (true, false)] {
+        let (before, after) = change("node24-interpreted", |layout, memory, frame| {
+            let word = |at: u64| Reader::new(&*memory, BUDGET).u64(Avma(at)).unwrap();
+            let [script, source] = script_and_source(layout, memory, frame.function);
+            let name = word(script + layout.script.name) - 1;
+            let strings = [Some(source), Some(name).filter(|_| also_name)].map(|string| {
+                let at = string? + layout.strings.print();
+                Some((at, (word(at) >> 32 << 32) | NO_HASH))
+            });
+            for (at, print) in strings.into_iter().flatten() {
+                memory.overwrite(Avma(at), &print.to_le_bytes());
+            }
+        });
+        assert!(matches!(before[0], Described::Functions(_)));
+        let replaced = Described::Unknown(Unknown::Replaced);
+        assert_eq!(after[0], if is_same { before[0].clone() } else { replaced }, "name: {also_name}");
+    }
+}
+
+#[test]
+fn lines_and_bytecodes_of_a_script_without_a_hash_are_those_that_are_there_now() {
+    let Recording { mut memory, frames } = recording("node20-interpreted");
+    let layout = layout(&memory);
+    let mut names = Names::new(layout.clone());
+    let mut lines = |memory: &Recorded| -> Vec<Option<u32>> {
+        let reader = Reader::new(memory, BUDGET);
+        let described: Vec<Described> = frames.iter().map(|frame| names.describe(&reader, frame)).collect();
+        of_program(&described).iter().map(|frame| frame.at.map(|at| at.line)).collect()
+    };
+    let before = lines(&memory);
+    assert!(before.iter().flatten().count() > 3, "{before:?}");
+    // The first two lines become one.
+    let taken: Vec<FrameWords> = frames.iter().copied().filter(|frame| frame.taken.is_some()).collect();
+    let [_, source] = script_and_source(&layout, &memory, taken[0].function);
+    let newline = fs::read_to_string(folder().join("tiers.js")).unwrap().find('\n').unwrap() as u64;
+    memory.overwrite(Avma(source + layout.strings.chars + newline), b" ");
+    let after = lines(&memory);
+    assert_eq!(after, before.iter().map(|line| line.map(|line| line - 1)).collect::<Vec<_>>());
+    // The tables of positions become empty.
+    for frame in taken {
+        let positions = frame.bytecode_array - 1 + layout.bytecode.positions;
+        let positions = Reader::new(&memory, BUDGET).u64(Avma(positions)).unwrap();
+        memory.overwrite(Avma(positions - 1 + layout.deopt.length), &[0; 8]);
+    }
+    assert_eq!(lines(&memory).iter().flatten().count(), 0);
+}
+
+#[test]
+fn what_was_inlined_into_code_of_a_script_without_a_hash_is_what_its_tables_say_now() {
+    let Recording { mut memory, frames } = recording("node20-default");
+    let layout = layout(&memory);
+    let mut names = Names::new(layout.clone());
+    let mut describe = |memory: &Recorded, frame: &FrameWords| names.describe(&Reader::new(memory, BUDGET), frame);
+    let inlined = |described: Described| match described {
+        Described::Functions(functions) => Some(functions).filter(|functions| functions.len() > 1),
+        _ => None,
+    };
+    let (frame, before) = frames.iter().find_map(|frame| Some((frame, inlined(describe(&memory, frame))?))).unwrap();
+    let reader = Reader::new(&memory, BUDGET);
+    let heap = Heap { layout: &layout, reader: &reader };
+    let code = Codes::default().around(&heap, frame.pc, heap.function(frame.function).ok()).unwrap();
+    let positions = heap.object(code.object, layout.code.positions, "table of positions").unwrap();
+    drop(reader);
+    memory.overwrite(Avma(positions.0 + layout.deopt.length), &[0; 8]);
+    let outermost = Frame { at: None, ..before.last().unwrap().clone() };
+    assert_eq!(describe(&memory, frame), Described::Functions(vec![outermost]));
+}
+
+#[test]
+fn of_a_long_script_without_a_hash_some_lines_are_looked_at_again() {
+    let Recording { mut memory, frames } = recording("node20-default");
+    let layout = layout(&memory);
+    let mut names = Names::new(layout.clone());
+    let mut function = |memory: &Recorded, frame: &FrameWords| {
+        let described = names.describe(&Reader::new(memory, BUDGET), frame);
+        if let Described::Functions(functions) = described { Some(functions[0].function.clone()) } else { None }
+    };
+    let is_of_node = |function: &Arc<Function>| function.script().starts_with("node:");
+    let found = frames.iter().find_map(|frame| Some((frame, function(&memory, frame).filter(is_of_node)?)));
+    let (frame, before) = found.unwrap();
+    assert!(before.begins().unwrap().line > 1);
+    // Its text lies outside of the heap.
+    let [_, source] = script_and_source(&layout, &memory, frame.function);
+    let word = |at: u64| Reader::new(&memory, BUDGET).u64(Avma(at)).unwrap();
+    let (length, text) = (word(source + layout.strings.print()) >> 32, word(source + layout.strings.resource + 8));
+    assert!(length > 16_383);
+    memory.overwrite(Avma(text), &vec![b' '; length as usize]);
+    assert_eq!(function(&memory, frame).unwrap().begins().unwrap().line, 1);
 }
 
 /// Memory of which some bytes are others, and what was not recorded is 0.
@@ -372,10 +492,18 @@ impl Deoptimizable {
 
     /// What the frame is at an exit, if instructions with these bytes are there.
     fn at(&self, exit: u64, bytes: [u8; 3], is_call: bool) -> Described {
-        let pc = self.exits + 4 * exit;
-        let memory = With(&self.recording.memory, (pc..).zip(bytes).collect());
-        let mut names = Names::new(layout(&self.recording.memory));
-        names.describe(&Reader::new(&memory, BUDGET), &FrameWords { pc: Avma(pc), is_call, ..self.frame })
+        self.of_frame(bytes, FrameWords { pc: Avma(self.exits + 4 * exit), is_call, ..self.frame })
+    }
+
+    /// What a frame is, if instructions with these bytes are there.
+    fn of_frame(&self, bytes: [u8; 3], frame: FrameWords) -> Described {
+        let memory = With(&self.recording.memory, (frame.pc.0..).zip(bytes).collect());
+        Names::new(layout(&self.recording.memory)).describe(&Reader::new(&memory, BUDGET), &frame)
+    }
+
+    fn outermost(&self) -> Described {
+        let function = self.functions.last().unwrap().clone();
+        Described::Functions(vec![Frame { at: None, ..function }])
     }
 }
 
@@ -399,17 +527,13 @@ fn a_caller_whose_code_is_given_up_has_the_functions_and_lines_of_its_call() {
 
 #[test]
 fn at_an_exit_that_does_not_say_its_call_there_is_the_outermost_function_alone() {
-    let outermost = |caller: &Deoptimizable| {
-        let function = caller.functions.last().unwrap().clone();
-        Described::Functions(vec![Frame { at: None, ..function }])
-    };
     for version in VERSIONS {
         let caller = Deoptimizable::of(&format!("{version}-context"));
         // The code itself goes there; it is no exit of this processor; there are no more of them.
         let (eager, lazy) = (caller.eager, caller.returns.len() as u64);
         for (exit, bytes) in [(0, CALL), (eager, [0; 3]), (eager + lazy, CALL)] {
             for is_call in [false, true] {
-                assert_eq!(caller.at(exit, bytes, is_call), outermost(&caller), "{version} {exit} {is_call}");
+                assert_eq!(caller.at(exit, bytes, is_call), caller.outermost(), "{version} {exit} {is_call}");
             }
         }
     }
@@ -417,7 +541,47 @@ fn at_an_exit_that_does_not_say_its_call_there_is_the_outermost_function_alone()
     for version in ["node24", "node26"] {
         let caller = Deoptimizable::of(&format!("{version}-maglev"));
         assert_eq!(caller.functions.last().unwrap().tier, Tier::Mid);
-        assert_eq!(caller.at(caller.eager, CALL, true), outermost(&caller), "{version}");
+        assert_eq!(caller.at(caller.eager, CALL, true), caller.outermost(), "{version}");
+    }
+}
+
+#[test]
+fn what_an_exit_has_called_does_not_return_to_the_call_of_the_next_exit() {
+    for version in VERSIONS {
+        let caller = Deoptimizable::of(&format!("{version}-context"));
+        for exit in caller.eager..=caller.eager + caller.returns.len() as u64 {
+            let left = FrameWords { pc: Avma(caller.exits + 4 * exit), is_left: true, ..caller.frame };
+            assert_eq!(caller.of_frame(CALL, left), caller.outermost(), "{version} {exit}");
+        }
+        // A call elsewhere is one.
+        let left = FrameWords { is_left: true, ..caller.frame };
+        assert_eq!(caller.of_frame([0; 3], left), Described::Functions(caller.functions.clone()), "{version}");
+    }
+}
+
+/// Symbols, and two more.
+struct WithExits<'a>(&'a Recorded, [u64; 2]);
+
+impl Symbols for WithExits<'_> {
+    fn address_of(&self, name: &str) -> Option<Avma> {
+        match name.strip_prefix("Builtins_DeoptimizationEntry_") {
+            Some("Eager") => Some(Avma(self.1[0])),
+            Some("Lazy") => Some(Avma(self.1[1])),
+            _ => self.0.address_of(name),
+        }
+    }
+}
+
+#[test]
+fn what_exits_call_is_two_neighbours_of_one_length() {
+    let Recording { memory, .. } = recording("node24-interpreted");
+    let left_by = |exits| {
+        let symbols = WithExits(&memory, exits);
+        Layout::read(&symbols, &Reader::new(&memory, BUDGET)).unwrap().capture().left_by
+    };
+    assert_eq!(left_by([0x18c_4000, 0x18c_4340]), Some((Avma(0x18c_4000), 0x680)));
+    for apart in [[0x18c_4340, 0x18c_4000], [0x18c_4000, 0x18d_4000], [0x18c_4000; 2], [u64::MAX - 8, u64::MAX]] {
+        assert_eq!(left_by(apart), None);
     }
 }
 
@@ -480,8 +644,8 @@ fn an_answer_depends_on_nothing_that_was_not_looked_at() {
                     shared: other(Looked::SHARED, taken.shared, 0x1001),
                     literal: if looked.has(Looked::IDENTITY) { taken.literal } else { 77 },
                     script: other(Looked::IDENTITY, taken.script, 0x7_0000_0000),
-                    source: other(Looked::IDENTITY, taken.source, 0x7_0000_0003),
-                    name: other(Looked::IDENTITY, taken.name, 0x7_0000_0003),
+                    source: taken.source.map(|source| other(Looked::IDENTITY, source, 0x7_0000_0003)),
+                    name: taken.name.map(|name| other(Looked::IDENTITY, name, 0x7_0000_0003)),
                 };
                 let of_leaf = |leaf: LeafRegisters| LeafRegisters {
                     function: other(Looked::LEAF_FUNCTION, leaf.function, 0x2001),

@@ -396,9 +396,13 @@ impl Frames {
             }
             let Some(in_module) = place(space, capture, pc, time) else { continue };
             let is_leaf = words.index == 0 && pc.is_interrupted();
+            let callee = usize::from(words.index).checked_sub(1).and_then(|callee| user.get(callee));
+            let callee = callee.copied().map(FramePc).filter(|callee| callee.is_interrupted());
+            let is_left = |callee| in_module(space, &capture.left_by, callee, time).is_some();
             let ask = FrameAsk {
                 pc,
                 in_module,
+                is_left: callee.is_some_and(is_left),
                 reads: words.reads,
                 words: words.words.iter().copied().take(count).collect(),
                 registers: taken.registers.filter(|_| is_leaf),
@@ -885,7 +889,8 @@ mod tests {
     /// Frames of which one is asked about, and its number.
     fn asking() -> (Frames, u32) {
         let pc = FramePc::new(0x7000, jitprof_common::unwind::PcKind::Instruction);
-        let ask = FrameAsk { pc, in_module: None, reads: 1, words: [1].into(), registers: None, code: None };
+        let ask =
+            FrameAsk { pc, in_module: None, is_left: false, reads: 1, words: [1].into(), registers: None, code: None };
         let mut frames = Frames::default();
         let number = frames.number(ask, MonoNs(1)).unwrap();
         frames.asked = Some(Question { since: MonoNs(0), numbers: vec![number], used: vec![MonoNs(0)] });
@@ -920,6 +925,7 @@ mod tests {
         let ask = |word| FrameAsk {
             pc: FramePc::new(0x7000, PcKind::Instruction),
             in_module: None,
+            is_left: false,
             reads: 1,
             words: [word].into(),
             registers: None,

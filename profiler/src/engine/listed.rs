@@ -166,7 +166,15 @@ pub(super) fn is_settled(listed: Option<&Listed>, frames: &Frames, time: MonoNs)
 impl FrameAsk {
     /// A frame of a list, without what was taken along of it.
     fn of_list() -> Self {
-        Self { pc: FramePc(0), in_module: None, reads: 0, words: Box::default(), registers: None, code: None }
+        Self {
+            pc: FramePc(0),
+            in_module: None,
+            is_left: false,
+            reads: 0,
+            words: Box::default(),
+            registers: None,
+            code: None,
+        }
     }
 
     /// What of a frame of a list says which function it is of: its code, with what the sample has of that besides its address.

@@ -28,6 +28,10 @@ pub struct Capture {
     /// Of which frames, besides those of generated code: where the runtime's module has code that runs the program's
     /// functions, and its length. Other mappings of the same bytes count as well.
     pub code: Vec<(Avma, u64)>,
+    /// Where the runtime's module has what generated code calls to be left for good: as such a call goes nowhere else, where it
+    /// would return to says nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_by: Vec<(Avma, u64)>,
     /// The generated code whose frames are meant: first byte, length; nothing if all of it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<(Avma, u64)>,
@@ -143,6 +147,9 @@ pub struct FrameAsk {
     pub pc: FramePc,
     /// If it is in the runtime's module: where the first mapping of it has the same code.
     pub in_module: Option<Avma>,
+    /// The innermost frame is its callee, and in [`Capture::left_by`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_left: bool,
     /// Reads that succeeded.
     pub reads: u8,
     /// What was taken along.
@@ -166,7 +173,7 @@ pub struct ListedCode {
 impl FrameAsk {
     /// Which functions are at an address of listed code.
     pub fn of_listed(pc: FramePc, code: ListedCode) -> Self {
-        Self { pc, in_module: None, reads: 0, words: Box::default(), registers: None, code: Some(code) }
+        Self { pc, in_module: None, is_left: false, reads: 0, words: Box::default(), registers: None, code: Some(code) }
     }
 }
 

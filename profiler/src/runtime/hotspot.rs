@@ -192,18 +192,20 @@ impl HotSpot {
             let is_same = blob.code == code.start && blob.compile_id == code.number;
             is_same.then_some((at, &**blob, Avma(ask.pc.pc())))
         });
+        let compiled: Vec<_> = compiled.collect();
         // The address of a frame that is no longer valid is replaced: then it says nothing of what was inlined there.
-        let is_replaced =
-            |(at, blob, pc): &(usize, &Blob, Avma)| !frames[*at].pc.is_interrupted() && blob.is_deoptimized(*pc);
-        let (replaced, compiled): (Vec<_>, Vec<_>) = compiled.partition(is_replaced);
-        for (at, ..) in replaced {
-            described[at] = DescribedFrame::Unnamed(WhyUnnamed::Deoptimized);
-        }
-        let come_by = |at: usize| if frames[at].pc.is_interrupted() { Pc::Interrupted } else { Pc::Called };
-        let asked: Vec<_> = compiled.iter().map(|(at, blob, pc)| (*blob, *pc, come_by(*at))).collect();
+        let come_by = |at: usize, blob: &Blob, pc: Avma| match frames[at].pc.is_interrupted() {
+            true => Pc::Interrupted,
+            false if blob.is_deoptimized(pc) => Pc::Deoptimized,
+            false => Pc::Called,
+        };
+        let asked: Vec<_> = compiled.iter().map(|(at, blob, pc)| (*blob, *pc, come_by(*at, blob, *pc))).collect();
         let positions = self.cache.positions(&self.layout, reader, &asked);
-        for ((at, blob, _), position) in compiled.iter().zip(positions) {
-            described[*at] = described_as(position, tier(blob), &mut answers);
+        for (((at, ..), (blob, _, come_by)), position) in compiled.iter().zip(&asked).zip(positions) {
+            described[*at] = match come_by {
+                Pc::Deoptimized => deoptimized_as(position, tier(blob), &mut answers),
+                _ => described_as(position, tier(blob), &mut answers),
+            };
         }
         let interpreted = frames.iter().enumerate().filter(|(_, ask)| ask.code.is_none());
         let mut asked = Vec::new();
@@ -286,6 +288,7 @@ fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
         reads: vec![slots, kept],
         key: base?,
         code: Vec::new(),
+        left_by: Vec::new(),
         generated: Some((spec.start, spec.end.0.saturating_sub(spec.start.0))),
         parked_sp: Vec::new(),
         list: None,
@@ -309,6 +312,15 @@ fn described_as(position: Result<Option<Position>, ReadError>, tier: &str, answe
         ..function(method, tier, depth < last, answers)
     });
     DescribedFrame::Functions(functions.collect())
+}
+
+/// A frame that is no longer valid, if nothing was inlined into its code: else that may run in it, and nothing says what.
+fn deoptimized_as(position: Result<Option<Position>, ReadError>, tier: &str, answers: &mut Answers) -> DescribedFrame {
+    if matches!(&position, Ok(Some(Position { guessed: 0, .. }))) {
+        described_as(position, tier, answers)
+    } else {
+        DescribedFrame::Unnamed(WhyUnnamed::Deoptimized)
+    }
 }
 
 fn function(method: &Frame, tier: &str, inlined: bool, answers: &mut Answers) -> DescribedFunction {
@@ -383,7 +395,24 @@ fn frame(blob: &Blob) -> FoundFrame {
 
 #[cfg(test)]
 mod tests {
+    use jitprof_runtimes::hotspot::MethodName;
+
     use super::*;
+
+    #[test]
+    fn a_deoptimised_frame_has_its_name_if_nothing_was_inlined_into_its_code() {
+        let method = MethodName { class: "A".into(), method: "outer".into(), signature: "()V".into() };
+        let own = Frame { method, file: None, bci: None, line: None };
+        let mut answers = Answers::default();
+        let mut described = |position| deoptimized_as(position, " [C2]", &mut answers);
+        let alone = described(Ok(Some(Position { frames: vec![own.clone()], guessed: 0, exact: false })));
+        let DescribedFrame::Functions(functions) = &alone else { panic!("{alone:?}") };
+        assert_eq!((functions.len(), functions[0].guessed, functions[0].line), (1, false, 0));
+        let with_another = Position { frames: vec![own.clone(), own], guessed: 1, exact: false };
+        for position in [Ok(Some(with_another)), Ok(None), Err(ReadError::OverBudget)] {
+            assert_eq!(described(position), DescribedFrame::Unnamed(WhyUnnamed::Deoptimized));
+        }
+    }
 
     #[test]
     fn what_is_not_there_yet_is_looked_for_again_and_not_for_ever() {

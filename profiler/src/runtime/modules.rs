@@ -26,7 +26,7 @@ const MAX_SYMBOLS: usize = 2048;
 /// Bytes of the name of one.
 const MAX_NAME_BYTES: usize = 128;
 /// How the names of the symbols begin that readers ask for.
-const WANTED: [&[u8]; 13] = [
+const WANTED: [&[u8]; 14] = [
     b"gHotSpotVM",
     b"__jit_debug_descriptor\0",
     b"v8dbg_",
@@ -34,6 +34,7 @@ const WANTED: [&[u8]; 13] = [
     b"_ZN2v88internal7Version",
     b"_ZN2v88internal11interpreter9Bytecodes14kBytecodeSizesE\0",
     b"Builtins_InterpreterEntryTrampoline",
+    b"Builtins_DeoptimizationEntry_",
     b"Builtins_WideHandler\0",
     b"_PyRuntime\0",
     b"_thread_db_pthread_specific\0",

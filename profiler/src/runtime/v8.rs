@@ -127,6 +127,8 @@ struct Plan {
     script: usize,
     source: usize,
     name: usize,
+    /// How many reads give the first three of those, the source, and the name.
+    reads: [usize; 3],
 }
 
 impl Plan {
@@ -154,11 +156,17 @@ impl Plan {
         let mask = if spec.literal.bytes == 4 { u64::from(u32::MAX) } else { u64::MAX };
         let words = reads.iter().map(|read| usize::from(read.to + read.words)).max().unwrap_or(0);
         (reads.len() <= MAX_READS && words <= MAX_WORDS).then_some(())?;
+        let of_word = |word: usize| {
+            let has = |read: &TakeRead| (usize::from(read.to)..usize::from(read.to + read.words)).contains(&word);
+            reads.iter().position(has).map(|before| before + 1)
+        };
+        let needed = [of_word(shared)?.max(of_word(literal)?).max(of_word(script)?), of_word(source)?, of_word(name)?];
         Some(Self {
             capture: Capture {
                 reads,
                 key: u8::try_from(array?).ok()?,
                 code: spec.own_code.into_iter().collect(),
+                left_by: spec.left_by.into_iter().collect(),
                 generated: None,
                 parked_sp: Vec::new(),
                 list: None,
@@ -169,6 +177,7 @@ impl Plan {
             script,
             source,
             name,
+            reads: needed,
         })
     }
 
@@ -204,13 +213,13 @@ impl Plan {
             return None;
         }
         let [context, function, bytecode_array, bytecode_offset] = self.slots.map(word);
-        let all = usize::from(ask.reads) >= self.capture.reads.len();
-        let taken = all.then(|| Taken {
+        let [numbers, source, name] = self.reads.map(|reads| usize::from(ask.reads) >= reads);
+        let taken = numbers.then(|| Taken {
             shared: word(self.shared),
             literal: u32::try_from(word(self.literal.0) & self.literal.1).unwrap_or(u32::MAX),
             script: word(self.script),
-            source: word(self.source),
-            name: word(self.name),
+            source: source.then(|| word(self.source)),
+            name: name.then(|| word(self.name)),
         });
         let leaf = ask.registers.map(|[function, bytecode_offset, bytecode_array]| LeafRegisters {
             function,
@@ -222,6 +231,7 @@ impl Plan {
         Some(FrameWords {
             pc,
             is_call,
+            is_left: ask.is_left,
             place,
             context,
             function,
@@ -272,6 +282,7 @@ mod tests {
             name: Chain { slot: -16, through: vec![24, 32, 16], value: 8, bytes: 8 },
             leaf_registers: [7, 12, 9],
             own_code: Some((Avma(0x1000), 0x500)),
+            left_by: Some((Avma(0x1100), 0x80)),
         }
     }
 
@@ -285,10 +296,11 @@ mod tests {
         let of_script = [read(10, 48, 11), TakeRead { words: 2, ..read(10, 8, 12) }, read(12, 8, 14), read(13, 8, 15)];
         let of_function = [slots, read(3, 24, 8), read(8, 60, 9), read(8, 32, 10)];
         assert_eq!(plan.capture.reads, [of_function, of_script].concat());
-        assert_eq!(plan.capture.key, 1);
+        assert_eq!((plan.capture.key, plan.capture.left_by.as_slice()), (1, [(Avma(0x1100), 0x80)].as_slice()));
         let ask = FrameAsk {
             pc: FramePc::new(0x7000, PcKind::Instruction),
             in_module: None,
+            is_left: false,
             reads: 8,
             words: [10, 11, 12, 13, 14, 0, 0, 0, 15, 0xffff_0000_0010, 17, 18, 19, 20, 21, 22].into(),
             registers: Some([1, 2, 3]),
@@ -296,12 +308,34 @@ mod tests {
         };
         let frame = plan.frame(&ask).unwrap();
         assert_eq!((frame.context, frame.function, frame.bytecode_array, frame.bytecode_offset), (14, 13, 11, 10));
-        assert_eq!(frame.taken, Some(Taken { shared: 15, literal: 16, script: 18, source: 21, name: 22 }));
+        let taken = Taken { shared: 15, literal: 16, script: 18, source: Some(21), name: Some(22) };
+        assert_eq!(frame.taken, Some(taken));
         let leaf = LeafRegisters { function: 1, bytecode_offset: 2, bytecode_array: 3 };
         assert_eq!((frame.pc, frame.is_call, frame.leaf), (Avma(0x7000), false, Some(leaf)));
-        let caller = plan.frame(&FrameAsk { pc: FramePc(0x7000), reads: 7, ..ask.clone() }).unwrap();
-        assert_eq!((caller.is_call, caller.taken, caller.leaf), (true, None, None));
+        let caller = plan.frame(&FrameAsk { pc: FramePc(0x7000), reads: 4, ..ask.clone() }).unwrap();
+        assert_eq!((caller.is_call, caller.is_left, caller.taken, caller.leaf), (true, false, None, None));
+        assert!(plan.frame(&FrameAsk { is_left: true, ..ask.clone() }).unwrap().is_left);
         assert!(plan.frame(&FrameAsk { reads: 0, ..ask }).is_none());
+    }
+
+    #[test]
+    fn a_frame_whose_script_s_strings_could_not_be_read_has_its_numbers() {
+        let plan = Plan::of(&spec()).unwrap();
+        let ask = |reads| FrameAsk {
+            pc: FramePc(0x7000),
+            in_module: None,
+            is_left: false,
+            reads,
+            words: [10, 11, 12, 13, 14, 0, 0, 0, 15, 16, 17, 18, 19, 20, 21, 22].into(),
+            registers: None,
+            code: None,
+        };
+        let numbers = Taken { shared: 15, literal: 16, script: 18, source: None, name: None };
+        for reads in [5, 6] {
+            assert_eq!(plan.frame(&ask(reads)).unwrap().taken, Some(numbers));
+        }
+        assert_eq!(plan.frame(&ask(7)).unwrap().taken, Some(Taken { source: Some(21), ..numbers }));
+        assert_eq!(plan.frame(&ask(4)).unwrap().taken, None);
     }
 
     #[test]

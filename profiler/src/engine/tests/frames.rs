@@ -86,6 +86,22 @@ fn frames_are_named_by_words_of_theirs_and_asked_about_once() {
 }
 
 #[test]
+fn the_caller_of_what_generated_code_is_left_by_is_asked_about_as_that() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.capture.as_mut().unwrap().left_by = vec![(avma(OWN), 0x10)];
+    world.follow(&[PID]);
+    // Behind what it is, and a caller's caller: both are asked about once.
+    sample(&mut world, &[OWN + 4, JIT + 8, MAIN, START], &[(1, 2)]);
+    sample(&mut world, &[OWN + 0x14, JIT + 8, MAIN, START], &[(1, 2)]);
+    sample(&mut world, &[OWN + 4, JIT + 0x20, JIT + 8, MAIN, START], &[(2, 2)]);
+    world.run_for(300);
+    let is_left: Vec<bool> = asked(&world).concat().iter().map(|ask| ask.is_left).collect();
+    assert_eq!(is_left, [true, false]);
+}
+
+#[test]
 fn of_more_frames_than_words_are_taken_of_those_in_compiled_code_are_known_by_others_at_the_same_place() {
     let mut world = World::new(options());
     v8(&mut world, PID, &[(1, "JS:*walk a.js:1:1"), (2, "JS:~entry a.js:9:1")]);

@@ -23,6 +23,7 @@ use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
 use crate::engine::requests::Requests;
+use crate::engine::space::AddressSpace;
 use crate::engine::verify::{verify, verify_asked, verify_listed};
 use crate::process::ProcessId;
 use crate::profile::{FrameId, Profile, Task};
@@ -798,6 +799,9 @@ const SHARED_FRAME: &str = "Builtin:InterpreterEntryTrampoline";
 
 /// Bytes of an evaluation loop in which it may not have put its frame into the list; it does so before it runs an instruction.
 const LOOP_BEGIN: u64 = 256;
+/// In the name of a library that exchanges the lists of a thread, and copies the native stacks that go with them to and fro
+/// above frames of its own: gevent, eventlet and SQLAlchemy do so by it.
+const EXCHANGES_LISTS: &str = "greenlet";
 
 /// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
 /// known.
@@ -815,7 +819,14 @@ fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
         is_callee_within = is_in(&capture.within, pc);
     }
     let goes_on = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
-    listed.placed(NativeLoops { frames: &in_loop, goes_on, begins }, |record| own_name(record, sample, of).is_some())
+    let has_switched = || of.stacks.frames(sample.user).any(|pc| exchanges_lists(&of.process.space, pc, sample.time));
+    let native = NativeLoops { frames: &in_loop, goes_on, begins };
+    listed.placed(native, |record| own_name(record, sample, of).is_some(), has_switched)
+}
+
+/// Whether a frame is in a library by which another list may have come to a thread.
+fn exchanges_lists(space: &AddressSpace, pc: FramePc, time: MonoNs) -> bool {
+    space.lookup(Avma(pc.lookup()), time).is_some_and(|mapped| mapped.mapping.basename().contains(EXCHANGES_LISTS))
 }
 
 /// The name of a record of the sample's list, if it is one of the runtime's own functions.

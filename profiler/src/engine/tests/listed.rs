@@ -316,6 +316,33 @@ fn what_a_loop_has_called_to_run_instructions_is_a_part_of_it() {
 }
 
 #[test]
+fn a_list_is_not_put_to_the_loops_of_who_has_started_its_greenlet() {
+    const GREENLET: u64 = 0x50_0000;
+    let mut world = World::new(options());
+    let mark = EntryMark { least: 1, is_frame: true, ..EntryMark::default() };
+    interpreter(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")], mark, Vec::new());
+    world.machine.add_program("/lib/_greenlet.so", b"greenlet", &[(0, "g_initialstub")]);
+    let library = mapped(&world, GREENLET, "/lib/_greenlet.so");
+    map(&mut world, PID, library);
+    world.run_for(100);
+    let runs = |world: &mut World, caller: u64, code: u64| {
+        world.run_for(1);
+        let mut sample = raw_sample(world.now, PID, &[LOOP + 0x420, caller, LOOP + 0x30, MAIN, START], None);
+        sample.listed = Some(Box::new(FrameList::new(vec![[code, 1 << 56 | 0x70]], ListEnd::Last, [0; 2])));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    };
+    let about_to_end = runs(&mut world, MAIN + 8, 16);
+    let switched = runs(&mut world, GREENLET + 8, 32);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, about_to_end), "_start;main;helper;outer;main;helper");
+    let apart = "[how these two parts go together is not known]";
+    assert_eq!(stack(&world, PID, switched), format!("leaf;{apart};_start;main;helper;g_initialstub;helper"));
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 1));
+}
+
+#[test]
 fn what_was_inlined_into_the_loop_stands_below_what_it_runs() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")]);

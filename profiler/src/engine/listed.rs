@@ -124,6 +124,11 @@ impl Listed {
         Some(own.iter().copied().zip(loops).collect())
     }
 
+    /// Whether it has elements of more loops than so many; not if it is not whole.
+    pub(super) fn has_more_loops_than(&self, count: usize, is_own: impl Fn(u16) -> bool) -> bool {
+        self.is_whole && self.loops(&is_own).0.len() > count
+    }
+
     /// The elements of each loop, and those outside of any.
     fn loops(&self, is_own: &impl Fn(u16) -> bool) -> (Vec<Part>, Part) {
         let (mut loops, mut from) = (Vec::new(), 0);

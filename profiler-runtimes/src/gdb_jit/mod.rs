@@ -49,6 +49,8 @@ pub struct Image {
     /// Of what is compared of it.
     digest: u64,
     functions: Vec<Function>,
+    /// They are all that it has.
+    is_all: bool,
 }
 
 /// A function of an object file.
@@ -86,6 +88,12 @@ impl Image {
         &self.functions
     }
 
+    /// Whether these are all functions that it has: not if it could not be understood, or one of them has no name or no
+    /// address that it could have, or there was no room.
+    pub fn names_all(&self) -> bool {
+        self.is_all
+    }
+
     fn name_bytes(&self) -> usize {
         self.functions.iter().map(|function| function.name.len()).sum()
     }
@@ -97,23 +105,28 @@ fn compared(size: usize) -> impl Iterator<Item = (usize, usize)> {
     [(0, part), (size - part, part)].into_iter().take(if part == size { 1 } else { 2 })
 }
 
-/// What an object file names, at most so many functions with so many bytes of names.
+/// What an object file names, at most so many functions with so many bytes of names, and whether that is all.
 ///
 /// Costs a step of the reading for each symbol; a name is looked at as far as it may go, however long it is.
 fn functions_in<M: Memory>(
     bytes: &[u8],
     reader: &Reader<M>,
     (mut functions_left, mut names_left): (usize, usize),
-) -> Result<Vec<Function>, ReadError> {
-    let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return Ok(Vec::new()) };
+) -> Result<(Vec<Function>, bool), ReadError> {
+    let nothing = || Ok((Vec::new(), false));
+    let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return nothing() };
     let (endian, relocatable) = (file.endian(), file.kind() == object::ObjectKind::Relocatable);
     let sections = file.elf_section_table();
     let names = sections.section(file.elf_symbol_table().string_section());
-    let Some(names) = names.ok().and_then(|section| section.data(endian, bytes).ok()) else { return Ok(Vec::new()) };
-    let mut functions = Vec::new();
+    let Some(names) = names.ok().and_then(|section| section.data(endian, bytes).ok()) else { return nothing() };
+    let (mut functions, mut is_all) = (Vec::new(), true);
     for symbol in file.symbols() {
         reader.spend(1)?;
-        if symbol.kind() != SymbolKind::Text || !symbol.is_definition() || symbol.size() > MAX_FUNCTION {
+        if symbol.kind() != SymbolKind::Text || !symbol.is_definition() {
+            continue;
+        }
+        if symbol.size() > MAX_FUNCTION {
+            is_all = false;
             continue;
         }
         // The sections of a relocatable file have the addresses at which they were put; its symbols begin at 0 in their
@@ -124,14 +137,18 @@ fn functions_in<M: Memory>(
         let base = if symbol.address() < start { start } else { 0 };
         let address = base.checked_add(symbol.address()).filter(|address| *address >= MIN_ADDRESS);
         let name = name_at(names, symbol.elf_symbol().st_name(endian));
-        let (Some(address), Some(name)) = (address, name) else { continue };
+        let (Some(address), Some(name)) = (address, name) else {
+            is_all = false;
+            continue;
+        };
         if functions_left == 0 || name.len() > names_left {
+            is_all = false;
             break;
         }
         (functions_left, names_left) = (functions_left - 1, names_left - name.len());
         functions.push(Function { name: name.into(), address: Avma(address), size: symbol.size() });
     }
-    Ok(functions)
+    Ok((functions, is_all))
 }
 
 /// A name that can be printed.
@@ -283,11 +300,12 @@ impl Images {
             return Err(ReadError::Unreadable(address.0));
         }
         let room = (MAX_FUNCTIONS.saturating_sub(self.functions), MAX_NAMES.saturating_sub(self.name_bytes));
-        let functions = functions_in(&bytes, reader, room)?;
+        let (functions, is_all) = functions_in(&bytes, reader, room)?;
         let mut digest = DefaultHasher::new();
         compared(size).for_each(|(from, count)| digest.write(&bytes[from..from + count]));
         self.next_id += 1;
-        let image = Arc::new(Image { id: self.next_id, entry, address, size, digest: digest.finish(), functions });
+        let (id, digest) = (self.next_id, digest.finish());
+        let image = Arc::new(Image { id, entry, address, size, digest, functions, is_all });
         self.functions += image.functions.len();
         self.name_bytes += image.name_bytes();
         self.images.insert(entry.0, Known { image: image.clone(), reading: self.reading });

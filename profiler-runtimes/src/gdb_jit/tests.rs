@@ -137,7 +137,8 @@ fn what_cannot_be_an_object_file_is_passed_over() {
     let update = images.update(&Reader::new(&memory, ENOUGH));
     assert_eq!((update.incomplete, update.damaged, update.changes.len()), (None, 3, 4));
     let unknown = images.images().find(|image| image.entry == all[3].entry).unwrap();
-    assert!(unknown.functions().is_empty());
+    assert!(unknown.functions().is_empty() && !unknown.names_all());
+    assert!(images.images().any(|image| image.names_all()));
     // A version of the interface that there is not.
     memory.overwrite(images.descriptor, &2_u32.to_le_bytes());
     assert!(images.update(&Reader::new(&memory, ENOUGH)).incomplete.is_some());
@@ -174,9 +175,10 @@ fn object_file_of(functions: u32, name: &str, size: u64) -> Vec<u8> {
 fn names_without_end_take_no_more_than_there_is_room_for() {
     let file = object_file(3000, &"n".repeat(200_000));
     let reader = Reader::new(Recorded::default(), ENOUGH);
-    let functions = functions_in(&file, &reader, (MAX_FUNCTIONS, 100_000)).unwrap();
-    assert_eq!((functions.len(), functions[0].name.len()), (100_000 / MAX_NAME, MAX_NAME));
-    assert!(functions_in(&file, &reader, (7, MAX_NAMES)).unwrap().len() == 7);
+    let (functions, is_all) = functions_in(&file, &reader, (MAX_FUNCTIONS, 100_000)).unwrap();
+    assert_eq!((functions.len(), functions[0].name.len(), is_all), (100_000 / MAX_NAME, MAX_NAME, false));
+    let (functions, is_all) = functions_in(&file, &reader, (7, MAX_NAMES)).unwrap();
+    assert_eq!((functions.len(), is_all), (7, false));
     // Each symbol costs a step, whatever comes of it.
     let poor = Reader::new(Recorded::default(), Budget { pages: 1, steps: 100 });
     assert_eq!(functions_in(&file, &poor, (MAX_FUNCTIONS, MAX_NAMES)), Err(ReadError::OverBudget));
@@ -187,9 +189,10 @@ fn a_buffer_for_code_is_no_function() {
     let sizes = [MAX_FUNCTION, MAX_FUNCTION + 1].map(|size| {
         let file = object_file_of(1, "code_gen_buffer", size);
         let reader = Reader::new(Recorded::default(), ENOUGH);
-        functions_in(&file, &reader, (MAX_FUNCTIONS, MAX_NAMES)).unwrap().len()
+        let (functions, is_all) = functions_in(&file, &reader, (MAX_FUNCTIONS, MAX_NAMES)).unwrap();
+        (functions.len(), is_all)
     });
-    assert_eq!(sizes, [1, 0]);
+    assert_eq!(sizes, [(1, true), (0, false)]);
 }
 
 proptest! {

@@ -85,9 +85,14 @@ impl Listed {
     }
 
     /// Which elements belong to which user frames: of each, its index and its part of the list, from the innermost;
-    /// `is_own` tells of a record whether it is a function of the runtime's own, which runs in none. Nothing if that cannot be
-    /// known.
-    pub(super) fn placed(&self, native: NativeLoops<'_>, is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Part)>> {
+    /// `is_own` tells of a record whether it is a function of the runtime's own, which runs in none, and `has_switched` whether
+    /// the outermost loops may be those of another list, which has been exchanged for this one. Nothing if that cannot be known.
+    pub(super) fn placed(
+        &self,
+        native: NativeLoops<'_>,
+        is_own: impl Fn(u16) -> bool,
+        has_switched: impl Fn() -> bool,
+    ) -> Option<Vec<(usize, Part)>> {
         let NativeLoops { frames: in_loop, goes_on, begins } = native;
         let (mut loops, rest) = self.loops(&is_own);
         // The innermost loop may have no frame yet, which as many loops as parts rule out, if these are all.
@@ -111,11 +116,17 @@ impl Listed {
             0 if may_be_late && goes_on => return None,
             0 => in_loop,
             // It is about to begin, and has no frame yet, or about to end. In its midst it has one where marks are none: then
-            // what the list has is another loop's, as where greenlets have switched.
-            1 if begins || self.marks_are_frames => in_loop.strip_prefix(&[0])?,
+            // what the list has is another loop's, as where greenlets have switched. Where marks are frames, a loop that ends
+            // looks like that one.
+            1 if (begins || self.marks_are_frames) && !has_switched() => in_loop.strip_prefix(&[0])?,
             _ => return None,
         };
         Some(own.iter().copied().zip(loops).collect())
+    }
+
+    /// Whether it has elements of more loops than so many; not if it is not whole.
+    pub(super) fn has_more_loops_than(&self, count: usize, is_own: impl Fn(u16) -> bool) -> bool {
+        self.is_whole && self.loops(&is_own).0.len() > count
     }
 
     /// The elements of each loop, and those outside of any.
@@ -257,7 +268,7 @@ mod tests {
     fn as_many_marks_as_loops_are_placed_and_a_loop_that_has_no_frame_yet() {
         let placed = |listed: &Listed, in_loop: &[usize]| {
             let native = NativeLoops { frames: in_loop, goes_on: false, begins: true };
-            let placed = listed.placed(native, |_| false)?;
+            let placed = listed.placed(native, |_| false, || false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let two = of(&[0, 3, 0, 0, 3], SHIM, ListEnd::Last);
@@ -268,7 +279,7 @@ mod tests {
             assert_eq!(placed(&two, apart), None, "{apart:?}");
         }
         let in_its_midst = NativeLoops { frames: &[0, 1, 4], goes_on: false, begins: false };
-        assert_eq!(two.placed(in_its_midst, |_| false), None, "of which loops the list is, is not known");
+        assert_eq!(two.placed(in_its_midst, |_| false, || false), None, "of which loops the list is, is not known");
         assert_eq!(two.all().collect::<Vec<_>>(), [0, 2, 3]);
         assert_eq!(placed(&of(&[0, 3], SHIM, ListEnd::Unreadable), &[1]), None, "there may be more");
         let torn = of(&[0, 3, 0], SHIM, ListEnd::Last);
@@ -279,7 +290,7 @@ mod tests {
     #[test]
     fn the_innermost_loop_of_a_stack_that_goes_on_is_not_taken_for_one_with_a_frame() {
         let placed = |listed: &Listed, in_loop: &[usize], goes_on: bool| {
-            let placed = listed.placed(NativeLoops { frames: in_loop, goes_on, begins: true }, |_| false)?;
+            let placed = listed.placed(NativeLoops { frames: in_loop, goes_on, begins: true }, |_| false, || false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let two = of(&[0, 3, 0, 3], SHIM, ListEnd::Last);
@@ -293,6 +304,18 @@ mod tests {
         assert_eq!(placed(&cut, &[0, 4], true), None);
     }
 
+    /// A greenlet's list has the frames of its own loops, and the native stack those of who has started it besides.
+    #[test]
+    fn a_loop_that_is_missing_is_not_the_innermost_one_where_lists_are_exchanged() {
+        let frames = EntryMark { least: 1, is_frame: true, has_base: false, no_frames: 0 };
+        for (mark, records, begins) in [(frames, [0, 1], false), (SHIM, [0, 3], true)] {
+            let one = of(&records, mark, ListEnd::Last);
+            let native = NativeLoops { frames: &[0, 4], goes_on: false, begins };
+            let placed = |has_switched: bool| one.placed(native, |_| false, || has_switched).map(|placed| placed.len());
+            assert_eq!((placed(false), placed(true)), (Some(1), None), "{mark:?}");
+        }
+    }
+
     #[test]
     fn elements_of_some_kinds_are_nothing_and_what_a_fiber_has_begun_with_stands_with_its_first_loop() {
         let ruby = EntryMark { least: 0x80, is_frame: true, has_base: false, no_frames: 1 << 6 };
@@ -300,7 +323,7 @@ mod tests {
         assert_eq!(listed.all().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6]);
         let placed = |own: &[u16]| {
             let native = NativeLoops { frames: &[3, 7], goes_on: false, begins: false };
-            let placed = listed.placed(native, |record| own.contains(&record))?;
+            let placed = listed.placed(native, |record| own.contains(&record), || false)?;
             Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
         };
         let expected: Vec<(usize, Vec<u16>)> = vec![(3, vec![0, 1]), (7, vec![2, 4, 5, 6])];

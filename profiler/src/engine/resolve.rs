@@ -8,7 +8,7 @@ use jitprof_common::sample::FramePc;
 use jitprof_common::stop::StopReason;
 use jitprof_common::units::{Avma, MonoNs};
 use jitprof_jitdump::code::{CodeHit, CodeId, CodeOrigin};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::{Account, NamedBy};
 use crate::advice;
@@ -23,6 +23,7 @@ use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
 use crate::engine::requests::Requests;
+use crate::engine::space::AddressSpace;
 use crate::engine::verify::{verify, verify_asked, verify_listed};
 use crate::process::ProcessId;
 use crate::profile::{FrameId, Profile, Task};
@@ -232,6 +233,8 @@ pub(super) struct Resolver {
     /// Modules of generated code by the name that its runtime gave; empty for none.
     jit_modules: HashMap<Arc<str>, Arc<Module>>,
     frames: Vec<FrameId>,
+    /// Processes of which a native stack was cut, and loops of its list lay behind the cut.
+    cut_amid_loops: FxHashSet<ProcessId>,
     /// Which frame functions of the sample's list were put to last, and the outermost of them if it has a name.
     listed: Option<(usize, Arc<str>)>,
     /// What compiled code is to which frames of the sample return, if no words were taken of some of them. The target chooses
@@ -269,6 +272,7 @@ impl Resolver {
 
     /// Drops the frames of code of processes that are not wanted.
     pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
+        self.cut_amid_loops.retain(|process| wanted(*process));
         self.jit.retain(|(process, ..), _| wanted(*process));
     }
 
@@ -314,7 +318,7 @@ impl Resolver {
         }
         let mut stop = sample.stop;
         let mut entry = Entry::No;
-        let placed = placed(sample, of);
+        let placed = self.placed(sample, of);
         // A capture of an earlier version does not say it.
         self.walks_lists |= sample.listed.is_some();
         self.alike = sample.asked.is_full().then(HashMap::default);
@@ -423,6 +427,37 @@ impl Resolver {
         if is_list_cut {
             frames.push(self.cut(StopReason::DepthLimit, of.profile));
         }
+    }
+
+    /// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
+    /// known.
+    fn placed(&mut self, sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
+        let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
+        let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
+        let (mut in_loop, mut begins) = (Vec::new(), false);
+        let mut is_callee_within = false;
+        for (index, pc) in of.stacks.frames(sample.user).enumerate() {
+            if let Some(at) = in_module(&of.process.space, &capture.loops, pc, sample.time) {
+                let from = index - usize::from(is_callee_within);
+                begins |= from == 0 && capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
+                in_loop.push(from);
+            }
+            is_callee_within = is_in(&capture.within, pc);
+        }
+        // What returns to nothing is as a rule the first function of a stack of its own, a fiber's. Other cuts are mostly where
+        // no loop is behind, as in a program that a runtime is a library of, but not where one was.
+        let is_cut = !matches!(sample.stop, StopReason::EndOfStack | StopReason::ZeroReturnAddress);
+        let is_short = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
+        let goes_on = is_short || (is_cut && self.cut_amid_loops.contains(&of.process.id));
+        let is_own = |record: u16| own_name(record, sample, of).is_some();
+        let has_switched =
+            || of.stacks.frames(sample.user).any(|pc| exchanges_lists(&of.process.space, pc, sample.time));
+        let native = NativeLoops { frames: &in_loop, goes_on, begins };
+        let placed = listed.placed(native, is_own, has_switched);
+        if is_cut && placed.is_none() && listed.has_more_loops_than(in_loop.len(), is_own) {
+            self.cut_amid_loops.insert(of.process.id);
+        }
+        placed
     }
 
     /// Whether an interpreter's frames are missing that samples take along on this kernel: its process was not looked at in
@@ -798,24 +833,13 @@ const SHARED_FRAME: &str = "Builtin:InterpreterEntryTrampoline";
 
 /// Bytes of an evaluation loop in which it may not have put its frame into the list; it does so before it runs an instruction.
 const LOOP_BEGIN: u64 = 256;
+/// In the name of a library that exchanges the lists of a thread, and copies the native stacks that go with them to and fro
+/// above frames of its own: gevent, eventlet and SQLAlchemy do so by it.
+const EXCHANGES_LISTS: &str = "greenlet";
 
-/// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
-/// known.
-fn placed(sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
-    let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
-    let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
-    let (mut in_loop, mut begins) = (Vec::new(), false);
-    let mut is_callee_within = false;
-    for (index, pc) in of.stacks.frames(sample.user).enumerate() {
-        if let Some(at) = in_module(&of.process.space, &capture.loops, pc, sample.time) {
-            let from = index - usize::from(is_callee_within);
-            begins |= from == 0 && capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
-            in_loop.push(from);
-        }
-        is_callee_within = is_in(&capture.within, pc);
-    }
-    let goes_on = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
-    listed.placed(NativeLoops { frames: &in_loop, goes_on, begins }, |record| own_name(record, sample, of).is_some())
+/// Whether a frame is in a library by which another list may have come to a thread.
+fn exchanges_lists(space: &AddressSpace, pc: FramePc, time: MonoNs) -> bool {
+    space.lookup(Avma(pc.lookup()), time).is_some_and(|mapped| mapped.mapping.basename().contains(EXCHANGES_LISTS))
 }
 
 /// The name of a record of the sample's list, if it is one of the runtime's own functions.

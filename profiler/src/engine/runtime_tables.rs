@@ -442,10 +442,8 @@ impl RuntimeTables {
         // Where something was at the reading before, it may have been there until just before what has taken its place.
         // What was there is only known of readings that came to their end, and of code that none has seen nothing is.
         let before = self.last.filter(|_| self.incomplete == 0 && !read.incomplete).map(|(_, done)| done);
-        let may_have_passed = |at: u64| {
-            read.may_have_passed
-                .iter()
-                .any(|(start, size)| at.checked_sub(start.0).is_some_and(|within| within < *size))
+        let may_have_passed = |from: u64, to: u64| {
+            read.may_have_passed.iter().any(|(start, size)| start.0 < to && from < start.0.saturating_add(*size))
         };
         let mut gone = BTreeMap::new();
         for change in read.changes {
@@ -458,7 +456,7 @@ impl RuntimeTables {
                 CodeChange::Loaded(found) => {
                     let end = found.start.0.saturating_add(u64::from(found.size));
                     let in_place = gone.range(..end).next_back().is_some_and(|(_, gone_end)| *gone_end > found.start.0);
-                    let is_known = !in_place && !may_have_passed(found.start.0);
+                    let is_known = !in_place && !may_have_passed(found.start.0, end);
                     let since = before.filter(|_| is_known).unwrap_or(done);
                     self.load(found, since, &mut brought.changes);
                 }

@@ -1,6 +1,6 @@
 //! Code that is registered with a debugger.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jitprof_common::units::Avma;
 use jitprof_runtimes::gdb_jit::{Change, Function, Image, Images};
@@ -19,6 +19,10 @@ const MAX_ALL_CODE: usize = 32 << 20;
 /// Readings, from one on in which something was gone, in which what comes may lie where something else has come and gone since
 /// the reading before: who frees code frees more, as a rule soon and some of it unseen. The list counts nothing that would tell.
 const UNSTEADY: u32 = 64;
+/// Bytes before and behind what is gone in which something else may have come and gone: it may have been larger.
+const AROUND: u64 = 64 << 10;
+/// Places that are remembered in which something was; if there are more, it may have been anywhere.
+const MAX_FREED: usize = 256;
 
 /// The lists of one process.
 #[derive(Default)]
@@ -27,8 +31,19 @@ pub(super) struct Lists {
     /// Which list and which object file of it has the function that begins at an address. Another one may have taken
     /// the place before it is found out that the first is gone.
     owners: HashMap<u64, (usize, u64)>,
-    /// Readings in which what comes is known from then on only.
-    unsteady: u32,
+    /// Where what comes is known from then on only.
+    freed: Freed,
+    /// At the reading before, there was an object file that could not be read.
+    is_damaged: bool,
+}
+
+/// Where something is gone, and something else may have come and gone since.
+#[derive(Default)]
+struct Freed {
+    /// By the first byte of a place: its end, and in how many readings it counts. None overlaps another one.
+    places: BTreeMap<u64, (u64, u32)>,
+    /// Readings in which each place counts, as it is not known of something where it was.
+    everywhere: u32,
 }
 
 impl Lists {
@@ -55,16 +70,18 @@ impl Lists {
 
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
-        self.lists.iter().map(Images::bytes).sum::<usize>() + self.owners.len() * 48
+        self.lists.iter().map(Images::bytes).sum::<usize>() + self.owners.len() * 48 + self.freed.places.len() * 32
     }
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let mut read = RuntimeRead { runtime: Some("what is registered for GDB".to_owned()), ..RuntimeRead::default() };
         let mut room = Room::new(MAX_CODE_BYTES, MAX_ALL_CODE);
-        self.unsteady = self.unsteady.saturating_sub(1);
+        self.freed.begin();
+        let was_damaged = std::mem::take(&mut self.is_damaged);
         for (list, images) in self.lists.iter_mut().enumerate() {
             let update = images.update(reader);
             read.incomplete |= update.incomplete.is_some();
+            self.is_damaged |= update.damaged > 0;
             for change in &update.changes {
                 match change {
                     Change::Loaded(image) => {
@@ -76,7 +93,7 @@ impl Lists {
                         }
                     }
                     Change::Unloaded(image) => {
-                        self.unsteady = UNSTEADY;
+                        self.freed.note(image);
                         for Function { address, .. } in image.functions() {
                             if self.owners.get(&address.0) == Some(&(list, image.id)) {
                                 self.owners.remove(&address.0);
@@ -87,10 +104,58 @@ impl Lists {
                 }
             }
         }
-        if self.unsteady > 0 {
-            read.may_have_passed.push(EVERYWHERE);
-        }
+        // What could not be read may be gone, too, and nobody knows from where.
+        read.may_have_passed = self.freed.places(was_damaged || self.is_damaged);
         read
+    }
+}
+
+impl Freed {
+    /// One more reading begins.
+    fn begin(&mut self) {
+        self.everywhere = self.everywhere.saturating_sub(1);
+        self.places.retain(|_, (_, readings)| {
+            *readings = readings.saturating_sub(1);
+            *readings > 0
+        });
+    }
+
+    /// An object file is gone. What it was made for lay side by side.
+    fn note(&mut self, image: &Image) {
+        let functions = image.functions();
+        let is_known = image.names_all() && functions.iter().all(|function| function.size > 0);
+        let start = functions.iter().map(|function| function.address.0).min();
+        let end = functions.iter().map(|function| function.address.0.saturating_add(function.size)).max();
+        match start.zip(end).filter(|_| is_known) {
+            Some((start, end)) => self.add(start.saturating_sub(AROUND), end.saturating_add(AROUND)),
+            None => self.everywhere = UNSTEADY,
+        }
+    }
+
+    fn add(&mut self, mut start: u64, mut end: u64) {
+        // Those that it overlaps become one with it.
+        let last_before = |places: &BTreeMap<u64, (u64, u32)>, end: u64| {
+            places.range(..end).next_back().map(|(from, (to, _))| (*from, *to))
+        };
+        while let Some((from, to)) = last_before(&self.places, end)
+            && to > start
+        {
+            self.places.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.places.insert(start, (end, UNSTEADY));
+        if self.places.len() > MAX_FREED {
+            self.places.clear();
+            self.everywhere = UNSTEADY;
+        }
+    }
+
+    /// First byte and length of each; all if something else that is gone may have been anywhere.
+    fn places(&self, is_unsure: bool) -> Vec<(Avma, u64)> {
+        if self.everywhere > 0 || (is_unsure && !self.places.is_empty()) {
+            return vec![EVERYWHERE];
+        }
+        self.places.iter().map(|(start, (end, _))| (Avma(*start), end - start)).collect()
     }
 }
 
@@ -121,14 +186,19 @@ mod tests {
     /// Where the list's head is, and where its entries are, each so many bytes behind the one before.
     const HEAD: u64 = 0x1_0000;
     const ENTRIES: u64 = 0x2_0000;
-    const ENTRY: u64 = 0x100;
+    const ENTRY: u64 = 0x200;
+    /// Where in its entry an object file is, its bytes, and those of its function.
+    const FILE: u64 = 64;
+    const FILE_BYTES: u64 = 312;
+    const SIZE: u64 = 0x100;
 
-    /// A list of these entries, each with an object file behind it that has no functions.
-    struct Listed(Vec<u64>);
+    /// A list of these entries. Behind each is an object file with a function at an address; with none that could be known if
+    /// that is 0.
+    struct Listed(Vec<(u64, u64)>);
 
     impl Listed {
         fn word(&self, at: u64) -> u64 {
-            let place = |entry: &u64| ENTRIES + entry * ENTRY;
+            let place = |(entry, _): &(u64, u64)| ENTRIES + entry * ENTRY;
             if at == HEAD {
                 return 1;
             }
@@ -138,13 +208,28 @@ mod tests {
             let Some(index) = self.0.iter().position(|entry| (place(entry)..place(entry) + ENTRY).contains(&at)) else {
                 return 0;
             };
+            let (_, function) = self.0[index];
             match at % ENTRY {
                 0 => self.0.get(index + 1).map_or(0, place),
-                16 => place(&self.0[index]) + 64,
-                24 => 64,
+                16 => place(&self.0[index]) + FILE,
+                24 => FILE_BYTES,
+                within if within >= FILE && function != 0 => {
+                    let word = usize::try_from((within - FILE) / 8).unwrap();
+                    object_file(function).get(word).copied().unwrap_or(0)
+                }
                 _ => 0,
             }
         }
+    }
+
+    /// The words of an ELF file with a table of symbols, one of names, and a function.
+    fn object_file(function: u64) -> Vec<u64> {
+        let header =
+            [0x0001_0102_464c_457f, 0, 0x1_003e_0002, 0, 0, 120, 56 << 48 | 64 << 32, 2 << 48 | 3 << 32 | 64 << 16];
+        let symbols = [0, 0, 0, 1 << 48 | 0x12 << 32 | 1, function, SIZE];
+        let names = [u64::from(b'f') << 8];
+        let sections = [[0; 8], [2 << 32, 0, 0, 64, 48, 1 << 32 | 2, 8, 24], [3 << 32, 0, 0, 112, 8, 0, 1, 0]];
+        [&header[..], &symbols, &names, sections.as_flattened()].concat()
     }
 
     impl Memory for Listed {
@@ -162,7 +247,11 @@ mod tests {
         }
     }
 
-    fn read(lists: &mut Lists, entries: &[u64]) -> Vec<(Avma, u64)> {
+    fn lists() -> Lists {
+        Lists { lists: vec![Images::find(Listed(Vec::new())).unwrap()], ..Lists::default() }
+    }
+
+    fn read(lists: &mut Lists, entries: &[(u64, u64)]) -> Vec<(Avma, u64)> {
         let reader = Reader::new(Listed(entries.to_vec()), Budget { pages: 1000, steps: 10_000 });
         let read = lists.read(&reader);
         assert!(!read.incomplete);
@@ -171,15 +260,50 @@ mod tests {
 
     #[test]
     fn what_comes_after_something_was_gone_may_lie_where_something_else_has_passed() {
-        let lists = vec![Images::find(Listed(Vec::new())).unwrap()];
-        let mut lists = Lists { lists, ..Lists::default() };
+        let mut lists = lists();
+        let mut read = |entries: &[u64]| read(&mut lists, &entries.iter().map(|entry| (*entry, 0)).collect::<Vec<_>>());
         for entries in [&[][..], &[1], &[2, 1], &[3, 2, 1]] {
-            assert!(read(&mut lists, entries).is_empty(), "only more: {entries:?}");
+            assert!(read(entries).is_empty(), "only more: {entries:?}");
         }
-        assert_eq!(read(&mut lists, &[3, 1]), [EVERYWHERE], "something is gone");
+        assert_eq!(read(&[3, 1]), [EVERYWHERE], "something is gone, from nobody knows where");
         for _ in 1..UNSTEADY {
-            assert_eq!(read(&mut lists, &[4, 3, 1]), [EVERYWHERE]);
+            assert_eq!(read(&[4, 3, 1]), [EVERYWHERE]);
         }
-        assert!(read(&mut lists, &[5, 4, 3, 1]).is_empty(), "for long nothing was");
+        assert!(read(&[5, 4, 3, 1]).is_empty(), "for long nothing was");
+    }
+
+    #[test]
+    fn something_else_has_passed_only_around_what_is_gone_if_it_is_known_where_that_was() {
+        const FIRST: u64 = 0x7f00_0000_0000;
+        const SECOND: u64 = 0x7f00_0100_0000;
+        let around = |function: u64| (Avma(function - AROUND), SIZE + 2 * AROUND);
+        let mut lists = lists();
+        assert!(read(&mut lists, &[(2, SECOND), (1, FIRST)]).is_empty());
+        assert_eq!(read(&mut lists, &[(2, SECOND)]), [around(FIRST)]);
+        assert_eq!(read(&mut lists, &[(3, FIRST), (2, SECOND)]), [around(FIRST)]);
+        assert_eq!(read(&mut lists, &[(3, FIRST)]), [around(FIRST), around(SECOND)]);
+        for _ in 2..UNSTEADY {
+            read(&mut lists, &[(3, FIRST)]);
+        }
+        assert_eq!(read(&mut lists, &[(4, 0), (3, FIRST)]), [around(SECOND)], "it is long since the first one was");
+        assert_eq!(read(&mut lists, &[(3, FIRST)]), [EVERYWHERE], "another one is gone, from nobody knows where");
+    }
+
+    #[test]
+    fn places_that_overlap_are_one_and_too_many_are_everywhere() {
+        let mut freed = Freed::default();
+        for start in [0x30, 0x10, 0x20] {
+            freed.add(start, start + 0x18);
+        }
+        assert_eq!(freed.places(false), [(Avma(0x10), 0x38)]);
+        assert_eq!(freed.places(true), [EVERYWHERE], "something could not be read");
+        for at in 1..=MAX_FREED as u64 {
+            freed.add(at << 20, (at << 20) + 1);
+        }
+        assert_eq!(freed.places(false), [EVERYWHERE]);
+        for _ in 0..UNSTEADY {
+            freed.begin();
+        }
+        assert!(freed.places(true).is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jitprof_common::listed::{Field, ListEnd, ListSpec, MAX_LISTED, Step};
+use jitprof_common::stop::StopReason;
 use jitprof_common::table::Region;
 use jitprof_common::units::{Avma, Pid, Tid};
 
@@ -316,6 +317,33 @@ fn what_a_loop_has_called_to_run_instructions_is_a_part_of_it() {
 }
 
 #[test]
+fn a_list_is_not_put_to_the_loops_of_who_has_started_its_greenlet() {
+    const GREENLET: u64 = 0x50_0000;
+    let mut world = World::new(options());
+    let mark = EntryMark { least: 1, is_frame: true, ..EntryMark::default() };
+    interpreter(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")], mark, Vec::new());
+    world.machine.add_program("/lib/_greenlet.so", b"greenlet", &[(0, "g_initialstub")]);
+    let library = mapped(&world, GREENLET, "/lib/_greenlet.so");
+    map(&mut world, PID, library);
+    world.run_for(100);
+    let runs = |world: &mut World, caller: u64, code: u64| {
+        world.run_for(1);
+        let mut sample = raw_sample(world.now, PID, &[LOOP + 0x420, caller, LOOP + 0x30, MAIN, START], None);
+        sample.listed = Some(Box::new(FrameList::new(vec![[code, 1 << 56 | 0x70]], ListEnd::Last, [0; 2])));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    };
+    let about_to_end = runs(&mut world, MAIN + 8, 16);
+    let switched = runs(&mut world, GREENLET + 8, 32);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, about_to_end), "_start;main;helper;outer;main;helper");
+    let apart = "[how these two parts go together is not known]";
+    assert_eq!(stack(&world, PID, switched), format!("leaf;{apart};_start;main;helper;g_initialstub;helper"));
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 1));
+}
+
+#[test]
 fn what_was_inlined_into_the_loop_stands_below_what_it_runs() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")]);
@@ -414,6 +442,37 @@ fn what_cannot_be_placed_is_shown_apart_and_counted() {
     assert_eq!(stack(&world, PID, unknown), "_start;main;helper;outer;[interpreted function without a name]");
     assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 3));
     assert_eq!((account.jit.named.runtime, account.jit.unnamed_total()), (5, 1));
+}
+
+#[test]
+fn as_many_parts_as_loops_prove_nothing_where_stacks_were_cut_amid_loops() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::outer:/a.py"), (48, "py::leaf:/a.py")]);
+    // Of a list with two parts.
+    let cut = |world: &mut World, stack: &[u64], stop: StopReason| {
+        world.run_for(1);
+        let mut sample = raw_sample(world.now, PID, stack, None);
+        let mark = [0x9000, MARK | 0x70];
+        let records = vec![[48, 0x70], mark, [16, 0x70], mark];
+        (sample.stop, sample.listed) = (stop as u8, Some(Box::new(FrameList::new(records, ListEnd::Last, [0; 2]))));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    };
+    let nested = [LOOP + 0x20, MAIN + 8, LOOP + 0x30, MAIN + 8];
+    let unsuspected = cut(&mut world, &nested, StopReason::NoFramePointer);
+    let amid_loops = cut(&mut world, &nested[1..], StopReason::NoFramePointer);
+    // It may have been called by a loop that is not seen, and have no frame yet.
+    let late = cut(&mut world, &nested, StopReason::NoFramePointer);
+    let ends = cut(&mut world, &nested, StopReason::ZeroReturnAddress);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    let (cut, placed) = ("[cut: no frame pointer]", "main;helper;outer;main;helper;leaf");
+    let apart = format!("outer;leaf;[how these two parts go together is not known];{cut}");
+    assert_eq!(stack(&world, PID, unsuspected), format!("{cut};{placed}"));
+    assert_eq!(stack(&world, PID, amid_loops), format!("{apart};main;helper;main"));
+    assert_eq!(stack(&world, PID, late), format!("{apart};main;helper;main;helper"));
+    assert_eq!(stack(&world, PID, ends), format!("[cut: return address is zero];{placed}"));
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (2, 2));
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn demangle_with(name: &str, patience: Patience) -> (String, bool) {
             let cpp = match cpp(name, SHALLOW) {
                 Err(Error::TooMuchRecursion) => match helper::ask(name, patience) {
                     Answer::Name(name) => Some(name),
-                    Answer::TooLong => None,
+                    Answer::TooLong | Answer::Owed => None,
                     Answer::Nobody => cpp(name, MEDIUM).ok(),
                 },
                 here => here.ok(),

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{DEEP, MAX_MANGLED_BYTES, MAX_NAME_BYTES, cpp, cut};
+use crate::owners::{Holder, Owners};
 use crate::process::apart::charge_thread;
 
 /// Says to this program that it is the helper, and that it is the one that demangles.
@@ -31,8 +32,16 @@ const WORKER: &str = "--worker";
 const LIMIT: Duration = Duration::from_millis(20);
 /// How long its answer is waited for: the system may be busy, or let all of jitprof have no more CPU time for a while.
 const MAX_WAIT: Duration = Duration::from_millis(200);
-/// For so many times that it rests.
-const REST: u32 = 9;
+/// What takes no longer is not put down to anybody: most names take a tenth of a millisecond.
+const USUAL: Duration = Duration::from_millis(5);
+/// Part of a thread's time that a holder's names may keep it which take longer, and those of all holders together; and what
+/// they may take at once of that, in seconds.
+const PART: f64 = 0.1;
+const PART_OF_ALL: f64 = 0.5;
+const AT_ONCE_S: f64 = 0.1;
+const AT_ONCE_OF_ALL_S: f64 = 1.0;
+/// What somebody may owe of it at most, as seconds at his rate.
+const OWED_S: f64 = 60.0;
 /// Memory that it may take.
 const MEMORY_BYTES: libc::rlim_t = 64 << 20;
 
@@ -48,15 +57,15 @@ static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
 /// It is started no more.
 static IS_RECORDING: Once = Once::new();
 /// One for each of those who ask: nobody waits for names that are no business of his.
-static HELPERS: [Mutex<Place>; 2] = [const { Mutex::new(Place { helper: None, rests_until: None }) }; 2];
+static HELPERS: [Mutex<Place>; 2] = [const { Mutex::new(Place { helper: None, kept: None }) }; 2];
 
 /// What becomes of somebody who has asked for too much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     /// Its thread's account is charged: it works for one user at a time.
     Pays,
-    /// It asks for nothing for a while: others wait for it.
-    Rests,
+    /// Nothing of this holder's is asked for for a while: others wait for the thread.
+    Rests(Option<Holder>),
 }
 
 /// What comes of asking.
@@ -74,7 +83,31 @@ pub(super) enum Answer {
 /// Where a helper is, if there is one.
 struct Place {
     helper: Option<Helper>,
-    rests_until: Option<Instant>,
+    kept: Option<Kept>,
+}
+
+/// What a thread for which others wait has been kept by names that took long, by whose they are and in all.
+struct Kept {
+    by: Owners<Option<Holder>>,
+    by_all: Owners<()>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        let by_all = Owners::starting_with(AT_ONCE_OF_ALL_S, OWED_S);
+        Self { by: Owners::starting_with(AT_ONCE_S, OWED_S), by_all }
+    }
+}
+
+impl Kept {
+    fn may_be(&self, by: Option<Holder>, now: Instant) -> bool {
+        self.by.may_spend(by, PART, now) && self.by_all.may_spend((), PART_OF_ALL, now)
+    }
+
+    fn note(&mut self, by: Option<Holder>, time: Duration, now: Instant) {
+        self.by.spend(by, PART, now, time.as_secs_f64());
+        self.by_all.spend((), PART_OF_ALL, now, time.as_secs_f64());
+    }
 }
 
 struct Helper {
@@ -126,8 +159,10 @@ fn locked(place: &Mutex<Place>) -> MutexGuard<'_, Place> {
 
 /// Demangles a name. Not for what has descriptors of its own: the pipes are this process'.
 pub(super) fn ask(name: &str, patience: Patience) -> Answer {
-    let mut place = locked(&HELPERS[usize::from(patience == Patience::Rests)]);
-    if place.rests_until.is_some_and(|until| Instant::now() < until) {
+    let mut place = locked(&HELPERS[usize::from(patience != Patience::Pays)]);
+    if let Patience::Rests(by) = patience
+        && !place.kept.get_or_insert_default().may_be(by, Instant::now())
+    {
         return Answer::TooLong;
     }
     if place.helper.is_none() && IS_ALLOWED.load(Ordering::Acquire) && !IS_RECORDING.is_completed() {
@@ -140,13 +175,12 @@ pub(super) fn ask(name: &str, patience: Patience) -> Answer {
         place.helper = None;
         return Answer::Nobody;
     };
-    if answer == Answer::TooLong {
-        match patience {
-            Patience::Pays => charge_thread(LIMIT),
-            Patience::Rests => {
-                place.rests_until = Instant::now().checked_add(asked.elapsed().max(LIMIT) * REST);
-            }
-        }
+    let took = asked.elapsed().max(if answer == Answer::TooLong { LIMIT } else { Duration::ZERO });
+    match patience {
+        _ if took <= USUAL => {}
+        // Waiting takes no CPU time.
+        Patience::Pays => charge_thread(took.min(LIMIT)),
+        Patience::Rests(by) => place.kept.get_or_insert_default().note(by, took, Instant::now()),
     }
     answer
 }
@@ -373,6 +407,42 @@ mod tests {
         // What fits goes there at once, although nobody reads it.
         assert_eq!(own.ask(&name[LENGTH_BYTES..], SHORT).unwrap(), Answer::TooLong);
         drop(questions);
+    }
+
+    /// What these keep a thread in a minute, each with a name of 20 ms whenever he may have one, in seconds.
+    fn kept_by(kept: &mut Kept, holders: &[Option<Holder>], start: Instant) -> f64 {
+        let mut kept_s = 0.0;
+        for ms in (0..60_000).step_by(5) {
+            let now = start + Duration::from_millis(ms);
+            for by in holders {
+                if kept.may_be(*by, now) {
+                    kept.note(*by, LIMIT, now);
+                    kept_s += LIMIT.as_secs_f64();
+                }
+            }
+        }
+        kept_s
+    }
+
+    #[test]
+    fn who_has_names_that_take_long_keeps_others_from_none_of_theirs() {
+        let (mut kept, start) = (Kept::default(), Instant::now());
+        let [one, other] = [1000, 1001].map(|user| Some(Holder::User(user)));
+        let kept_s = kept_by(&mut kept, &[one], start);
+        let most = AT_ONCE_S + 60.0 * PART + 2.0 * LIMIT.as_secs_f64();
+        assert!((60.0 * PART..=most).contains(&kept_s), "{kept_s}");
+        let end = start + Duration::from_secs(60);
+        assert!(kept.may_be(other, end) && kept.may_be(None, end));
+        (0..10).for_each(|_| kept.note(one, LIMIT, end));
+        assert!(!kept.may_be(one, end) && kept.may_be(other, end));
+    }
+
+    #[test]
+    fn all_together_keep_a_thread_for_no_more_than_half_of_its_time() {
+        let holders: Vec<_> = (0..40).map(|user| Some(Holder::User(user))).collect();
+        let kept_s = kept_by(&mut Kept::default(), &holders, Instant::now());
+        let most = AT_ONCE_OF_ALL_S + 60.0 * PART_OF_ALL + 2.0 * LIMIT.as_secs_f64();
+        assert!((60.0 * PART_OF_ALL..=most).contains(&kept_s), "{kept_s}");
     }
 
     #[test]

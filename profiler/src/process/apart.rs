@@ -266,6 +266,12 @@ impl HeldFile {
     pub fn reading<T>(&self, work: impl FnOnce() -> T) -> T {
         if self.may_hold { apart(work) } else { work() }
     }
+
+    /// The same, while that is done, of other files, which may never answer whatever this one does: apart, unless all of it
+    /// is.
+    pub fn reading_others<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.may_hold { work() } else { apart(work) }
+    }
 }
 
 impl Deref for HeldFile {
@@ -626,6 +632,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let file = HeldFile::new(File::from(std::os::fd::OwnedFd::from(writer)), false).closed_apart_if(true);
         assert_eq!(file.reading(std::process::id), std::process::id());
+        assert_ne!(file.reading_others(std::process::id), std::process::id());
         assert!(file.closes_apart);
         drop(file);
         assert_eq!(io::Read::bytes(reader).count(), 0, "the other end has seen it");

@@ -5,10 +5,30 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Instant;
 
+use jitprof_common::units::Pid;
+
 use crate::process::open::FileIdentity;
 
 /// Owners that are known; with more, those that owe nothing are evicted, and then who owes least.
 const MAX_OWNERS: usize = 1024;
+
+/// Who takes up room: a user, whatever processes he starts, or one process of root's, for containers are root's as a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// A user other than root.
+    User(u32),
+    /// One of whom the name is known, as a hash.
+    Named(u64),
+    /// A process, by its start.
+    Process(Pid, u64),
+}
+
+impl Holder {
+    /// Whose a process is.
+    pub fn of_process(uid: Option<u32>, pid: Pid, start: u64) -> Self {
+        uid.filter(|uid| *uid != 0).map_or(Self::Process(pid, start), Self::User)
+    }
+}
 
 /// Whose files: a user's on one file system, so that containers are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

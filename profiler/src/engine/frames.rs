@@ -611,11 +611,11 @@ impl Frames {
         }
     }
 
-    /// Takes up an answer about frames of the program that runs since a time, made between two times.
+    /// Takes up an answer about frames of somebody's program that runs since a time, made between two times.
     /// Returns which code they are in.
     pub(super) fn take(
         &mut self,
-        since: MonoNs,
+        (holder, since): (Holder, MonoNs),
         (body, (begun, done)): (AnswerBody, (MonoNs, MonoNs)),
         now: MonoNs,
     ) -> Vec<(Avma, u32)> {
@@ -631,7 +631,7 @@ impl Frames {
         let least = if self.is_losing(now) { LOSING_PAUSE_NS } else { LEAST_PAUSE_NS };
         let pause = described.cpu_ns.saturating_mul(REST).clamp(least, MAX_PAUSE_NS);
         self.next_at = MonoNs(now.0.saturating_add(pause.saturating_mul(self.share.askers)));
-        let (templates, why_unanswered) = (Templates::of(&described), self.why_unanswered());
+        let (templates, why_unanswered) = (Templates::of(&described, holder), self.why_unanswered());
         self.name_bytes = self.name_bytes.saturating_add(templates.bytes);
         let has_room = self.name_bytes <= if self.share.is_tight { LEAST_NAME_BYTES } else { MAX_NAME_BYTES };
         for (at, (number, used)) in question.numbers.iter().zip(&question.used).enumerate() {
@@ -763,9 +763,9 @@ struct Templates {
 }
 
 impl Templates {
-    fn of(described: &DescribedFrames) -> Self {
+    fn of(described: &DescribedFrames, holder: Holder) -> Self {
         let template = |name: &String| {
-            let name = classify(name, CodeOrigin::Runtime);
+            let name = classify(name, CodeOrigin::Runtime, Some(holder));
             Frame {
                 name: name.display.into(),
                 kind: name.kind,
@@ -909,11 +909,11 @@ mod tests {
     fn what_is_not_sure_yet_counts_and_is_not_said_of_a_process_that_has_ended() {
         let now = MonoNs(1);
         let (mut frames, _) = asking();
-        frames.take(MonoNs(0), (unsure("made"), (now, now)), now);
+        frames.take((Holder::User(1), MonoNs(0)), (unsure("made"), (now, now)), now);
         assert_eq!(frames.known.values().map(Slot::name_bytes).sum::<usize>(), "made".len());
         let (mut frames, number) = asking();
         frames.close();
-        frames.take(MonoNs(0), (unsure("made"), (now, now)), now);
+        frames.take((Holder::User(1), MonoNs(0)), (unsure("made"), (now, now)), now);
         let known = frames.get(&Asked::of([(0, number)].into()), (0, None), now);
         assert!(matches!(known, Some(Known::Unnamed(WhyUnnamed::Ended))), "{known:?}");
     }
@@ -943,7 +943,7 @@ mod tests {
                 ..DescribedFrames::default()
             };
             let body = AnswerBody::Frames(Some(Box::new(described)));
-            frames.take(MonoNs(0), (body, (now, now)), now);
+            frames.take((Holder::User(1), MonoNs(0)), (body, (now, now)), now);
             let asked = Asked::of([(0, number)].into());
             let known = frames.get(&asked, (0, None), now);
             assert_eq!(matches!(known, Some(Known::Functions(_))), named, "{known:?}");

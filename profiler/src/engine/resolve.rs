@@ -26,7 +26,7 @@ use crate::engine::requests::Requests;
 use crate::engine::space::AddressSpace;
 use crate::engine::verify::{verify, verify_asked, verify_listed};
 use crate::process::ProcessId;
-use crate::profile::{FrameId, Profile, Task};
+use crate::profile::{FrameId, Holder, Profile, Task};
 use crate::runtime::WhyUnnamed;
 use crate::symbol::names::classify;
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, Tier, is_guess, mapped_as};
@@ -240,8 +240,9 @@ pub(super) struct Resolver {
     /// What compiled code is to which frames of the sample return, if no words were taken of some of them. The target chooses
     /// its addresses: hashed with std's keyed hasher.
     alike: Option<HashMap<FramePc, Arc<[Frame]>>>,
-    /// Of the sample at hand.
+    /// Of the sample at hand, and whose it is.
     anonymous: Anonymous,
+    holder: Option<Holder>,
 }
 
 impl Resolver {
@@ -279,7 +280,8 @@ impl Resolver {
     /// Adds the sample to the profile. Returns what in it does not say what ran.
     pub(super) fn resolve(&mut self, sample: &Pending, of: &mut Resolution<'_>) -> Anonymous {
         self.anonymous = Anonymous::default();
-        of.profile.set_holder(Some(of.process.holder()));
+        self.holder = Some(of.process.holder());
+        of.profile.set_holder(self.holder);
         let mut frames = std::mem::take(&mut self.frames);
         frames.clear();
         for key in kernel_keys(of.stacks, sample) {
@@ -483,7 +485,7 @@ impl Resolver {
     /// CPython's with `-X perf`. And whether both are the same.
     fn listed_below(&self, index: usize, hit: &CodeHit<'_>) -> Option<(Arc<str>, bool)> {
         let (_, name) = self.listed.as_ref().filter(|(at, _)| at + 1 == index)?;
-        let announced = classify(hit.name(), hit.origin());
+        let announced = classify(hit.name(), hit.origin(), self.holder);
         (announced.kind == FrameKind::Interpreter).then(|| (Arc::clone(name), announced.display == **name))
     }
 
@@ -761,7 +763,7 @@ impl Resolver {
 
     /// Says within the object itself that others may have been inlined there: it stands there once more, as a guess.
     fn guess_inlined(&mut self, hit: &CodeHit<'_>, address: Avma, profile: &mut Profile) {
-        let name = classify(hit.name(), hit.origin());
+        let name = classify(hit.name(), hit.origin(), self.holder);
         let guess = Frame {
             name: Arc::from(name.display),
             kind: name.kind,
@@ -786,7 +788,7 @@ impl Resolver {
         if let Some(frame) = self.jit.get(&key) {
             return *frame;
         }
-        let name = classify(place.name, hit.origin());
+        let name = classify(place.name, hit.origin(), self.holder);
         let line = place.line.map(|(file, line)| SourceLine { file: Arc::clone(file), line });
         let file = || place.source.map(|file| SourceLine { file: Arc::clone(file), line: 0 });
         let frame = profile.intern_frame(&Frame {

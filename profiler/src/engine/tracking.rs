@@ -843,7 +843,8 @@ impl Tracking {
         requests: &mut Requests,
     ) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        for (start, size) in process.frames.take(since, answer, requests.now) {
+        let holder = process.holder();
+        for (start, size) in process.frames.take((holder, since), answer, requests.now) {
             Learned::note_place(process, start, size);
         }
         if at_once {

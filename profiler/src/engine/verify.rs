@@ -8,6 +8,7 @@ use jitprof_jitdump::code::{CodeHit, CodeOrigin};
 use crate::account::{NameDisagreement, VerifiedNames};
 use crate::engine::frames::Known;
 use crate::engine::process::Process;
+use crate::profile::Holder;
 use crate::symbol::names::classify;
 use crate::symbol::{FrameKind, SourceLine};
 
@@ -29,7 +30,7 @@ pub(super) fn verify(process: &Process, hit: &CodeHit<'_>, (addr, time): (Avma, 
         into.only_announced += 1;
         return;
     };
-    let is_same = comparable(hit) == comparable(&listed);
+    let is_same = comparable(process, hit) == comparable(process, &listed);
     note(is_same, (process, addr), [hit.name(), listed.name()], into);
 }
 
@@ -41,7 +42,7 @@ pub(super) fn verify_asked(
     (addr, known): (Avma, &Known),
     into: &mut VerifiedNames,
 ) {
-    let dumped = classify(hit.name(), hit.origin());
+    let dumped = classify(hit.name(), hit.origin(), Some(process.holder()));
     let own = match known {
         Known::Functions(functions) => functions.last(),
         Known::Own | Known::Unnamed(_) => None,
@@ -88,12 +89,12 @@ fn note(is_same: bool, (process, addr): (&Process, Avma), names: [&str; 2], into
 
 /// What is left of a name in all notations of one runtime. HotSpot's perf map has `int Shop.rule(int)` for what its tables,
 /// and perf's agent, call `LShop;rule(I)I`: class and method are compared.
-fn comparable(hit: &CodeHit<'_>) -> String {
-    comparable_name(hit.name(), hit.origin())
+fn comparable(process: &Process, hit: &CodeHit<'_>) -> String {
+    comparable_name(hit.name(), hit.origin(), Some(process.holder()))
 }
 
-fn comparable_name(name: &str, origin: CodeOrigin) -> String {
-    let shown = classify(name, origin).display;
+fn comparable_name(name: &str, origin: CodeOrigin, holder: Option<Holder>) -> String {
+    let shown = classify(name, origin, holder).display;
     let name = match shown.split_once('(') {
         Some((head, _)) if !head.trim().is_empty() => head.trim_end().rsplit(' ').next().unwrap_or(head),
         _ => &shown,
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn one_method_is_one_name_in_both_notations() {
         let [tables, map] = [CodeOrigin::Runtime, CodeOrigin::PerfMap];
-        let agree = |one, other| comparable_name(one, tables) == comparable_name(other, map);
+        let agree = |one, other| comparable_name(one, tables, None) == comparable_name(other, map, None);
         assert!(agree("Lshop/Cart;total(I[Ljava/lang/String;)I [C2]", "int shop.Cart.total(int, java.lang.String[])"));
         assert!(agree("LShop;<init>()V [C1]", "void Shop.<init>()"));
         assert!(agree("Interpreter", "Interpreter") && agree("vtable stub", "vtable stub"));

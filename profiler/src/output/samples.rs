@@ -120,7 +120,7 @@ impl InstructionSamples {
 
 /// A function's name as outputs show it, from what its runtime wrote.
 fn shown_name(name: &str) -> String {
-    let known = classify(name, CodeOrigin::Jitdump);
+    let known = classify(name, CodeOrigin::Jitdump, None);
     let frame = FrameRef {
         name: &known.display,
         kind: known.kind,
@@ -135,10 +135,10 @@ fn shown_name(name: &str) -> String {
 
 /// A function's name without what its runtime says besides (tier, file, line), fit to be shown.
 pub fn function_name(name: &str) -> String {
-    printable(&classify(name, CodeOrigin::Jitdump).display).into_owned()
+    printable(&classify(name, CodeOrigin::Jitdump, None).display).into_owned()
 }
 
 /// The source file, if the runtime wrote it into the function's name.
 pub fn function_source(name: &str) -> Option<String> {
-    classify(name, CodeOrigin::Jitdump).source.map(|source| source.file.to_string())
+    classify(name, CodeOrigin::Jitdump, None).source.map(|source| source.file.to_string())
 }

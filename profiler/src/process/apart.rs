@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jitprof_common::units::Pid;
+use rustix::fs::{AtFlags, StatxFlags};
 
 use crate::process::Device;
 
@@ -28,6 +29,8 @@ const STACK_BYTES: usize = 4 << 20;
 const GUARD_BYTES: usize = 64 << 10;
 /// Files that are being closed at most; further ones wait, and are open meanwhile.
 const MAX_CLOSING: usize = 64;
+/// Of them, those of one device: a file system that never answers holds up no more, and others' files have their turn.
+const MAX_CLOSING_OF_DEVICE: usize = MAX_CLOSING / 8;
 /// How long it is known of a device whether it may keep readers waiting: its number may be used again.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
 /// Devices of which that is known at most.
@@ -64,11 +67,9 @@ const LOCAL: [&str; 24] = [
 
 /// CPU time of what was done apart, in nanoseconds.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
-/// Threads that close files, the files of which it has not begun, and those of them that no thread has taken yet. A thread
-/// begins and ends under the lock: no file is left without one.
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
+/// Files that are to be closed, and those of them of which it has not begun.
+static CLOSING: Mutex<Closing> = Mutex::new(Closing { threads: 0, devices: BTreeMap::new() });
 static NOT_BEGUN: AtomicUsize = AtomicUsize::new(0);
-static TO_CLOSE: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
 thread_local! {
     static OF_THREAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
@@ -265,6 +266,12 @@ impl HeldFile {
     pub fn reading<T>(&self, work: impl FnOnce() -> T) -> T {
         if self.may_hold { apart(work) } else { work() }
     }
+
+    /// The same, while that is done, of other files, which may never answer whatever this one does: apart, unless all of it
+    /// is.
+    pub fn reading_others<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.may_hold { work() } else { apart(work) }
+    }
 }
 
 impl Deref for HeldFile {
@@ -283,41 +290,103 @@ impl Drop for HeldFile {
     }
 }
 
+/// Which files are being closed. A thread begins and ends under the lock, and begins another one if it is not the last that
+/// has something to do: no file whose turn it is is left without one.
+struct Closing {
+    threads: usize,
+    devices: BTreeMap<Device, ClosingOn>,
+}
+
+/// The same of one device.
+#[derive(Default)]
+struct ClosingOn {
+    /// How many a thread is at.
+    begun: usize,
+    waiting: Vec<File>,
+}
+
+impl ClosingOn {
+    fn has_turn(&self) -> bool {
+        self.begun < MAX_CLOSING_OF_DEVICE && !self.waiting.is_empty()
+    }
+}
+
+impl Closing {
+    fn add(&mut self, device: Device, file: File) {
+        self.devices.entry(device).or_default().waiting.push(file);
+    }
+
+    /// Whether a further thread has something to do.
+    fn has_room(&self) -> bool {
+        self.threads < MAX_CLOSING && self.devices.values().any(ClosingOn::has_turn)
+    }
+
+    /// A file whose turn it is: of the device of which there are fewest at it.
+    fn take(&mut self) -> Option<(Device, File)> {
+        let with_turn = self.devices.iter_mut().filter(|(_, on)| on.has_turn());
+        let (device, on) = with_turn.min_by_key(|(_, on)| on.begun)?;
+        let file = on.waiting.pop()?;
+        on.begun += 1;
+        Some((*device, file))
+    }
+
+    /// A file of this device has been closed.
+    fn end(&mut self, device: Device) {
+        let Some(on) = self.devices.get_mut(&device) else { return };
+        on.begun = on.begun.saturating_sub(1);
+        if on.begun == 0 && on.waiting.is_empty() {
+            self.devices.remove(&device);
+        }
+    }
+}
+
 /// Closes a file without waiting for it. With too many that do not let go, it stays open until one does.
 fn close_apart(file: File) {
-    let mut to_close = to_close();
-    to_close.push(file);
+    let device = device_of(&file);
+    let mut closing = closing();
+    closing.add(device, file);
     NOT_BEGUN.fetch_add(1, Ordering::AcqRel);
-    if CLOSING.load(Ordering::Acquire) >= MAX_CLOSING {
+    begin_closing(closing);
+}
+
+/// Has a further thread close files, if there is something for it.
+fn begin_closing(mut closing: MutexGuard<'_, Closing>) {
+    if !closing.has_room() {
         return;
     }
-    CLOSING.fetch_add(1, Ordering::AcqRel);
-    drop(to_close);
+    closing.threads += 1;
+    drop(closing);
     if let Err(error) = std::thread::Builder::new().name("closes".into()).spawn(close_all) {
         tracing::debug!("a file stays open: {error}");
-        CLOSING.fetch_sub(1, Ordering::AcqRel);
+        self::closing().threads -= 1;
     }
 }
 
 /// Nothing that runs under the lock can panic.
-fn to_close() -> MutexGuard<'static, Vec<File>> {
-    TO_CLOSE.lock().unwrap_or_else(PoisonError::into_inner)
+fn closing() -> MutexGuard<'static, Closing> {
+    CLOSING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which device a file is on. Asks no file system; those that say nothing are one.
+fn device_of(file: &File) -> Device {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let known = rustix::fs::statx(file, c"", flags, StatxFlags::empty());
+    known.map_or(Device::default(), |known| Device { major: known.stx_dev_major, minor: known.stx_dev_minor })
 }
 
 fn close_all() {
-    loop {
-        let mut to_close = to_close();
-        let Some(file) = to_close.pop() else {
-            CLOSING.fetch_sub(1, Ordering::AcqRel);
-            return;
-        };
-        drop(to_close);
+    let mut closing = self::closing();
+    while let Some((device, file)) = closing.take() {
+        begin_closing(closing);
         let file = ManuallyDrop::new(file);
         apart(move || {
             NOT_BEGUN.fetch_sub(1, Ordering::AcqRel);
             drop(ManuallyDrop::into_inner(file));
         });
+        closing = self::closing();
+        closing.end(device);
     }
+    closing.threads -= 1;
 }
 
 /// Waits until the closing of all files has begun, at the end of everything: then it is nobody's business but that of the
@@ -328,7 +397,7 @@ pub fn wait_for_closing(limit: Duration) {
         std::thread::sleep(Duration::from_millis(1));
     }
     // The first thing of closing is that the descriptor is gone.
-    if CLOSING.load(Ordering::Acquire) > 0 {
+    if closing().threads > 0 {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -563,9 +632,39 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let file = HeldFile::new(File::from(std::os::fd::OwnedFd::from(writer)), false).closed_apart_if(true);
         assert_eq!(file.reading(std::process::id), std::process::id());
+        assert_ne!(file.reading_others(std::process::id), std::process::id());
         assert!(file.closes_apart);
         drop(file);
         assert_eq!(io::Read::bytes(reader).count(), 0, "the other end has seen it");
+    }
+
+    #[test]
+    fn a_device_that_lets_no_file_go_leaves_threads_to_others() {
+        let mut closing = Closing { threads: 0, devices: BTreeMap::new() };
+        let [stuck, other] = [1, 2].map(|minor| Device { major: 0, minor });
+        let file = || File::open("/dev/null").unwrap();
+        (0..2 * MAX_CLOSING).for_each(|_| closing.add(stuck, file()));
+        let taken = std::iter::from_fn(|| closing.take().map(|(device, _)| device)).count();
+        assert!(taken == MAX_CLOSING_OF_DEVICE && !closing.has_room(), "{taken}");
+        closing.add(other, file());
+        assert!(closing.has_room());
+        assert_eq!(closing.take().map(|(device, _)| device), Some(other));
+        closing.end(other);
+        assert!(!closing.has_room() && closing.devices.len() == 1);
+        closing.end(stuck);
+        assert_eq!(closing.take().map(|(device, _)| device), Some(stuck));
+        closing.end(stuck);
+        closing.threads = MAX_CLOSING;
+        assert!(!closing.has_room());
+    }
+
+    #[test]
+    fn files_of_one_device_are_known_by_its_number() {
+        let (reader, writer) = io::pipe().unwrap();
+        let ends = [std::os::fd::OwnedFd::from(reader), std::os::fd::OwnedFd::from(writer)];
+        let [one, other] = ends.map(|end| device_of(&File::from(end)));
+        let memory = device_of(&File::open("/proc/self/stat").unwrap());
+        assert!(one == other && one != memory, "{one:?} {other:?} {memory:?}");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use indexmap::IndexSet;
 use super::IdHash;
 use super::handle::{FrameId, ModuleId, StringId};
 use super::limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
-use super::shares::{Holder, Shares};
+use super::shares::Shares;
+use crate::owners::Holder;
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
 
 /// What a string costs beyond its bytes: 16 bytes for the counts of its `Arc`, 16 for the pointer to it, 16 for hash and

@@ -48,10 +48,12 @@ pub use merge::{Direction, MergeBy};
 pub use meta::{ProfileMeta, SampledEvent, Task};
 pub use order::Row;
 pub(crate) use printable::printable;
-pub use shares::{Holder, Shares};
+pub use shares::Shares;
 pub use table::Profile;
 pub use top::{Top, TopRow};
 pub use totals::{FrameTotals, Used};
+
+pub use crate::owners::Holder;
 
 /// Hashes of our own small ids. Text and addresses, which the target chooses, go to the default hasher.
 type IdHash = std::hash::BuildHasherDefault<rustc_hash::FxHasher>;

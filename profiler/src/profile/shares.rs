@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::limits::fnv1a;
 use super::meta::Task;
-use jitprof_common::units::Pid;
+use crate::owners::Holder;
 
 /// What is free counts so many times as what one may have: who is alone gets two thirds of a table, and each of two who
 /// want all of it three eighths.
@@ -14,23 +14,7 @@ const FREE_FACTOR: usize = 3;
 const RESERVE: usize = 8;
 const SMALL: usize = 64;
 
-/// Who takes up room: a user, whatever processes he starts, or one process of root's, for containers are root's as a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Holder {
-    /// A user other than root.
-    User(u32),
-    /// One of whom the name is known, as a hash.
-    Named(u64),
-    /// A process, by its start.
-    Process(Pid, u64),
-}
-
 impl Holder {
-    /// Whose a process is.
-    pub fn of_process(uid: Option<u32>, pid: Pid, start: u64) -> Self {
-        uid.filter(|uid| *uid != 0).map_or(Self::Process(pid, start), Self::User)
-    }
-
     /// Whose a task is, as far as its labels say.
     pub fn of_task(task: &Task) -> Self {
         let user = task.labels.get("user").filter(|user| user.as_ref() != "root");

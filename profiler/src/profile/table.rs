@@ -13,8 +13,9 @@ use super::handle::{FrameId, StackId, TaskId};
 use super::limits::{Limits, Overflow};
 use super::meta::{ProfileMeta, Task};
 use super::order::{Row, sort_rows};
-use super::shares::{Holder, Shares};
+use super::shares::Shares;
 use super::transfer::Transfer;
+use crate::owners::Holder;
 use crate::symbol::Frame;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 

@@ -51,7 +51,7 @@ impl Default for Credits {
 }
 
 /// Who pays for them. Nobody's are the kernel's symbols and the vDSO.
-fn payer(lane: Lane) -> Owner {
+pub(super) fn payer(lane: Lane) -> Owner {
     lane.map_or(Owner::NOBODY, Owner::payer)
 }
 

@@ -34,8 +34,14 @@ const MAX_LINK_BYTES: u64 = 264;
 /// Largest debug file whose checksum is computed.
 const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
-/// The copy of the debug file's contents, or nothing.
+/// The copy of the debug file's contents, or nothing. To be called while the stripped one is read. Below a target's root there
+/// may be any file system.
 pub(super) fn load(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
+    let work = || find(origin, budget, stats);
+    if origin.root.is_some() { origin.file.reading_others(work) } else { work() }
+}
+
+fn find(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
     let owner = origin.file.metadata().ok()?.uid();
     let build_id = elf::build_id(&origin.file);
     let link = layout_of(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));

@@ -6,6 +6,7 @@ use cpp_demangle::ParseOptions;
 use cpp_demangle::error::Error;
 
 use self::helper::{Answer, Patience};
+use crate::owners::Holder;
 
 mod helper;
 
@@ -33,9 +34,9 @@ pub(super) fn demangle(name: &str) -> (String, bool) {
     demangle_with(name, Patience::Pays)
 }
 
-/// The same for who must not be kept: some names stay as they are after one that took too long.
-pub(super) fn demangle_promptly(name: &str) -> (String, bool) {
-    demangle_with(name, Patience::Rests)
+/// The same for who must not be kept: some names of a holder stay as they are after those of his that took long.
+pub(super) fn demangle_promptly(name: &str, holder: Option<Holder>) -> (String, bool) {
+    demangle_with(name, Patience::Rests(holder))
 }
 
 fn demangle_with(name: &str, patience: Patience) -> (String, bool) {
@@ -50,7 +51,7 @@ fn demangle_with(name: &str, patience: Patience) -> (String, bool) {
             let cpp = match cpp(name, SHALLOW) {
                 Err(Error::TooMuchRecursion) => match helper::ask(name, patience) {
                     Answer::Name(name) => Some(name),
-                    Answer::TooLong => None,
+                    Answer::TooLong | Answer::Owed => None,
                     Answer::Nobody => cpp(name, MEDIUM).ok(),
                 },
                 here => here.ok(),

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::credit::Use;
+use super::credit::{Use, payer};
 use super::frame::Frame;
 use super::kernel::{Kernel, KernelNow};
 use super::native::{Names, Native};
 use super::stats::{SymbolStats, Unresolved};
 use super::worker::{Lane, Name, NameAnswer, Shared, Step, SymbolKey};
 use crate::cost::{Activity, Phases, thread_cpu_time};
+use crate::owners::Owner;
 use crate::process::open::FileId;
 use jitprof_common::units::{Avma, FileOffset};
 
@@ -19,10 +20,14 @@ use jitprof_common::units::{Avma, FileOffset};
 pub const MAX_LOADED_BYTES: u64 = 512 << 20;
 /// Files remembered as loaded before.
 const MAX_SEEN: usize = 1 << 16;
-/// CPU time that a look-up may take in a loaded file, and what all of them may take beyond that: much of it is parsed only
-/// when it is asked for. A file that takes more pays for each look-up as for loading.
+/// CPU time that a look-up may take in a loaded file, and what all of them in one owner's files may take beyond that: much of
+/// it is parsed only when it is asked for. With more, each look-up is paid for as loading is in those of his files that have
+/// taken more than so much of it.
 const LOOK_UP: Duration = Duration::from_millis(1);
 const BEYOND: Duration = Duration::from_secs(2);
+const BEYOND_IN_FILE: Duration = Duration::from_millis(100);
+/// Owners at most of whom it is known what look-ups in their files have taken.
+const MAX_OWNERS: usize = 1024;
 /// Files loaded at once; each copy is a descriptor or two.
 const MAX_LOADED_FILES: usize = 128;
 
@@ -36,8 +41,10 @@ pub(super) struct Loaded {
     clock: u64,
     /// Files that have been loaded once.
     seen: HashSet<FileId>,
-    /// Whose file was loaded last, and whether again: what is spent until the next one is on that account.
+    /// Whose names are being looked up, and whether in a file that was loaded again: what is spent is on that account.
     last: (Lane, bool),
+    /// What look-ups have taken, by whose the files are.
+    look_ups: HashMap<Owner, LookUps>,
     /// This thread's CPU time when it was last put down to somebody.
     spent: Duration,
 }
@@ -49,8 +56,8 @@ struct File {
     look_ups: LookUps,
 }
 
-/// What look-ups in one file have taken beyond what each may take.
-#[derive(Default)]
+/// What look-ups in a file, or in those of an owner, have taken beyond what each may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct LookUps(Duration);
 
 impl LookUps {
@@ -58,8 +65,22 @@ impl LookUps {
         self.0 = self.0.saturating_add(spent).saturating_sub(LOOK_UP);
     }
 
-    fn are_dear(&self) -> bool {
-        self.0 > BEYOND
+    /// Whether they are paid for, in a file of an owner.
+    fn are_dear(self, of_owner: Option<&Self>) -> bool {
+        self.0 > BEYOND_IN_FILE && of_owner.is_some_and(|of_owner| of_owner.0 > BEYOND)
+    }
+}
+
+/// Notes a look-up in a file of an owner.
+fn note(look_ups: &mut HashMap<Owner, LookUps>, owner: Owner, spent: Duration) {
+    let of_owner = look_ups.entry(owner).or_default();
+    of_owner.note(spent);
+    if *of_owner == LookUps::default() {
+        look_ups.remove(&owner);
+    } else if look_ups.len() > MAX_OWNERS
+        && let Some(least) = look_ups.iter().min_by_key(|(_, of_owner)| **of_owner).map(|(owner, _)| *owner)
+    {
+        look_ups.remove(&least);
     }
 }
 
@@ -95,6 +116,9 @@ impl Loaded {
             // A worker that was alone at first gives the others their part.
             let has = (self.bytes, self.others(shared));
             self.evict_to(kept(shared.budget().loaded, has, shared.workers()), shared, &mut stats);
+            if lane != self.last.0 {
+                self.put_down(shared, (lane, false));
+            }
             for key in batch {
                 let name = match key {
                     SymbolKey::File(id, offset) => self.file_name(shared, (lane, id), offset, &mut stats),
@@ -144,7 +168,9 @@ impl Loaded {
             let native = file.native.as_ref().map_err(|reason| *reason)?;
             let begun = thread_cpu_time();
             let found = native.resolve(offset, &mut self.names, stats);
-            file.look_ups.note(thread_cpu_time().saturating_sub(begun));
+            let spent = thread_cpu_time().saturating_sub(begun);
+            file.look_ups.note(spent);
+            note(&mut self.look_ups, payer(lane), spent);
             found
         });
         let found = std::panic::catch_unwind(call).unwrap_or_else(|_| {
@@ -174,7 +200,7 @@ impl Loaded {
         self.clock = self.clock.saturating_add(1);
         if let Some(file) = self.files.get_mut(&id) {
             (file.last_used, file.used_at) = (self.clock, Instant::now());
-            let are_dear = file.look_ups.are_dear();
+            let are_dear = file.look_ups.are_dear(self.look_ups.get(&payer(lane)));
             return if are_dear { self.may_spend(shared, lane, false) } else { Ok(()) };
         }
         let budget = shared.budget();
@@ -198,18 +224,19 @@ impl Loaded {
         Ok(())
     }
 
-    /// Puts what was spent down to whom it was for, and asks whether more may be for this owner's files.
-    fn may_spend(&mut self, shared: &Shared, lane: Lane, again: bool) -> Result<(), Unresolved> {
-        let percent = shared.budget().cpu_percent;
-        let percent = percent.map(|percent| shared.ledger.rate(Activity::Names).map_or(percent, |rate| rate * 100.0));
+    /// Puts what was spent down to whom it was for. What is spent from now on is for this one.
+    fn put_down(&mut self, shared: &Shared, next: (Lane, bool)) {
         let spent = thread_cpu_time();
-        let (lane_before, again_before) = self.last;
-        let used =
-            Use { lane: lane_before, again: again_before, seconds: spent.saturating_sub(self.spent).as_secs_f64() };
-        self.spent = spent;
+        let (lane, again) = std::mem::replace(&mut self.last, next);
+        let seconds = spent.saturating_sub(std::mem::replace(&mut self.spent, spent)).as_secs_f64();
+        shared.put_down(Use { lane, again, seconds });
+    }
+
+    /// Puts what was spent down, and asks whether more may be for this owner's files.
+    fn may_spend(&mut self, shared: &Shared, lane: Lane, again: bool) -> Result<(), Unresolved> {
         // What is spent until it may load something is on nobody's account.
-        self.last = (None, false);
-        shared.may_load(lane, percent, again, used)?;
+        self.put_down(shared, (None, false));
+        shared.may_load(lane, again)?;
         self.last = (lane, again);
         Ok(())
     }
@@ -285,22 +312,59 @@ mod tests {
         assert!(all <= 400 + 5 * 40, "{all}");
     }
 
+    /// Look-ups in files of some owner.
+    #[derive(Default)]
+    struct Files {
+        each: Vec<LookUps>,
+        all: HashMap<Owner, LookUps>,
+    }
+
+    impl Files {
+        /// A look-up in one of them. Returns whether the next one there is paid for.
+        fn note(&mut self, file: usize, spent: Duration) -> bool {
+            self.each.resize(self.each.len().max(file + 1), LookUps::default());
+            self.each[file].note(spent);
+            note(&mut self.all, Owner::test(1000), spent);
+            self.are_dear(file)
+        }
+
+        fn are_dear(&self, file: usize) -> bool {
+            self.each[file].are_dear(self.all.get(&Owner::test(1000)))
+        }
+    }
+
     #[test]
     fn look_ups_that_keep_taking_long_are_paid_for() {
-        let mut usual = LookUps::default();
+        let mut usual = Files::default();
         // Parsing what is asked for first takes its time.
-        [1000, 300, 300].into_iter().for_each(|ms| usual.note(Duration::from_millis(ms)));
-        (0..10_000).for_each(|_| usual.note(Duration::from_micros(20)));
-        assert!(!usual.are_dear());
-        let mut made = LookUps::default();
-        let first = (1..).find(|_| {
-            made.note(Duration::from_millis(30));
-            made.are_dear()
-        });
-        assert_eq!(first, Some(69));
+        [1000, 300, 300].into_iter().for_each(|ms| assert!(!usual.note(0, Duration::from_millis(ms))));
+        (0..10_000).for_each(|_| assert!(!usual.note(0, Duration::from_micros(20))));
+        let mut made = Files::default();
+        assert_eq!((1..).find(|_| made.note(0, Duration::from_millis(30))), Some(69));
         // Not for good, if it was another's fault.
-        (0..100).for_each(|_| made.note(Duration::ZERO));
-        assert!(!made.are_dear());
+        (0..100).for_each(|_| _ = made.note(0, Duration::ZERO));
+        assert!(!made.are_dear(0));
+    }
+
+    #[test]
+    fn many_dear_files_of_one_owner_take_no_more_for_nothing_than_one() {
+        let mut made = Files::default();
+        let first = (1..).find(|number| made.note(number % 16, Duration::from_millis(30)));
+        assert_eq!(first, Some(69));
+        // His others are no dearer by that, nor are those of others.
+        assert!(!made.note(16, Duration::from_millis(30)) && made.are_dear(0));
+        assert!(!made.each[0].are_dear(made.all.get(&Owner::test(1001))));
+    }
+
+    #[test]
+    fn the_owners_whose_look_ups_are_known_are_bounded() {
+        let mut look_ups = HashMap::new();
+        for uid in 0..2 * MAX_OWNERS as u32 {
+            note(&mut look_ups, Owner::test(uid), Duration::from_millis(if uid == 7 { 30 } else { 3 }));
+            note(&mut look_ups, Owner::test(uid), Duration::ZERO);
+            note(&mut look_ups, Owner::test(u32::MAX - uid), Duration::from_micros(20));
+        }
+        assert!(look_ups.len() == MAX_OWNERS && look_ups.contains_key(&Owner::test(7)), "{}", look_ups.len());
     }
 
     #[test]

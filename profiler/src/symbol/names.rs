@@ -21,6 +21,7 @@ mod v8;
 
 use super::demangle::demangle_promptly;
 use super::frame::{FrameKind, SourceLine, Tier};
+use crate::owners::Holder;
 use jitprof_jitdump::code::CodeOrigin;
 
 /// A name as a frame shows it.
@@ -42,7 +43,8 @@ const UNNAMED: &str = "[unnamed code]";
 /// Reads a name as the runtime wrote it. Costs a few comparisons and one allocation or two.
 ///
 /// `origin` matters where a dialect belongs to one kind of file: Erlang marks its functions with `$` in perf maps only.
-pub fn classify(name: &str, origin: CodeOrigin) -> JitName {
+/// `holder` is whose code it is, if several share the time that names may take.
+pub fn classify(name: &str, origin: CodeOrigin, holder: Option<Holder>) -> JitName {
     let name = name.trim();
     let known = v8::classify(name)
         .or_else(|| cpython(name))
@@ -53,7 +55,7 @@ pub fn classify(name: &str, origin: CodeOrigin) -> JitName {
         .or_else(|| managed::jvm(name))
         .or_else(|| managed::dotnet(name))
         .or_else(|| erlang(name, origin))
-        .or_else(|| mangled(name));
+        .or_else(|| mangled(name, holder));
     let mut known = known.unwrap_or_else(|| function(name));
     if known.display.trim().is_empty() {
         known.display = UNNAMED.to_owned();
@@ -63,12 +65,12 @@ pub fn classify(name: &str, origin: CodeOrigin) -> JitName {
 
 /// A C++ name, which LLVM's users give too. numba's has the types and options of its specialisation as ABI tags, and
 /// wrappers for calls from Python and C besides (`cpython::`, `cfunc.`).
-fn mangled(name: &str) -> Option<JitName> {
+fn mangled(name: &str, holder: Option<Holder>) -> Option<JitName> {
     let (wrapper, symbol) = name.strip_prefix("cfunc.").map_or(("", name), |symbol| ("cfunc.", symbol));
     if !symbol.starts_with("_Z") {
         return None;
     }
-    let (text, _) = demangle_promptly(symbol);
+    let (text, _) = demangle_promptly(symbol, holder);
     if text == symbol {
         return None;
     }

@@ -5,9 +5,11 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use super::native::Native;
 use super::worker::Limits;
 use super::*;
 use crate::gsym::GsymStore;
+use crate::process::apart::spent_for_thread;
 use crate::process::open::{FileId, VDSO};
 use jitprof_common::units::{Avma, FileOffset};
 use jitprof_unwind::elf;
@@ -236,6 +238,22 @@ fn a_stripped_file_takes_names_and_lines_from_the_debug_file_below_its_root() {
     let all = frames_of(&mut naming, id, offset_of(&BUILT.1, "outer"));
     assert!(all.iter().any(|frames| frames.len() >= 3 && frames[0].source.is_some()), "{all:?}");
     assert_eq!(naming.stats().debug_files, 1);
+}
+
+#[test]
+fn what_lies_below_a_root_is_read_apart() {
+    let root = Rooted::new();
+    root.put_debug_file(|path| fs::copy(&BUILT.1, path).map(drop));
+    let load = |below: Option<Arc<File>>| {
+        let file = File::open(root.directory.path().join("stripped.so")).unwrap();
+        let origin = OpenFile::new(file, "/stripped.so", below);
+        let (before, mut stats) = (spent_for_thread(), SymbolStats::default());
+        let loaded = Native::load(&origin, &GsymStore::default(), &SymbolBudget::RUN, &mut stats);
+        (loaded.is_ok(), stats.debug_files, spent_for_thread() > before)
+    };
+    let below = Arc::new(open_root(root.directory.path().to_str().unwrap()).unwrap());
+    assert_eq!(load(Some(below)), (true, 1, true));
+    assert_eq!(load(None), (true, 0, false));
 }
 
 #[test]

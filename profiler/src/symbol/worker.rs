@@ -24,7 +24,7 @@ use super::image::{MAX_DEBUG_BYTES, MAX_SYMBOL_BYTES};
 use super::loaded::{Loaded, MAX_LOADED_BYTES};
 use super::open_files::OpenFiles;
 use super::stats::{SymbolStats, Unresolved};
-use crate::cost::Ledger;
+use crate::cost::{Activity, Ledger};
 use crate::gsym::GsymStore;
 use crate::owners::Owner;
 use crate::process::open::FileId;
@@ -394,17 +394,28 @@ impl Shared {
         }
     }
 
-    /// Whether a file may be loaded that is not, within so many percent of one CPU, by a worker that has used so much since
-    /// it last asked.
-    pub(super) fn may_load(&self, lane: Lane, percent: Option<f64>, again: bool, used: Use) -> Result<(), Unresolved> {
+    /// Seconds of CPU time a second that names may take, if there is a limit.
+    fn rate(&self) -> Option<f64> {
+        let percent = self.budget().cpu_percent?;
+        Some(self.ledger.rate(Activity::Names).unwrap_or(percent / 100.0))
+    }
+
+    /// Puts down what a worker has used.
+    pub(super) fn put_down(&self, used: Use) {
+        let Some(rate) = self.rate() else { return };
+        let (mut state, now) = (self.lock(), Instant::now());
+        state.credits.settle(rate, now);
+        state.credits.spend(used, rate, now);
+    }
+
+    /// Whether a file may be loaded that is not, by a worker that has put down all that it has used.
+    pub(super) fn may_load(&self, lane: Lane, again: bool) -> Result<(), Unresolved> {
+        let rate = self.rate();
         let mut state = self.lock();
-        let now = Instant::now();
-        if let Some(percent) = percent {
-            state.credits.settle(percent / 100.0, now);
-            state.credits.spend(used, percent / 100.0, now);
-            if !state.credits.is_left(lane, again, percent / 100.0, now) {
-                return Err(Unresolved::NotInTime);
-            }
+        if let Some(rate) = rate
+            && !state.credits.is_left(lane, again, rate, Instant::now())
+        {
+            return Err(Unresolved::NotInTime);
         }
         let held = state.held.values().filter(|(_, held)| are_of_one_user(*held, lane)).count();
         if held >= MAX_STUCK_OF_OWNER { Err(Unresolved::TooSlow) } else { Ok(()) }

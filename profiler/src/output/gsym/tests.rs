@@ -60,7 +60,7 @@ fn living(events: &[CodeEvent]) -> Vec<&CodeLoad> {
 /// File and line of a byte, from the rows as they are announced, else from the name. Rows without a line are rows of the
 /// name's, if it has one.
 fn place_of(load: &CodeLoad, offset: u64) -> Option<(String, u32)> {
-    let named = names::classify(&load.name, load.origin).source;
+    let named = names::classify(&load.name, load.origin, None).source;
     if load.lines.is_empty() {
         return named.map(|place| (place.file.to_string(), place.line));
     }

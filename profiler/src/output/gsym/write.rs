@@ -87,7 +87,7 @@ fn function_of(part: &Part<'_>, writer: &mut Writer) -> gsym_rs::Result<Function
 fn lines_of(part: &Part<'_>, end: u64, writer: &mut Writer) -> gsym_rs::Result<Vec<LineEntry>> {
     let hit = part.function;
     let mut lines: Vec<LineEntry> = Vec::new();
-    let named = names::classify(hit.name(), hit.origin()).source.map(|place| (place.file, place.line));
+    let named = names::classify(hit.name(), hit.origin(), None).source.map(|place| (place.file, place.line));
     let Some(rows) = hit.rows() else {
         let source = || hit.source().map(|file| (Arc::clone(file), 0));
         if let Some((file, line)) = named.or_else(source) {
@@ -121,7 +121,7 @@ fn lines_of(part: &Part<'_>, end: u64, writer: &mut Writer) -> gsym_rs::Result<V
 /// A string of GSYM ends at its first NUL, and one that is empty is no name.
 pub(super) fn name_of(name: &str, origin: CodeOrigin) -> Vec<u8> {
     match name {
-        "" => names::classify("", origin).display.into_bytes(),
+        "" => names::classify("", origin, None).display.into_bytes(),
         name if name.contains('\0') => name.replace('\0', "\u{fffd}").into_bytes(),
         name => name.into(),
     }

@@ -1,7 +1,8 @@
 //! Who is connected: nobody keeps the others out.
 //!
 //! A connection that has sent no whole request costs its maker nothing, so it is the first to go when there are too many,
-//! the oldest before all others; then those that wait for their next request. One that is being answered stays.
+//! the oldest before all others; then those that wait for their next request. Of those that are being answered one goes only
+//! if it has been slow to take its answer, the slowest before all others.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -48,7 +49,22 @@ struct Connection {
     requests: u64,
     /// Those of them that are being answered.
     open: u64,
+    /// What it has taken of an answer for which its end has no room.
+    taking: Option<Taking>,
     task: Option<AbortHandle>,
+}
+
+/// Since when there was no room for all of an answer, and what has been taken of it since.
+#[derive(Clone, Copy, Debug)]
+struct Taking {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Taking {
+    fn bytes_per_second(self) -> u128 {
+        u128::from(self.bytes) * 1000 / self.since.elapsed().as_millis().max(1)
+    }
 }
 
 /// What is open.
@@ -68,12 +84,13 @@ pub(super) struct Connections {
     state: Arc<Mutex<State>>,
     most: usize,
     most_of_peer: usize,
+    slow: Duration,
 }
 
 impl Connections {
-    /// So many at the most, and so many of one peer.
-    pub(super) fn new(most: usize, most_of_peer: usize) -> Self {
-        Self { state: Arc::default(), most, most_of_peer }
+    /// So many at the most, and so many of one peer. Who takes so long for an answer may have to go.
+    pub(super) fn new(most: usize, most_of_peer: usize, slow: Duration) -> Self {
+        Self { state: Arc::default(), most, most_of_peer, slow }
     }
 
     /// Nothing that runs under the lock can panic half-way through a change.
@@ -88,20 +105,21 @@ impl Connections {
         }
     }
 
-    /// A place for a new connection, for which an older one may have to go; nothing if all are being answered.
+    /// A place for a new connection, for which an older one may have to go; nothing if all are being answered, and none of
+    /// them is slow.
     pub(super) fn admit(&self, peer: Peer) -> Option<Place> {
         let mut state = self.lock();
         let of_peer = state.connections.values().filter(|one| one.peer == peer).count();
         let has_room = if of_peer >= self.most_of_peer {
-            state.close_one(Some(peer))
+            state.close_one(Some(peer), self.slow)
         } else {
-            state.connections.len() < self.most || state.close_one(None)
+            state.connections.len() < self.most || state.close_one(None, self.slow)
         };
         state.closed += u64::from(!has_room);
         if let Some(closed) = state.take_untold() {
             tracing::warn!(
                 "too many connections are open ({} at most, {} of one address or user): {closed} were closed that sent no \
-                 request, or refused",
+                 request or took no answer, or refused",
                 self.most,
                 self.most_of_peer
             );
@@ -111,19 +129,23 @@ impl Connections {
         }
         state.last += 1;
         let number = state.last;
-        state.connections.insert(number, Connection { peer, requests: 0, open: 0, task: None });
+        state.connections.insert(number, Connection { peer, requests: 0, open: 0, taking: None, task: None });
         Some(Place { all: self.clone(), number })
     }
 }
 
 impl State {
     /// Closes the connection that has earned its place least.
-    fn close_one(&mut self, of: Option<Peer>) -> bool {
-        let idle = self.connections.iter().filter(|(_, one)| one.open == 0 && of.is_none_or(|peer| peer == one.peer));
-        let Some(number) = idle.min_by_key(|(number, one)| (one.requests > 0, **number)).map(|(number, _)| *number)
-        else {
-            return false;
+    fn close_one(&mut self, of: Option<Peer>, slow: Duration) -> bool {
+        let candidates = || self.connections.iter().filter(move |(_, one)| of.is_none_or(|peer| peer == one.peer));
+        let idle = candidates().filter(|(_, one)| one.open == 0);
+        let idle = idle.min_by_key(|(number, one)| (one.requests > 0, **number)).map(|(number, _)| *number);
+        let slowest = || {
+            let taking = candidates().filter_map(|(number, one)| Some((*number, one.taking?)));
+            let slow = taking.filter(|(_, taking)| taking.since.elapsed() >= slow);
+            slow.min_by_key(|(number, taking)| (taking.bytes_per_second(), *number)).map(|(number, _)| number)
         };
+        let Some(number) = idle.or_else(slowest) else { return false };
         if let Some(task) = self.connections.remove(&number).and_then(|one| one.task) {
             task.abort();
         }
@@ -152,11 +174,37 @@ pub(super) struct Place {
 impl Place {
     /// It has sent a whole request, which is being answered until what is returned is dropped.
     pub(super) fn answering(self: &Arc<Self>) -> Answering {
-        if let Some(one) = self.all.lock().connections.get_mut(&self.number) {
+        self.change(|one| {
             one.requests += 1;
             one.open += 1;
-        }
+        });
         Answering(Arc::clone(self))
+    }
+
+    /// Its end has no room for all of an answer.
+    pub(super) fn waits(&self) {
+        self.change(|one| one.taking = Some(Taking { since: Instant::now(), bytes: 0 }));
+    }
+
+    /// So much more of it has been taken.
+    pub(super) fn takes(&self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.change(|one| {
+            if let Some(taking) = &mut one.taking {
+                taking.bytes = taking.bytes.saturating_add(bytes);
+            }
+        });
+    }
+
+    /// All of it has.
+    pub(super) fn has_taken(&self) {
+        self.change(|one| one.taking = None);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Connection)) {
+        if let Some(one) = self.all.lock().connections.get_mut(&self.number) {
+            change(one);
+        }
     }
 }
 
@@ -172,9 +220,7 @@ pub(super) struct Answering(Arc<Place>);
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        if let Some(one) = self.0.all.lock().connections.get_mut(&self.0.number) {
-            one.open = one.open.saturating_sub(1);
-        }
+        self.0.change(|one| one.open = one.open.saturating_sub(1));
     }
 }
 
@@ -205,6 +251,8 @@ impl hyper::body::Body for Taken {
 mod tests {
     use super::*;
 
+    const SLOW: Duration = Duration::from_secs(10);
+
     fn peer(last: u8) -> Peer {
         Peer::at([10, 0, 0, last].into())
     }
@@ -215,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_oldest_that_has_sent_no_request_makes_room_and_who_is_answered_stays() {
-        let all = Connections::new(3, 3);
+        let all = Connections::new(3, 3, SLOW);
         let [one, two, three] = [1, 2, 3].map(|of| Arc::new(all.admit(peer(of)).unwrap()));
         let answering = one.answering();
         drop(two.answering());
@@ -232,8 +280,33 @@ mod tests {
     }
 
     #[test]
+    fn where_all_are_being_answered_the_slowest_makes_room() {
+        let all = Connections::new(3, 3, SLOW);
+        let places = [1, 2, 3].map(|of| Arc::new(all.admit(peer(of)).unwrap()));
+        let answering = places.each_ref().map(|place| place.answering());
+        places.iter().for_each(|place| place.waits());
+        assert!(all.admit(peer(4)).is_none(), "none of them has had the time to take it");
+        let ago = |time| Instant::now().checked_sub(time).unwrap();
+        for (number, since, bytes) in [(1, ago(SLOW * 3), 10_000_000), (2, ago(SLOW * 2), 100), (3, ago(SLOW / 2), 0)] {
+            let mut state = all.lock();
+            let one = state.connections.get_mut(&number).unwrap();
+            one.taking = Some(Taking { since, bytes });
+        }
+        let four = Arc::new(all.admit(peer(4)).unwrap());
+        assert_eq!(numbers(&all), [1, 3, 4], "the second has taken next to nothing");
+        let of_four = four.answering();
+        places[0].has_taken();
+        assert!(all.admit(peer(5)).is_none(), "the first has it, the third has some time left");
+        places[0].waits();
+        places[0].takes(5);
+        let bytes = all.lock().connections[&1].taking.map(|taking| taking.bytes);
+        assert_eq!(bytes, Some(5));
+        drop((places, answering, of_four));
+    }
+
+    #[test]
     fn one_peer_s_connections_take_the_places_of_his_own() {
-        let all = Connections::new(10, 4);
+        let all = Connections::new(10, 4, SLOW);
         let other = all.admit(peer(1)).unwrap();
         let many: Vec<_> = (0..50).map(|_| all.admit(peer(2)).unwrap()).collect();
         assert_eq!(numbers(&all), [1, 48, 49, 50, 51]);

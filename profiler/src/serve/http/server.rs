@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::connections::{Connections, Peer, Taken};
+use super::connections::{Connections, Peer, Place, Taken};
 use super::guard::Guard;
 use super::options::{HttpOptions, Listen};
 
@@ -63,7 +63,7 @@ pub enum HttpError {
 /// What one client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at the same time; beyond it those go that have sent no request.
+    /// Connections at the same time; beyond it those go that have sent no request, or are slow to take an answer.
     pub(super) connections: usize,
     /// The same of one address, or of one user at a unix socket.
     pub(super) of_peer: usize,
@@ -71,11 +71,19 @@ pub(super) struct Limits {
     pub(super) head: Duration,
     /// Time to take an answer, from the moment the client's receive buffer is full.
     pub(super) answer: Duration,
+    /// The same where others find no place: then the slowest goes.
+    pub(super) slow: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 256, of_peer: 224, head: Duration::from_secs(15), answer: Duration::from_secs(60) }
+        Self {
+            connections: 256,
+            of_peer: 224,
+            head: Duration::from_secs(15),
+            answer: Duration::from_secs(60),
+            slow: Duration::from_secs(5),
+        }
     }
 }
 
@@ -169,7 +177,7 @@ impl Server {
     pub async fn serve(self, router: Router, end: impl Future<Output = ()>) {
         let service = TowerToHyperService::new(self.guard.around(router));
         let graceful = GracefulShutdown::new();
-        let connections = Connections::new(self.limits.connections, self.limits.of_peer);
+        let connections = Connections::new(self.limits.connections, self.limits.of_peer, self.limits.slow);
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(MAX_HEAD);
         let mut end = std::pin::pin!(end);
@@ -192,7 +200,7 @@ impl Server {
             };
             is_refused = false;
             let Some(place) = connections.admit(peer).map(Arc::new) else { continue };
-            let (number, service) = (place.number, service.clone());
+            let (number, service, taker) = (place.number, service.clone(), Arc::clone(&place));
             let noted = service_fn(move |request: Request<Incoming>| {
                 let place = Arc::clone(&place);
                 // Whoever promises a body and sends none has earned no more than with half a head.
@@ -204,7 +212,7 @@ impl Server {
                     answer.map(|answer| answer.map(|body| Taken { body, _answering: answering }))
                 }
             });
-            let stream = Timed { stream, limit: self.limits.answer, deadline: None };
+            let stream = Timed { stream, limit: self.limits.answer, deadline: None, place: taker };
             let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), noted));
             let task = tokio::spawn(async move {
                 if let Err(error) = connection.await {
@@ -295,18 +303,31 @@ struct Timed {
     stream: Box<dyn Stream>,
     limit: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// Where it is noted how slow the other end is.
+    place: Arc<Place>,
 }
 
 impl Timed {
     fn or_late<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if poll.is_pending() {
             let limit = self.limit;
-            let deadline =
-                self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+            let deadline = self.deadline.get_or_insert_with(|| {
+                self.place.waits();
+                Box::pin(tokio::time::sleep_until(Instant::now() + limit))
+            });
             ready!(deadline.as_mut().poll(cx));
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not take its answer")));
         }
         poll
+    }
+
+    fn written(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &poll
+            && self.deadline.is_some()
+        {
+            self.place.takes(*bytes);
+        }
+        self.or_late(cx, poll)
     }
 }
 
@@ -320,7 +341,7 @@ impl AsyncWrite for Timed {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.or_late(cx, poll)
+        this.written(cx, poll)
     }
 
     fn poll_write_vectored(
@@ -330,7 +351,7 @@ impl AsyncWrite for Timed {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.or_late(cx, poll)
+        this.written(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -340,8 +361,8 @@ impl AsyncWrite for Timed {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_flush(cx);
-        if poll.is_ready() {
-            this.deadline = None;
+        if poll.is_ready() && this.deadline.take().is_some() {
+            this.place.has_taken();
         }
         this.or_late(cx, poll)
     }

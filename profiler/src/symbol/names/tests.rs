@@ -12,7 +12,7 @@ fn check(origin: CodeOrigin, cases: &[(&str, Expected)]) {
     for &(name, (display, kind, tier, place)) in cases {
         let source = place.map(|(file, line)| SourceLine { file: file.into(), line });
         let expected = JitName { display: display.to_owned(), kind, tier, source };
-        assert_eq!(classify(name, origin), expected, "{name:?}");
+        assert_eq!(classify(name, origin, None), expected, "{name:?}");
     }
 }
 
@@ -260,7 +260,7 @@ fn luajit_and_ruby_names_show_where_they_come_from() {
 fn names_of_no_known_shape_stay_as_they_are() {
     let cases = ["main", "std::vector<int>::push_back(int const&)", "_Zebra", "a:b", "ratio:1/2 x", "L;", "JS::x"];
     for name in cases {
-        assert_eq!(classify(name, CodeOrigin::Jitdump), function(name), "{name:?}");
+        assert_eq!(classify(name, CodeOrigin::Jitdump, None), function(name), "{name:?}");
     }
 }
 
@@ -276,14 +276,14 @@ fn mangled_names_are_shown_as_they_were_written() {
         ("cfunc._ZN8__main__5outerB2v1B3c8tEx", builtin("cfunc.__main__::outer")),
     ];
     for (name, expected) in cases {
-        assert_eq!(classify(name, CodeOrigin::Jitdump), expected, "{name:?}");
+        assert_eq!(classify(name, CodeOrigin::Jitdump, None), expected, "{name:?}");
     }
 }
 
 #[test]
 fn an_empty_name_is_said_to_be_one() {
     for name in ["", "  ", "py:::x", "JIT$"] {
-        assert_eq!(classify(name, CodeOrigin::Jitdump).display, UNNAMED, "{name:?}");
+        assert_eq!(classify(name, CodeOrigin::Jitdump, None).display, UNNAMED, "{name:?}");
     }
 }
 
@@ -303,8 +303,8 @@ fn every_prefix_of_a_real_name_is_classified() {
     for name in names {
         for end in (0..=name.len()).filter(|end| name.is_char_boundary(*end)) {
             for origin in [CodeOrigin::Jitdump, CodeOrigin::PerfMap] {
-                assert!(!classify(&name[..end], origin).display.is_empty());
-                assert!(!classify(&name[end..], origin).display.is_empty());
+                assert!(!classify(&name[..end], origin, None).display.is_empty());
+                assert!(!classify(&name[end..], origin, None).display.is_empty());
             }
         }
     }
@@ -313,8 +313,10 @@ fn every_prefix_of_a_real_name_is_classified() {
 #[test]
 fn a_real_node_map_is_sorted_into_its_kinds() {
     let text = String::from_utf8(jitprof_jitdump::test_data::perf_map("node20-perf")).expect("text");
-    let names: Vec<JitName> =
-        text.lines().map(|line| classify(line.splitn(3, ' ').nth(2).expect("a name"), CodeOrigin::PerfMap)).collect();
+    let names: Vec<JitName> = text
+        .lines()
+        .map(|line| classify(line.splitn(3, ' ').nth(2).expect("a name"), CodeOrigin::PerfMap, None))
+        .collect();
     let count = |kind| names.iter().filter(|name| name.kind == kind).count();
     // 1699 builtins and 483 bytecode handlers; 560 functions and 54 scripts.
     assert_eq!(count(OWN), 1699 + 483);

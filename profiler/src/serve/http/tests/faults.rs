@@ -182,6 +182,26 @@ fn half_open_connections_lock_nobody_out() {
 }
 
 #[test]
+fn answers_that_nobody_takes_lock_nobody_out() {
+    let slow = Duration::from_millis(200);
+    let served = Served::new(Limits { connections: 4, of_peer: 4, slow, ..Limits::default() });
+    add_much(&served);
+    let silent: Vec<_> = (0..4)
+        .map(|_| {
+            let mut stream = served.connect();
+            write!(stream, "GET /profile?format=folded HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            assert_eq!(stream.peek(&mut [0]).unwrap(), 1, "the answer has begun");
+            stream
+        })
+        .collect();
+    std::thread::sleep(slow * 4);
+    for _ in 0..20 {
+        assert!(served.get("/healthz").starts_with("HTTP/1.1 200"));
+    }
+    drop(silent);
+}
+
+#[test]
 fn forms_that_never_come_lock_nobody_out() {
     let token = Token::new("0123456789abcdef").unwrap();
     let served = Served::with_token(Limits { connections: 8, of_peer: 8, ..Limits::default() }, Some(token));

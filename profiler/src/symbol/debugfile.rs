@@ -34,10 +34,10 @@ const MAX_LINK_BYTES: u64 = 264;
 /// Largest debug file whose checksum is computed.
 const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
-/// The copy of the debug file's contents, or nothing. To be called while the stripped one is read. Below a target's root there
-/// may be any file system.
+/// The copy of the debug file's contents, or nothing. To be called while the stripped one is read. Below a target's root
+/// there may be any file system.
 pub(super) fn load(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
-    let work = || find(origin, budget, stats);
+    let mut work = || find(origin, budget, stats);
     if origin.root.is_some() { origin.file.reading_others(work) } else { work() }
 }
 

@@ -136,7 +136,7 @@ impl Print {
 
     fn is_hashed(self) -> bool {
         const IS_HASH: u64 = 2;
-        self.0 & 3 == IS_HASH && self.length() <= MAX_HASHED.into()
+        self.0 & 3 == IS_HASH && self.length() <= u64::from(MAX_HASHED)
     }
 }
 
@@ -283,9 +283,9 @@ fn ends_are<M: Memory>(heap: &Heap<'_, M>, script: Object, ends: &[u32]) -> Resu
         return Ok(false);
     }
     let source = heap.object(script, heap.layout.script.source, "source")?;
-    for (index, end) in (0_u64..).zip(ends).step_by(ends.len().div_ceil(LOOKS)).filter(|(_, end)| **end < length) {
+    for (index, end) in ends.iter().enumerate().step_by(ends.len().div_ceil(LOOKS)).filter(|(_, end)| **end < length) {
         let is_end = if let Some((table, _)) = table {
-            small_integer(heap.element(table, index)?).and_then(|end| u32::try_from(end).ok()) == Some(*end)
+            small_integer(heap.element(table, index as u64)?).and_then(|end| u32::try_from(end).ok()) == Some(*end)
         } else {
             let mut is_end = false;
             heap.part(source, (*end, 1), &mut |unit| is_end = matches!(unit, 0xa | 0xd | 0x2028 | 0x2029))?;

@@ -394,14 +394,14 @@ impl Frames {
             if frames.last().is_some_and(|(last, _)| *last >= words.index) {
                 continue;
             }
-            let Some(in_module) = place(space, capture, pc, time) else { continue };
+            let Some(place) = place(space, capture, pc, time) else { continue };
             let is_leaf = words.index == 0 && pc.is_interrupted();
             let callee = usize::from(words.index).checked_sub(1).and_then(|callee| user.get(callee));
             let callee = callee.copied().map(FramePc).filter(|callee| callee.is_interrupted());
             let is_left = |callee| in_module(space, &capture.left_by, callee, time).is_some();
             let ask = FrameAsk {
                 pc,
-                in_module,
+                in_module: place,
                 is_left: callee.is_some_and(is_left),
                 reads: words.reads,
                 words: words.words.iter().copied().take(count).collect(),

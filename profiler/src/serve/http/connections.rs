@@ -138,7 +138,8 @@ impl State {
     /// Closes the connection that has earned its place least.
     fn close_one(&mut self, of: Option<Peer>, slow: Duration) -> bool {
         let candidates = || self.connections.iter().filter(move |(_, one)| of.is_none_or(|peer| peer == one.peer));
-        let idle = candidates().filter(|(_, one)| one.open == 0);
+        // An answer is out of `open` as soon as the last part of it waits for room.
+        let idle = candidates().filter(|(_, one)| one.open == 0 && one.taking.is_none());
         let idle = idle.min_by_key(|(number, one)| (one.requests > 0, **number)).map(|(number, _)| *number);
         let slowest = || {
             let taking = candidates().filter_map(|(number, one)| Some((*number, one.taking?)));
@@ -301,7 +302,9 @@ mod tests {
         places[0].takes(5);
         let bytes = all.lock().connections[&1].taking.map(|taking| taking.bytes);
         assert_eq!(bytes, Some(5));
-        drop((places, answering, of_four));
+        drop(answering);
+        assert!(all.admit(peer(5)).is_none(), "what is still on its way to them is being answered");
+        drop((places, of_four));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
 use crate::engine::frames::{Known, ask_of_listed, in_module, listed_code};
-use crate::engine::listed::{NativeLoops, Part, is_settled};
+use crate::engine::listed::{Listed, NativeLoops, Part, is_settled};
 use crate::engine::names::Names;
 use crate::engine::options::EngineOptions;
 use crate::engine::pending::{Pending, Stacks};
@@ -405,7 +405,8 @@ impl Resolver {
         }
         entry = entry.beside(of.process.space.has_mapped_c_library());
         let is_list_cut = sample.listed.as_ref().is_some_and(|listed| listed.is_cut());
-        if !entry.completes(stop) {
+        let is_complete = entry.completes(stop);
+        if !is_complete {
             *of.account.stacks.cut.entry(stop.describe()).or_default() += 1;
             frames.push(self.cut(stop, of.profile));
         } else if is_list_cut {
@@ -420,6 +421,9 @@ impl Resolver {
             return;
         }
         of.account.stacks.list_apart += 1;
+        if !is_complete && may_go_on(sample.stop) && lacks_loops(listed, sample, of) {
+            self.cut_amid_loops.insert(of.process.id);
+        }
         if listed.all().next().is_some() {
             frames.push(self.plain(FrameKind::Note, APART, of.profile));
             for record in listed.all() {
@@ -433,7 +437,7 @@ impl Resolver {
 
     /// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
     /// known.
-    fn placed(&mut self, sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
+    fn placed(&self, sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
         let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
         let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
         let (mut in_loop, mut begins) = (Vec::new(), false);
@@ -446,20 +450,14 @@ impl Resolver {
             }
             is_callee_within = is_in(&capture.within, pc);
         }
-        // What returns to nothing is as a rule the first function of a stack of its own, a fiber's. Other cuts are mostly where
-        // no loop is behind, as in a program that a runtime is a library of, but not where one was.
-        let is_cut = !matches!(sample.stop, StopReason::EndOfStack | StopReason::ZeroReturnAddress);
+        // Other cuts are mostly where no loop is behind, as in a program that a runtime is a library of, but not where one was.
         let is_short = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
-        let goes_on = is_short || (is_cut && self.cut_amid_loops.contains(&of.process.id));
+        let goes_on = is_short || (may_go_on(sample.stop) && self.cut_amid_loops.contains(&of.process.id));
         let is_own = |record: u16| own_name(record, sample, of).is_some();
         let has_switched =
             || of.stacks.frames(sample.user).any(|pc| exchanges_lists(&of.process.space, pc, sample.time));
         let native = NativeLoops { frames: &in_loop, goes_on, begins };
-        let placed = listed.placed(native, is_own, has_switched);
-        if is_cut && placed.is_none() && listed.has_more_loops_than(in_loop.len(), is_own) {
-            self.cut_amid_loops.insert(of.process.id);
-        }
-        placed
+        listed.placed(native, is_own, has_switched)
     }
 
     /// Whether an interpreter's frames are missing that samples take along on this kernel: its process was not looked at in
@@ -838,6 +836,20 @@ const LOOP_BEGIN: u64 = 256;
 /// In the name of a library that exchanges the lists of a thread, and copies the native stacks that go with them to and fro
 /// above frames of its own: gevent, eventlet and SQLAlchemy do so by it.
 const EXCHANGES_LISTS: &str = "greenlet";
+
+/// Whether a stack that ends for this reason may have frames behind its end. What returns to nothing is as a rule the first
+/// function of a stack of its own, a fiber's.
+fn may_go_on(stop: StopReason) -> bool {
+    !matches!(stop, StopReason::EndOfStack | StopReason::ZeroReturnAddress)
+}
+
+/// Whether a sample's list has elements of more loops than its native stack has.
+fn lacks_loops(listed: &Listed, sample: &Pending, of: &Resolution<'_>) -> bool {
+    let Some(capture) = of.process.tables.list() else { return false };
+    let is_loop = |pc: &FramePc| in_module(&of.process.space, &capture.loops, *pc, sample.time).is_some();
+    let count = of.stacks.frames(sample.user).filter(is_loop).count();
+    listed.has_more_loops_than(count, |record| own_name(record, sample, of).is_some())
+}
 
 /// Whether a frame is in a library by which another list may have come to a thread.
 fn exchanges_lists(space: &AddressSpace, pc: FramePc, time: MonoNs) -> bool {

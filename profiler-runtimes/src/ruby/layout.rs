@@ -86,8 +86,6 @@ pub struct Layout {
 pub(super) struct Offsets {
     /// From a frame to its caller's.
     frame_bytes: u16,
-    /// Of a frame: where it returns to in compiled code. 0: the interpreter has made it.
-    jit_return: u16,
     /// Of a thread, its state.
     thread_state: u64,
     /// The bits of an object's flags that are set once it is old.
@@ -123,7 +121,8 @@ impl Layout {
         let to_collector = [&process[..], &[to_collector]].concat();
         let collector = Collector::new(reader, (to_collector, count), offsets.collector).ok_or(no_collector)?;
         let walk_of = |state: &[Step]| {
-            let walk = walk(state, &offsets)?.with_first(&[Field::new(0, offsets.old, 1, shift(0, OLD_TO))])?;
+            let walk =
+                walk(state, offsets.frame_bytes)?.with_first(&[Field::new(0, offsets.old, 1, shift(0, OLD_TO))])?;
             walk.with_state(collector.way(), &collector.fields())
         };
         let walk = walk_of(&state).ok_or(no_threads)?;
@@ -139,8 +138,8 @@ impl Layout {
     }
 
     /// How the frames are walked. Of each record the first word is the function's code, or the method if it is written in C;
-    /// the second has the [instruction](super::INSTRUCTION), 0 of those and of what compiled code may run, and in the uppermost
-    /// byte what says of an [entry](Self::entry), and whether what the first word is was old.
+    /// the second has the [instruction](super::INSTRUCTION), 0 of those, and in the uppermost byte what says of an
+    /// [entry](Self::entry), and whether what the first word is was old.
     pub fn walk(&self) -> &ListSpec {
         &self.walk
     }
@@ -166,7 +165,6 @@ impl Offsets {
     fn of(version: Version) -> Option<Self> {
         let of_31 = Self {
             frame_bytes: 64,
-            jit_return: 56,
             thread_state: 40,
             old: 3 << 5,
             collector: CollectorOffsets::OF_31,
@@ -180,7 +178,6 @@ impl Offsets {
         };
         let of_33 = Self {
             frame_bytes: 56,
-            jit_return: 48,
             thread_state: 48,
             old: 1 << 5,
             collector: CollectorOffsets::OF_33,
@@ -247,16 +244,14 @@ fn process<S: Symbols, M: Memory>(ruby: &S, reader: &Reader<M>) -> Option<(Vec<S
     Some((way, Step::load(*of_process), u16::try_from(*count).ok()?))
 }
 
-/// Frames are an array, the innermost first; the last one of them is below the outermost function. Compiled code (YJIT's) puts
-/// the instruction into its frame only where something looks at it; until then it is that of an earlier one, or function.
-fn walk(state: &[Step], offsets: &Offsets) -> Option<ListSpec> {
-    let Offsets { frame_bytes, jit_return, .. } = *offsets;
+/// Frames are an array, the innermost first; the last one of them is below the outermost function.
+fn walk(state: &[Step], frame_bytes: u16) -> Option<ListSpec> {
     let first = [state, &[Step::load(INNERMOST)]].concat();
     let end = [state, &[Step::extent(WORD_BYTES), Step::add(u64::from(frame_bytes).wrapping_neg())]].concat();
     let fields = [
         Field::new(FRAME_CODE, u64::MAX, 0, 0),
         Field::new(METHOD, u64::MAX, 0, 0).unless(FRAME_CODE),
-        Field::new(FRAME_INSTRUCTION, INSTRUCTION, 1, 0).unless(jit_return),
+        Field::new(FRAME_INSTRUCTION, INSTRUCTION, 1, 0),
         Field::new(FLAGS, KIND_BITS << KIND, 1, shift(KIND, KIND_AT)),
         Field::new(FLAGS, 1 << FINISH, 1, shift(FINISH, ENTRY_AT)),
     ];

@@ -7,7 +7,6 @@
 //! A frame is known by its code and by the instruction in it, or by its method if that is written in C. Both are objects of
 //! Ruby's, which a collector may free once nothing calls them any more: they are believed only if they are of their kind, and
 //! code only if the instruction is one of its own, and either only if it has been there since the sample: [`Looked::is_of`].
-//! Of what compiled code may run the instruction is not known, and so no line.
 
 mod collector;
 mod layout;
@@ -49,8 +48,6 @@ const DEFINITION: u64 = 16;
 const DEFINED_AS: u64 = 32;
 /// Of a file that has two paths, the one from the root.
 const REAL_PATH: u64 = 1;
-/// What stands for the instruction of a frame that compiled code may run: which one runs is not known.
-const COMPILED: u64 = 0;
 
 /// The functions of one process' frames.
 #[derive(Debug)]
@@ -143,10 +140,7 @@ impl Functions {
         if count > MAX_WORDS {
             return Err(Unknown::TooLarge("function"));
         }
-        let position = match instruction {
-            COMPILED => None,
-            instruction => Some(position(instruction, body.word(INSTRUCTIONS), count)?),
-        };
+        let position = position(instruction, body.word(INSTRUCTIONS), count)?;
         let name = string(offsets, reader, body.word(LABEL), "function's name")?;
         let file = self.file(reader, body.word(FILE))?;
         let lines = Lines {
@@ -154,7 +148,7 @@ impl Functions {
             count: body.half(offsets.line_count),
             index: body.word(offsets.line_index),
         };
-        let line = position.map_or(Ok(0), |position| line_at(reader, lines, position))?;
+        let line = line_at(reader, lines, position)?;
         let first_line = u32::try_from(body.word(FIRST_LINE) >> 1).unwrap_or(0);
         Ok(Described { function: Function { name: name.into(), file: file.into(), first_line }, line })
     }

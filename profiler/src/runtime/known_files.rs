@@ -1,5 +1,8 @@
 //! The symbols of files that were looked at before, for all processes that map them.
 //!
+//! No table of files: nothing is open here, and what a file is, `FileIdentity` says as for names and rows. It is the memory
+//! of readers that may hang, which the engine asks and does not share its own with.
+//!
 //! Files are the target's choice, and what one maps may not drive out what others have: what is over is taken from the user
 //! whose processes have brought the most.
 

@@ -227,12 +227,16 @@ async function main() {
       json.strings = json.strings.map((name) => name && "[JIT code without a name]");
       return route.fulfill({ json });
     });
-    await view.route("**/api/unnamed?*", (route) => route.fulfill({ json: { processes: [{ pid: 4711, comm: "node", cpu_ns: 3e9, advice: "start it with --perf-prof" }], more: 0 } }));
+    await view.route("**/api/unnamed?*", (route) => route.fulfill({ json: { processes: [{ pid: 4711, comm: "node", cpu_ns: 3e9, advice: "start it with --perf-prof", runtime: "V8 11.3", why: ["no words"] }], more: 0 } }));
     await view.goto(`${url}/`);
     await loaded(view);
     await view.click("#functions tbody button");
     await view.waitForSelector("#details .needs");
-    assert.match(await text(view, "#details"), /node \(4711\), 3.00 s.*--perf-prof/);
+    assert.match(await text(view, "#details"), /node \(4711\), 3.00 s.*--perf-prof.*V8 11.3.*no words/s);
+    // What the service itself says of the program that it profiles.
+    await view.click("#naming summary");
+    await view.waitForSelector("#naming table");
+    assert.match(await text(view, "#naming table"), /jitdemo \(\d+\).*jitdump.*100(\.\d+)? %/s);
     await other.close();
   });
 

@@ -16,7 +16,7 @@ struct Asset {
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const ASSETS: [Asset; 12] = [
+const ASSETS: [Asset; 13] = [
     Asset { path: "/", content_type: "text/html; charset=utf-8", body: include_str!("../page/index.html") },
     Asset { path: "/page/style.css", content_type: "text/css; charset=utf-8", body: include_str!("../page/style.css") },
     Asset { path: "/page/icon.svg", content_type: "image/svg+xml", body: include_str!("../page/icon.svg") },
@@ -28,6 +28,7 @@ const ASSETS: [Asset; 12] = [
     Asset { path: "/page/flame.js", content_type: SCRIPT, body: include_str!("../page/flame.js") },
     Asset { path: "/page/table.js", content_type: SCRIPT, body: include_str!("../page/table.js") },
     Asset { path: "/page/details.js", content_type: SCRIPT, body: include_str!("../page/details.js") },
+    Asset { path: "/page/naming.js", content_type: SCRIPT, body: include_str!("../page/naming.js") },
     Asset { path: "/page/filters.js", content_type: SCRIPT, body: include_str!("../page/filters.js") },
 ];
 

@@ -66,8 +66,10 @@ export class Details {
     const found = await this.getUnnamed().catch(() => null);
     if (this.asked !== asked || !found?.processes.length) return;
     const list = element("dl", { className: "needs" });
-    for (const { comm, pid, cpu_ns, advice } of found.processes) {
-      list.append(element("dt", {}, `${printable(comm)} (${pid}), ${cpu(cpu_ns)}`), element("dd", {}, printable(advice)));
+    for (const { comm, pid, cpu_ns, advice, runtime, why } of found.processes) {
+      const known = [runtime && `${printable(runtime)}, its own tables were read`, ...why.map((reason) => `without a name: ${printable(reason)}`)];
+      list.append(element("dt", {}, `${printable(comm)} (${pid}), ${cpu(cpu_ns)}`), element("dd", {}, printable(advice)),
+        ...known.filter(Boolean).map((line) => element("dd", { className: "muted" }, line)));
     }
     if (found.more) list.append(element("dt", {}, `and ${found.more} more processes`), element("dd", {}));
     this.body.append(element("h3", {}, "Whose code has no names, and what names it"), list);
@@ -88,7 +90,7 @@ export class Details {
   }
 }
 
-function tableOf(label, titles, rows) {
+export function tableOf(label, titles, rows) {
   const heads = titles.map((title, index) => element("th", { scope: "col", className: index ? "" : "text" }, title));
   const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
   const scroll = element("div", { className: "scroll inner", tabIndex: 0, role: "region" }, table);

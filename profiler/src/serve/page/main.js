@@ -3,6 +3,7 @@
 import { Details } from "./details.js";
 import { Filters, fillSelect, shownLabel } from "./filters.js";
 import { FlameView } from "./flame.js";
+import { Naming } from "./naming.js";
 import { current, fromHash, rangeOf, sideParams, state, toHash } from "./state.js";
 import { FunctionTable } from "./table.js";
 import { clock, cpu, dateTime, element, parseTime, percent, printable, span, swatch } from "./text.js";
@@ -24,6 +25,7 @@ const timeline = new Timeline($("timeline"), select);
 const flame = new FlameView($("flame"), { onZoom: zoomTo, onChoose: (node) => choose(tree.frame[node], node) });
 const table = new FunctionTable($("functions"), { onChoose: chooseFrame, onSort: (sort) => change({ sort }, showTable) });
 const details = new Details($("details"), { onZoom: (node) => { zoomTo(node); choose(tree.frame[node], node); }, onFind: search, onClose: unchoose, getLines, getUnnamed });
+const naming = new Naming($("naming"), { getStatus: () => ask("naming", "/api/status", "") });
 const filters = new Filters({
   onAdd: (name, value) => change(() => current().filters.push([name, value])),
   onRemove: (index) => change(() => current().filters.splice(index, 1)),
@@ -402,6 +404,7 @@ async function refresh() {
   if (!document.hidden && !loading) {
     now = seconds();
     await loadTimeline();
+    naming.load();
     if (isFollowing && !timeline.drag && !loading) {
       showControls();
       await loadFlame();

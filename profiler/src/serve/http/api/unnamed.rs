@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use super::Request;
+use crate::account::{Naming, ProcessNaming};
 use crate::advice::{Clues, for_process};
 use crate::engine::UNNAMED_JIT;
 use crate::profile::{Profile, TaskId, label_of, printable};
@@ -26,11 +27,12 @@ pub(super) async fn unnamed((State(app), RawQuery(query), headers): Request) -> 
     params.end()?;
     let sources = app.sources(selection).await;
     let gzip = accepts_gzip(&headers);
-    app.work.answer(move || Answer::json(&unnamed_json(&sources.profile()?), gzip)).await
+    let naming = app.state.recording.health().naming;
+    app.work.answer(move || Answer::json(&unnamed_json(&sources.profile()?, &naming), gzip)).await
 }
 
-/// CPU time of samples whose innermost frame is generated code without a name, by process.
-pub(super) fn unnamed_json(profile: &Profile) -> Value {
+/// CPU time of samples whose innermost frame is generated code without a name, by process, and what is known of its names.
+fn unnamed_json(profile: &Profile, naming: &[ProcessNaming]) -> Value {
     let is_unnamed: Vec<bool> = profile
         .frame_ids()
         .map(|id| profile.frame(id))
@@ -58,15 +60,27 @@ pub(super) fn unnamed_json(profile: &Profile) -> Value {
         .map(|(Reverse(cpu_ns), pid, task)| {
             let task = profile.task_of(task);
             let exe = label_of(task, "exe").unwrap_or_default();
+            let comm = label_of(task, "comm").unwrap_or_default();
+            // Those of processes that have ended are no longer known, and their number may be another's by now.
+            let known = naming.iter().find(|known| known.pid == pid && known.comm == *comm);
             json!({
                 "pid": pid,
-                "comm": printable(&label_of(task, "comm").unwrap_or_default()),
+                "comm": printable(&comm),
                 "cpu_ns": cpu_ns,
+                "runtime": known.and_then(|known| known.runtime.as_deref()).map(printable),
+                "why": known.map(|known| reasons(&known.naming)).unwrap_or_default(),
                 "advice": for_process(&Clues { exe: &exe, ..Clues::default() }),
             })
         })
         .collect();
     json!({ "processes": processes, "more": more })
+}
+
+/// Why frames have no name, what most of them lack first.
+fn reasons(naming: &Naming) -> Vec<&'static str> {
+    let mut reasons: Vec<_> = naming.unnamed.iter().filter(|(_, frames)| **frames > 0).collect();
+    reasons.sort_by_key(|(reason, frames)| (Reverse(**frames), **reason));
+    reasons.into_iter().map(|(reason, _)| *reason).collect()
 }
 
 #[cfg(test)]
@@ -107,11 +121,21 @@ mod tests {
             let task = profile.task(task);
             profile.add(MonoNs(0), stack, task, count);
         }
-        let json = unnamed_json(&profile);
+        let naming = |pid, comm: &str, unnamed: &[(&'static str, u64)]| ProcessNaming {
+            pid,
+            comm: comm.to_owned(),
+            runtime: Some("V8 11.3".to_owned()),
+            naming: Naming { unnamed: unnamed.iter().copied().collect(), ..Naming::default() },
+        };
+        // The second's number was another process'.
+        let known = [naming(7, "app", &[("few", 1), ("many", 9), ("none", 0)]), naming(8, "other", &[("few", 1)])];
+        let json = unnamed_json(&profile, &known);
         let processes = json["processes"].as_array().unwrap();
         let found: Vec<_> = processes.iter().map(|one| (one["pid"].as_u64(), one["cpu_ns"].as_u64())).collect();
         assert_eq!(found, [(Some(8), Some(90_000_000)), (Some(7), Some(30_000_000))]);
         assert!(processes[0]["advice"].as_str().unwrap().contains("no runtime that jitprof knows"));
         assert!(processes[1]["advice"].as_str().unwrap().contains("--perf-prof"), "{json}");
+        assert_eq!((&processes[1]["runtime"], &processes[1]["why"]), (&json!("V8 11.3"), &json!(["many", "few"])));
+        assert_eq!((&processes[0]["runtime"], &processes[0]["why"]), (&Value::Null, &json!([])));
     }
 }

@@ -50,7 +50,7 @@ fn assert_bare(recording: &Recording) {
 #[test]
 fn a_bare_jvm_has_whole_stacks_with_names_and_tiers() -> Result<()> {
     let scratch = Scratch::new()?;
-    for collector in ["-XX:+UseG1GC", "-XX:+UseZGC"] {
+    for collector in ["-XX:+UseG1GC", "-XX:+UseZGC", "-XX:+UseShenandoahGC"] {
         let recording = java(&[APART, collector], "java/Burn.java", &scratch)?;
         assert_bare(&recording);
         let (hot, cold) = ("Burn.leafHot(I)I", "Burn.leafCold(I)I");
@@ -94,12 +94,15 @@ fn frame_pointers_take_nothing_from_a_young_jvm() -> Result<()> {
 
 #[test]
 fn a_bare_jvm_with_all_that_makes_stacks_hard_has_them_whole() -> Result<()> {
-    let scratch = Scratch::new()?;
-    let recording = java(&[], "java/Mixed.java", &scratch)?;
-    assert_bare(&recording);
-    let whole = recording.folded.count(|stack| stack.has_prefix("Mixed."));
-    let part = recording.folded.count(|stack| stack.has_prefix("Mixed.") && stack.has("JavaMain"));
-    assert_at_least("below the thread's beginning", Share { part, whole }, PROMISED);
+    // The second has one heap, so small that code goes for other code to come to its place.
+    for flags in [&[][..], &["-XX:-SegmentedCodeCache", "-XX:ReservedCodeCacheSize=4m"]] {
+        let scratch = Scratch::new()?;
+        let recording = java(flags, "java/Mixed.java", &scratch)?;
+        assert_bare(&recording);
+        let whole = recording.folded.count(|stack| stack.has_prefix("Mixed."));
+        let part = recording.folded.count(|stack| stack.has_prefix("Mixed.") && stack.has("JavaMain"));
+        assert_at_least("below the thread's beginning", Share { part, whole }, PROMISED);
+    }
     Ok(())
 }
 
@@ -337,6 +340,24 @@ fn llvm_is_named_by_what_it_has_registered_for_gdb() -> Result<()> {
     let target = Target::start(lli, &scratch)?;
     let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)?;
     assert_burns(&recording, &["main", "outer", "middle", "leaf_hot"], ("leaf_hot", "leaf_cold"));
+    Ok(())
+}
+
+#[test]
+fn numba_without_any_flag_is_named_by_what_it_has_registered_for_gdb() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_NUMBA_PYTHON")?);
+    command.arg(target_file("numba/burn.py")?).arg("600").current_dir(scratch.path());
+    let target = Target::start(command, &scratch)?;
+    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 4)?;
+    assert_bare(&recording);
+    // All that it calls is inlined into it, and nothing says where. Below it are the functions of Python.
+    let outer = |stack: &Stack| stack.has("__main__::outer");
+    let total = recording.folded.total();
+    assert_at_least("in numba's function", Share { part: recording.folded.count(outer), whole: total }, 0.9);
+    let below = |stack: &Stack| outer(stack) && stack.has("<module>") && stack.has("main");
+    let (part, whole) = (recording.folded.count(below), recording.folded.count(outer));
+    assert_at_least("with its callers", Share { part, whole }, PROMISED);
     Ok(())
 }
 

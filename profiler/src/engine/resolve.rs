@@ -12,7 +12,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::{Account, NamedBy};
 use crate::advice;
-use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
 use crate::engine::frames::{Known, ask_of_listed, in_module, listed_code};
@@ -109,8 +108,8 @@ pub(super) fn readiness(
                 FileKey::NotYet => named = false,
                 FileKey::Nothing | FileKey::Replaced => {}
             },
-            Place::Generated if process.frames.get(&sample.asked, (index, None), sample.time).is_some() => {}
-            Place::Generated => {
+            Place::Generated(_) if process.frames.get(&sample.asked, (index, None), sample.time).is_some() => {}
+            Place::Generated(_) => {
                 // What the tables do not have by now they will not have.
                 let may_come = process.code.is_known() && !process.tables.are_found();
                 if process.announcements.any() || may_come {
@@ -519,7 +518,7 @@ impl Resolver {
     /// functions.
     fn note_alike(&mut self, pc: FramePc, place: &Place<'_>, functions: &Arc<[Frame]>) {
         let is_compiled = functions.iter().all(|frame| frame.tier.is_some_and(|tier| tier != Tier::Interpreted));
-        if let Some(alike) = self.alike.as_mut().filter(|_| matches!(place, Place::Generated) && is_compiled) {
+        if let Some(alike) = self.alike.as_mut().filter(|_| matches!(place, Place::Generated(_)) && is_compiled) {
             alike.entry(pc).or_insert_with(|| Arc::clone(functions));
         }
     }
@@ -630,7 +629,7 @@ impl Resolver {
                 let name = mapped.mapping.basename();
                 Resolved::Native(NativeFrames::single(self.plain(FrameKind::Native, name, of.profile)))
             }
-            Place::Generated => {
+            Place::Generated(_) => {
                 let any = process.announcements.any() || process.code.is_known();
                 let reason = match any {
                     _ if process.tables.ask_frames() => match described {
@@ -887,8 +886,8 @@ fn is_of_dump(hit: &CodeHit<'_>) -> bool {
 /// Whether the BPF program had the right rules for generated code when it took the sample. Of code that is announced and
 /// lies in a file, as V8's builtins do, it has the file's rows.
 fn was_true(process: &Process, pc: FramePc, time: MonoNs) -> bool {
-    let mapped = process.space.lookup(Avma(pc.lookup()), time);
-    let in_file = mapped.is_some_and(|mapped| !may_hold_generated_code(mapped.mapping.kind));
+    let place = Place::mapped(&process.space, Avma(pc.lookup()), time);
+    let in_file = matches!(place, Place::File(_) | Place::Special(_));
     in_file || process.code.rows().is_none_or(|rows| rows.was_true(pc.lookup(), time))
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use jitprof_common::units::{Avma, MonoNs};
 
-use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::is_c_library;
 use crate::engine::link::{Link, Linked};
 use crate::process::{Mapping, MappingKind};
@@ -435,7 +434,7 @@ impl AddressSpace {
 /// Whether two mappings are walked by the same rules: those of generated code go by addresses, those of files by the file and
 /// where it lies.
 fn has_same_rows(a: &Mapping, b: &Mapping) -> bool {
-    if may_hold_generated_code(a.kind) && may_hold_generated_code(b.kind) {
+    if a.may_hold_generated_code() && b.may_hold_generated_code() {
         return true;
     }
     let bias = |mapping: &Mapping| mapping.start.0.wrapping_sub(mapping.file_offset.0);

@@ -36,8 +36,10 @@ pub(super) enum Place<'a> {
     Generated(&'a Mapped),
     /// Memory of the kernel's making, such as `[vsyscall]`.
     Special(&'a Mapped),
-    /// Nothing is known to be mapped there.
+    /// Nothing is mapped there.
     Unmapped,
+    /// Nothing is known to be mapped there, but not all is known that was mapped then.
+    NotKnown,
     /// Nobody knows: the process was gone before it could be looked at.
     Gone,
 }
@@ -59,7 +61,11 @@ impl<'a> Place<'a> {
 
     /// By what is mapped there alone, whatever is announced.
     pub(super) fn mapped(space: &'a AddressSpace, addr: Avma, time: MonoNs) -> Self {
-        space.lookup(addr, time).map_or(Self::Unmapped, Self::of_mapping)
+        match space.lookup(addr, time) {
+            Some(mapped) => Self::of_mapping(mapped),
+            None if space.may_lack(time) => Self::NotKnown,
+            None => Self::Unmapped,
+        }
     }
 
     /// The same for all of a mapping.

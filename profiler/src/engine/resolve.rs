@@ -117,8 +117,8 @@ pub(super) fn readiness(
                 }
             }
             // It was no return address.
-            Place::Unmapped if pc.is_doubted() => {}
-            Place::Unmapped | Place::Gone => break,
+            Place::Unmapped | Place::NotKnown if pc.is_doubted() => {}
+            Place::Unmapped | Place::NotKnown | Place::Gone => break,
         }
     }
     if named { readiness } else { Readiness::NotYet }
@@ -150,8 +150,8 @@ enum Resolved {
     Described,
     /// Native code.
     Native(NativeFrames),
-    /// Memory that nothing is known to be mapped at.
-    Unmapped(FrameId),
+    /// Memory that nothing is known to be mapped at, and why a stack ends that leads there.
+    Unmapped(FrameId, StopReason),
 }
 
 /// One frame's part of a place in generated code.
@@ -325,7 +325,8 @@ impl Resolver {
         self.alike = sample.asked.is_full().then(HashMap::default);
         self.listed = None;
         for (index, pc) in stacks.frames(user).enumerate() {
-            if pc.is_doubted() && matches!(Place::of(of.process, pc, sample.time), Place::Unmapped) {
+            let is_nowhere = || matches!(Place::of(of.process, pc, sample.time), Place::Unmapped | Place::NotKnown);
+            if pc.is_doubted() && is_nowhere() {
                 continue;
             }
             // Its caller was found without it.
@@ -386,10 +387,10 @@ impl Resolver {
                     }
                     entry = entry.of_caller(native.entry);
                 }
-                Resolved::Unmapped(frame) if index == 0 => frames.push(frame),
-                Resolved::Unmapped(_) => {
-                    // A word that was taken for a return address: nothing beyond it is a caller.
-                    stop = StopReason::NotExecutable;
+                Resolved::Unmapped(frame, _) if index == 0 => frames.push(frame),
+                Resolved::Unmapped(_, why) => {
+                    // A word that was taken for a return address: nothing beyond it is known to be a caller.
+                    stop = why;
                     break;
                 }
             }
@@ -645,9 +646,14 @@ impl Resolver {
                 self.count_unnamed(reason, of.account);
                 Resolved::UnnamedJit(self.plain(FrameKind::Jit, UNNAMED_JIT, of.profile))
             }
-            Place::Unmapped => Resolved::Unmapped(self.plain(FrameKind::Native, "[unmapped]", of.profile)),
-            Place::Gone => Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile)),
+            Place::Unmapped => self.unmapped("[unmapped]", StopReason::NotExecutable, of.profile),
+            Place::NotKnown => self.unmapped("[mapping not known]", StopReason::UnknownMapping, of.profile),
+            Place::Gone => self.unmapped("[process gone]", StopReason::NotExecutable, of.profile),
         }
+    }
+
+    fn unmapped(&mut self, name: &str, why: StopReason, profile: &mut Profile) -> Resolved {
+        Resolved::Unmapped(self.plain(FrameKind::Native, name, profile), why)
     }
 
     /// The frames of an object's or the kernel's address. An object is called what the process at hand calls it, whoever

@@ -193,7 +193,7 @@ impl Resolving {
                     met.listed.extend(u16::try_from(index).ok().zip(ask_of_listed(&hit, pc)));
                 }
                 Place::Generated(_) => met.unnamed = true,
-                Place::Special(_) | Place::Unmapped | Place::Gone => {}
+                Place::Special(_) | Place::Unmapped | Place::NotKnown | Place::Gone => {}
             }
         }
         met

@@ -35,11 +35,13 @@ pub enum StopReason {
     ZeroFramePointer = 13,
     /// Found by userspace: code in a mapping was unwound by the rules of what had been mapped there before.
     StaleMapping = 14,
+    /// Found by userspace: not all is known that was mapped then, and nothing that was at the return address.
+    UnknownMapping = 15,
 }
 
 impl StopReason {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::EndOfStack,
         Self::NoUserRegisters,
         Self::NotAsked,
@@ -55,6 +57,7 @@ impl StopReason {
         Self::SnapshotEnd,
         Self::ZeroFramePointer,
         Self::StaleMapping,
+        Self::UnknownMapping,
     ];
 
     /// The reason with this code, if there is one.
@@ -80,6 +83,7 @@ impl StopReason {
             Self::ZeroFramePointer => "frame pointer is zero, behind no known entry point",
             Self::StaleRules => "generated code too new for its unwind rules",
             Self::StaleMapping => "mapped too lately for its unwind rules",
+            Self::UnknownMapping => "return address where mappings are not known",
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::process::labels::Cgroup;
 pub use crate::process::open::MapPlace;
 use crate::process::open::{FileId, FileIdentity};
 use crate::process::procfs::Status;
-use crate::process::{Mapping, MappingKind, ProcessId};
+use crate::process::{Mapping, ProcessId};
 use crate::profile::Profile;
 use crate::runtime::{DescribedFrames, FrameAsk, RuntimeRead};
 use crate::symbol::{Digest, NameAnswer, SymbolBudget, SymbolKey, SymbolStats};
@@ -773,10 +773,4 @@ pub struct Recorded {
     pub profile: Profile,
     /// The account.
     pub account: Account,
-}
-
-/// Whether code that the process has generated may lie in memory of this kind.
-pub(super) fn may_hold_generated_code(kind: MappingKind) -> bool {
-    use MappingKind::{Anonymous, Heap, NamedMemory, Stack};
-    matches!(kind, Anonymous | NamedMemory | Heap | Stack)
 }

@@ -20,10 +20,11 @@ use jitprof_common::units::{Avma, MonoNs};
 use jitprof_common::unwind::{Frame, StackMemory, UnwindRules, lookup_pc, step};
 
 use crate::account::DeferredStats;
-use crate::engine::border::{FrameWords, StackSnapshot, may_hold_generated_code};
+use crate::engine::border::{FrameWords, StackSnapshot};
 use crate::engine::files::Files;
 use crate::engine::learned::Learned;
 use crate::engine::pending::Pending;
+use crate::engine::place::Place;
 use crate::engine::process::Process;
 use crate::engine::row_cache::{RowCache, RowsOf};
 use crate::engine::tables::Tables;
@@ -116,14 +117,17 @@ impl<'a> RowsThen<'a> {
 impl UnwindRules for RowsThen<'_> {
     fn row(&self, lookup_pc: u64) -> Row {
         self.by_file.set(false);
-        let Some(mapped) = self.process.space.lookup(Avma(lookup_pc), self.time) else { return Row::GAP };
-        if may_hold_generated_code(mapped.mapping.kind) {
-            let row = self.process.code.rows().and_then(|rows| rows.row_at(lookup_pc, self.time));
-            if row.is_none() {
-                self.unknown.set(Some(lookup_pc));
+        let mapped = match Place::mapped(&self.process.space, Avma(lookup_pc), self.time) {
+            Place::File(mapped) | Place::Special(mapped) => mapped,
+            Place::Generated(_) => {
+                let row = self.process.code.rows().and_then(|rows| rows.row_at(lookup_pc, self.time));
+                if row.is_none() {
+                    self.unknown.set(Some(lookup_pc));
+                }
+                return row.unwrap_or(Row::GAP);
             }
-            return row.unwrap_or(Row::GAP);
-        }
+            _ => return Row::GAP,
+        };
         match self.lookup.rows.known(self.lookup.files, mapped) {
             RowsOf::Object { file, object, bias } => {
                 let row = self.lookup.tables.row((file, object), lookup_pc.wrapping_sub(bias));

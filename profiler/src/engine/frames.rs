@@ -20,10 +20,11 @@ use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::code::{CodeHit, CodeOrigin};
 use rustc_hash::FxHashMap;
 
-use crate::engine::border::{AnswerBody, FrameWords, Request, TakenWords, may_hold_generated_code};
+use crate::engine::border::{AnswerBody, FrameWords, Request, TakenWords};
 use crate::engine::pending::{Pending, Queue};
+use crate::engine::place::Place;
 use crate::engine::requests::{Purpose, Requests};
-use crate::engine::space::AddressSpace;
+use crate::engine::space::{AddressSpace, Mapped};
 use crate::process::{Mapping, MappingKind, ProcessId};
 use crate::profile::Holder;
 use crate::runtime::{Capture, DependsOn, DescribedFrame, DescribedFrames, FrameAsk, ListedCode, WhyUnnamed};
@@ -816,9 +817,7 @@ pub(super) fn listed_code(hit: &CodeHit<'_>) -> Option<ListedCode> {
 /// Where a frame is that words were taken of: `None` if no such code is there, else the address in the first mapping of the
 /// runtime's module, if it is in that.
 fn place(space: &AddressSpace, capture: &Capture, pc: FramePc, time: MonoNs) -> Option<Option<Avma>> {
-    let address = Avma(pc.lookup());
-    let mapping = &space.lookup(address, time)?.mapping;
-    if may_hold_generated_code(mapping.kind) {
+    if matches!(Place::mapped(space, Avma(pc.lookup()), time), Place::Generated(_)) {
         return Some(None);
     }
     in_module(space, &capture.code, pc, time).map(Some)
@@ -847,8 +846,9 @@ fn is_same_file(one: &Mapping, other: &Mapping) -> bool {
 }
 
 /// The parts of a mapping in which frames' words are taken, by ascending address, if it is not all or nothing.
-pub(super) fn taken_in(space: &AddressSpace, capture: &Capture, mapping: &Mapping) -> Vec<(u64, u64)> {
-    if may_hold_generated_code(mapping.kind) {
+pub(super) fn taken_in(space: &AddressSpace, capture: &Capture, mapped: &Mapped) -> Vec<(u64, u64)> {
+    let mapping = &mapped.mapping;
+    if matches!(Place::of_mapping(mapped), Place::Generated(_)) {
         let (start, end) = capture.generated.map_or((0, 0), |(start, size)| (start.0, start.0.saturating_add(size)));
         let (from, to) = (start.max(mapping.start.0), end.min(mapping.end.0));
         return (from < to).then_some((from, to)).into_iter().collect();

@@ -17,10 +17,12 @@ use jitprof_unwind::{JitSpace, rows_of_called_code, rows_of_code, rows_of_sized_
 use serde_bytes::ByteBuf;
 
 use crate::account::LearnStats;
-use crate::engine::border::{Request, may_hold_generated_code};
+use crate::engine::border::Request;
 use crate::engine::generated::GeneratedCode;
+use crate::engine::place::Place;
 use crate::engine::process::Process;
 use crate::engine::requests::{Purpose, Requests};
+use crate::engine::space::Mapped;
 use crate::symbol::{Digest, digest};
 
 /// Longest function of a perf map that is read, in bytes.
@@ -288,10 +290,12 @@ fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
         return Some(place);
     }
     let reach = process.code.templates().reach() as u64;
-    let mapping = &process.space.lookup(Avma(address), now)?.mapping;
-    if reach == 0 || !may_hold_generated_code(mapping.kind) {
+    if reach == 0 {
         return None;
     }
+    let Place::Generated(Mapped { mapping, .. }) = Place::mapped(&process.space, Avma(address), now) else {
+        return None;
+    };
     let start = address.saturating_sub(reach).max(mapping.start.0);
     let end = address.saturating_add(reach).min(mapping.end.0);
     Some((start, u32::try_from(end.saturating_sub(start)).ok()?))

@@ -4,12 +4,11 @@ use jitprof_common::sample::FramePc;
 use jitprof_common::units::{Avma, FileOffset, MonoNs};
 use jitprof_jitdump::code::{CodeHit, CodeOrigin};
 
-use crate::engine::border::may_hold_generated_code;
 use crate::engine::files::Files;
 use crate::engine::link::Linked;
 use crate::engine::process::Process;
 use crate::engine::requests::Requests;
-use crate::engine::space::Mapped;
+use crate::engine::space::{AddressSpace, Mapped};
 use crate::process::MappingKind;
 use crate::symbol::SymbolKey;
 
@@ -34,11 +33,13 @@ pub(super) enum Place<'a> {
     /// A file, or the vDSO.
     File(&'a Mapped),
     /// Memory that may hold generated code; nothing names it.
-    Generated,
+    Generated(&'a Mapped),
     /// Memory of the kernel's making, such as `[vsyscall]`.
     Special(&'a Mapped),
-    /// Nothing is known to be mapped there.
+    /// Nothing is mapped there.
     Unmapped,
+    /// Nothing is known to be mapped there, but not all is known that was mapped then.
+    NotKnown,
     /// Nobody knows: the process was gone before it could be looked at.
     Gone,
 }
@@ -55,10 +56,23 @@ impl<'a> Place<'a> {
         {
             return Self::Announced { hit: nearest.hit, is_late: nearest.later_by_ns > 0 };
         }
-        let Some(mapped) = process.space.lookup(addr, time) else { return Self::Unmapped };
+        Self::mapped(&process.space, addr, time)
+    }
+
+    /// By what is mapped there alone, whatever is announced.
+    pub(super) fn mapped(space: &'a AddressSpace, addr: Avma, time: MonoNs) -> Self {
+        match space.lookup(addr, time) {
+            Some(mapped) => Self::of_mapping(mapped),
+            None if space.may_lack(time) => Self::NotKnown,
+            None => Self::Unmapped,
+        }
+    }
+
+    /// The same for all of a mapping.
+    pub(super) fn of_mapping(mapped: &'a Mapped) -> Self {
         match mapped.mapping.kind {
             MappingKind::File | MappingKind::Vdso => Self::File(mapped),
-            kind if may_hold_generated_code(kind) => Self::Generated,
+            _ if mapped.mapping.may_hold_generated_code() => Self::Generated(mapped),
             _ => Self::Special(mapped),
         }
     }

@@ -60,6 +60,8 @@ pub(super) struct Processes {
     code: CodeOptions,
     stats: ProcessStats,
     stale: bool,
+    /// When events were last lost, if the processes that may have made them have not noted it.
+    lost_at: Option<MonoNs>,
     /// Evicted, and still in the list of those that have ended.
     left_over: FxHashSet<ProcessId>,
     /// Ended because another one has their number, and nobody has taken note of it.
@@ -315,7 +317,7 @@ impl Processes {
             }
             TaskChange::Lost { count } => {
                 self.stats.events_lost = self.stats.events_lost.saturating_add(*count);
-                self.stale = true;
+                (self.stale, self.lost_at) = (true, self.lost_at.max(Some(time)));
             }
         }
         None
@@ -422,6 +424,10 @@ impl Processes {
 
     /// Whether events were lost since the last call: then every process should be read again.
     pub(super) fn take_stale(&mut self) -> bool {
+        if let Some(time) = self.lost_at.take() {
+            let live = self.all.values_mut().filter(|process| process.is_live());
+            live.for_each(|process| process.space.lose(time));
+        }
         std::mem::take(&mut self.stale)
     }
 

@@ -9,18 +9,19 @@ use jitprof_common::units::MonoNs;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::UnwindingStats;
-use crate::engine::border::{PageNumber, may_hold_generated_code};
+use crate::engine::border::PageNumber;
 use crate::engine::delays::Delays;
 use crate::engine::files::Files;
 use crate::engine::frames::taken_in;
+use crate::engine::place::Place;
 use crate::engine::process::Process;
 use crate::engine::processes::Processes;
 use crate::engine::regions;
 use crate::engine::requests::Requests;
 use crate::engine::row_cache::{RowCache, RowsOf};
 use crate::engine::tables::Tables;
+use crate::process::ProcessId;
 use crate::process::open::FileId;
-use crate::process::{MappingKind, ProcessId};
 
 /// Lists of mappings longer than this are published five times a second at most.
 const LONG_LIST: usize = 1024;
@@ -204,10 +205,9 @@ impl Publisher {
         };
         for mapped in process.space.live() {
             let mapping = &mapped.mapping;
-            let generated = may_hold_generated_code(mapping.kind);
             // Mappings without rows are listed, too: that code can be there is known by them.
-            let (object, bias, flags) = match mapping.kind {
-                MappingKind::File | MappingKind::Vdso => match rows.want(files, process, mapped, requests) {
+            let (object, bias, flags) = match Place::of_mapping(mapped) {
+                Place::File(_) => match rows.want(files, process, mapped, requests) {
                     RowsOf::Object { file, object, bias } => {
                         used.insert(file);
                         (object, bias, 0)
@@ -215,7 +215,7 @@ impl Publisher {
                     RowsOf::NotYet => (0, 0, Region::SNAPSHOT),
                     RowsOf::Unasked | RowsOf::Nothing => (0, 0, 0),
                 },
-                _ if generated => {
+                Place::Generated(_) => {
                     let is_all =
                         process.capture().is_some_and(|capture| capture.generated.is_none() && capture.has_words());
                     let takes = if process.published.take.is_some() && is_all { Region::TAKE } else { 0 };
@@ -225,7 +225,7 @@ impl Publisher {
             };
             let whole = Region { start: mapping.start.0, end: mapping.end.0, bias, object, flags };
             let parts = match process.capture() {
-                Some(capture) => taken_in(&process.space, capture, mapping),
+                Some(capture) => taken_in(&process.space, capture, mapped),
                 None => Vec::new(),
             };
             let mut at = whole.start;

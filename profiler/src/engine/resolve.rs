@@ -12,7 +12,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::{Account, NamedBy};
 use crate::advice;
-use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
 use crate::engine::frames::{Known, ask_of_listed, in_module, listed_code};
@@ -109,8 +108,8 @@ pub(super) fn readiness(
                 FileKey::NotYet => named = false,
                 FileKey::Nothing | FileKey::Replaced => {}
             },
-            Place::Generated if process.frames.get(&sample.asked, (index, None), sample.time).is_some() => {}
-            Place::Generated => {
+            Place::Generated(_) if process.frames.get(&sample.asked, (index, None), sample.time).is_some() => {}
+            Place::Generated(_) => {
                 // What the tables do not have by now they will not have.
                 let may_come = process.code.is_known() && !process.tables.are_found();
                 if process.announcements.any() || may_come {
@@ -118,8 +117,8 @@ pub(super) fn readiness(
                 }
             }
             // It was no return address.
-            Place::Unmapped if pc.is_doubted() => {}
-            Place::Unmapped | Place::Gone => break,
+            Place::Unmapped | Place::NotKnown if pc.is_doubted() => {}
+            Place::Unmapped | Place::NotKnown | Place::Gone => break,
         }
     }
     if named { readiness } else { Readiness::NotYet }
@@ -151,8 +150,8 @@ enum Resolved {
     Described,
     /// Native code.
     Native(NativeFrames),
-    /// Memory that nothing is known to be mapped at.
-    Unmapped(FrameId),
+    /// Memory that nothing is known to be mapped at, and why a stack ends that leads there.
+    Unmapped(FrameId, StopReason),
 }
 
 /// One frame's part of a place in generated code.
@@ -326,7 +325,8 @@ impl Resolver {
         self.alike = sample.asked.is_full().then(HashMap::default);
         self.listed = None;
         for (index, pc) in stacks.frames(user).enumerate() {
-            if pc.is_doubted() && matches!(Place::of(of.process, pc, sample.time), Place::Unmapped) {
+            let is_nowhere = || matches!(Place::of(of.process, pc, sample.time), Place::Unmapped | Place::NotKnown);
+            if pc.is_doubted() && is_nowhere() {
                 continue;
             }
             // Its caller was found without it.
@@ -387,10 +387,10 @@ impl Resolver {
                     }
                     entry = entry.of_caller(native.entry);
                 }
-                Resolved::Unmapped(frame) if index == 0 => frames.push(frame),
-                Resolved::Unmapped(_) => {
-                    // A word that was taken for a return address: nothing beyond it is a caller.
-                    stop = StopReason::NotExecutable;
+                Resolved::Unmapped(frame, _) if index == 0 => frames.push(frame),
+                Resolved::Unmapped(_, why) => {
+                    // A word that was taken for a return address: nothing beyond it is known to be a caller.
+                    stop = why;
                     break;
                 }
             }
@@ -519,7 +519,7 @@ impl Resolver {
     /// functions.
     fn note_alike(&mut self, pc: FramePc, place: &Place<'_>, functions: &Arc<[Frame]>) {
         let is_compiled = functions.iter().all(|frame| frame.tier.is_some_and(|tier| tier != Tier::Interpreted));
-        if let Some(alike) = self.alike.as_mut().filter(|_| matches!(place, Place::Generated) && is_compiled) {
+        if let Some(alike) = self.alike.as_mut().filter(|_| matches!(place, Place::Generated(_)) && is_compiled) {
             alike.entry(pc).or_insert_with(|| Arc::clone(functions));
         }
     }
@@ -630,7 +630,7 @@ impl Resolver {
                 let name = mapped.mapping.basename();
                 Resolved::Native(NativeFrames::single(self.plain(FrameKind::Native, name, of.profile)))
             }
-            Place::Generated => {
+            Place::Generated(_) => {
                 let any = process.announcements.any() || process.code.is_known();
                 let reason = match any {
                     _ if process.tables.ask_frames() => match described {
@@ -646,9 +646,14 @@ impl Resolver {
                 self.count_unnamed(reason, of.account);
                 Resolved::UnnamedJit(self.plain(FrameKind::Jit, UNNAMED_JIT, of.profile))
             }
-            Place::Unmapped => Resolved::Unmapped(self.plain(FrameKind::Native, "[unmapped]", of.profile)),
-            Place::Gone => Resolved::Unmapped(self.plain(FrameKind::Native, "[process gone]", of.profile)),
+            Place::Unmapped => self.unmapped("[unmapped]", StopReason::NotExecutable, of.profile),
+            Place::NotKnown => self.unmapped("[mapping not known]", StopReason::UnknownMapping, of.profile),
+            Place::Gone => self.unmapped("[process gone]", StopReason::NotExecutable, of.profile),
         }
+    }
+
+    fn unmapped(&mut self, name: &str, why: StopReason, profile: &mut Profile) -> Resolved {
+        Resolved::Unmapped(self.plain(FrameKind::Native, name, profile), why)
     }
 
     /// The frames of an object's or the kernel's address. An object is called what the process at hand calls it, whoever
@@ -887,8 +892,8 @@ fn is_of_dump(hit: &CodeHit<'_>) -> bool {
 /// Whether the BPF program had the right rules for generated code when it took the sample. Of code that is announced and
 /// lies in a file, as V8's builtins do, it has the file's rows.
 fn was_true(process: &Process, pc: FramePc, time: MonoNs) -> bool {
-    let mapped = process.space.lookup(Avma(pc.lookup()), time);
-    let in_file = mapped.is_some_and(|mapped| !may_hold_generated_code(mapped.mapping.kind));
+    let place = Place::mapped(&process.space, Avma(pc.lookup()), time);
+    let in_file = matches!(place, Place::File(_) | Place::Special(_));
     in_file || process.code.rows().is_none_or(|rows| rows.was_true(pc.lookup(), time))
 }
 

@@ -192,8 +192,8 @@ impl Resolving {
                     }
                     met.listed.extend(u16::try_from(index).ok().zip(ask_of_listed(&hit, pc)));
                 }
-                Place::Generated => met.unnamed = true,
-                Place::Special(_) | Place::Unmapped | Place::Gone => {}
+                Place::Generated(_) => met.unnamed = true,
+                Place::Special(_) | Place::Unmapped | Place::NotKnown | Place::Gone => {}
             }
         }
         met

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use jitprof_common::units::{Avma, MonoNs};
 
-use crate::engine::border::may_hold_generated_code;
 use crate::engine::entry::is_c_library;
 use crate::engine::link::{Link, Linked};
 use crate::process::{Mapping, MappingKind};
@@ -68,6 +67,10 @@ pub(super) struct AddressSpace {
     /// What a child has inherited was there before its first sample.
     inherited_until: MonoNs,
     evicted: u64,
+    /// When something that it had mapped was last left out, or its report lost, if it was not read as a whole since.
+    left_out: Option<MonoNs>,
+    /// Before this time, too, it may have had something mapped that is not known.
+    unknown_until: MonoNs,
     pace: Pace,
     /// It has mapped faster than it is followed: what it has mapped since it was read is not known.
     is_incomplete: bool,
@@ -139,7 +142,7 @@ impl AddressSpace {
     pub(super) fn from_mappings(mappings: &[Mapping], time: MonoNs) -> Self {
         let mut space = Self { snapshot_time: time, ..Self::default() };
         for mapping in mappings.iter().filter(|mapping| mapping.prot.execute) {
-            space.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: MonoNs(0) });
+            space.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: MonoNs(0) }, time);
         }
         space
     }
@@ -156,6 +159,7 @@ impl AddressSpace {
     /// Brings what is known in line with a snapshot begun at `time`, after events were lost: what is gone ends then,
     /// what is new begins then. What has changed since the snapshot is left as it is.
     pub(super) fn reconcile(&mut self, mappings: &[Mapping], time: MonoNs) {
+        self.know_all(time);
         let mut fresh: BTreeMap<Avma, &Mapping> = BTreeMap::new();
         for mapping in mappings.iter().filter(|mapping| mapping.prot.execute) {
             fresh.insert(mapping.start, mapping);
@@ -176,7 +180,7 @@ impl AddressSpace {
                     old.until > time && old.mapped.mapping.start < mapping.end && start < old.mapped.mapping.end
                 });
             if !changed {
-                self.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: time });
+                self.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: time }, time);
             }
         }
         self.snapshot_time = self.snapshot_time.max(time);
@@ -202,10 +206,10 @@ impl AddressSpace {
         if self.pace.note(time) {
             // Whoever maps ten thousand times a second would use up what following all the others may cost.
             self.is_incomplete = true;
-            self.evicted += 1;
+            self.leave_out(time);
             return;
         }
-        self.insert(Mapped { mapping, link: Arc::default(), from: time });
+        self.insert(Mapped { mapping, link: Arc::default(), from: time }, time);
     }
 
     /// Whether it is to be read as a whole, because it has mapped faster than it is followed: when it does so no more, and
@@ -238,7 +242,7 @@ impl AddressSpace {
             let part = |mapping| Mapped { mapping, link: Arc::clone(&old.link), from: old.from };
             let rest = [(Avma(0), start), (end, Avma(u64::MAX))];
             for mapping in rest.into_iter().filter_map(|(from, to)| old.mapping.clipped(from, to)) {
-                self.insert(part(mapping));
+                self.insert(part(mapping), time);
             }
             if let Some(mapping) = old.mapping.clipped(start, end) {
                 self.remember(part(mapping), time);
@@ -254,6 +258,7 @@ impl AddressSpace {
         for old in std::mem::take(&mut self.live).values() {
             self.remember(old.clone(), time);
         }
+        self.know_all(time);
         (self.pace, self.is_incomplete, self.has_mapped_c_library) = (Pace::default(), false, false);
     }
 
@@ -264,6 +269,7 @@ impl AddressSpace {
             live: Arc::clone(&self.live),
             snapshot_time: time,
             inherited_until,
+            left_out: self.left_out,
             is_incomplete: self.is_incomplete,
             has_mapped_c_library: self.has_mapped_c_library,
             ..Self::default()
@@ -279,6 +285,29 @@ impl AddressSpace {
         }
         let mut later = self.ended.range(self.ended.partition_point(|old| old.until <= time)..);
         later.find(|old| old.mapped.from <= known && old.mapped.mapping.contains(addr)).map(|old| &old.mapped)
+    }
+
+    /// Whether it may have had something mapped at `time` that is not known: more than the bounds allow, or by a report that
+    /// was lost.
+    pub(super) fn may_lack(&self, time: MonoNs) -> bool {
+        self.left_out.is_some() || time < self.unknown_until
+    }
+
+    /// What it has mapped until `time` may not be known.
+    pub(super) fn lose(&mut self, time: MonoNs) {
+        self.left_out = self.left_out.max(Some(time));
+    }
+
+    /// What it has mapped at `time` is known, but for what is left out from then on.
+    fn know_all(&mut self, time: MonoNs) {
+        if self.left_out.is_some_and(|at| at < time) {
+            (self.left_out, self.unknown_until) = (None, self.unknown_until.max(time));
+        }
+    }
+
+    fn leave_out(&mut self, time: MonoNs) {
+        self.evicted += 1;
+        self.lose(time);
     }
 
     /// Whether the BPF program went by another mapping when it unwound the code at `addr` at `time`: what is mapped there has
@@ -390,10 +419,11 @@ impl AddressSpace {
         self.has_mapped_c_library
     }
 
-    fn insert(&mut self, mapped: Mapped) {
+    /// Takes up a mapping, at `time`.
+    fn insert(&mut self, mapped: Mapped, time: MonoNs) {
         self.has_mapped_c_library |= is_c_library(&mapped.mapping.path);
         if self.live.len() >= MAX_LIVE {
-            self.evicted += 1;
+            self.leave_out(time);
             return;
         }
         Arc::make_mut(&mut self.live).insert(mapped.mapping.start, mapped);
@@ -421,9 +451,11 @@ impl AddressSpace {
     }
 
     fn remember(&mut self, mapped: Mapped, until: MonoNs) {
-        if self.ended.len() == MAX_ENDED {
-            self.ended.pop_front();
+        if self.ended.len() == MAX_ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
             self.evicted += 1;
+            self.unknown_until = self.unknown_until.max(oldest.until);
         }
         // Only the time of a snapshot may lie before that of the last event.
         let at = self.ended.iter().rposition(|old| old.until <= until).map_or(0, |last| last + 1);
@@ -435,7 +467,7 @@ impl AddressSpace {
 /// Whether two mappings are walked by the same rules: those of generated code go by addresses, those of files by the file and
 /// where it lies.
 fn has_same_rows(a: &Mapping, b: &Mapping) -> bool {
-    if may_hold_generated_code(a.kind) && may_hold_generated_code(b.kind) {
+    if a.may_hold_generated_code() && b.may_hold_generated_code() {
         return true;
     }
     let bias = |mapping: &Mapping| mapping.start.0.wrapping_sub(mapping.file_offset.0);

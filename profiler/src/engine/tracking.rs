@@ -11,9 +11,7 @@ use jitprof_jitdump::{FileBytes, FileHeader, TscConversion};
 use crate::account::LearnStats;
 use crate::advice::Runtime;
 use crate::engine::announcements::{Announcements, Brought, DumpId, ReadContext};
-use crate::engine::border::{
-    AnswerBody, OlderMap, Opened, Output, ProcessRead, Request, Unread, WhyUnread, may_hold_generated_code,
-};
+use crate::engine::border::{AnswerBody, OlderMap, Opened, Output, ProcessRead, Request, Unread, WhyUnread};
 use crate::engine::dump::START_STEP_NS;
 use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
@@ -112,7 +110,7 @@ fn names_better(heir: &Process, event: &CodeEvent) -> bool {
 fn may_generate(process: &Process) -> bool {
     runtime_of(process) == Some(Runtime::Node)
         || keeps_frames(process)
-        || process.space.live().any(|mapped| may_hold_generated_code(mapped.mapping.kind))
+        || process.space.live().any(|mapped| mapped.mapping.may_hold_generated_code())
 }
 
 /// When a process is to be looked at between two ticks, if it is: it replaces what it runs, or is still being loaded.
@@ -673,7 +671,7 @@ impl Tracking {
             _ => None,
         };
         let shared = process.space.live().map(|mapped| &mapped.mapping);
-        let shared = shared.filter(|mapping| mapping.prot.shared && may_hold_generated_code(mapping.kind));
+        let shared = shared.filter(|mapping| mapping.prot.shared && mapping.may_hold_generated_code());
         let shared = shared.map(|mapping| mapping.start.0..mapping.end.0).collect();
         let (who, how) = ((id, until), (program, process.code.wants_code(), shared));
         let opened = (opened, context);

@@ -447,7 +447,69 @@ fn a_process_that_maps_ten_thousand_times_a_second_is_not_followed_mapping_by_ma
     world.finish();
     assert_eq!(stack(&world, PID + 1, then), "_start;main");
     assert_eq!(stack(&world, PID, at), "_start;main;plugin");
-    assert_eq!(stack(&world, PID, then), "[unmapped]");
+    assert_eq!(stack(&world, PID, then), "[mapping not known]");
+}
+
+#[test]
+fn what_was_mapped_when_events_were_lost_is_not_known_until_mappings_are_read_again() {
+    const PLUGIN: u64 = 0x2000_0000;
+    let mut world = all();
+    app(&mut world, PID);
+    let inode = world.machine.add_program("/lib/plugin", b"plugin", &[(0, "plugin")]);
+    world.sample(PID, &[MAIN, START]);
+    world.run_for(300);
+    world.machine.mappings_mut(PID).unwrap().push(file_mapping(PLUGIN, 0x1_0000, inode, "/lib/plugin"));
+    world.task(TaskChange::Lost { count: 1 });
+    let before = now(&world);
+    world.sample(PID, &[PLUGIN + 8, MAIN, START]);
+    world.run_for(300);
+    let after = now(&world);
+    world.sample(PID, &[PLUGIN + 8, MAIN, START]);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, before), "_start;main;[mapping not known]");
+    assert_eq!(stack(&world, PID, after), "_start;main;plugin");
+}
+
+#[test]
+fn what_a_process_has_mapped_beyond_the_bound_is_not_said_to_be_unmapped() {
+    const PIECES: u64 = 16 << 10;
+    const MANY: u64 = 0x10_0000_0000;
+    // The program's own two mappings come first.
+    const LEFT_OUT: u64 = MANY + (PIECES - 1) * 0x2000 + 8;
+    let mut world = all();
+    for pid in [PID, PID + 1] {
+        app(&mut world, pid);
+    }
+    let pieces = (0..PIECES).map(|at| memory_mapping(MANY + at * 0x2000, 0x1000));
+    world.machine.mappings_mut(PID).unwrap().extend(pieces);
+    for pid in [PID, PID + 1] {
+        world.sample(pid, &[MAIN, START]);
+    }
+    world.run_for(300);
+    let ran = now(&world);
+    for pid in [PID, PID + 1] {
+        world.sample(pid, &[LEFT_OUT, MAIN, START]);
+    }
+    world.run_for(100);
+    let called = now(&world);
+    for pid in [PID, PID + 1] {
+        world.sample(pid, &[MAIN, LEFT_OUT, START]);
+    }
+    world.run_for(300);
+    // Most of it goes, which nothing tells of, and what there is is read again.
+    world.machine.mappings_mut(PID).unwrap().truncate(2);
+    world.task(TaskChange::Lost { count: 1 });
+    world.run_for(300);
+    let later = now(&world);
+    world.sample(PID, &[LEFT_OUT, MAIN, START]);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, ran), "_start;main;[mapping not known]");
+    assert_eq!(stack(&world, PID + 1, ran), "_start;main;[unmapped]");
+    assert_eq!(stack(&world, PID, called), "[cut: return address where mappings are not known];main");
+    assert_eq!(stack(&world, PID + 1, called), "[cut: return address outside executable mappings];main");
+    assert_eq!(stack(&world, PID, later), "_start;main;[unmapped]");
 }
 
 #[test]

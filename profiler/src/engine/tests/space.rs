@@ -56,7 +56,23 @@ fn history_is_bounded_and_its_loss_is_counted() {
     assert_eq!(space.evicted(), 4999 - 4096);
     assert_eq!(inode_at(&space, 0x1000, 4000 * 1_000_000), Some(4000));
     assert_eq!(inode_at(&space, 0x1000, 100 * 1_000_000), None);
+    assert!(space.may_lack(MonoNs(100 * 1_000_000)) && !space.may_lack(MonoNs(4000 * 1_000_000)));
     assert!(!space.take_incomplete(MonoNs(u64::MAX)));
+}
+
+#[test]
+fn what_was_lost_is_missing_until_it_is_read_again_or_another_program_runs() {
+    let mut space = AddressSpace::from_mappings(&[mapping(0x1000, 0x2000, 1)], at(10));
+    assert!(!space.may_lack(at(5)));
+    space.lose(at(20));
+    // A look that began before the loss.
+    space.reconcile(&[mapping(0x1000, 0x2000, 1)], at(19));
+    assert!(space.may_lack(at(21)) && space.fork(at(22)).may_lack(at(23)));
+    space.reconcile(&[mapping(0x1000, 0x2000, 1)], at(30));
+    assert!(space.may_lack(at(29)) && !space.may_lack(at(30)) && !space.fork(at(31)).may_lack(at(31)));
+    space.lose(at(40));
+    space.exec(at(50));
+    assert!(space.may_lack(at(49)) && !space.may_lack(at(50)));
 }
 
 /// What is mapped at each of 64 pages, at each time: the same by brute force.

@@ -355,7 +355,7 @@ impl<'a> Teller<'a> {
             bytes: words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect::<Vec<u8>>().into(),
         });
         let mut sample = raw_sample(time.max(BEGIN), pid, &stack, snapshot);
-        sample.stop = byte % 16;
+        sample.stop = byte % 17;
         sample.listed = self.listed(pid, sample.time);
         sample.taken = if sample.listed.is_none() { self.words(pid, sample.time, stack.len()) } else { None };
         if byte & 16 != 0 {

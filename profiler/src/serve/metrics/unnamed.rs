@@ -9,7 +9,7 @@ use crate::profile::{FrameRef, Profile, label_of, printable};
 use crate::symbol::FrameKind;
 
 /// Why a frame has no name: what the profile writes in the name's place, and what kind of frame has it.
-const REASONS: [&str; 5] = ["jit code", "file replaced", "no symbols", "unmapped", "process gone"];
+const REASONS: [&str; 6] = ["jit code", "file replaced", "no symbols", "unmapped", "process gone", "mapping not known"];
 
 /// Counts of frames by reason.
 type Counts = [u64; REASONS.len()];
@@ -95,6 +95,7 @@ fn reason(frame: &FrameRef<'_>) -> Option<usize> {
         (FrameKind::Native, "[replaced]") => "file replaced",
         (FrameKind::Native, "[unmapped]") => "unmapped",
         (FrameKind::Native, "[process gone]") => "process gone",
+        (FrameKind::Native, "[mapping not known]") => "mapping not known",
         (FrameKind::Native, name) if name.starts_with('[') && name.ends_with(']') && name != "[inlined]" => {
             "no symbols"
         }
@@ -153,6 +154,7 @@ mod tests {
         let names = [
             (native, "main"),
             (native, "[libx.so+0x12]"),
+            (native, "[mapping not known]"),
             (jit, "[JIT code without a name]"),
             (jit, "[JIT code without a name]"),
             (jit, "[Symbol.iterator]"),
@@ -160,9 +162,10 @@ mod tests {
         ];
         frames.add(&profile(&["node".to_owned()], &names));
         frames.add(&profile(&["node".to_owned()], &names));
-        assert_eq!(frames.iter().collect::<Vec<_>>(), [("node", "jit code", 12), ("node", "no symbols", 6)]);
+        let found = [("node", "jit code", 12), ("node", "no symbols", 6), ("node", "mapping not known", 6)];
+        assert_eq!(frames.iter().collect::<Vec<_>>(), found);
         frames.add(&profile(&["php".to_owned()], &[(native, "main")]));
-        assert_eq!(frames.iter().count(), 2);
+        assert_eq!(frames.iter().count(), 3);
     }
 
     #[test]

@@ -339,6 +339,9 @@ pub struct LearnStats {
     pub listed_with_rows: u64,
     /// The same whose code did not.
     pub listed_without_rows: u64,
+    /// Pieces of code that runs within an interpreter's loop.
+    #[serde(default)]
+    pub of_loops: u64,
     /// Of all of these, pieces of code that were other code later, and lost their rows.
     pub changed: u64,
     /// Bytes of code read, those for comparison included.
@@ -355,6 +358,7 @@ impl std::ops::Add for LearnStats {
             copies: self.copies + other.copies,
             listed_with_rows: self.listed_with_rows + other.listed_with_rows,
             listed_without_rows: self.listed_without_rows + other.listed_without_rows,
+            of_loops: self.of_loops + other.of_loops,
             changed: self.changed + other.changed,
             bytes_read: self.bytes_read + other.bytes_read,
             read_errors: self.read_errors + other.read_errors,

@@ -1,9 +1,9 @@
 //! Rows for generated code that nothing has recorded, from the code itself, read from the target's memory.
 //!
-//! Four kinds of code are looked at, and only where a walk has met it: what a perf map names (it has neither rules nor
+//! Five kinds of code are looked at, and only where a walk has met it: what a perf map names (it has neither rules nor
 //! bytes), copies of a template that has been recorded once, what the runtime has said the place of when it was asked about
-//! a frame, and what the runtime's own tables name: these say how large
-//! a frame is, and not where in the code it is made and given up. What was read is compared with memory again from time
+//! a frame, what runs within an interpreter's loop, whose frames are all alike, and what the runtime's own tables name: these
+//! say how large a frame is, and not where in the code it is made and given up. What was read is compared with memory again from time
 //! to time: code that has changed loses its rows. Of the tables' code it is known when it goes, and it changes itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,7 +12,7 @@ use jitprof_common::machine::Machine;
 use jitprof_common::row::Row;
 use jitprof_common::units::{Avma, MonoNs};
 use jitprof_jitdump::code::{CodeHit, CodeOrigin};
-use jitprof_unwind::{JitSpace, rows_of_called_code, rows_of_code, rows_of_sized_code};
+use jitprof_unwind::{JitSpace, LoopFrame, rows_of_called_code, rows_of_code, rows_of_loop_code, rows_of_sized_code};
 
 use serde_bytes::ByteBuf;
 
@@ -23,6 +23,7 @@ use crate::engine::place::Place;
 use crate::engine::process::Process;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::Mapped;
+use crate::process::MappingKind;
 use crate::symbol::{Digest, digest};
 
 /// Longest function of a perf map that is read, in bytes.
@@ -35,6 +36,10 @@ const MAX_BYTES_PER_TURN: u64 = 1 << 20;
 const MAX_LEARNED: usize = 16 << 10;
 /// Addresses in vain that are remembered, so that they are not read again before the next check.
 const MAX_TRIED: usize = 16 << 10;
+/// Bytes of code within an interpreter's loop that are read together.
+const LOOP_CODE_BYTES: u64 = 4096;
+/// Bytes of memory that such code lies in: closures and compiled patterns have less.
+const MIN_LOOP_CODE: u64 = 1 << 20;
 /// Pieces compared with memory in one check.
 const MAX_CHECKED: usize = 512;
 /// Addresses of unknown code that are remembered in one turn.
@@ -232,11 +237,14 @@ impl Learned {
                 continue;
             }
             let named = listed(&process.code, address.0, now).map(|hit| (hit.origin(), hit.since()));
+            let mapped = Place::mapped(&process.space, *address, now);
+            let is_of_loop = matches!(mapped, Place::Generated(mapped) if is_loop_code(process, mapped));
             let (of, code) = (&mut process.learned, &mut process.code);
             learned |= match named {
                 Some((CodeOrigin::Runtime, since)) => take_found(code, start, since, &bytes),
                 Some(_) => take_listed(of, code, start, &bytes),
                 None if of.place_of(address.0).is_some() => take_listed(of, code, start, &bytes),
+                None if is_of_loop => take_loop_code(process, start, &bytes),
                 None => take_copy(of, code, start, &bytes, address.0),
             };
         }
@@ -270,6 +278,19 @@ fn take_listed(learned: &mut Learned, code: &mut GeneratedCode, start: u64, byte
     true
 }
 
+fn take_loop_code(process: &mut Process, start: u64, bytes: &[u8]) -> bool {
+    let Some(frame) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
+    let pushes: Vec<&[u8]> = frame.pushes.iter().map(|push| &***push).collect();
+    let frame = LoopFrame { bytes: frame.bytes, fp_below: frame.fp_below, pushes: &pushes };
+    let rows = rows_of_loop_code(start, bytes, frame);
+    if !process.code.load_unrecorded(start, bytes.len() as u64, rows) {
+        return false;
+    }
+    process.learned.note(start, bytes);
+    process.learned.stats.of_loops += 1;
+    true
+}
+
 fn take_copy(learned: &mut Learned, code: &mut GeneratedCode, start: u64, bytes: &[u8], address: u64) -> bool {
     let Some(copy) = code.templates().find(start, bytes, address) else { return false };
     if !code.load_unrecorded(copy.start, copy.size as u64, Some(copy.rows)) {
@@ -289,16 +310,27 @@ fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
     if let Some(place) = process.learned.place_of(address) {
         return Some(place);
     }
-    let reach = process.code.templates().reach() as u64;
-    if reach == 0 {
+    let Place::Generated(mapped) = Place::mapped(&process.space, Avma(address), now) else { return None };
+    let (from, to) = if is_loop_code(process, mapped) {
+        let from = address & !(LOOP_CODE_BYTES - 1);
+        (from, from.saturating_add(LOOP_CODE_BYTES))
+    } else {
+        let reach = process.code.templates().reach() as u64;
+        (address.saturating_sub(reach), address.saturating_add(reach))
+    };
+    let (start, end) = (from.max(mapped.mapping.start.0), to.min(mapped.mapping.end.0));
+    if start == end {
         return None;
     }
-    let Place::Generated(Mapped { mapping, .. }) = Place::mapped(&process.space, Avma(address), now) else {
-        return None;
-    };
-    let start = address.saturating_sub(reach).max(mapping.start.0);
-    let end = address.saturating_add(reach).min(mapping.end.0);
     Some((start, u32::try_from(end.saturating_sub(start)).ok()?))
+}
+
+/// Whether generated code that nothing names in a mapping runs within the loop of the process' interpreter.
+pub(super) fn is_loop_code(process: &Process, mapped: &Mapped) -> bool {
+    let Some(code) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
+    let mapping = &mapped.mapping;
+    (mapping.kind == MappingKind::NamedMemory || !code.is_in_named_memory)
+        && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
 }
 
 /// The function of a perf map, or of the runtime's tables, that covers an address.

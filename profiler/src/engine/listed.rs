@@ -223,6 +223,7 @@ mod tests {
             lasting: 0,
             tells_innermost: false,
             of_first_thread: false,
+            generated: None,
         };
         Listed::ask(&list, &capture, MonoNs(1), &mut Frames::default())
     }

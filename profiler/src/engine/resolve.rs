@@ -15,6 +15,7 @@ use crate::advice;
 use crate::engine::entry::Entry;
 use crate::engine::files::Files;
 use crate::engine::frames::{Known, ask_of_listed, in_module, listed_code};
+use crate::engine::learned::is_loop_code;
 use crate::engine::listed::{Listed, NativeLoops, Part, is_settled};
 use crate::engine::names::Names;
 use crate::engine::options::EngineOptions;
@@ -184,7 +185,17 @@ struct NativeFrames {
 impl NativeFrames {
     /// One that nothing more is known of.
     fn single(frame: FrameId) -> Self {
-        Self { frames: Arc::new([frame]), entry: Entry::No, interpreter: None, is_loop: false, is_shared: false }
+        Self::of(Some(frame))
+    }
+
+    fn of(frames: impl IntoIterator<Item = FrameId>) -> Self {
+        Self {
+            frames: frames.into_iter().collect(),
+            entry: Entry::No,
+            interpreter: None,
+            is_loop: false,
+            is_shared: false,
+        }
     }
 
     /// What was inlined into the loop of an interpreter, and the loop with what it was itself inlined into. The functions
@@ -192,6 +203,37 @@ impl NativeFrames {
     fn around_loop(&self) -> (&[FrameId], &[FrameId]) {
         let own = self.interpreter.unwrap_or(self.frames.len().saturating_sub(1));
         self.frames.split_at_checked(own).unwrap_or((&[], &self.frames))
+    }
+}
+
+/// What runs the functions of a part of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunBy {
+    Interpreter,
+    /// Code that was generated for some of them, it is not known which. That keeps the place in a function where it calls
+    /// another one only.
+    Generated {
+        is_innermost: bool,
+    },
+}
+
+impl RunBy {
+    /// Of the functions of a part, from the innermost.
+    fn each(self) -> impl Iterator<Item = Self> {
+        let outer = if self == Self::Interpreter { self } else { Self::Generated { is_innermost: false } };
+        std::iter::once(self).chain(std::iter::repeat(outer))
+    }
+
+    /// A function as it is shown: without what is not certain.
+    fn shown(self, functions: &Arc<[Frame]>) -> Arc<[Frame]> {
+        let Self::Generated { is_innermost } = self else { return Arc::clone(functions) };
+        let certain = |frame: &Frame| {
+            let tier = frame.tier.filter(|tier| *tier != Tier::Interpreted);
+            let line =
+                |source: &SourceLine| SourceLine { line: if is_innermost { 0 } else { source.line }, ..source.clone() };
+            Frame { tier, source: frame.source.as_ref().map(line), ..frame.clone() }
+        };
+        functions.iter().map(certain).collect()
     }
 }
 
@@ -367,8 +409,14 @@ impl Resolver {
                         if called.is_some_and(|record| is_shown_natively(record, sample, of, frames)) {
                             frames.pop();
                         }
-                        let functions = listed.frames(*part);
-                        let last = functions.map(|record| self.listed_frame(record, sample, of, frames)).last();
+                        let by = match is_unnamed_loop_code(of.process, pc, sample.time) {
+                            true if index == 0 && inlined.is_empty() => RunBy::Generated { is_innermost: true },
+                            true => RunBy::Generated { is_innermost: false },
+                            false => RunBy::Interpreter,
+                        };
+                        let functions = listed.frames(*part).zip(by.each());
+                        let listed_frame = |(record, by)| self.listed_frame((record, by), sample, of, frames);
+                        let last = functions.map(listed_frame).last();
                         // A loop may have no frame yet.
                         self.listed = last.flatten().map(|name| (index, name));
                         let is_last = placed.as_ref().and_then(|all| all.last()).is_some_and(|(at, _)| *at == index);
@@ -427,7 +475,7 @@ impl Resolver {
         if listed.all().next().is_some() {
             frames.push(self.plain(FrameKind::Note, APART, of.profile));
             for record in listed.all() {
-                self.listed_frame(record, sample, of, frames);
+                self.listed_frame((record, RunBy::Interpreter), sample, of, frames);
             }
         }
         if is_list_cut {
@@ -441,14 +489,22 @@ impl Resolver {
         let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
         let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
         let (mut in_loop, mut begins) = (Vec::new(), false);
-        let mut is_callee_within = false;
+        // Where generated code is the loop's own frame, there is no other one of it.
+        let is_own_frame = capture.generated.as_ref().is_some_and(|code| code.pushes.is_empty());
+        // How many frames that it has called for its work are right above the next one.
+        let mut within = 0;
         for (index, pc) in of.stacks.frames(sample.user).enumerate() {
-            if let Some(at) = in_module(&of.process.space, &capture.loops, pc, sample.time) {
-                let from = index - usize::from(is_callee_within);
-                begins |= from == 0 && capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
+            let at = in_module(&of.process.space, &capture.loops, pc, sample.time);
+            let is_generated = is_unnamed_loop_code(of.process, pc, sample.time);
+            if at.is_some() || (is_generated && is_own_frame) {
+                let from = index - within;
+                let is_first =
+                    |at: Avma| capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
+                begins |= from == 0 && at.is_some_and(is_first);
                 in_loop.push(from);
             }
-            is_callee_within = is_in(&capture.within, pc);
+            let is_within = is_generated && !is_own_frame || is_in(&capture.within, pc);
+            within = if is_within { within + 1 } else { 0 };
         }
         // Other cuts are mostly where no loop is behind, as in a program that a runtime is a library of, but not where one was.
         let is_short = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
@@ -490,7 +546,7 @@ impl Resolver {
     /// Appends the functions of a frame of the sample's list, innermost first. Returns the name of the outermost.
     fn listed_frame(
         &mut self,
-        record: u16,
+        (record, by): (u16, RunBy),
         sample: &Pending,
         of: &mut Resolution<'_>,
         frames: &mut Vec<FrameId>,
@@ -501,7 +557,7 @@ impl Resolver {
             Some(Known::Functions(functions)) => {
                 self.count_named(CodeOrigin::Runtime, of.account);
                 self.anonymous.described += 1;
-                self.described_chain(&functions, None, of);
+                self.described_chain(&by.shown(&functions), None, of);
                 frames.append(&mut self.chain);
                 return functions.last().map(|function| Arc::clone(&function.name));
             }
@@ -630,6 +686,10 @@ impl Resolver {
                 let name = mapped.mapping.basename();
                 Resolved::Native(NativeFrames::single(self.plain(FrameKind::Native, name, of.profile)))
             }
+            Place::Generated(mapped) if is_loop_code(process, mapped) => {
+                of.account.jit.leaves_named += u64::from(is_innermost);
+                Resolved::Native(self.loop_code(process, of.profile))
+            }
             Place::Generated(_) => {
                 let any = process.announcements.any() || process.code.is_known();
                 let reason = match any {
@@ -654,6 +714,13 @@ impl Resolver {
 
     fn unmapped(&mut self, name: &str, why: StopReason, profile: &mut Profile) -> Resolved {
         Resolved::Unmapped(self.plain(FrameKind::Native, name, profile), why)
+    }
+
+    /// The frame of generated code that runs within an interpreter's loop: it stands for the loop.
+    fn loop_code(&mut self, process: &Process, profile: &mut Profile) -> NativeFrames {
+        let code = process.tables.list().and_then(|list| list.generated.as_ref()).filter(|_| !self.hides_loops);
+        let frames = code.map(|code| self.plain(FrameKind::Jit, &code.name, profile));
+        NativeFrames { interpreter: Some(0), ..NativeFrames::of(frames) }
     }
 
     /// The frames of an object's or the kernel's address. An object is called what the process at hand calls it, whoever
@@ -851,9 +918,18 @@ fn may_go_on(stop: StopReason) -> bool {
 /// Whether a sample's list has elements of more loops than its native stack has.
 fn lacks_loops(listed: &Listed, sample: &Pending, of: &Resolution<'_>) -> bool {
     let Some(capture) = of.process.tables.list() else { return false };
-    let is_loop = |pc: &FramePc| in_module(&of.process.space, &capture.loops, *pc, sample.time).is_some();
+    let is_own_frame = capture.generated.as_ref().is_some_and(|code| code.pushes.is_empty());
+    let is_loop = |pc: &FramePc| {
+        in_module(&of.process.space, &capture.loops, *pc, sample.time).is_some()
+            || (is_own_frame && is_unnamed_loop_code(of.process, *pc, sample.time))
+    };
     let count = of.stacks.frames(sample.user).filter(is_loop).count();
     listed.has_more_loops_than(count, |record| own_name(record, sample, of).is_some())
+}
+
+/// Whether a frame is of generated code that runs within an interpreter's loop, and that nothing names.
+fn is_unnamed_loop_code(process: &Process, pc: FramePc, time: MonoNs) -> bool {
+    matches!(Place::of(process, pc, time), Place::Generated(mapped) if is_loop_code(process, mapped))
 }
 
 /// Whether a frame is in a library by which another list may have come to a thread.

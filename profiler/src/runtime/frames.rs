@@ -68,6 +68,24 @@ pub struct ListCapture {
     /// There is one in the process, and its first thread has it.
     #[serde(default)]
     pub of_first_thread: bool,
+    /// The code that the runtime generates for its functions, if that runs within the loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generated: Option<LoopCode>,
+}
+
+/// Generated code that runs within an interpreter's loop: which of the listed functions it is of, only the list says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoopCode {
+    /// What it is called.
+    pub name: String,
+    /// Bytes of its frame, the return address included.
+    pub bytes: u32,
+    /// How far below the caller's stack pointer the caller's frame pointer is, if it has a place there.
+    pub fp_below: Option<u32>,
+    /// By which instructions the frame is made where the loop calls the code. None: the frame is the loop's own.
+    pub pushes: Vec<ByteBuf>,
+    /// It lies in memory that has a name, as memory that processes share does; other generated code may not.
+    pub is_in_named_memory: bool,
 }
 
 /// Which elements of a list say that an evaluation loop has begun. Each has a byte in the upper end of its second word.

@@ -2,21 +2,33 @@
 //!
 //! The frames are found in the process' list, and not on its stack: see [`jitprof_runtimes::php`].
 
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, Register};
+use jitprof_common::machine::Machine;
 use jitprof_common::units::Avma;
 use jitprof_runtimes::php::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::RuntimeRead;
-use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed, why_unknown};
+use super::frames::{
+    Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, LoopCode, WhyUnnamed, why_unknown,
+};
 use super::modules::{Modules, PHP_LOOP};
 
 /// The symbol by which the module is known.
 const VARIABLES: &str = "executor_globals";
+/// Bytes of the loop in which it makes its frame.
+const MAX_PROLOGUE: usize = 32;
+/// Bytes of that frame; PHP 8.2's has 160.
+const MAX_FRAME: u32 = 4096;
+/// Bytes of a word.
+const WORD: u32 = 8;
 
 /// A PHP whose layout is known.
 pub(super) struct Php {
     functions: Functions,
     loops: Vec<(Avma, u64)>,
+    /// What its JIT makes.
+    generated: Option<LoopCode>,
 }
 
 impl Php {
@@ -26,7 +38,8 @@ impl Php {
         let error = match Layout::read(module, reader) {
             Ok(layout) => {
                 let loops = module.parts_of(PHP_LOOP);
-                return Some(Ok(Self { functions: Functions::new(layout), loops }));
+                let generated = loops.first().and_then(|(start, _)| jitted(*start, reader));
+                return Some(Ok(Self { functions: Functions::new(layout), loops, generated }));
             }
             Err(LayoutError::NoVersion) => return None,
             Err(error) => error,
@@ -52,7 +65,16 @@ impl Php {
         let mark = EntryMark { least, is_frame: true, ..EntryMark::default() };
         let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
         let within = Vec::new();
-        let list = ListCapture { walk, mark, loops, within, lasting: 0, tells_innermost: true, of_first_thread: true };
+        let list = ListCapture {
+            walk,
+            mark,
+            loops,
+            within,
+            lasting: 0,
+            tells_innermost: true,
+            of_first_thread: true,
+            generated: self.generated.clone(),
+        };
         Capture { list: Some(list), ..Capture::default() }
     }
 
@@ -103,6 +125,39 @@ impl Php {
     }
 }
 
+/// What PHP's JIT makes is jumped to by the loop, and jumps back: it has the frame that the loop has made at its beginning. It
+/// lies beside the cache that processes share, and patterns that are compiled elsewhere.
+fn jitted<M: Memory>(start: Avma, reader: &Reader<M>) -> Option<LoopCode> {
+    let mut code = [0; MAX_PROLOGUE];
+    let read = reader.now(start, &mut code).ok().filter(|_| Machine::NATIVE == Machine::X86_64)?;
+    let (bytes, fp_below) = made_by(code.get(..read)?)?;
+    let name = "[PHP JIT code]".to_owned();
+    Some(LoopCode { name, bytes, fp_below, pushes: Vec::new(), is_in_named_memory: true })
+}
+
+/// The bytes of the frame that a function makes at its beginning, the return address included, and how far below its end the
+/// caller's frame pointer is. Nothing if it does not say so by pushing registers and moving the stack pointer once.
+fn made_by(prologue: &[u8]) -> Option<(u32, Option<u32>)> {
+    let (mut bytes, mut fp_below) = (WORD, None);
+    for instruction in Decoder::new(64, prologue, DecoderOptions::NONE) {
+        match instruction.mnemonic() {
+            Mnemonic::Push => {
+                bytes += WORD;
+                if instruction.op0_register() == Register::RBP {
+                    fp_below = Some(bytes);
+                }
+            }
+            Mnemonic::Sub if instruction.op0_register() == Register::RSP => {
+                let room = u32::try_from(instruction.try_immediate(1).ok()?).ok()?;
+                return Some((bytes.checked_add(room).filter(|bytes| *bytes < MAX_FRAME)?, fp_below));
+            }
+            _ if instruction.flow_control() != FlowControl::Next => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
 fn name_of(version: Version) -> String {
     format!("PHP {version}")
 }
@@ -125,6 +180,19 @@ mod tests {
 
     use super::super::frames::DescribedFunction;
     use super::*;
+
+    #[test]
+    fn the_frame_of_the_loop_is_as_large_as_its_beginning_makes_it() {
+        // push r13; push r12; push rbp; push rbx; sub rsp, 0x78; mov rax, fs:0x28
+        let of_82 = b"\x41\x55\x41\x54\x55\x53\x48\x83\xec\x78\x64\x48\x8b\x04\x25\x28\0\0\0";
+        assert_eq!(made_by(of_82), Some((160, Some(32))));
+        // push rbx; sub rsp, 0x100: the frame pointer is the caller's.
+        assert_eq!(made_by(b"\x53\x48\x81\xec\0\x01\0\0"), Some((272, None)));
+        // Nothing is moved; a jump comes before; a frame that nobody makes.
+        for other in [&b"\x53\x90\x90"[..], b"\x53\xeb\x10\x48\x83\xec\x78", b"\x48\x81\xec\0\0\0\x40"] {
+            assert_eq!(made_by(other), None);
+        }
+    }
 
     #[test]
     fn a_function_of_the_program_has_its_file_and_one_of_phps_own_none() {

@@ -58,8 +58,16 @@ impl Python {
         let mark = EntryMark { least, is_frame, has_base, no_frames: 0 };
         let (walk, loops) = (*self.functions.layout().walk(), self.loops.clone());
         let within = Vec::new();
-        let list =
-            ListCapture { walk, mark, loops, within, lasting: 0, tells_innermost: false, of_first_thread: false };
+        let list = ListCapture {
+            walk,
+            mark,
+            loops,
+            within,
+            lasting: 0,
+            tells_innermost: false,
+            of_first_thread: false,
+            generated: None,
+        };
         Capture { list: Some(list), ..Capture::default() }
     }
 

@@ -3,12 +3,16 @@
 //! The frames are found in the array of each thread's or fiber's, and not on its stack: see [`jitprof_runtimes::ruby`].
 
 use jitprof_common::listed::ListSpec;
+use jitprof_common::machine::Machine;
 use jitprof_common::units::Avma;
 use jitprof_runtimes::ruby::{self, Described, Functions, Layout, LayoutError, Looked, Progress, Version};
 use jitprof_runtimes::{Memory, Reader, Symbols};
+use serde_bytes::ByteBuf;
 
 use super::RuntimeRead;
-use super::frames::{Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, WhyUnnamed, why_unknown};
+use super::frames::{
+    Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, LoopCode, WhyUnnamed, why_unknown,
+};
 use super::modules::{Modules, RUBY, RUBY_LOOP};
 
 /// A Ruby whose layout is known.
@@ -81,6 +85,7 @@ impl Ruby {
             lasting: self.functions.layout().was_old(),
             tells_innermost: false,
             of_first_thread: false,
+            generated: (Machine::NATIVE == Machine::X86_64).then(yjit),
         };
         Capture { list: Some(list), ..Capture::default() }
     }
@@ -116,6 +121,18 @@ impl Ruby {
             answers.frames.push(described);
         }
         answers
+    }
+}
+
+/// What YJIT makes is called by the loop, keeps three registers, and leads from function to function by jumps.
+fn yjit() -> LoopCode {
+    let [push_r13, push_r12, push_rbx]: [&[u8]; 3] = [&[0x41, 0x55], &[0x41, 0x54], &[0x53]];
+    LoopCode {
+        name: "[YJIT code]".to_owned(),
+        bytes: 32,
+        fp_below: None,
+        pushes: [push_r13, push_r12, push_rbx].map(|push| ByteBuf::from(push.to_vec())).into(),
+        is_in_named_memory: false,
     }
 }
 

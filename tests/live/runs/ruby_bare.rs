@@ -65,6 +65,43 @@ fn functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
     Ok(())
 }
 
+/// What YJIT makes keeps no frame pointer, and calls itself by jumps.
+#[test]
+fn jitted_functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_RUBY")?);
+    command.arg("--yjit").arg(target_file("ruby/burn.rb")?).arg("600");
+    let target = Target::start(command, &scratch)?;
+    let words = ["--pid", target.said("pid")?, "--lines"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 5)?;
+    assert_bare(&recording);
+    assert_at_least("complete stacks", recording.complete(), PROMISED);
+    assert_enough("pieces of code", recording.number("/learned/of_loops"), 1);
+    let is_jitted = |stack: &Stack| stack.has("[YJIT code]");
+    let (part, whole) = (recording.folded.count(is_jitted), recording.folded.total());
+    assert_at_least("in what YJIT has made", Share { part, whole }, 0.9);
+    assert_share("leaf_hot", recording.folded.share("leaf_hot", "leaf_cold"), 0.75);
+    let outer = ["_start", "rb_vm_exec", "[YJIT code]", "<main>", "outer"];
+    let chains = [["middle", "leaf_hot"], ["side_cold", "leaf_cold"]];
+    let chains = chains.map(|inner| chain(&recording, &[&outer[..], &inner].concat()));
+    assert_at_least("chains", chains.into_iter().sum(), PROMISED);
+    // Where such code is itself, it does not say, and it is not interpreted.
+    let text = std::fs::read_to_string(target_file("ruby/burn.rb")?)?;
+    let call = text.lines().position(|line| line.contains("leaf_hot(n * 3)")).map_or(0, |at| at + 1);
+    let leaf = |stack: &Stack| stack.frames.last().is_some_and(|frame| function(frame) == "leaf_hot");
+    let (part, whole) = (
+        recording.folded.count(|stack| {
+            let middle = stack.frames.iter().find(|frame| function(frame) == "middle");
+            let has_line = middle.is_some_and(|frame| frame.ends_with(&format!("/burn.rb:{call})")));
+            let is_unsure = |frame: &String| frame.starts_with("leaf_hot") && frame.ends_with("/burn.rb)");
+            leaf(stack) && has_line && stack.frames.last().is_some_and(is_unsure)
+        }),
+        recording.folded.count(leaf),
+    );
+    assert_at_least_of_few("lines", Share { part, whole }, PROMISED);
+    Ok(())
+}
+
 #[test]
 fn its_loops_can_be_left_out() -> Result<()> {
     let scratch = Scratch::new()?;

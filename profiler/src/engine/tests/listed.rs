@@ -48,6 +48,7 @@ fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark, wi
         lasting: 0,
         tells_innermost: mark.is_frame,
         of_first_thread: mark.is_frame,
+        generated: None,
     };
     runtime.capture = Some(Capture { list: Some(list), ..Capture::default() });
     runtime.functions = functions.iter().map(|(code, name)| (*code, (*name).to_owned())).collect();

@@ -41,7 +41,7 @@ const LINES: &[Line] = &[
         how: &["jit_profiling_support = on"],
     },
     Line { name: "CPython", start: "nothing", of: &["python-"], how: &["no flag", "no flag, forked workers"] },
-    Line { name: "Ruby, its JIT off", start: "nothing", of: &["ruby-"], how: &["no flag"] },
+    Line { name: "Ruby", start: "nothing", of: &["ruby-"], how: &["no flag", "no flag, YJIT"] },
     Line { name: "Erlang/OTP", start: "nothing", of: &["erlang-"], how: &["no flag", "no flag, in a gen_server"] },
     Line { name: "wasmtime", start: "`--profile=jitdump`", of: &["wasmtime"], how: &["profiler = jitdump"] },
     Line {
@@ -59,10 +59,17 @@ const LINES: &[Line] = &[
     },
     Line { name: "Mono", start: "`--jitmap`", of: &["mono"], how: &["--jitmap"] },
     Line {
-        name: "PHP, its JIT off",
+        name: "PHP",
         start: "nothing",
         of: &["php-"],
-        how: &["no flag, JIT off", "no flag, JIT off, prefork", "no flag, JIT off, two workers"],
+        how: &[
+            "no flag, JIT off",
+            "no flag, JIT off, prefork",
+            "no flag, JIT off, two workers",
+            "no flag, function JIT",
+            "no flag, tracing JIT",
+            "no flag, function JIT, two workers",
+        ],
     },
     Line { name: "QEMU", start: "`-jitdump`", of: &["qemu"], how: &["-jitdump"] },
 ];
@@ -165,7 +172,7 @@ mod tests {
         measured += &recorded("node-20", "no flag", "100.0 %", "100.0 %");
         let table = table(&measured).unwrap();
         assert!(table.contains("\n| Node.js | nothing | 99.1 % | 99.5 % | 100 % | 9, 20 |\n"), "{table}");
-        assert!(table.contains("\n| PHP, its JIT off | nothing | 98 % |"), "{table}");
+        assert!(table.contains("\n| PHP | nothing | 98 % |"), "{table}");
     }
 
     #[test]

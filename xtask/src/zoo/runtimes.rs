@@ -238,7 +238,11 @@ const JAVA_BRIEFLY: &[Mode] = java!(
     .because(&[Named, Complete, Chain], JAVA_ENDING)
 );
 
-const RUBY: &[Mode] = &[asked("no flag", "{program} {targets}/ruby/burn.rb {seconds}")];
+const RUBY_INTERPRETED: Mode = asked("no flag", "{program} {targets}/ruby/burn.rb {seconds}");
+const RUBY: &[Mode] = &[RUBY_INTERPRETED];
+/// Debian's of later versions are built without it.
+const RUBY_WITH_YJIT: &[Mode] =
+    &[RUBY_INTERPRETED, asked("no flag, YJIT", "{program} --yjit {targets}/ruby/burn.rb {seconds}")];
 
 const NO_CALLERS: &str =
     "PHP's callers lie in its heap, on no stack; and code of 8.2 keeps nothing by which the stack could be walked";
@@ -275,11 +279,14 @@ macro_rules! php {
                 ),
             )
             .because(&[Complete, Chain], NO_CALLERS),
-            bare(
+            asked(
+                "no flag, function JIT",
                 concat!("{program} ", $options, " -d opcache.jit=1205 {targets}/php/burn.php {seconds}"),
-                "opcache.jit_debug=0x20",
-            )
-            .because(ALL, "not announced; the callers as above"),
+            ),
+            asked(
+                "no flag, tracing JIT",
+                concat!("{program} ", $options, " -d opcache.jit=1254 {targets}/php/burn.php {seconds}"),
+            ),
         ]
     };
 }
@@ -303,7 +310,7 @@ const FPM: &[Mode] = &[
         "python3 {targets}/php/fpm.py {work} {seconds} {program} -d zend_extension=opcache",
     ),
     asked("jit_debug=0x20, two workers", fpm!("-d opcache.jit_debug=0x20")).because(&[Complete, Chain], NO_CALLERS),
-    bare(fpm!(""), "opcache.jit_debug=0x20").because(ALL, "not announced; the callers as above"),
+    asked("no flag, function JIT, two workers", fpm!("")),
 ];
 
 /// Settings of PostgreSQL are given to its server.
@@ -540,18 +547,18 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "ruby-3.1",
-        guide: &["Ruby 3.1 and 3.3, its JIT off"],
+        guide: &["Ruby 3.1 and 3.3"],
         get: Get::Prepared("ruby", "JITPROF_RUBY"),
         program: "",
         version: "{program} -e 'print RUBY_VERSION'",
         warm_up: 2,
         prepare: &[],
         truth: SNAKE,
-        modes: RUBY,
+        modes: RUBY_WITH_YJIT,
     },
     Runtime {
         name: "ruby-3.3",
-        guide: &["Ruby 3.1 and 3.3, its JIT off"],
+        guide: &["Ruby 3.1 and 3.3"],
         get: Get::Debian("trixie", &["ruby3.3"]),
         program: "/usr/bin/ruby3.3",
         version: "{program} -e 'print RUBY_VERSION'",
@@ -562,7 +569,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-8.2",
-        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
+        guide: &["PHP 7.4 to 8.4", "PHP ≥ 8.0, jitted"],
         get: Get::Prepared("php", "JITPROF_PHP"),
         program: "",
         version: "{program} --version",
@@ -573,7 +580,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-8.4",
-        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
+        guide: &["PHP 7.4 to 8.4", "PHP ≥ 8.0, jitted"],
         get: Get::Debian("trixie", &["php8.4-cli", "php8.4-opcache"]),
         program: "/usr/bin/php8.4",
         version: "{program} --version",
@@ -584,7 +591,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-fpm-8.2",
-        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
+        guide: &["PHP 7.4 to 8.4", "PHP ≥ 8.0, jitted"],
         get: Get::Debian("bookworm", &["php8.2-fpm", "php8.2-opcache", "python3-minimal"]),
         program: "/usr/sbin/php-fpm8.2",
         version: "{program} --version",
@@ -595,7 +602,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "php-fpm-8.4",
-        guide: &["PHP 7.4 to 8.4, its JIT off", "PHP ≥ 8.0, jitted"],
+        guide: &["PHP 7.4 to 8.4", "PHP ≥ 8.0, jitted"],
         get: Get::Debian("trixie", &["php8.4-fpm", "php8.4-opcache", "python3-minimal"]),
         program: "/usr/sbin/php-fpm8.4",
         version: "{program} --version",

@@ -39,7 +39,7 @@ const MAX_TRIED: usize = 16 << 10;
 /// Bytes of code within an interpreter's loop that are read together.
 const LOOP_CODE_BYTES: u64 = 4096;
 /// Bytes of memory that such code lies in: closures and compiled patterns have less.
-const MIN_LOOP_CODE: u64 = 1 << 20;
+const MIN_LOOP_CODE: u64 = if cfg!(test) { 4096 } else { 1 << 20 };
 /// Pieces compared with memory in one check.
 const MAX_CHECKED: usize = 512;
 /// Addresses of unknown code that are remembered in one turn.

@@ -31,7 +31,7 @@ use serde_bytes::ByteBuf;
 
 use self::beam::Beam;
 pub use self::frames::{
-    Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture,
+    Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture, LoopCode,
     ListedCode, TakeRead, WhyUnnamed,
 };
 use self::gdb_list::Lists;

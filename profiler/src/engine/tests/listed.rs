@@ -14,7 +14,7 @@ use crate::engine::options::{EngineOptions, InterpreterFrames};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::event::TaskChange;
 
-use crate::runtime::{Capture, EntryMark, ListCapture};
+use crate::runtime::{Capture, EntryMark, ListCapture, LoopCode};
 
 const PID: u32 = 100;
 const CHILD: u32 = 101;
@@ -35,6 +35,16 @@ fn python(world: &mut World, functions: &[(u64, &str)]) {
 
 /// The same, with marks of a kind; those that are frames are PHP's. `within` is what the loop calls to run instructions.
 fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark, within: Vec<(Avma, u64)>) {
+    interpreter_with(world, functions, mark, (within, None));
+}
+
+/// The same, with what it generates.
+fn interpreter_with(
+    world: &mut World,
+    functions: &[(u64, &str)],
+    mark: EntryMark,
+    (within, generated): (Vec<(Avma, u64)>, Option<LoopCode>),
+) {
     app(world, PID);
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("CPython 3.13.0".to_owned());
@@ -48,7 +58,7 @@ fn interpreter(world: &mut World, functions: &[(u64, &str)], mark: EntryMark, wi
         lasting: 0,
         tells_innermost: mark.is_frame,
         of_first_thread: mark.is_frame,
-        generated: None,
+        generated,
     };
     runtime.capture = Some(Capture { list: Some(list), ..Capture::default() });
     runtime.functions = functions.iter().map(|(code, name)| (*code, (*name).to_owned())).collect();
@@ -315,6 +325,29 @@ fn what_a_loop_has_called_to_run_instructions_is_a_part_of_it() {
     world.finish();
     assert_eq!(stack(&world, PID, inner), "_start;main;helper;work;outer;main;helper;work;leaf");
     assert_eq!(stack(&world, PID, about_to_end), "_start;main;helper;work;outer;main;helper;work");
+}
+
+/// Generated code may be what the loop calls to run instructions, or have the loop's own frame.
+#[test]
+fn generated_code_that_runs_within_the_loop_is_a_part_of_it() {
+    for (pushes, outer) in [(vec![vec![0x53].into()], "helper;"), (Vec::new(), "")] {
+        let mut world = World::new(options());
+        let mark = EntryMark { least: 3, ..EntryMark::default() };
+        let (name, bytes) = ("[code of the loop]".to_owned(), 16);
+        let code = LoopCode { name, bytes, fp_below: None, pushes: pushes.clone(), is_in_named_memory: false };
+        let functions = [(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")];
+        interpreter_with(&mut world, &functions, mark, (Vec::new(), Some(code)));
+        let around: &[u64] = if pushes.is_empty() { &[MAIN, START] } else { &[LOOP + 0x20, MAIN, START] };
+        let innermost = sample(&mut world, &[&[JIT + 4], around].concat(), &[32, 16, 0], true);
+        let called = sample(&mut world, &[&[WORK, JIT + 4], around].concat(), &[32, 16, 0], true);
+        world.run_for(400);
+        let account = world.finish().account.clone();
+        let within = format!("_start;main;{outer}[code of the loop];outer;leaf");
+        assert_eq!(stack(&world, PID, innermost), within);
+        assert!(stack(&world, PID, called).starts_with(&within), "{}", stack(&world, PID, called));
+        assert_eq!((account.stacks.with_list, account.stacks.list_apart), (2, 0));
+        assert!(account.jit.unnamed.is_empty() && account.advice.is_empty(), "{:?}", account.jit.unnamed);
+    }
 }
 
 #[test]

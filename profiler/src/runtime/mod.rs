@@ -31,8 +31,8 @@ use serde_bytes::ByteBuf;
 
 use self::beam::Beam;
 pub use self::frames::{
-    Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture, LoopCode,
-    ListedCode, TakeRead, WhyUnnamed,
+    Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture,
+    ListedCode, LoopCode, TakeRead, WhyUnnamed,
 };
 use self::gdb_list::Lists;
 use self::hotspot::HotSpot;

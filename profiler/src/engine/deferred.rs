@@ -118,7 +118,7 @@ impl UnwindRules for RowsThen<'_> {
     fn row(&self, lookup_pc: u64) -> Row {
         self.by_file.set(false);
         let mapped = match Place::mapped(&self.process.space, Avma(lookup_pc), self.time) {
-            Place::File(mapped) | Place::Special(mapped) => mapped,
+            Place::File(mapped) => mapped,
             Place::Generated(_) => {
                 let row = self.process.code.rows().and_then(|rows| rows.row_at(lookup_pc, self.time));
                 if row.is_none() {

@@ -117,8 +117,8 @@ pub(super) fn readiness(
                     readiness = Readiness::Unnamed;
                 }
             }
-            // It was no return address.
-            Place::Unmapped | Place::NotKnown if pc.is_doubted() => {}
+            // It was no return address, or it is shown, and its callers are.
+            Place::Unmapped | Place::NotKnown if pc.is_doubted() || index == 0 => {}
             Place::Unmapped | Place::NotKnown | Place::Gone => break,
         }
     }

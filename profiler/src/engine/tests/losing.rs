@@ -724,6 +724,23 @@ fn names_that_do_not_come_are_waited_for_and_then_counted() {
     assert_eq!(stack(&world, PID, later), "_start;main");
 }
 
+/// A call that leads nowhere, by a pointer that was never set.
+#[test]
+fn the_names_of_who_has_called_what_is_not_mapped_are_waited_for() {
+    let mut world = all();
+    app(&mut world, PID);
+    world.run_for(200);
+    world.holds_names = true;
+    let ran = now(&world);
+    world.sample(PID, &[16, MAIN, START]);
+    world.run_for(1000);
+    assert_eq!(world.engine.progress().waiting, 1);
+    world.holds_names = false;
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, ran), "_start;main;[unmapped]");
+}
+
 #[test]
 fn a_dump_that_grows_faster_than_it_is_read_does_not_hold_up_the_end() {
     let mut world = World::new(options());

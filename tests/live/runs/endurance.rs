@@ -18,6 +18,10 @@ fn scale() -> u64 {
     if std::env::var_os("JITPROF_SOAK").is_some() { 10 } else { 1 }
 }
 
+/// Time between two looks of the governor, and when it decides about the frequency for the first time: at the twelfth.
+const LOOK_NS: u64 = 5_000_000_000;
+const FIRST_DECISION_NS: u64 = 12 * LOOK_NS;
+
 /// Most rounds of a churning program until enough functions are through; one is enough on a machine of its own.
 const MAX_ROUNDS: u64 = 6;
 
@@ -64,11 +68,16 @@ fn silent(scratch: &Scratch) -> Result<Target> {
     Target::start(command, scratch)
 }
 
-/// A program that emits and drops functions until it is ended.
-fn churning(scratch: &Scratch) -> Result<Target> {
+/// A program that emits and drops so many pairs of functions a second, for so many seconds.
+fn churn_command(seconds: &str, pairs: &str) -> Result<Command> {
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", "600", "--churn", "20000", "--slots", "512"]);
-    Target::start(command, scratch)
+    command.args(["--secs", seconds, "--churn", pairs, "--slots", "512"]);
+    Ok(command)
+}
+
+/// One that does so until it is ended.
+fn churning(scratch: &Scratch) -> Result<Target> {
+    Target::start(churn_command("600", "20000")?, scratch)
 }
 
 fn done(target: &mut Target) -> Result<u64> {
@@ -170,9 +179,8 @@ fn functions_that_are_emitted_and_dropped_leave_nothing_behind() -> Result<()> {
 /// Lets a program emit and drop functions for so many seconds. Returns how many it has announced, by its own count, and
 /// how many were known at a time.
 fn churn(own: &Own, continuous: &mut Continuous, seconds: &str) -> Result<(u64, u64)> {
-    let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", seconds, "--churn", "20000", "--slots", "512"]);
-    let mut target = Target::start(own.group.command(&command), &own.scratch)?;
+    let command = own.group.command(&churn_command(seconds, "20000")?);
+    let mut target = Target::start(command, &own.scratch)?;
     let mut most = 0;
     while target.is_running()? {
         most = most.max(number(continuous.window()?, "functions"));
@@ -234,6 +242,78 @@ fn the_governor_samples_less_when_it_costs_too_much() -> Result<()> {
     let ended = continuous.stop()?;
     assert!(ended.governor["lowered"].as_u64() >= Some(1), "{}", ended.governor);
     Ok(())
+}
+
+/// Programs that start processes and churn code are dear, and no sample less makes them cheaper.
+#[test]
+fn what_no_sample_causes_does_not_lower_the_frequency() -> Result<()> {
+    let own = Own::new()?;
+    let began = Instant::now();
+    let arguments = ["--hz", "19", "--cgroup", own.group.path(), "--max-cpu", "1"];
+    let mut continuous = Continuous::start(&own.scratch, &arguments)?;
+    // What may be spent at once at the start is to last until the governor decides: then all of it costs most.
+    let quiet = continuous.skip(20)?;
+    let mut loud = Vec::new();
+    for _ in 0..cpus()?.div_ceil(2) {
+        loud.push(own.storm(&["forks", "600", "1000"])?);
+        loud.push(Target::start(own.group.command(&churn_command("600", "5000")?), &own.scratch)?);
+    }
+    // And two looks more.
+    while began.elapsed() < Duration::from_nanos(FIRST_DECISION_NS + 2 * LOOK_NS) {
+        continuous.window()?;
+    }
+    for program in &mut loud {
+        assert!(program.is_running()?, "it has been loud all the time");
+    }
+    drop(loud);
+    let last = continuous.window()?.clone();
+    let ended = continuous.stop()?;
+    for window in &ended.windows {
+        assert_eq!(number(window, "frequency_hz"), 19, "{} {window}", ended.governor);
+    }
+    assert_eq!(ended.account["frequencies"].as_array().map(Vec::len), Some(0), "{}", ended.account);
+    assert_eq!((number(&ended.governor, "frequency_hz"), number(&ended.governor, "lowered")), (19, 0));
+    // That proves something if each has taken more than its share, and all together more than there is.
+    println!("{}", ended.governor);
+    for (kind, share) in [("processes", 200), ("announcements", 100)] {
+        let cost = cost_between(&quiet, &last, |window| number(&window["spent_ns"], kind))?;
+        println!("{cost} thousandths of a percent of the machine for {kind}");
+        assert_enough(&format!("thousandths of a percent of the machine for {kind}"), cost, share);
+    }
+    let all = cost_at_first_decision(&ended.windows)?;
+    println!("{all} for all of it, smoothed, when the governor decided");
+    assert_enough("thousandths of a percent of the machine for all of it", all, 1000);
+    Ok(())
+}
+
+fn cpus() -> Result<u64> {
+    Ok(u64::try_from(std::thread::available_parallelism()?.get())?)
+}
+
+/// What something has cost from one window to another, in thousandths of a percent of the machine.
+fn cost_between(from: &Value, to: &Value, spent_ns: impl Fn(&Value) -> u64) -> Result<u64> {
+    let passed_ns = number(to, "end_ns") - number(from, "end_ns");
+    Ok(100_000 * (spent_ns(to) - spent_ns(from)) / (passed_ns * cpus()?))
+}
+
+/// The same of all work, smoothed as the governor does it, when that decides for the first time.
+fn cost_at_first_decision(windows: &[Value]) -> Result<u64> {
+    // Windows are a second long, more or less.
+    let passed = |from: &Value, to: &Value, ns: u64| number(to, "end_ns") - number(from, "end_ns") + LOOK_NS / 10 >= ns;
+    let first = windows.first().context("no window")?;
+    let (mut before, mut smoothed) = (first, 0);
+    for window in windows.iter().filter(|window| !passed(first, window, FIRST_DECISION_NS + LOOK_NS)) {
+        if passed(before, window, LOOK_NS) {
+            smoothed = (3 * smoothed + cost_between(before, window, spent_ns)?) / 4;
+            before = window;
+        }
+    }
+    Ok(smoothed)
+}
+
+/// CPU time of all kinds of work so far.
+fn spent_ns(window: &Value) -> u64 {
+    window["spent_ns"].as_object().into_iter().flat_map(|kinds| kinds.values()).filter_map(Value::as_u64).sum()
 }
 
 #[test]

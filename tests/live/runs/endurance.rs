@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jitprof_tests::{
-    Continuous, ControlGroup, Ended, Scratch, Share, Target, WeightedShare, assert_at_least_of_few, assert_enough,
-    assert_in_time, assert_share, compile, path_from, wait_until,
+    Continuous, ControlGroup, Ended, Jitprof, Scratch, Share, Target, WeightedShare, assert_at_least_of_few,
+    assert_enough, assert_in_time, assert_share, compile, free_address, get, path_from, wait_until,
 };
 use serde_json::Value;
 
@@ -237,11 +237,47 @@ fn the_governor_samples_less_when_it_costs_too_much() -> Result<()> {
     command.args(["--secs", "300", "--generations", "1"]);
     let target = Target::start(command, &scratch)?;
     let pid = target.said("pid")?;
+    // A service beside it, which tells of its frequency over HTTP.
+    let config = format!("[selection]\npids = [{pid}]\n[sampling]\nfrequency = 997\n[limits]\nmax_cpu = 0.01\n");
+    std::fs::write(scratch.file("jitprof.toml"), config)?;
+    let address = free_address()?.to_string();
+    let arguments = ["serve", "--config", "jitprof.toml", "--token", "none", "--listen", &address];
+    let mut service = Jitprof::new(&scratch, arguments)?.spawn()?;
     let mut continuous = Continuous::start(&scratch, &["--hz", "997", "--pid", pid, "--max-cpu", "0.01"])?;
-    continuous.until("a lower frequency", 110, |window| number(window, "frequency_hz") < 997)?;
+    let lower = continuous.until("a lower frequency", 110, |window| number(window, "frequency_hz") < 997)?;
     let ended = continuous.stop()?;
     assert!(ended.governor["lowered"].as_u64() >= Some(1), "{}", ended.governor);
+    let changes = ended.account["frequencies"].as_array().context("no frequencies in the account")?;
+    println!("changes by the account: {changes:?}");
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    assert_eq!(changes[0][1], lower["frequency_hz"], "{changes:?}");
+    assert_decided_since(0.0, &changes[0]);
+
+    let address = address.parse()?;
+    let changes = service.wait_for("the change in the service's timeline", || {
+        let Ok((200, text)) = get(address, "/api/timeline?from=-5m") else { return Ok(None) };
+        let timeline: Value = serde_json::from_str(&text)?;
+        let changes = timeline["frequencies"].as_array().context("no frequencies in the timeline")?;
+        Ok((changes.len() > 1).then(|| changes.clone()))
+    })?;
+    println!("frequencies of the service: {changes:?}");
+    assert_eq!(changes[0][1], 997, "it is what was asked for at first: {changes:?}");
+    assert!(changes[1][1].as_u64().is_some_and(|hertz| hertz < 997), "{changes:?}");
+    assert_decided_since(changes[0][0].as_f64().context("no time")?, &changes[1]);
+    service.signal(libc::SIGTERM)?;
+    let finished = service.finish()?;
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
     Ok(())
+}
+
+/// A change of the frequency, as its second and samples per second, is what a governor decides first that was started
+/// in the second `start` or soon after.
+#[track_caller]
+fn assert_decided_since(start: f64, change: &Value) {
+    let after = Duration::try_from_secs_f64(change[0].as_f64().unwrap_or(0.0) - start).unwrap_or_default();
+    // The wall clock may be adjusted meanwhile.
+    let first = Duration::from_nanos(FIRST_DECISION_NS - LOOK_NS / 5);
+    assert!((first..first + Duration::from_secs(30)).contains(&after), "{after:?} after the start: {change}");
 }
 
 /// Programs that start processes and churn code are dear, and no sample less makes them cheaper.

@@ -10,6 +10,8 @@ use jitprof_tests::{
 };
 use serde_json::Value;
 
+use crate::{copies, joints};
+
 /// What a storm may leave behind: caches that are filled for the first time, and what the allocator keeps in pieces.
 const SLACK_KIB: u64 = 24 << 10;
 
@@ -21,6 +23,10 @@ fn scale() -> u64 {
 /// Time between two looks of the governor, and when it decides about the frequency for the first time: at the twelfth.
 const LOOK_NS: u64 = 5_000_000_000;
 const FIRST_DECISION_NS: u64 = 12 * LOOK_NS;
+
+/// CPU time that a program has used at least that was loud for ten windows, in milliseconds: a fiftieth of it. Some
+/// seventeen of them share the machine.
+const LOUD_MS: u64 = 200;
 
 /// Most rounds of a churning program until enough functions are through; one is enough on a machine of its own.
 const MAX_ROUNDS: u64 = 6;
@@ -391,11 +397,13 @@ fn dumps_and_mappings_that_never_end_are_borne() -> Result<()> {
     Ok(())
 }
 
-/// Who starts processes, maps, begins dumps, writes nonsense, announces what is not there, churns, and whose files do not
-/// answer, all at once, beside somebody who does nothing of it.
+/// Who starts processes, maps, begins dumps, writes nonsense, announces what is not there, churns, has libraries in
+/// turns at one address, runs a patched copy, and whose files do not answer, all at once, beside somebody who does
+/// nothing of it.
 #[test]
 fn who_is_quiet_beside_all_of_them_loses_nothing() -> Result<()> {
-    let (scratch, own) = (Scratch::new()?, Scratch::new()?);
+    let (scratch, patched, own) = (Scratch::new()?, Scratch::new()?, Scratch::new()?);
+    let (original, copy) = copies::program_and_copy(&patched)?;
     let mut continuous = Continuous::start(&own, &["--hz", "499"])?;
     let program = own.file("quiet");
     std::fs::copy(path_from("JITPROF_DEMO")?, &program)?;
@@ -405,19 +413,27 @@ fn who_is_quiet_beside_all_of_them_loses_nothing() -> Result<()> {
     let before = continuous.skip(4)?;
     let rates: [&[&str]; 5] =
         [&["forks", "1000"], &["maps", "2000"], &["dumps", "20"], &["flood", "50"], &["loads", "2000"]];
-    let storms = rates.map(|rate| storm(&scratch, &[rate[0], "6000", rate[1]]));
-    let mut loud = storms.into_iter().collect::<Result<Vec<_>>>()?;
-    loud.extend([silent(&scratch)?, churning(&scratch)?]);
+    let mut loud = vec![
+        ("silent", silent(&scratch)?),
+        ("turns", joints::turns(&scratch, "plugins", [24, 60])?),
+        ("original", copies::start(&patched, &original)?),
+        ("copy", copies::start(&patched, &copy)?),
+        ("churning", churning(&scratch)?),
+    ];
+    for rate in rates {
+        loud.push((rate[0], storm(&scratch, &[rate[0], "6000", rate[1]])?));
+    }
     let (mut longest, mut at) = (Duration::ZERO, Instant::now());
     for _ in 0..10 * scale() {
         continuous.window()?;
         longest = longest.max(at.elapsed());
         at = Instant::now();
     }
-    for program in &mut loud {
-        assert!(program.is_running()?, "it has been loud all the time");
-        let used_ms = program.cpu_ms()?;
-        println!("{used_ms} ms used by a loud one");
+    for (name, program) in &mut loud {
+        assert!(program.is_running()?, "{name} has been loud all the time");
+        let used_ms = program.cpu_ms_with_children()?;
+        println!("{used_ms} ms used by {name}");
+        assert_enough(&format!("milliseconds that {name} has used"), used_ms, LOUD_MS);
     }
     quiet.signal(libc::SIGSTOP)?;
     let used_ms = quiet.cpu_ms()?;

@@ -133,6 +133,16 @@ impl Target {
         cpu_ms_of(self.pid()?)
     }
 
+    /// CPU time that it and its children have used so far, those that run included, in milliseconds.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn cpu_ms_with_children(&self) -> Result<u64> {
+        // A child that ends meanwhile is nobody's until it is waited for.
+        let of_children = self.children()?.into_iter().filter_map(|child| cpu_ms_of(child).ok());
+        Ok(self.cpu_ms()? + of_children.sum::<u64>())
+    }
+
     /// Sends SIGINT to what was started: an end that is none by accident, at which runtimes still write their dumps.
     ///
     /// # Errors

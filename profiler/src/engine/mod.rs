@@ -766,7 +766,7 @@ impl Engine {
         let (tracking, mut parts) = self.tracking_parts();
         tracking.read_incomplete(parts.requests);
         tracking.look_for_perf_maps(&mut parts);
-        tracking.settle_forks(limit, &mut parts);
+        tracking.copy_code_to_unsampled(limit, &mut parts);
         tracking.check_awaited(&mut parts);
         tracking.labelling.check(&mut tracking.processes, parts.requests);
         for process in tracking.processes.iter_mut().filter(|process| process.is_live()) {

@@ -241,7 +241,7 @@ impl Tracking {
         if matches!(event.change, TaskChange::Exit { .. }) && !self.processes.get(parent).is_some_and(is_last) {
             return;
         }
-        self.settle_children(parent, parts);
+        self.copy_code_to_children(parent, parts);
     }
 
     fn after(&mut self, event: &TaskEvent, ended: Option<ProcessId>, parts: &mut Parts<'_>) {
@@ -381,7 +381,7 @@ impl Tracking {
     }
 
     /// Children that have not been sampled yet get their copy of a process' code, and its rows.
-    fn settle_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
+    fn copy_code_to_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
         let Some(process) = self.processes.get_mut(parent) else { return };
         for child in std::mem::take(&mut process.waiting_children) {
             if !self.processes.is_live(child) {
@@ -412,7 +412,7 @@ impl Tracking {
     }
 
     /// Children that live on without a sample get their code before the parent drops it. About every second.
-    pub(super) fn settle_forks(&mut self, limit: usize, parts: &mut Parts<'_>) {
+    pub(super) fn copy_code_to_unsampled(&mut self, limit: usize, parts: &mut Parts<'_>) {
         let now = parts.requests.now;
         let due = self.processes.iter().filter(|process| {
             process.is_live() && process.inherits.is_some_and(|(_, time)| now.0.saturating_sub(time.0) > INHERIT_NS)
@@ -448,7 +448,7 @@ impl Tracking {
 
     /// What an ended process has in the tables goes, and what it has announced is read.
     fn let_go(&mut self, id: ProcessId, parts: &mut Parts<'_>) {
-        self.settle_children(id, parts);
+        self.copy_code_to_children(id, parts);
         let Some(process) = self.processes.get_mut(id) else { return };
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.end(process, parts.requests);
@@ -461,7 +461,7 @@ impl Tracking {
     /// Ends processes whose exits were lost.
     pub(super) fn take_running(&mut self, running: &HashSet<Pid>, begun: MonoNs, parts: &mut Parts<'_>) {
         for id in self.processes.missing(running, begun) {
-            self.settle_children(id, parts);
+            self.copy_code_to_children(id, parts);
             self.processes.end(id, begun);
             self.note_end(id, parts);
         }
@@ -1042,7 +1042,7 @@ impl Tracking {
         };
         if has_ended && self.processes.is_live(id) {
             let now = parts.requests.now;
-            self.settle_children(id, parts);
+            self.copy_code_to_children(id, parts);
             self.processes.end(id, now);
             self.note_end(id, parts);
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use super::native::Native;
-use super::worker::Limits;
+use super::worker::{Limits, MAX_STUCK_OF_OWNER};
 use super::*;
 use crate::gsym::GsymStore;
 use crate::process::apart::spent_for_thread;
@@ -464,19 +464,32 @@ fn names_do_not_stay_off_after_files_that_held_the_worker_for_a_while() {
     let mut naming = Naming::spawn_within(limits, GsymStore::default()).unwrap();
     let own = std::env::current_exe().unwrap();
     let start = image::layout_of(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
+    // A small file of the same owner, which is one on the same file system.
+    let beside = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
+    let small = beside.path().join("libinlines.so");
+    fs::copy(&BUILT.1, &small).unwrap();
     let began = Instant::now();
-    for _ in 0..6 {
+    // As long as so many of an owner's files hold workers, no other one of his is looked into: more of them are refused
+    // then than have held one.
+    loop {
         let slow = add(&mut naming, &own);
         naming.request(SymbolKey::File(slow, FileOffset(start)));
         while naming.wait(Duration::ZERO) > 0 && began.elapsed() < WAIT {
             std::thread::yield_now();
         }
+        naming.close(slow);
+        let stats = naming.stats();
+        if stats.unresolved.get(&Unresolved::TooSlow).is_some_and(|refused| *refused > stats.stalls) {
+            assert!(stats.stalls >= MAX_STUCK_OF_OWNER as u64, "{stats:?}");
+            break;
+        }
+        assert!(began.elapsed() < WAIT, "{stats:?}");
     }
-    assert!(naming.stats().stalls > 0, "{:?}", naming.stats());
-    // As long as several of an owner's files hold workers, no other one of his is looked into.
+    // Until a worker has come back.
     loop {
-        let quick = add(&mut naming, &BUILT.1);
-        let frames = resolved(&mut naming, SymbolKey::File(quick, FileOffset(offset_of(&BUILT.1, "outer").0)));
+        let quick = add(&mut naming, &small);
+        let frames = resolved(&mut naming, SymbolKey::File(quick, FileOffset(offset_of(&small, "outer").0)));
+        naming.close(quick);
         if frames.last().unwrap().name.ends_with("outer") {
             return;
         }

@@ -42,7 +42,7 @@ const MAX_APART: usize = 4;
 /// Workers at most that are held by their files; with more, names wait until one comes back.
 const MAX_STUCK: usize = 32;
 /// Of them, those at the files of one owner; with more, no further file of his is looked into until one comes back.
-const MAX_STUCK_OF_OWNER: usize = 4;
+pub(super) const MAX_STUCK_OF_OWNER: usize = 4;
 /// How long a file is left alone that has held a worker, once the worker has come back: a disk that was asleep is no
 /// reason to be without names for good.
 const REFUSED_FOR: Duration = Duration::from_secs(60);

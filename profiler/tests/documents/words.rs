@@ -4,7 +4,7 @@ use crate::source::rust;
 use crate::{assert_none, markdown};
 
 /// Words that were used for a thing that has a better known name, and that name.
-const RETIRED: [(&str, &str); 13] = [
+const RETIRED: [(&str, &str); 15] = [
     ("kernel part", "BPF program"),
     ("side band", "sideband"),
     ("homeless", "pending"),
@@ -18,6 +18,8 @@ const RETIRED: [(&str, &str); 13] = [
     ("pieces of stack", "stack snapshots"),
     ("forget", "evict, remove or drop"),
     ("forgotten", "evicted, removed or dropped"),
+    ("births", "fork log"),
+    ("shelf", "index or block"),
 ];
 
 /// Words of README.md, CONTRIBUTING.md and docs/ at most, without the figures that commands print. Who adds a sentence looks

@@ -10,7 +10,7 @@ const NAME: &str = "silent_burn";
 const PATCHED: &str = "burn_silent";
 
 /// The program, and a copy with another function's name in the place of the hot one's.
-fn program_and_copy(scratch: &Scratch) -> Result<(PathBuf, PathBuf)> {
+pub(crate) fn program_and_copy(scratch: &Scratch) -> Result<(PathBuf, PathBuf)> {
     let flags = ["-O1", "-fno-omit-frame-pointer", "-Wl,--build-id=0x0123456789abcdef0123456789abcdef01234567"];
     let program = compile(scratch, "cc", "native/silent.c", &flags)?;
     let mut bytes = std::fs::read(&program)?;
@@ -27,7 +27,7 @@ fn program_and_copy(scratch: &Scratch) -> Result<(PathBuf, PathBuf)> {
     Ok((program, copy))
 }
 
-fn start(scratch: &Scratch, program: &Path) -> Result<Target> {
+pub(crate) fn start(scratch: &Scratch, program: &Path) -> Result<Target> {
     let mut command = Command::new(program);
     command.args(["burn", "1"]);
     Target::start(command, scratch)

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jitprof_tests::{
-    Continuous, ControlGroup, Ended, Scratch, Share, Target, WeightedShare, assert_at_least_of_few, assert_enough,
-    assert_in_time, assert_share, compile, path_from, wait_until,
+    Continuous, ControlGroup, Ended, Jitprof, Scratch, Share, Target, WeightedShare, assert_at_least_of_few,
+    assert_enough, assert_in_time, assert_share, compile, free_address, get, path_from, wait_until,
 };
 use serde_json::Value;
+
+use crate::{copies, joints};
 
 /// What a storm may leave behind: caches that are filled for the first time, and what the allocator keeps in pieces.
 const SLACK_KIB: u64 = 24 << 10;
@@ -17,6 +19,14 @@ const SLACK_KIB: u64 = 24 << 10;
 fn scale() -> u64 {
     if std::env::var_os("JITPROF_SOAK").is_some() { 10 } else { 1 }
 }
+
+/// Time between two looks of the governor, and when it decides about the frequency for the first time: at the twelfth.
+const LOOK_NS: u64 = 5_000_000_000;
+const FIRST_DECISION_NS: u64 = 12 * LOOK_NS;
+
+/// CPU time that a program has used at least that was loud for ten windows, in milliseconds: a fiftieth of it. Some
+/// seventeen of them share the machine.
+const LOUD_MS: u64 = 200;
 
 /// Most rounds of a churning program until enough functions are through; one is enough on a machine of its own.
 const MAX_ROUNDS: u64 = 6;
@@ -64,11 +74,16 @@ fn silent(scratch: &Scratch) -> Result<Target> {
     Target::start(command, scratch)
 }
 
-/// A program that emits and drops functions until it is ended.
-fn churning(scratch: &Scratch) -> Result<Target> {
+/// A program that emits and drops so many pairs of functions a second, for so many seconds.
+fn churn_command(seconds: &str, pairs: &str) -> Result<Command> {
     let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", "600", "--churn", "20000", "--slots", "512"]);
-    Target::start(command, scratch)
+    command.args(["--secs", seconds, "--churn", pairs, "--slots", "512"]);
+    Ok(command)
+}
+
+/// One that does so until it is ended.
+fn churning(scratch: &Scratch) -> Result<Target> {
+    Target::start(churn_command("600", "20000")?, scratch)
 }
 
 fn done(target: &mut Target) -> Result<u64> {
@@ -170,9 +185,8 @@ fn functions_that_are_emitted_and_dropped_leave_nothing_behind() -> Result<()> {
 /// Lets a program emit and drop functions for so many seconds. Returns how many it has announced, by its own count, and
 /// how many were known at a time.
 fn churn(own: &Own, continuous: &mut Continuous, seconds: &str) -> Result<(u64, u64)> {
-    let mut command = Command::new(path_from("JITPROF_DEMO")?);
-    command.args(["--secs", seconds, "--churn", "20000", "--slots", "512"]);
-    let mut target = Target::start(own.group.command(&command), &own.scratch)?;
+    let command = own.group.command(&churn_command(seconds, "20000")?);
+    let mut target = Target::start(command, &own.scratch)?;
     let mut most = 0;
     while target.is_running()? {
         most = most.max(number(continuous.window()?, "functions"));
@@ -229,11 +243,119 @@ fn the_governor_samples_less_when_it_costs_too_much() -> Result<()> {
     command.args(["--secs", "300", "--generations", "1"]);
     let target = Target::start(command, &scratch)?;
     let pid = target.said("pid")?;
+    // A service beside it, which tells of its frequency over HTTP.
+    let config = format!("[selection]\npids = [{pid}]\n[sampling]\nfrequency = 997\n[limits]\nmax_cpu = 0.01\n");
+    std::fs::write(scratch.file("jitprof.toml"), config)?;
+    let address = free_address()?.to_string();
+    let arguments = ["serve", "--config", "jitprof.toml", "--token", "none", "--listen", &address];
+    let mut service = Jitprof::new(&scratch, arguments)?.spawn()?;
     let mut continuous = Continuous::start(&scratch, &["--hz", "997", "--pid", pid, "--max-cpu", "0.01"])?;
-    continuous.until("a lower frequency", 110, |window| number(window, "frequency_hz") < 997)?;
+    let lower = continuous.until("a lower frequency", 110, |window| number(window, "frequency_hz") < 997)?;
     let ended = continuous.stop()?;
     assert!(ended.governor["lowered"].as_u64() >= Some(1), "{}", ended.governor);
+    let changes = ended.account["frequencies"].as_array().context("no frequencies in the account")?;
+    println!("changes by the account: {changes:?}");
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    assert_eq!(changes[0][1], lower["frequency_hz"], "{changes:?}");
+    assert_decided_since(0.0, &changes[0]);
+
+    let address = address.parse()?;
+    let changes = service.wait_for("the change in the service's timeline", || {
+        let Ok((200, text)) = get(address, "/api/timeline?from=-5m") else { return Ok(None) };
+        let timeline: Value = serde_json::from_str(&text)?;
+        let changes = timeline["frequencies"].as_array().context("no frequencies in the timeline")?;
+        Ok((changes.len() > 1).then(|| changes.clone()))
+    })?;
+    println!("frequencies of the service: {changes:?}");
+    assert_eq!(changes[0][1], 997, "it is what was asked for at first: {changes:?}");
+    assert!(changes[1][1].as_u64().is_some_and(|hertz| hertz < 997), "{changes:?}");
+    assert_decided_since(changes[0][0].as_f64().context("no time")?, &changes[1]);
+    service.signal(libc::SIGTERM)?;
+    let finished = service.finish()?;
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
     Ok(())
+}
+
+/// A change of the frequency, as its second and samples per second, is what a governor decides first that was started
+/// in the second `start` or soon after.
+#[track_caller]
+fn assert_decided_since(start: f64, change: &Value) {
+    let after = Duration::try_from_secs_f64(change[0].as_f64().unwrap_or(0.0) - start).unwrap_or_default();
+    // The wall clock may be adjusted meanwhile.
+    let first = Duration::from_nanos(FIRST_DECISION_NS - LOOK_NS / 5);
+    assert!((first..first + Duration::from_secs(30)).contains(&after), "{after:?} after the start: {change}");
+}
+
+/// Programs that start processes and churn code are dear, and no sample less makes them cheaper.
+#[test]
+fn what_no_sample_causes_does_not_lower_the_frequency() -> Result<()> {
+    let own = Own::new()?;
+    let began = Instant::now();
+    let arguments = ["--hz", "19", "--cgroup", own.group.path(), "--max-cpu", "1"];
+    let mut continuous = Continuous::start(&own.scratch, &arguments)?;
+    // What may be spent at once at the start is to last until the governor decides: then all of it costs most.
+    let quiet = continuous.skip(20)?;
+    let mut loud = Vec::new();
+    for _ in 0..cpus()?.div_ceil(2) {
+        loud.push(own.storm(&["forks", "600", "1000"])?);
+        loud.push(Target::start(own.group.command(&churn_command("600", "5000")?), &own.scratch)?);
+    }
+    // And two looks more.
+    while began.elapsed() < Duration::from_nanos(FIRST_DECISION_NS + 2 * LOOK_NS) {
+        continuous.window()?;
+    }
+    for program in &mut loud {
+        assert!(program.is_running()?, "it has been loud all the time");
+    }
+    drop(loud);
+    let last = continuous.window()?.clone();
+    let ended = continuous.stop()?;
+    for window in &ended.windows {
+        assert_eq!(number(window, "frequency_hz"), 19, "{} {window}", ended.governor);
+    }
+    assert_eq!(ended.account["frequencies"].as_array().map(Vec::len), Some(0), "{}", ended.account);
+    assert_eq!((number(&ended.governor, "frequency_hz"), number(&ended.governor, "lowered")), (19, 0));
+    // That proves something if each has taken more than its share, and all together more than there is.
+    println!("{}", ended.governor);
+    for (kind, share) in [("processes", 200), ("announcements", 100)] {
+        let cost = cost_between(&quiet, &last, |window| number(&window["spent_ns"], kind))?;
+        println!("{cost} thousandths of a percent of the machine for {kind}");
+        assert_enough(&format!("thousandths of a percent of the machine for {kind}"), cost, share);
+    }
+    let all = cost_at_first_decision(&ended.windows)?;
+    println!("{all} for all of it, smoothed, when the governor decided");
+    assert_enough("thousandths of a percent of the machine for all of it", all, 1000);
+    Ok(())
+}
+
+fn cpus() -> Result<u64> {
+    Ok(u64::try_from(std::thread::available_parallelism()?.get())?)
+}
+
+/// What something has cost from one window to another, in thousandths of a percent of the machine.
+fn cost_between(from: &Value, to: &Value, spent_ns: impl Fn(&Value) -> u64) -> Result<u64> {
+    let passed_ns = number(to, "end_ns") - number(from, "end_ns");
+    Ok(100_000 * (spent_ns(to) - spent_ns(from)) / (passed_ns * cpus()?))
+}
+
+/// The same of all work, smoothed as the governor does it, when that decides for the first time.
+fn cost_at_first_decision(windows: &[Value]) -> Result<u64> {
+    // Windows are a second long, more or less.
+    let passed = |from: &Value, to: &Value, ns: u64| number(to, "end_ns") - number(from, "end_ns") + LOOK_NS / 10 >= ns;
+    let first = windows.first().context("no window")?;
+    let (mut before, mut smoothed) = (first, 0);
+    for window in windows.iter().filter(|window| !passed(first, window, FIRST_DECISION_NS + LOOK_NS)) {
+        if passed(before, window, LOOK_NS) {
+            smoothed = (3 * smoothed + cost_between(before, window, spent_ns)?) / 4;
+            before = window;
+        }
+    }
+    Ok(smoothed)
+}
+
+/// CPU time of all kinds of work so far.
+fn spent_ns(window: &Value) -> u64 {
+    window["spent_ns"].as_object().into_iter().flat_map(|kinds| kinds.values()).filter_map(Value::as_u64).sum()
 }
 
 #[test]
@@ -275,11 +397,13 @@ fn dumps_and_mappings_that_never_end_are_borne() -> Result<()> {
     Ok(())
 }
 
-/// Who starts processes, maps, begins dumps, writes nonsense, announces what is not there, churns, and whose files do not
-/// answer, all at once, beside somebody who does nothing of it.
+/// Who starts processes, maps, begins dumps, writes nonsense, announces what is not there, churns, has libraries in
+/// turns at one address, runs a patched copy, and whose files do not answer, all at once, beside somebody who does
+/// nothing of it.
 #[test]
 fn who_is_quiet_beside_all_of_them_loses_nothing() -> Result<()> {
-    let (scratch, own) = (Scratch::new()?, Scratch::new()?);
+    let (scratch, patched, own) = (Scratch::new()?, Scratch::new()?, Scratch::new()?);
+    let (original, copy) = copies::program_and_copy(&patched)?;
     let mut continuous = Continuous::start(&own, &["--hz", "499"])?;
     let program = own.file("quiet");
     std::fs::copy(path_from("JITPROF_DEMO")?, &program)?;
@@ -289,19 +413,27 @@ fn who_is_quiet_beside_all_of_them_loses_nothing() -> Result<()> {
     let before = continuous.skip(4)?;
     let rates: [&[&str]; 5] =
         [&["forks", "1000"], &["maps", "2000"], &["dumps", "20"], &["flood", "50"], &["loads", "2000"]];
-    let storms = rates.map(|rate| storm(&scratch, &[rate[0], "6000", rate[1]]));
-    let mut loud = storms.into_iter().collect::<Result<Vec<_>>>()?;
-    loud.extend([silent(&scratch)?, churning(&scratch)?]);
+    let mut loud = vec![
+        ("silent", silent(&scratch)?),
+        ("turns", joints::turns(&scratch, "plugins", [24, 60])?),
+        ("original", copies::start(&patched, &original)?),
+        ("copy", copies::start(&patched, &copy)?),
+        ("churning", churning(&scratch)?),
+    ];
+    for rate in rates {
+        loud.push((rate[0], storm(&scratch, &[rate[0], "6000", rate[1]])?));
+    }
     let (mut longest, mut at) = (Duration::ZERO, Instant::now());
     for _ in 0..10 * scale() {
         continuous.window()?;
         longest = longest.max(at.elapsed());
         at = Instant::now();
     }
-    for program in &mut loud {
-        assert!(program.is_running()?, "it has been loud all the time");
-        let used_ms = program.cpu_ms()?;
-        println!("{used_ms} ms used by a loud one");
+    for (name, program) in &mut loud {
+        assert!(program.is_running()?, "{name} has been loud all the time");
+        let used_ms = program.cpu_ms_with_children()?;
+        println!("{used_ms} ms used by {name}");
+        assert_enough(&format!("milliseconds that {name} has used"), used_ms, LOUD_MS);
     }
     quiet.signal(libc::SIGSTOP)?;
     let used_ms = quiet.cpu_ms()?;

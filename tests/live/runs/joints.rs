@@ -47,12 +47,17 @@ struct Named {
     whole: u64,
 }
 
-/// Records libraries in turns at one address, whose functions have these numbers of words of locals.
+/// Libraries in turns at one address, whose functions have these numbers of words of locals.
+pub(crate) fn turns(scratch: &Scratch, mode: &str, words: [u32; 2]) -> Result<Target> {
+    plugin(scratch, "work_a", words[0])?;
+    plugin(scratch, "work_b", words[1])?;
+    joints(scratch, &[mode, "./work_a.so", "./work_b.so"])
+}
+
+/// Records them.
 fn record_turns(mode: &str, words: [u32; 2]) -> Result<(Recording, Named)> {
     let scratch = Scratch::new()?;
-    plugin(&scratch, "work_a", words[0])?;
-    plugin(&scratch, "work_b", words[1])?;
-    let target = joints(&scratch, &[mode, "./work_a.so", "./work_b.so"])?;
+    let target = turns(&scratch, mode, words)?;
     let recording = record(&target, &scratch, &[])?;
     let count = |user: &str, name: &str| recording.folded.count(|stack| stack.has(user) && stack.has(name));
     // Of a stack that is cut only the library is known.

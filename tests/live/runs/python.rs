@@ -191,15 +191,23 @@ fn forked_workers_that_write_perf_maps_have_their_parents_frames() -> Result<()>
     record_workers("perf", "pid")
 }
 
+/// Whom a program becomes.
+const USER: u32 = 65534;
+
+/// A program that becomes another user and begins a map then, and the map.
+fn as_another_user(scratch: &Scratch, more: &[&str]) -> Result<(Target, Leftover)> {
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("python/setuid.py")?).args([&*USER.to_string(), "600"]).args(more);
+    let target = Target::start(command, scratch)?;
+    let map = Leftover::perf_map(target.pid()?);
+    Ok((target, map))
+}
+
 /// Who has become another user begins a map that is that user's.
 #[test]
 fn a_map_that_is_begun_as_another_user_is_read() -> Result<()> {
-    const USER: u32 = 65534;
     let scratch = Scratch::new()?;
-    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
-    command.arg(target_file("python/setuid.py")?).args([&*USER.to_string(), "600"]);
-    let target = Target::start(command, &scratch)?;
-    let map = Leftover::perf_map(target.pid()?);
+    let (target, map) = as_another_user(&scratch, &[])?;
     let words = ["--pid", target.said("pid")?, "--no-read-runtime"];
     let recording = Jitprof::recording(&scratch, words)?.record_cpu(target.pid()?, 4)?;
     assert_eq!(std::fs::metadata(map.path())?.uid(), USER);
@@ -207,6 +215,24 @@ fn a_map_that_is_begun_as_another_user_is_read() -> Result<()> {
         Share { part: recording.folded.count(|stack| in_order(stack, &["as_other"])), whole: recording.folded.total() };
     println!("{named:?} are of functions that were announced as the other user");
     assert!(named.fraction() > 0.5, "{}", recording.folded.largest(10));
+    Ok(())
+}
+
+/// Who executes another program as that user goes on in the map, and what was announced before is still what ran then.
+#[test]
+fn a_map_is_gone_on_with_by_what_another_user_executes() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let (target, map) = as_another_user(&scratch, &["exec"])?;
+    let words = ["--pid", target.said("pid")?, "--no-read-runtime"];
+    // A second as root, three as the other user, and four of what that one has executed.
+    let recording = Jitprof::recording(&scratch, words)?.record_cpu(target.pid()?, 8)?;
+    assert_eq!(std::fs::metadata(map.path())?.uid(), USER);
+    let (folded, whole) = (&recording.folded, recording.folded.total());
+    let [before, after] =
+        ["as_other", "executed"].map(|name| Share { part: folded.count(|stack| in_order(stack, &[name])), whole });
+    println!("{before:?} are of what was announced before, {after:?} after it has executed itself");
+    assert!(before.fraction() > 0.1 && after.fraction() > 0.35, "{}", folded.largest(10));
+    assert_eq!(folded.count(|stack| stack.has("as_other") && stack.has("executed")), 0, "{}", folded.largest(10));
     Ok(())
 }
 

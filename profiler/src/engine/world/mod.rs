@@ -529,7 +529,7 @@ impl World {
     }
 }
 
-/// The event of a mapping, as the kernel reports it.
+/// The event of a mapping, as the kernel reports it. Without a generation its inode was never used before.
 pub fn mmap_event(pid: u32, mapping: &Mapping) -> MmapEvent {
     MmapEvent {
         pid: Pid(pid),
@@ -537,7 +537,11 @@ pub fn mmap_event(pid: u32, mapping: &Mapping) -> MmapEvent {
         start: mapping.start,
         len: mapping.len(),
         file_offset: mapping.file_offset,
-        file: FileKey::Inode { device: mapping.device, inode: mapping.inode, generation: 1 },
+        file: FileKey::Inode {
+            device: mapping.device,
+            inode: mapping.inode,
+            generation: mapping.generation.unwrap_or(1),
+        },
         prot: mapping.prot,
         path: if mapping.path.is_empty() { Arc::from("//anon") } else { Arc::clone(&mapping.path) },
     }

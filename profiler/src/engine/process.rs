@@ -81,6 +81,8 @@ pub(super) struct Process {
     pub(super) exec_time: Option<MonoNs>,
     /// When its last thread ended.
     pub(super) exit_time: Option<MonoNs>,
+    /// Its place among those that have ended, when it has.
+    pub(super) ended_as: u64,
     threads: HashMap<Tid, Arc<str>>,
     /// The name of the first thread when it ended; it may end before the other threads do.
     last_name: Option<Arc<str>>,
@@ -138,6 +140,7 @@ impl Process {
             space,
             exec_time: None,
             exit_time: None,
+            ended_as: 0,
             threads: HashMap::new(),
             last_name: None,
             program: ProgramState::default(),

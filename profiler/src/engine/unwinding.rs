@@ -9,7 +9,7 @@ use crate::engine::deferred::Lookup;
 use crate::engine::files::Files;
 use crate::engine::process::Process;
 use crate::engine::processes::Processes;
-use crate::engine::publish::Publisher;
+use crate::engine::publish::{Published, Publisher};
 use crate::engine::requests::Requests;
 use crate::engine::row_cache::RowCache;
 use crate::engine::space::Mapped;
@@ -47,14 +47,14 @@ impl Unwinding {
     }
 
     /// A sample has met code in a mapping: rows that it waits for come sooner.
-    pub(super) fn meet(&mut self, process: &Process, mapped: &Mapped, files: &Files, requests: &mut Requests) {
+    pub(super) fn meet(&mut self, of: &mut Published, mapped: &Mapped, files: &Files, requests: &mut Requests) {
         self.rows.meet(files, mapped, requests);
-        self.publisher.meet(process.id);
+        of.meet();
     }
 
     /// Whether a process' samples may wait for rows.
     pub(super) fn is_wanting(&self, process: &Process) -> bool {
-        self.rows.is_building() || !process.published.is_published() || self.publisher.is_refused(process.id)
+        self.rows.is_building() || !process.published.is_published() || process.published.is_refused()
     }
 
     /// Whether rows are being built, or files for them opened.
@@ -144,10 +144,10 @@ impl Unwinding {
     }
 
     /// Makes room where it becomes scarce. With every tick.
-    pub(super) fn make_room(&mut self, files: &Files, requests: &mut Requests) {
+    pub(super) fn make_room(&mut self, processes: &mut Processes, files: &Files, requests: &mut Requests) {
         self.tables.reclaim(requests.now);
         self.rows.make_room(files, &mut self.tables, requests);
-        self.publisher.look_again(requests.now);
+        self.publisher.look_again(processes, requests.now);
     }
 
     /// Takes up rows of a file.

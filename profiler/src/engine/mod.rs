@@ -386,7 +386,7 @@ impl Engine {
         self.resolving.assert_sound(&self.tracking.processes);
         self.files.assert_sound();
         if let Some(unwinding) = &self.unwinding {
-            unwinding.assert_sound();
+            unwinding.assert_sound(&self.tracking.processes);
         }
     }
 

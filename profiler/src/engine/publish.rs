@@ -18,7 +18,7 @@ use crate::engine::processes::Processes;
 use crate::engine::regions;
 use crate::engine::requests::Requests;
 use crate::engine::row_cache::{RowCache, RowsOf};
-use crate::engine::tables::Tables;
+use crate::engine::tables::{Holding, Tables};
 use crate::process::open::FileId;
 use crate::process::{MappingKind, ProcessId};
 
@@ -46,6 +46,8 @@ const TOO_MANY_TAKES: &str =
 /// What of one process is in the tables, and what is to become of it.
 #[derive(Debug, Default)]
 pub(super) struct Published {
+    /// Its room in them.
+    holding: Holding,
     /// Its mappings, if they are.
     regions: Option<Vec<Region>>,
     /// The files whose rows are in that list.
@@ -81,6 +83,12 @@ impl Published {
     /// Whether it is walked by one of these objects.
     pub(super) fn uses(&self, objects: &BTreeSet<u32>) -> bool {
         self.regions.iter().flatten().any(|region| objects.contains(&region.object))
+    }
+
+    /// What it has of the tables.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn holding(&self) -> &Holding {
+        &self.holding
     }
 
     /// Whether its list waits for room.
@@ -206,11 +214,12 @@ impl Publisher {
         let now = requests.now;
         let spec = process.capture().map(|capture| Box::new(capture.spec()));
         if process.published.take != spec {
+            let who = (process.id.pid, process.holder());
             process.published.take = spec;
-            let spec = process.published.take.as_deref();
-            if !tables.set_take((process.id.pid, process.holder()), spec, requests) {
+            let Published { take, holding, .. } = &mut process.published;
+            if !tables.set_take(who, holding, take.as_deref(), requests) {
                 requests.remark(TOO_MANY_TAKES.to_owned());
-                self.without_words(process, now);
+                self.without_words(process, tables, now);
             }
         }
         let (mut regions, mut used) = (Vec::new(), BTreeSet::new());
@@ -278,7 +287,8 @@ impl Publisher {
                 process.id.pid
             ));
         }
-        let complete = tables.set_regions((process.id.pid, process.holder()), &regions, requests);
+        let who = (process.id.pid, process.holder());
+        let complete = tables.set_regions(who, &mut process.published.holding, &regions, requests);
         process.space.withdraw_with(tables.next_publication());
         self.unconfirmed_lists.push((tables.next_publication(), process.id));
         if complete {
@@ -296,14 +306,16 @@ impl Publisher {
 
     /// There was no room for what is to be taken along with a process' frames, here or in the kernel: there may be a while
     /// later.
-    pub(super) fn without_words(&mut self, process: &mut Process, now: MonoNs) {
+    pub(super) fn without_words(&mut self, process: &mut Process, tables: &mut Tables, now: MonoNs) {
+        tables.drop_take(&mut process.published.holding);
         process.published.take = None;
         process.published.wordless = Some(now.after(WORDLESS));
         self.waiting.insert(process.id);
     }
 
     /// The kernel has not taken a process' list: it is tried again.
-    pub(super) fn refused(&mut self, process: &mut Process) {
+    pub(super) fn refused(&mut self, process: &mut Process, tables: &mut Tables, now: MonoNs) {
+        tables.refuse_regions(&mut process.published.holding, now);
         process.published.regions = Some(Vec::new());
         self.refuse(process);
     }
@@ -486,12 +498,13 @@ impl Publisher {
         self.waiting.remove(&process.id);
         // What is published of it later is not in force by what was published before.
         self.unconfirmed.retain(|(_, id)| *id != process.id);
-        let published = std::mem::take(&mut process.published);
+        let mut published = std::mem::take(&mut process.published);
+        let who = (process.id.pid, process.holder());
         if published.take.is_some() {
-            tables.set_take((process.id.pid, process.holder()), None, requests);
+            tables.set_take(who, &mut published.holding, None, requests);
         }
         if published.regions.is_some() {
-            tables.set_regions((process.id.pid, process.holder()), &[], requests);
+            tables.set_regions(who, &mut published.holding, &[], requests);
             published.files.iter().for_each(|file| rows.end_use(*file, requests.now));
         }
         if !published.is_borrowed {

@@ -115,16 +115,16 @@ impl Unwinding {
 
     /// The kernel has not taken an update.
     pub(super) fn refused(&mut self, refused: Refused, processes: &mut Processes, now: MonoNs) {
-        self.tables.refused(refused, now);
         if let Refused::Page(page) = refused {
+            self.tables.refuse_page(page);
             Publisher::miss_page(processes, page, now);
         }
         let (Refused::Regions(pid) | Refused::Take(pid)) = refused else { return };
         let id = processes.live_of(pid).map(|process| process.id);
         let Some(process) = id.and_then(|id| processes.get_mut(id)) else { return };
         match refused {
-            Refused::Take(_) => self.publisher.without_words(process, now),
-            _ => self.publisher.refused(process),
+            Refused::Take(_) => self.publisher.without_words(process, &mut self.tables, now),
+            _ => self.publisher.refused(process, &mut self.tables, now),
         }
     }
 
@@ -190,9 +190,10 @@ impl Unwinding {
 
     /// Asserts that the counts are those of what they count, and within their bounds.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn assert_sound(&self) {
+    pub(super) fn assert_sound(&self, processes: &Processes) {
         self.rows.assert_sound();
-        self.tables.assert_sound();
+        let holdings: Vec<_> = processes.iter().map(|process| process.published.holding()).collect();
+        self.tables.assert_sound(&holdings);
     }
 
     /// Use of the tables.

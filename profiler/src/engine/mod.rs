@@ -384,7 +384,7 @@ impl Engine {
     pub(crate) fn assert_sound(&self) {
         self.tracking.processes.assert_sound();
         self.resolving.assert_sound(&self.tracking.processes);
-        self.files.assert_sound();
+        self.files.assert_sound(self.tracking.processes.iter());
         if let Some(unwinding) = &self.unwinding {
             unwinding.assert_sound(&self.tracking.processes);
         }

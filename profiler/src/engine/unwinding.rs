@@ -94,9 +94,10 @@ impl Unwinding {
         dirty.into_iter().for_each(|id| self.publish_code(processes, id, requests));
     }
 
-    /// Publishes what has changed of one process' generated code.
+    /// Publishes what has changed of one process' generated code. What becomes known of one that has ended is published no
+    /// more: nobody would withdraw it.
     pub(super) fn publish_code(&mut self, processes: &mut Processes, id: ProcessId, requests: &mut Requests) {
-        let Some(process) = processes.get_mut(id) else { return };
+        let Some(process) = processes.get_mut(id).filter(|process| process.is_live()) else { return };
         let object = self.publisher.publish_code(process, &mut self.rows, &mut self.tables, requests);
         if let Some(object) = object {
             self.publisher.change_borrowers(processes, object, &mut self.tables, requests);

@@ -767,6 +767,12 @@ impl Files {
     pub(super) fn stats(&self) -> FileStats {
         self.stats
     }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
+        [("unanswered", self.unanswered.len()), ("stalled", self.stalled.len())]
+    }
 }
 
 impl Entry {

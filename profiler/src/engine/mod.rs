@@ -379,6 +379,18 @@ impl Engine {
         self.tracking.processes.live_of(Pid(pid)).map_or(0, |process| process.frames.len())
     }
 
+    /// All that names processes, and how many: what is new is told in `Maintenance::forget`, and counted here.
+    #[cfg(test)]
+    pub(crate) fn rooms(&self) -> Vec<(&'static str, usize)> {
+        let mut rooms = self.tracking.rooms();
+        rooms.extend(self.unwinding.iter().flat_map(Unwinding::rooms));
+        rooms.extend(self.resolving.rooms());
+        rooms.extend(self.files.rooms());
+        rooms.extend(self.maintenance.rooms());
+        rooms.retain(|(_, count)| *count > 0);
+        rooms
+    }
+
     /// Asserts that its counts fit together and are within their bounds.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn assert_sound(&self) {

@@ -483,6 +483,21 @@ impl Processes {
         self.all.insert(process.id, Box::new(process));
         true
     }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 7] {
+        let children = self.iter().map(|process| process.children.len() + process.waiting_children.len());
+        [
+            ("processes", self.all.len()),
+            ("ended processes", self.past.len()),
+            ("children", children.sum()),
+            ("arriving", self.arriving.len()),
+            ("gone", self.gone.len()),
+            ("ghosts", self.ghosts.len()),
+            ("replaced", self.replaced.len()),
+        ]
+    }
 }
 
 /// The process that an event is about, apart from one that is made by it.

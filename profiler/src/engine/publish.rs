@@ -515,6 +515,25 @@ impl Publisher {
         }
     }
 
+    /// Processes were evicted. What is published of them was withdrawn when they ended.
+    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.changed.retain(|id| !gone.contains(id));
+        self.waiting.retain(|id| !gone.contains(id));
+        self.unconfirmed.retain(|(_, id)| !gone.contains(id));
+        self.unconfirmed_lists.retain(|(_, id)| !gone.contains(id));
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 4] {
+        [
+            ("changed", self.changed.len()),
+            ("waiting for room", self.waiting.len()),
+            ("code on its way", self.unconfirmed.len()),
+            ("lists on their way", self.unconfirmed_lists.len()),
+        ]
+    }
+
     /// Adds what this knows to what rows of files were built from.
     pub(super) fn stats(&self, of_files: UnwindingStats) -> UnwindingStats {
         UnwindingStats {

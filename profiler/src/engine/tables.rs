@@ -439,4 +439,10 @@ impl Tables {
     pub(super) fn stats(&self) -> TableStats {
         TableStats { rows: self.rows.used(), regions: self.regions.used(), pages: self.pages.len(), ..self.stats }
     }
+
+    /// What is here of processes, and of how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
+        [("lists", self.lists), ("takes", self.takes)]
+    }
 }

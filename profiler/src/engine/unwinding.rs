@@ -2,6 +2,7 @@
 //! that they are published in.
 
 use jitprof_common::units::MonoNs;
+use rustc_hash::FxHashSet;
 
 use crate::account::{TableStats, UnwindingStats};
 use crate::engine::border::{Refused, RowsAnswer};
@@ -170,6 +171,17 @@ impl Unwinding {
     /// A process has ended: what it has in the tables goes.
     pub(super) fn end(&mut self, process: &mut Process, requests: &mut Requests) {
         self.publisher.end(process, &mut self.rows, &mut self.tables, requests);
+    }
+
+    /// Processes were evicted.
+    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.publisher.forget(gone);
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> Vec<(&'static str, usize)> {
+        self.publisher.rooms().into_iter().chain(self.tables.rooms()).collect()
     }
 
     /// Closes files that nobody uses and evicts their rows. About every second.

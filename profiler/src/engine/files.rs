@@ -161,13 +161,11 @@ pub(super) struct Files {
     twins: FxHashMap<FileId, BTreeSet<FileId>>,
     /// Files of which more is known than at the last call of [`Files::take_news`].
     news: Vec<FileId>,
-    /// What is asked for of each process.
-    asked: FxHashMap<ProcessId, Asked>,
     /// Files that could not be opened and may be now.
     reopened: Vec<FileId>,
-    /// Processes with mappings that have to be asked for now.
+    /// Processes with mappings that have to be asked for now: a work list.
     unanswered: Vec<ProcessId>,
-    /// Mappings that are asked for again, and when.
+    /// Mappings that are asked for again, and when. Who has asked may have ended: those whom he made have them, too.
     stalled: Vec<Stalled>,
     /// How often other processes were looked for that map a file, since the last sweep.
     searches: u32,
@@ -192,8 +190,8 @@ struct Stalled {
 }
 
 /// How many of a process' mappings are being looked at.
-#[derive(Debug, Default)]
-struct Asked {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
     count: u32,
     /// More have to be.
     more: bool,
@@ -239,12 +237,12 @@ impl Files {
             let file = self.link(process, &mapped.link, place, (identity, None), requests.now)?;
             return Some(self.original(file));
         }
-        let asked = self.asked.entry(process.id).or_default();
+        let asked = process.asked.get();
         if asked.count >= MAX_ASKED {
-            asked.more = true;
+            process.asked.set(Asked { more: true, ..asked });
             return None;
         }
-        asked.count += 1;
+        process.asked.set(Asked { count: asked.count + 1, ..asked });
         mapped.link.ask();
         let place = MapPlace::of(&mapped.mapping);
         let file = self.new_file();
@@ -263,7 +261,9 @@ impl Files {
         (begun, done): (MonoNs, MonoNs),
         requests: &mut Requests,
     ) {
-        self.note_answer(id, process.is_some());
+        if let Some(process) = process {
+            self.note_answer(process);
+        }
         let found = match found {
             Ok(found) => found,
             Err(unread) => {
@@ -323,16 +323,14 @@ impl Files {
     }
 
     /// A mapping of a process has been looked at: there is room for the next ones.
-    fn note_answer(&mut self, id: ProcessId, is_known: bool) {
-        let Some(asked) = self.asked.get_mut(&id) else { return };
+    fn note_answer(&mut self, process: &Process) {
+        let mut asked = process.asked.get();
         asked.count = asked.count.saturating_sub(1);
-        if is_known && asked.more && asked.count <= MAX_ASKED / 2 {
+        if asked.more && asked.count <= MAX_ASKED / 2 {
             asked.more = false;
-            self.unanswered.push(id);
+            self.unanswered.push(process.id);
         }
-        if asked.count == 0 {
-            self.asked.remove(&id);
-        }
+        process.asked.set(asked);
     }
 
     /// Files that could not be opened and have been mapped by somebody else since.
@@ -628,7 +626,7 @@ impl Files {
 
     /// Asserts that the counts are those of what they count, and within their bounds.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn assert_sound(&self) {
+    pub(super) fn assert_sound<'a>(&self, mut processes: impl Iterator<Item = &'a Process>) {
         let entries = self.entries.iter().filter(|(file, _)| **file != VDSO);
         let open = entries.filter(|(_, entry)| entry.descriptor == Descriptor::Open).map(|(file, _)| *file);
         assert_eq!(self.open, open.collect());
@@ -639,7 +637,7 @@ impl Files {
         assert_eq!(self.of_owner.values().sum::<usize>(), self.by_identity.len());
         assert!(self.of_owner.iter().all(|(owner, count)| *owner == 0 || *count <= MAX_FILES_OF_OWNER));
         assert!(self.stalled.len() <= MAX_STALLED);
-        assert!(self.asked.values().all(|asked| (1..=MAX_ASKED).contains(&asked.count)));
+        assert!(processes.all(|process| process.asked.get().count <= MAX_ASKED));
         assert!(self.by_identity.values().all(|file| self.entries.contains_key(file)));
         assert!(self.by_build.values().all(|file| self.entries.contains_key(file)));
     }
@@ -768,6 +766,12 @@ impl Files {
     /// Files, and what became of them.
     pub(super) fn stats(&self) -> FileStats {
         self.stats
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
+        [("unanswered", self.unanswered.len()), ("stalled", self.stalled.len())]
     }
 }
 

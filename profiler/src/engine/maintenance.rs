@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use jitprof_common::units::{MonoNs, Pid};
+use rustc_hash::FxHashSet;
 
 use crate::account::LearnStats;
 use crate::engine::border::{Output, Request};
@@ -59,7 +60,7 @@ pub(super) struct Maintenance {
     is_tight: bool,
     names_at: MonoNs,
     swept_at: MonoNs,
-    /// Processes to be read again.
+    /// Processes to be read again: a work list.
     refresh: VecDeque<Pid>,
     refreshed_at: MonoNs,
     /// When those were asked for again that could not be read in time.
@@ -155,15 +156,25 @@ impl Maintenance {
         let before = oldest.unwrap_or(before).min(before);
         let evictable = tracking.processes.evictable(before);
         if !evictable.is_empty() {
-            for id in evictable {
-                // Only the oldest of too many still have samples; those are resolved with what is known.
-                resolving.resolve_all_of(&mut tracking.processes, id, parts.files);
-                self.learned = self.learned + tracking.evict(id, parts);
-            }
-            let processes = &tracking.processes;
-            resolving.retain(|id| processes.get(id).is_some());
+            self.forget(&evictable, tracking, resolving, parts);
         }
         tracking.processes.evict_before(before, now);
+    }
+
+    /// Forgets processes. All that names processes beside their table is told here, and here alone; several at a time,
+    /// for some of it has to be looked through.
+    fn forget(&mut self, ids: &[ProcessId], tracking: &mut Tracking, resolving: &mut Resolving, parts: &mut Parts<'_>) {
+        for id in ids {
+            // Only the oldest of too many still have samples; those are resolved with what is known.
+            resolving.resolve_all_of(&mut tracking.processes, *id, parts.files);
+            self.learned = self.learned + tracking.evict(*id, parts);
+        }
+        let gone: FxHashSet<ProcessId> = ids.iter().copied().collect();
+        tracking.forget(&gone);
+        resolving.forget(&gone);
+        if let Some(unwinding) = &mut parts.unwinding {
+            unwinding.forget(&gone);
+        }
     }
 
     /// No process takes the room that the others need for their code.
@@ -274,6 +285,12 @@ impl Maintenance {
     /// Code that was read from the memory of evicted processes.
     pub(super) fn learned(&self) -> LearnStats {
         self.learned
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 1] {
+        [("to be read again", self.refresh.len())]
     }
 }
 

@@ -379,14 +379,26 @@ impl Engine {
         self.tracking.processes.live_of(Pid(pid)).map_or(0, |process| process.frames.len())
     }
 
+    /// All that names processes, and how many: what is new is told in `Maintenance::forget`, and counted here.
+    #[cfg(test)]
+    pub(crate) fn rooms(&self) -> Vec<(&'static str, usize)> {
+        let mut rooms = self.tracking.rooms();
+        rooms.extend(self.unwinding.iter().flat_map(Unwinding::rooms));
+        rooms.extend(self.resolving.rooms());
+        rooms.extend(self.files.rooms());
+        rooms.extend(self.maintenance.rooms());
+        rooms.retain(|(_, count)| *count > 0);
+        rooms
+    }
+
     /// Asserts that its counts fit together and are within their bounds.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn assert_sound(&self) {
         self.tracking.processes.assert_sound();
         self.resolving.assert_sound(&self.tracking.processes);
-        self.files.assert_sound();
+        self.files.assert_sound(self.tracking.processes.iter());
         if let Some(unwinding) = &self.unwinding {
-            unwinding.assert_sound();
+            unwinding.assert_sound(&self.tracking.processes);
         }
     }
 
@@ -702,21 +714,19 @@ impl Engine {
         let (tracking, mut parts) = self.tracking_parts();
         tracking.note_ran(id, sample.time, &mut parts);
         self.resolving.ask_frames(&mut self.tracking.processes, id, &mut sample);
-        let Some(process) = self.tracking.processes.get(id) else { return };
+        let Some(process) = self.tracking.processes.get_mut(id) else { return };
         let mut met = self.resolving.prefetch(process, &sample, &mut self.files, &mut self.requests);
         if let Some(unwinding) = self.unwinding.as_mut().filter(|unwinding| unwinding.is_wanting(process)) {
             for addr in self.resolving.ends(&sample) {
                 if let Some(mapped) = process.space.lookup(addr, sample.time) {
-                    unwinding.meet(process, mapped, &self.files, &mut self.requests);
+                    unwinding.meet(&mut process.published, mapped, &self.files, &mut self.requests);
                 }
             }
         }
-        if let Some(process) = self.tracking.processes.get_mut(id) {
-            if sample.time >= process.runs_since() {
-                process.frames.want_listed(&mut sample.asked, std::mem::take(&mut met.listed), sample.time);
-            }
-            process.queue.samples.push_back(sample);
+        if sample.time >= process.runs_since() {
+            process.frames.want_listed(&mut sample.asked, std::mem::take(&mut met.listed), sample.time);
         }
+        process.queue.samples.push_back(sample);
         self.tracking.note_met(id, &met);
     }
 
@@ -742,7 +752,7 @@ impl Engine {
         self.at(Activity::Upkeep);
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.retry(&mut self.tracking.processes, &mut self.requests);
-            unwinding.make_room(&self.files, &mut self.requests);
+            unwinding.make_room(&mut self.tracking.processes, &self.files, &mut self.requests);
         }
         self.resolve_by = Some(now.after(READ_PATIENCE));
         self.next_tick = now.after(self.pause());

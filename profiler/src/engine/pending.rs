@@ -43,7 +43,8 @@ pub(super) struct Stacks {
     // The target chooses what stands on its stack: hashed with std's keyed hasher.
     known: IndexSet<Box<[u64]>>,
     words: usize,
-    /// Kernel and user stacks of a process whose addresses have been asked for.
+    /// Kernel and user stacks of a process whose addresses have been asked for. They are void without the stacks, and so
+    /// stand here and not with the process.
     asked: FxHashSet<(ProcessId, RawStack, RawStack)>,
 }
 
@@ -84,6 +85,17 @@ impl Stacks {
             self.asked.clear();
         }
         self.asked.insert((process, kernel, user))
+    }
+
+    /// Processes were evicted.
+    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.asked.retain(|(process, ..)| !gone.contains(process));
+    }
+
+    /// How many stacks of processes are known to have been asked for.
+    #[cfg(test)]
+    pub(super) fn asked(&self) -> usize {
+        self.asked.len()
     }
 
     /// Whether the waiting samples must be resolved to make room.

@@ -1,5 +1,6 @@
 //! One process: everything that is known of it, in one place, so that evicting it is one call.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use crate::engine::announcements::Announcements;
 use crate::engine::border::ProcessRead;
 use crate::engine::deferred::SnapshotUse;
 use crate::engine::dump::START_STEP_NS;
+use crate::engine::files::Asked;
 use crate::engine::frames::Frames;
 use crate::engine::generated::GeneratedCode;
 use crate::engine::labels::LabelHistory;
@@ -77,10 +79,14 @@ pub(super) struct Process {
     pub(super) is_gone: bool,
     /// What it has mapped.
     pub(super) space: AddressSpace,
+    /// How many files behind it are being looked at. Who asks for them only reads the process: hence the cell.
+    pub(super) asked: Cell<Asked>,
     /// When it last ran exec(2), if that was seen.
     pub(super) exec_time: Option<MonoNs>,
     /// When its last thread ended.
     pub(super) exit_time: Option<MonoNs>,
+    /// Its place among those that have ended, when it has.
+    pub(super) ended_as: u64,
     threads: HashMap<Tid, Arc<str>>,
     /// The name of the first thread when it ended; it may end before the other threads do.
     last_name: Option<Arc<str>>,
@@ -136,8 +142,10 @@ impl Process {
             via: id.pid,
             is_gone: false,
             space,
+            asked: Cell::default(),
             exec_time: None,
             exit_time: None,
+            ended_as: 0,
             threads: HashMap::new(),
             last_name: None,
             program: ProgramState::default(),

@@ -1,10 +1,10 @@
 //! Pid to process, over pid reuse, fork and exec.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use jitprof_common::units::{MonoNs, Pid, Tid};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::account::ProcessStats;
 use crate::engine::border::ProcessRead;
@@ -47,10 +47,11 @@ pub(super) struct Arriving {
 pub(super) struct Processes {
     /// By pid and start: the last one of a pid is the one that may be alive.
     all: BTreeMap<ProcessId, Box<Process>>,
-    /// In the order in which they ended; some of them are evicted.
-    past: VecDeque<ProcessId>,
-    past_count: usize,
+    /// Those that have ended, in the order in which they did: a work list, for who goes first.
+    past: BTreeMap<u64, ProcessId>,
     past_mappings: usize,
+    /// Ends up to now.
+    ends: u64,
     live: usize,
     arriving: FxHashMap<Pid, Arriving>,
     /// Processes that were gone before they could be read, and since when that is known.
@@ -62,8 +63,6 @@ pub(super) struct Processes {
     stale: bool,
     /// When events were last lost, if the processes that may have made them have not noted it.
     lost_at: Option<MonoNs>,
-    /// Evicted, and still in the list of those that have ended.
-    left_over: FxHashSet<ProcessId>,
     /// Ended because another one has their number, and nobody has taken note of it.
     replaced: Vec<ProcessId>,
 }
@@ -257,15 +256,15 @@ impl Processes {
         if let Some(known) = known.or_else(|| self.all.contains_key(&id).then_some(id)) {
             return known;
         }
-        self.drop_left_over(id);
         let mut process = Process::new(id, AddressSpace::default(), GeneratedCode::new(self.code));
         process.is_gone = true;
         process.exit_time = Some(now);
         process.program = ProgramState::Unreadable;
         self.gone.insert(pid, now);
         self.ghosts.insert(pid, id);
-        self.past_count += 1;
-        self.past.push_back(id);
+        self.ends += 1;
+        process.ended_as = self.ends;
+        self.past.insert(self.ends, id);
         self.all.insert(id, Box::new(process));
         id
     }
@@ -327,33 +326,31 @@ impl Processes {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn assert_sound(&self) {
         assert_eq!(self.live, self.iter().filter(|process| process.is_live()).count());
-        assert_eq!(self.past_count, self.iter().filter(|process| !process.is_live()).count());
-        let listed = self.past.iter().filter(|id| self.get(**id).is_some_and(|process| !process.is_live())).count();
-        assert_eq!(listed, self.past_count, "every ended process can be evicted, and no other one");
-        assert!(self.past.iter().all(|id| !self.is_live(*id)));
+        let ended = self.iter().filter(|process| !process.is_live());
+        let ended: BTreeMap<u64, ProcessId> = ended.map(|process| (process.ended_as, process.id)).collect();
+        assert_eq!(self.past, ended, "every ended process can be evicted, and no other one");
         assert!(self.live <= MAX_LIVE && self.arriving.len() <= MAX_ARRIVING);
         assert!(self.arriving.values().all(|arriving| arriving.events.len() <= MAX_EARLY_EVENTS));
     }
 
     /// Ends a process at `time`, if it has not ended.
     pub(super) fn end(&mut self, id: ProcessId, time: MonoNs) {
-        let Some(process) = self.get_mut(id).filter(|process| process.is_live()) else { return };
+        let Some(process) = self.all.get_mut(&id).filter(|process| process.is_live()) else { return };
         process.exit_time = Some(time);
-        self.past_mappings += self.get(id).map_or(0, |process| process.space.size());
+        self.ends += 1;
+        process.ended_as = self.ends;
+        self.past.insert(self.ends, id);
+        self.past_mappings += process.space.size();
         self.live = self.live.saturating_sub(1);
-        self.past_count += 1;
-        self.past.push_back(id);
     }
 
     /// A process has not ended after all.
     fn revive(&mut self, id: ProcessId) {
-        let Some(process) = self.get_mut(id).filter(|process| !process.is_live()) else { return };
+        let Some(process) = self.all.get_mut(&id).filter(|process| !process.is_live()) else { return };
         (process.exit_time, process.has_released) = (None, false);
         process.begin_anew();
-        let size = process.space.size();
-        self.past_mappings = self.past_mappings.saturating_sub(size);
-        self.past_count = self.past_count.saturating_sub(1);
-        self.past.retain(|past| *past != id);
+        self.past.remove(&process.ended_as);
+        self.past_mappings = self.past_mappings.saturating_sub(process.space.size());
         self.live += 1;
     }
 
@@ -368,10 +365,10 @@ impl Processes {
     /// Ended processes without which it goes on: those that ended before `time` and have no samples, and the oldest ones
     /// if they are too many.
     pub(super) fn evictable(&self, time: MonoNs) -> Vec<ProcessId> {
-        let mut surplus = self.past_count.saturating_sub(MAX_PAST);
+        let mut surplus = self.past.len().saturating_sub(MAX_PAST);
         let mut mappings = self.past_mappings;
         let mut found = Vec::new();
-        for id in &self.past {
+        for id in self.past.values() {
             let Some(process) = self.get(*id) else { continue };
             let crowded = surplus > 0 || mappings > MAX_PAST_MAPPINGS;
             let old = process.exit_time.is_none_or(|exit| exit < time) && process.queue.is_empty();
@@ -387,7 +384,7 @@ impl Processes {
 
     /// Whether ended processes take more room than they may.
     pub(super) fn is_crowded(&self) -> bool {
-        self.past_count > MAX_PAST || self.past_mappings > MAX_PAST_MAPPINGS
+        self.past.len() > MAX_PAST || self.past_mappings > MAX_PAST_MAPPINGS
     }
 
     /// Processes in whose place another one with their number was found since the last call, and which have ended by it.
@@ -400,16 +397,7 @@ impl Processes {
         if let Some(process) = self.all.remove(&id) {
             self.stats.mappings_evicted += process.space.evicted();
             self.past_mappings = self.past_mappings.saturating_sub(process.space.size());
-            self.past_count = self.past_count.saturating_sub(1);
-            self.left_over.insert(id);
-            if self.past.len() > 2 * MAX_PAST.max(self.past_count) {
-                self.past.retain(|id| self.all.contains_key(id));
-                self.left_over.clear();
-            }
-            while let Some(front) = self.past.front().copied().filter(|id| !self.all.contains_key(id)) {
-                self.past.pop_front();
-                self.left_over.remove(&front);
-            }
+            self.past.remove(&process.ended_as);
         }
     }
 
@@ -478,13 +466,6 @@ impl Processes {
         self.add(child, time);
     }
 
-    /// A process that was evicted comes back: it is not among those that have ended any more.
-    fn drop_left_over(&mut self, id: ProcessId) {
-        if self.left_over.remove(&id) {
-            self.past.retain(|past| *past != id);
-        }
-    }
-
     /// Returns whether there was room for it.
     fn add(&mut self, mut process: Process, time: MonoNs) -> bool {
         let pid = process.id.pid;
@@ -497,7 +478,6 @@ impl Processes {
             self.stats.over_limit += 1;
             return false;
         }
-        self.drop_left_over(process.id);
         // What stands for samples of a process that was gone may have the same time.
         self.revive(process.id);
         match self.all.get_mut(&process.id) {
@@ -508,6 +488,21 @@ impl Processes {
         self.ghosts.remove(&pid);
         self.all.insert(process.id, Box::new(process));
         true
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 7] {
+        let children = self.iter().map(|process| process.children.len() + process.waiting_children.len());
+        [
+            ("processes", self.all.len()),
+            ("ended processes", self.past.len()),
+            ("children", children.sum()),
+            ("arriving", self.arriving.len()),
+            ("gone", self.gone.len()),
+            ("ghosts", self.ghosts.len()),
+            ("replaced", self.replaced.len()),
+        ]
     }
 }
 

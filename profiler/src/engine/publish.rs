@@ -6,7 +6,7 @@ use std::time::Duration;
 use jitprof_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PageKey, Region};
 use jitprof_common::taken::FrameSpec;
 use jitprof_common::units::MonoNs;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::account::UnwindingStats;
 use crate::engine::border::PageNumber;
@@ -19,7 +19,7 @@ use crate::engine::processes::Processes;
 use crate::engine::regions;
 use crate::engine::requests::Requests;
 use crate::engine::row_cache::{RowCache, RowsOf};
-use crate::engine::tables::Tables;
+use crate::engine::tables::{Holding, Tables};
 use crate::process::ProcessId;
 use crate::process::open::FileId;
 
@@ -44,9 +44,11 @@ const LISTS_PER_TICK: usize = 64;
 const TOO_MANY_TAKES: &str =
     "of too many processes frames are to be asked about; the code of the last ones has no names";
 
-/// What of one process is in the tables.
+/// What of one process is in the tables, and what is to become of it.
 #[derive(Debug, Default)]
 pub(super) struct Published {
+    /// Its room in them.
+    holding: Holding,
     /// Its mappings, if they are.
     regions: Option<Vec<Region>>,
     /// The files whose rows are in that list.
@@ -63,6 +65,14 @@ pub(super) struct Published {
     /// Those of them that have found no room, with how many rows, and since when none was looked for.
     without_room: BTreeMap<u32, u32>,
     tried: MonoNs,
+    /// Its list has found no room and is tried again: the number of the refusal, for their order.
+    refused: Option<u64>,
+    /// Samples since its list was made that have met what is not published.
+    met: u64,
+    /// Its code has been replaced lately, and until when that counts.
+    replacing: Option<MonoNs>,
+    /// Nothing could be taken along with its frames, and until when that is left so.
+    wordless: Option<MonoNs>,
 }
 
 impl Published {
@@ -76,6 +86,22 @@ impl Published {
         self.regions.iter().flatten().any(|region| objects.contains(&region.object))
     }
 
+    /// What it has of the tables.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn holding(&self) -> &Holding {
+        &self.holding
+    }
+
+    /// Whether its list waits for room.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    /// A sample has met code of it that may not be published yet.
+    pub(super) fn meet(&mut self) {
+        self.met += 1;
+    }
+
     /// A long list that changes all the time would use up the room of all: what it replaces stays in use for a second.
     fn is_too_young(&self, now: MonoNs) -> bool {
         self.regions.as_ref().is_some_and(|regions| regions.len() > LONG_LIST)
@@ -83,22 +109,17 @@ impl Published {
     }
 }
 
-/// Publishes what has changed.
+/// Publishes what has changed. Its lists of processes are of those with work to be done, so that nobody looks at all of
+/// them; what is known of each stands in its [`Published`].
 #[derive(Debug, Default)]
 pub(super) struct Publisher {
     /// Code may be read from processes' memory.
     peek: bool,
     /// Processes whose mappings have to be published again.
     changed: FxHashSet<ProcessId>,
-    /// Likewise, with one of the next ticks: there was no room for their lists. With what was refused before them.
-    refused: FxHashMap<ProcessId, u64>,
+    /// Processes to be looked at with each tick: of which something found no room, or whose code was replaced.
+    waiting: FxHashSet<ProcessId>,
     refusals: u64,
-    /// Processes whose code has been replaced lately, and until when that counts.
-    replacing: FxHashMap<ProcessId, MonoNs>,
-    /// Processes of whose frames nothing could be taken along, and until when that is left so.
-    wordless: FxHashMap<ProcessId, MonoNs>,
-    /// Samples of each process that have met what is not published.
-    met: FxHashMap<ProcessId, u64>,
     /// Functions that wait for a publication to be in force: whose, and since when it was asked for.
     unconfirmed: Vec<(u64, ProcessId)>,
     /// Publications on their way that have a list of a process' mappings.
@@ -127,33 +148,37 @@ impl Publisher {
         self.changed.insert(process);
     }
 
-    /// A sample has met code of a process that may not be published yet.
-    pub(super) fn meet(&mut self, process: ProcessId) {
-        *self.met.entry(process).or_default() += 1;
-    }
-
     /// Rows of files have come or gone: every list may be another one.
     pub(super) fn change_all(&mut self, processes: &Processes) {
         let published = processes.iter().filter(|process| process.is_live() && process.published.is_published());
-        let ids = published.map(|process| process.id).filter(|id| !self.refused.contains_key(id));
-        self.changed.extend(ids);
+        let others = published.filter(|process| !process.published.is_refused());
+        self.changed.extend(others.map(|process| process.id));
     }
 
     /// Some lists that found no room are tried again, and code that has settled is no longer taken for replaced.
-    pub(super) fn look_again(&mut self, now: MonoNs) {
-        let mut again: Vec<ProcessId> = self.refused.keys().copied().collect();
-        if again.len() > LISTS_PER_TICK {
+    pub(super) fn look_again(&mut self, processes: &mut Processes, now: MonoNs) {
+        let (mut refused, changed) = (Vec::new(), &mut self.changed);
+        self.waiting.retain(|id| {
+            let Some(Process { published, .. }) = processes.get_mut(*id) else { return false };
+            let is_over = |until: &mut MonoNs| *until <= now;
+            let (replaced, wordless) = (published.replacing.take_if(is_over), published.wordless.take_if(is_over));
+            if replaced.or(wordless).is_some() {
+                changed.insert(*id);
+            }
+            refused.extend(published.refused.map(|number| (published.met == 0, number, *id)));
+            published.is_refused() || published.replacing.or(published.wordless).is_some()
+        });
+        if refused.len() > LISTS_PER_TICK {
             // Those that samples have met since, then the others; of either who has waited for the longest.
-            let turn = |id: &ProcessId| (!self.met.contains_key(id), self.refused.get(id).copied());
-            again.select_nth_unstable_by_key(LISTS_PER_TICK, turn);
-            again.truncate(LISTS_PER_TICK);
+            refused.select_nth_unstable(LISTS_PER_TICK);
+            refused.truncate(LISTS_PER_TICK);
         }
-        for id in again {
-            self.refused.remove(&id);
-            self.changed.insert(id);
+        for (_, _, id) in refused {
+            if let Some(process) = processes.get_mut(id) {
+                process.published.refused = None;
+                changed.insert(id);
+            }
         }
-        self.changed.extend(self.wordless.extract_if(|_, until| *until <= now).map(|(id, _)| id));
-        self.changed.extend(self.replacing.extract_if(|_, until| *until <= now).map(|(id, _)| id));
     }
 
     /// Publishes the mappings of every process that has changed, those that samples have met before the others.
@@ -164,11 +189,14 @@ impl Publisher {
         tables: &mut Tables,
         requests: &mut Requests,
     ) {
-        let mut changed: Vec<ProcessId> = self.changed.drain().collect();
-        changed.sort_unstable_by_key(|id| (std::cmp::Reverse(self.met.get(id).copied().unwrap_or(0)), *id));
-        self.met.retain(|id, _| self.refused.contains_key(id));
-        for id in changed {
-            let Some(process) = processes.get_mut(id).filter(|process| process.is_live()) else { continue };
+        let changed = self.changed.drain().filter_map(|id| {
+            let process = processes.get_mut(id).filter(|process| process.is_live())?;
+            Some((std::mem::take(&mut process.published.met), id))
+        });
+        let mut changed: Vec<(u64, ProcessId)> = changed.collect();
+        changed.sort_unstable_by_key(|(met, id)| (std::cmp::Reverse(*met), *id));
+        for (_, id) in changed {
+            let Some(process) = processes.get_mut(id) else { continue };
             if process.published.is_too_young(requests.now) {
                 self.changed.insert(id);
                 continue;
@@ -187,18 +215,19 @@ impl Publisher {
         let now = requests.now;
         let spec = process.capture().map(|capture| Box::new(capture.spec()));
         if process.published.take != spec {
+            let who = (process.id.pid, process.holder());
             process.published.take = spec;
-            let spec = process.published.take.as_deref();
-            if !tables.set_take((process.id.pid, process.holder()), spec, requests) {
+            let Published { take, holding, .. } = &mut process.published;
+            if !tables.set_take(who, holding, take.as_deref(), requests) {
                 requests.remark(TOO_MANY_TAKES.to_owned());
-                self.without_words(process, now);
+                self.without_words(process, tables, now);
             }
         }
         let (mut regions, mut used) = (Vec::new(), BTreeSet::new());
         if process.published.object == 0 {
             process.published.object = tables.new_object();
         }
-        let snapshots = match (self.wants_snapshots(process), self.replacing.contains_key(&process.id)) {
+        let snapshots = match (self.wants_snapshots(process), process.published.replacing.is_some()) {
             (true, true) => Region::SNAPSHOT | Region::REPLACED,
             (true, false) => Region::SNAPSHOT,
             (false, _) => 0,
@@ -258,13 +287,14 @@ impl Publisher {
                 process.id.pid
             ));
         }
-        let complete = tables.set_regions((process.id.pid, process.holder()), &regions, requests);
+        let who = (process.id.pid, process.holder());
+        let complete = tables.set_regions(who, &mut process.published.holding, &regions, requests);
         process.space.withdraw_with(tables.next_publication());
         self.unconfirmed_lists.push((tables.next_publication(), process.id));
         if complete {
-            self.refused.remove(&process.id);
+            process.published.refused = None;
         } else {
-            self.refuse(process.id);
+            self.refuse(process);
             used.clear();
         }
         used.iter().for_each(|file| rows.begin_use(*file));
@@ -276,25 +306,24 @@ impl Publisher {
 
     /// There was no room for what is to be taken along with a process' frames, here or in the kernel: there may be a while
     /// later.
-    pub(super) fn without_words(&mut self, process: &mut Process, now: MonoNs) {
+    pub(super) fn without_words(&mut self, process: &mut Process, tables: &mut Tables, now: MonoNs) {
+        tables.drop_take(&mut process.published.holding);
         process.published.take = None;
-        self.wordless.insert(process.id, now.after(WORDLESS));
+        process.published.wordless = Some(now.after(WORDLESS));
+        self.waiting.insert(process.id);
     }
 
     /// The kernel has not taken a process' list: it is tried again.
-    pub(super) fn refused(&mut self, process: &mut Process) {
+    pub(super) fn refused(&mut self, process: &mut Process, tables: &mut Tables, now: MonoNs) {
+        tables.refuse_regions(&mut process.published.holding, now);
         process.published.regions = Some(Vec::new());
-        self.refuse(process.id);
+        self.refuse(process);
     }
 
-    fn refuse(&mut self, process: ProcessId) {
+    fn refuse(&mut self, process: &mut Process) {
         self.refusals += 1;
-        self.refused.insert(process, self.refusals);
-    }
-
-    /// Whether a process' list waits for room.
-    pub(super) fn is_refused(&self, process: ProcessId) -> bool {
-        self.refused.contains_key(&process)
+        process.published.refused = Some(self.refusals);
+        self.waiting.insert(process.id);
     }
 
     /// Whether a process' samples are to bring along snapshots where they meet generated code without rows: if it may get
@@ -334,8 +363,11 @@ impl Publisher {
         let published = &mut process.published;
         let space = process.code.rows_mut()?;
         // Also while what was handed over before is not confirmed: until then its samples are walked by rows of what was there.
-        if space.take_replaced() && self.replacing.insert(id, requests.now.after(REPLACING)).is_none() {
-            self.changed.insert(id);
+        if space.take_replaced() {
+            self.waiting.insert(id);
+            if published.replacing.replace(requests.now.after(REPLACING)).is_none() {
+                self.changed.insert(id);
+            }
         }
         if !space.is_dirty() || space.is_unconfirmed() {
             return None;
@@ -463,18 +495,16 @@ impl Publisher {
         requests: &mut Requests,
     ) {
         self.changed.remove(&process.id);
-        self.refused.remove(&process.id);
-        self.replacing.remove(&process.id);
-        self.wordless.remove(&process.id);
-        self.met.remove(&process.id);
+        self.waiting.remove(&process.id);
         // What is published of it later is not in force by what was published before.
         self.unconfirmed.retain(|(_, id)| *id != process.id);
-        let published = std::mem::take(&mut process.published);
+        let mut published = std::mem::take(&mut process.published);
+        let who = (process.id.pid, process.holder());
         if published.take.is_some() {
-            tables.set_take((process.id.pid, process.holder()), None, requests);
+            tables.set_take(who, &mut published.holding, None, requests);
         }
         if published.regions.is_some() {
-            tables.set_regions((process.id.pid, process.holder()), &[], requests);
+            tables.set_regions(who, &mut published.holding, &[], requests);
             published.files.iter().for_each(|file| rows.end_use(*file, requests.now));
         }
         if !published.is_borrowed {
@@ -483,6 +513,25 @@ impl Publisher {
             }
             tables.change_code(process.id.pid, requests);
         }
+    }
+
+    /// Processes were evicted. What is published of them was withdrawn when they ended.
+    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.changed.retain(|id| !gone.contains(id));
+        self.waiting.retain(|id| !gone.contains(id));
+        self.unconfirmed.retain(|(_, id)| !gone.contains(id));
+        self.unconfirmed_lists.retain(|(_, id)| !gone.contains(id));
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 4] {
+        [
+            ("changed", self.changed.len()),
+            ("waiting for room", self.waiting.len()),
+            ("code on its way", self.unconfirmed.len()),
+            ("lists on their way", self.unconfirmed_lists.len()),
+        ]
     }
 
     /// Adds what this knows to what rows of files were built from.

@@ -318,6 +318,12 @@ impl Resolver {
         self.jit.retain(|(process, ..), _| wanted(*process));
     }
 
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
+        [("frames of code", self.jit.len()), ("cut amid loops", self.cut_amid_loops.len())]
+    }
+
     /// Adds the sample to the profile. Returns what in it does not say what ran.
     pub(super) fn resolve(&mut self, sample: &Pending, of: &mut Resolution<'_>) -> Anonymous {
         self.anonymous = Anonymous::default();

@@ -492,8 +492,16 @@ impl Resolving {
     }
 
     /// Processes were evicted.
-    pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
-        self.resolver.retain(wanted);
+    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.stacks.forget(gone);
+        self.resolver.retain(|id| !gone.contains(&id));
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> Vec<(&'static str, usize)> {
+        let own = [("arrived", self.arrived.len()), ("asked stacks", self.stacks.asked())];
+        own.into_iter().chain(self.resolver.rooms()).collect()
     }
 
     /// Makes the profile's tables anew, without what no row refers to.

@@ -250,6 +250,12 @@ impl Selection {
         gone.sort_unstable();
         gone.into_iter().for_each(|pid| self.end(pid, requests));
     }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
+        [("followed", self.followed.len()), ("other members", self.others.len())]
+    }
 }
 
 fn is_one_of(comm: &str, wanted: &[String]) -> bool {

@@ -17,7 +17,7 @@ use jitprof_common::units::{MonoNs, Pid};
 use rustc_hash::FxHashMap;
 
 use crate::account::TableStats;
-use crate::engine::border::{Output, PageNumber, Refused, TableUpdate};
+use crate::engine::border::{Output, PageNumber, TableUpdate};
 use crate::engine::extents::Extents;
 use crate::engine::requests::Requests;
 use crate::process::open::FileId;
@@ -71,6 +71,15 @@ struct Held {
     holder: Option<Holder>,
 }
 
+/// What one process has of the tables. The kernel finds it by the process' number; here it is kept with the process.
+#[derive(Debug, Default)]
+pub(super) struct Holding {
+    /// Its list of mappings.
+    list: Option<Held>,
+    /// What is taken along with its frames, and on whose bill.
+    take: Option<(u32, Holder)>,
+}
+
 /// What is taken along with frames.
 struct Spec {
     what: FrameSpec,
@@ -92,10 +101,11 @@ pub(super) struct Tables {
     retried_at: MonoNs,
     /// Where to go on with them.
     retry_from: PageNumber,
-    processes: FxHashMap<Pid, Held>,
     /// What is taken along with frames, and with those of how many processes.
     specs: Vec<Spec>,
-    takes: FxHashMap<Pid, (u32, Holder)>,
+    /// Processes that have a list, and those with whose frames something is taken along.
+    lists: usize,
+    takes: usize,
     /// Whose the pages of generated code are, and the rows in them.
     page_shares: Shares,
     row_shares: Shares,
@@ -124,9 +134,9 @@ impl Tables {
             refused: BTreeMap::new(),
             retried_at: MonoNs(0),
             retry_from: PageNumber { object: 0, page: 0 },
-            processes: FxHashMap::default(),
             specs: Vec::new(),
-            takes: FxHashMap::default(),
+            lists: 0,
+            takes: 0,
             page_shares: Shares::default(),
             row_shares: Shares::default(),
             list_shares: Shares::default(),
@@ -198,21 +208,18 @@ impl Tables {
         self.row_shares.give_back(holder, span.count as usize);
     }
 
-    /// The kernel has not taken an update: what it was for is walked by frame pointer. A page is tried again.
-    pub(super) fn refused(&mut self, refused: Refused, now: MonoNs) {
-        match refused {
-            Refused::Page(page) => {
-                if let Some(held) = self.pages.remove(&page.into()) {
-                    self.stats.pages_refused += 1;
-                    self.refused.insert(page, held);
-                }
-            }
-            Refused::Take(pid) => drop(self.drop_take(pid)),
-            Refused::Regions(pid) => {
-                if self.give_back_regions(pid, now) {
-                    self.stats.processes_refused += 1;
-                }
-            }
+    /// The kernel has not taken a page: its code is walked by frame pointer until it is tried again.
+    pub(super) fn refuse_page(&mut self, page: PageNumber) {
+        if let Some(held) = self.pages.remove(&page.into()) {
+            self.stats.pages_refused += 1;
+            self.refused.insert(page, held);
+        }
+    }
+
+    /// The kernel has not taken a process' list: it is walked by frame pointer.
+    pub(super) fn refuse_regions(&mut self, holding: &mut Holding, now: MonoNs) {
+        if self.give_back_regions(holding, now) {
+            self.stats.processes_refused += 1;
         }
     }
 
@@ -258,17 +265,19 @@ impl Tables {
     pub(super) fn set_regions(
         &mut self,
         (pid, holder): (Pid, Holder),
+        holding: &mut Holding,
         regions: &[Region],
         requests: &mut Requests,
     ) -> bool {
-        let had = self.give_back_regions(pid, requests.now);
+        let had = self.give_back_regions(holding, requests.now);
         let span = match u32::try_from(regions.len()) {
             Ok(count @ 1..=MAX_REGIONS) if self.has_share_of_regions(holder, count) => self.regions.take(count),
             _ => None,
         };
         if let Some(span) = span {
             self.memory.write_regions(span.first, regions);
-            self.processes.insert(pid, Held { span, holder: Some(holder) });
+            holding.list = Some(Held { span, holder: Some(holder) });
+            self.lists += 1;
             self.list_shares.take(Some(holder), 1);
             self.region_shares.take(Some(holder), span.count as usize);
         }
@@ -284,12 +293,13 @@ impl Tables {
 
     fn has_share_of_regions(&self, holder: Holder, count: u32) -> bool {
         let used = (self.regions.used() as usize, self.regions_capacity as usize);
-        self.list_shares.may_take(Some(holder), 1, (self.processes.len(), MAX_PROCESSES as usize))
+        self.list_shares.may_take(Some(holder), 1, (self.lists, MAX_PROCESSES as usize))
             && self.region_shares.may_take(Some(holder), count as usize, used)
     }
 
-    fn give_back_regions(&mut self, pid: Pid, now: MonoNs) -> bool {
-        let Some(Held { span, holder }) = self.processes.remove(&pid) else { return false };
+    fn give_back_regions(&mut self, holding: &mut Holding, now: MonoNs) -> bool {
+        let Some(Held { span, holder }) = holding.list.take() else { return false };
+        self.lists -= 1;
         self.regions.retire(span, now);
         self.list_shares.give_back(holder, 1);
         self.region_shares.give_back(holder, span.count as usize);
@@ -300,15 +310,17 @@ impl Tables {
     pub(super) fn set_take(
         &mut self,
         (pid, holder): (Pid, Holder),
+        holding: &mut Holding,
         spec: Option<&FrameSpec>,
         requests: &mut Requests,
     ) -> bool {
-        let had = self.drop_take(pid);
-        let room = (self.takes.len(), MAX_TAKES as usize);
+        let had = self.drop_take(holding);
+        let room = (self.takes, MAX_TAKES as usize);
         let may_take = self.take_shares.may_take(Some(holder), 1, room);
         let index = spec.filter(|_| may_take).and_then(|spec| self.spec(spec, holder, requests));
         if let Some(index) = index {
-            self.takes.insert(pid, (index, holder));
+            holding.take = Some((index, holder));
+            self.takes += 1;
             self.take_shares.take(Some(holder), 1);
         }
         if had || index.is_some() {
@@ -317,8 +329,10 @@ impl Tables {
         index.is_some() || spec.is_none()
     }
 
-    fn drop_take(&mut self, pid: Pid) -> bool {
-        let Some((index, holder)) = self.takes.remove(&pid) else { return false };
+    /// Nothing is taken along with a process' frames any more. Returns whether anything was.
+    pub(super) fn drop_take(&mut self, holding: &mut Holding) -> bool {
+        let Some((index, holder)) = holding.take.take() else { return false };
+        self.takes -= 1;
         self.take_shares.give_back(Some(holder), 1);
         if let Some(spec) = self.specs.get_mut(index as usize) {
             spec.users -= 1;
@@ -404,11 +418,15 @@ impl Tables {
 
     /// Asserts that what is used is what somebody has or what is in its grace, and no element has two owners.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn assert_sound(&self) {
+    pub(super) fn assert_sound(&self, holdings: &[&Holding]) {
         self.rows.assert_owned(self.pages.values().chain(self.refused.values()).map(|held| &held.span));
         assert!(self.refused.keys().all(|page| !self.pages.contains_key(&PageKey::from(*page))));
-        self.regions.assert_owned(self.processes.values().map(|held| &held.span));
-        let users = |at: usize| self.takes.values().filter(|(take, _)| *take as usize == at).count();
+        let lists: Vec<&Held> = holdings.iter().filter_map(|holding| holding.list.as_ref()).collect();
+        assert_eq!(self.lists, lists.len());
+        self.regions.assert_owned(lists.iter().map(|held| &held.span));
+        let takes: Vec<u32> = holdings.iter().filter_map(|holding| holding.take).map(|(take, _)| take).collect();
+        assert_eq!(self.takes, takes.len());
+        let users = |at: usize| takes.iter().filter(|take| **take as usize == at).count();
         assert!(self.specs.iter().enumerate().all(|(at, spec)| spec.users == users(at)));
     }
 
@@ -420,5 +438,11 @@ impl Tables {
     /// Use of the tables.
     pub(super) fn stats(&self) -> TableStats {
         TableStats { rows: self.rows.used(), regions: self.regions.used(), pages: self.pages.len(), ..self.stats }
+    }
+
+    /// What is here of processes, and of how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
+        [("lists", self.lists), ("takes", self.takes)]
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jitprof_common::units::{MonoNs, Pid};
 use jitprof_jitdump::code::{CodeEvent, CodeOrigin};
 use jitprof_jitdump::{FileBytes, FileHeader, TscConversion};
+use rustc_hash::FxHashSet;
 
 use crate::account::LearnStats;
 use crate::advice::Runtime;
@@ -68,11 +69,13 @@ pub(super) struct Tracking {
     pub(super) processes: Processes,
     pub(super) selection: Selection,
     pub(super) labelling: Labelling,
-    forks: ForkLog,
+    /// Of those that are known no more, too: a log, which has its bound.
+    pub(super) forks: ForkLog,
+    /// Also when they have ended: as many as were ordered.
     awaited: Vec<Awaited>,
-    /// Processes that could not be read in time.
+    /// Processes that could not be read in time: a work list, also of those of which nothing is known.
     unread: BTreeSet<Pid>,
-    /// Processes that are to be looked at between two ticks; none in a continuous recording.
+    /// Processes that are to be looked at between two ticks: a work list; empty in a continuous recording.
     hasty: BTreeSet<ProcessId>,
     tsc: Option<TscConversion>,
     peek: bool,
@@ -991,13 +994,29 @@ impl Tracking {
         heirs
     }
 
-    /// Evicts processes that have ended, and everything that is known of them.
+    /// Evicts a process that has ended, and everything that stands with it.
     pub(super) fn evict(&mut self, id: ProcessId, parts: &mut Parts<'_>) -> LearnStats {
         let Some(process) = self.processes.get_mut(id) else { return LearnStats::default() };
         process.announcements.close(parts.requests);
         let learned = process.learned.stats();
         self.processes.evict(id);
         learned
+    }
+
+    /// Processes were evicted: nobody counts them among his children any more.
+    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.hasty.retain(|id| !gone.contains(id));
+        for process in self.processes.iter_mut() {
+            process.children.retain(|(child, _)| !gone.contains(child));
+            process.waiting_children.retain(|child| !gone.contains(child));
+        }
+    }
+
+    /// What names processes here, and how many; without the log of forks.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> Vec<(&'static str, usize)> {
+        let own = [("awaited", self.awaited.len()), ("unread", self.unread.len()), ("hasty", self.hasty.len())];
+        own.into_iter().chain(self.selection.rooms()).chain(self.processes.rooms()).collect()
     }
 
     /// Has read what is new in the announcements of all processes.

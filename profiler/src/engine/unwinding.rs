@@ -2,6 +2,7 @@
 //! that they are published in.
 
 use jitprof_common::units::MonoNs;
+use rustc_hash::FxHashSet;
 
 use crate::account::{TableStats, UnwindingStats};
 use crate::engine::border::{Refused, RowsAnswer};
@@ -9,7 +10,7 @@ use crate::engine::deferred::Lookup;
 use crate::engine::files::Files;
 use crate::engine::process::Process;
 use crate::engine::processes::Processes;
-use crate::engine::publish::Publisher;
+use crate::engine::publish::{Published, Publisher};
 use crate::engine::requests::Requests;
 use crate::engine::row_cache::RowCache;
 use crate::engine::space::Mapped;
@@ -47,14 +48,14 @@ impl Unwinding {
     }
 
     /// A sample has met code in a mapping: rows that it waits for come sooner.
-    pub(super) fn meet(&mut self, process: &Process, mapped: &Mapped, files: &Files, requests: &mut Requests) {
+    pub(super) fn meet(&mut self, of: &mut Published, mapped: &Mapped, files: &Files, requests: &mut Requests) {
         self.rows.meet(files, mapped, requests);
-        self.publisher.meet(process.id);
+        of.meet();
     }
 
     /// Whether a process' samples may wait for rows.
     pub(super) fn is_wanting(&self, process: &Process) -> bool {
-        self.rows.is_building() || !process.published.is_published() || self.publisher.is_refused(process.id)
+        self.rows.is_building() || !process.published.is_published() || process.published.is_refused()
     }
 
     /// Whether rows are being built, or files for them opened.
@@ -94,9 +95,10 @@ impl Unwinding {
         dirty.into_iter().for_each(|id| self.publish_code(processes, id, requests));
     }
 
-    /// Publishes what has changed of one process' generated code.
+    /// Publishes what has changed of one process' generated code. What becomes known of one that has ended is published no
+    /// more: nobody would withdraw it.
     pub(super) fn publish_code(&mut self, processes: &mut Processes, id: ProcessId, requests: &mut Requests) {
-        let Some(process) = processes.get_mut(id) else { return };
+        let Some(process) = processes.get_mut(id).filter(|process| process.is_live()) else { return };
         let object = self.publisher.publish_code(process, &mut self.rows, &mut self.tables, requests);
         if let Some(object) = object {
             self.publisher.change_borrowers(processes, object, &mut self.tables, requests);
@@ -115,16 +117,16 @@ impl Unwinding {
 
     /// The kernel has not taken an update.
     pub(super) fn refused(&mut self, refused: Refused, processes: &mut Processes, now: MonoNs) {
-        self.tables.refused(refused, now);
         if let Refused::Page(page) = refused {
+            self.tables.refuse_page(page);
             Publisher::miss_page(processes, page, now);
         }
         let (Refused::Regions(pid) | Refused::Take(pid)) = refused else { return };
         let id = processes.live_of(pid).map(|process| process.id);
         let Some(process) = id.and_then(|id| processes.get_mut(id)) else { return };
         match refused {
-            Refused::Take(_) => self.publisher.without_words(process, now),
-            _ => self.publisher.refused(process),
+            Refused::Take(_) => self.publisher.without_words(process, &mut self.tables, now),
+            _ => self.publisher.refused(process, &mut self.tables, now),
         }
     }
 
@@ -144,10 +146,10 @@ impl Unwinding {
     }
 
     /// Makes room where it becomes scarce. With every tick.
-    pub(super) fn make_room(&mut self, files: &Files, requests: &mut Requests) {
+    pub(super) fn make_room(&mut self, processes: &mut Processes, files: &Files, requests: &mut Requests) {
         self.tables.reclaim(requests.now);
         self.rows.make_room(files, &mut self.tables, requests);
-        self.publisher.look_again(requests.now);
+        self.publisher.look_again(processes, requests.now);
     }
 
     /// Takes up rows of a file.
@@ -171,6 +173,17 @@ impl Unwinding {
         self.publisher.end(process, &mut self.rows, &mut self.tables, requests);
     }
 
+    /// Processes were evicted.
+    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.publisher.forget(gone);
+    }
+
+    /// What names processes here, and how many.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> Vec<(&'static str, usize)> {
+        self.publisher.rooms().into_iter().chain(self.tables.rooms()).collect()
+    }
+
     /// Closes files that nobody uses and evicts their rows. About every second.
     pub(super) fn sweep(&mut self, files: &mut Files, requests: &mut Requests) {
         for file in files.sweep(|file| self.rows.is_busy(file), requests) {
@@ -190,9 +203,10 @@ impl Unwinding {
 
     /// Asserts that the counts are those of what they count, and within their bounds.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn assert_sound(&self) {
+    pub(super) fn assert_sound(&self, processes: &Processes) {
         self.rows.assert_sound();
-        self.tables.assert_sound();
+        let holdings: Vec<_> = processes.iter().map(|process| process.published.holding()).collect();
+        self.tables.assert_sound(&holdings);
     }
 
     /// Use of the tables.

@@ -1,11 +1,14 @@
 //! Continuous recordings: windows, copies, memory that is short, what is evicted.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
 use super::stories::*;
 use crate::engine::border::{Order, Request};
+use crate::engine::fork_log::MAX_FORKS;
+use crate::engine::tables::TableSizes;
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
 use crate::engine::{EngineOptions, Who};
 use crate::process::event::TaskChange;
@@ -177,6 +180,51 @@ fn processes_that_have_ended_are_evicted_with_all_that_is_known_of_them() {
     world.finish();
     assert!(world.kernel.pages.is_empty());
     assert_eq!(world.recorded.as_ref().unwrap().account.unwinding.unwrap().files_evicted, 1);
+}
+
+#[test]
+fn no_room_names_processes_that_have_ended() {
+    const BURST: u32 = 50;
+    // Enough for the lists of some of them.
+    let tables = Some(TableSizes { rows: 4096, regions: 256 });
+    let mut world = World::new(EngineOptions { who: Who::All, tables, ..options() });
+    world.continuous(1000, 500);
+    runtime(&mut world, PID);
+    announce(&mut world, PID, (JIT, 64, "known"));
+    world.run_for(500);
+    // What is on its way to the tables is so until its process is forgotten.
+    world.holds_publications = true;
+    let mut used = BTreeSet::new();
+    for burst in 1..=40 {
+        let children = burst * 1000..burst * 1000 + BURST;
+        children.clone().for_each(|child| fork(&mut world, child, PID));
+        world.settle();
+        // Of some nothing is known but who has made them.
+        children.clone().filter(|child| child % 8 > 0).for_each(|child| world.sample(child, &[JIT + 8, MAIN, START]));
+        world.settle();
+        world.run_for(400);
+        used.extend(world.engine.rooms().into_iter().map(|(room, _)| room));
+        children.for_each(|child| exit(&mut world, child));
+        // Of one nothing is known at all.
+        world.sample(burst, &[MAIN, START]);
+        world.settle();
+        world.run_for(100);
+        used.extend(world.engine.rooms().into_iter().map(|(room, _)| room));
+    }
+    for room in ["ended processes", "children", "ghosts", "asked stacks", "frames of code", "lists on their way"] {
+        assert!(used.contains(room), "{room}: {used:?}");
+    }
+    world.run_for(10_000);
+    let named = |world: &World, room: &str| world.engine.rooms().into_iter().find(|(name, _)| *name == room);
+    assert_eq!(named(&world, "processes"), Some(("processes", 1)));
+    assert_eq!(named(&world, "children"), None, "their parent has forgotten them, too");
+    assert!(world.engine.tracking.forks.len() <= 2 * MAX_FORKS);
+    exit(&mut world, PID);
+    world.run_for(10_000);
+    assert_eq!(world.engine.rooms(), [("awaited", 1)], "that it was ordered is remembered");
+    world.engine.assert_sound();
+    world.holds_publications = false;
+    world.finish();
 }
 
 #[test]

@@ -510,6 +510,25 @@ fn as_many_parts_as_loops_prove_nothing_where_stacks_were_cut_amid_loops() {
 }
 
 #[test]
+fn no_room_names_an_interpreter_that_has_ended() {
+    let mut world = World::new(options());
+    world.continuous(1000, 500);
+    python(&mut world, &[(16, "py::outer:/a.py"), (48, "py::leaf:/a.py")]);
+    let mut sample = raw_sample(world.now, PID, &[MAIN + 8, LOOP + 0x30, MAIN + 8], None);
+    let mark = [0x9000, MARK | 0x70];
+    let list = FrameList::new(vec![[48, 0x70], mark, [16, 0x70], mark], ListEnd::Last, [0; 2]);
+    (sample.stop, sample.listed) = (StopReason::NoFramePointer as u8, Some(Box::new(list)));
+    world.give(&sample);
+    world.run_for(2000);
+    let used = world.engine.rooms();
+    assert!(used.contains(&("takes", 1)) && used.contains(&("cut amid loops", 1)), "{used:?}");
+    exit(&mut world, PID);
+    world.run_for(10_000);
+    assert_eq!(world.engine.rooms(), [("awaited", 1)]);
+    world.finish();
+}
+
+#[test]
 fn a_list_of_more_than_a_sample_holds_is_cut_where_its_frames_end() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::deep:/a.py"), (48, "py::leaf:/a.py")]);

@@ -388,6 +388,31 @@ fn code_that_was_read_for_another_function_gives_no_rows() {
 }
 
 #[test]
+fn code_that_was_read_of_who_has_ended_since_takes_no_room() {
+    let mut world = World::new(options());
+    app(&mut world, PID);
+    world.follow(&[PID]);
+    world.machine.add_file(&format!("/tmp/perf-{PID}.map"), format!("{JIT:x} 40 listed\n").into_bytes());
+    put(&mut world, PID, JIT, code(64));
+    world.decide = Box::new(|request| match request {
+        Request::Memory { .. } => Fate::HoldAnswer,
+        _ => Fate::Answer,
+    });
+    world.sample(PID, &[MAIN]);
+    world.run_for(1500);
+    world.sample_with_stack(PID, &[JIT + 0x20], &[MAIN]);
+    world.run_for(1000);
+    assert_eq!(world.held(), 1);
+    exit(&mut world, PID);
+    world.run_for(300);
+    let of_files = world.kernel.pages.len();
+    world.release();
+    world.run_for(300);
+    assert_eq!(world.kernel.pages.len(), of_files);
+    world.finish();
+}
+
+#[test]
 fn memory_that_cannot_be_read_is_counted() {
     let mut world = World::new(options());
     app(&mut world, PID);

@@ -57,12 +57,23 @@ impl Sideband {
     /// # Errors
     /// `perf_event_open` was refused.
     pub fn open(cpus: &[u32]) -> Result<Self, KernelError> {
-        let rings = cpus
-            .iter()
-            .map(|&cpu| Ring::open(cpu))
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(KernelError::perf_event_open)?;
-        Ok(Self { rings, unseen: BTreeSet::new(), scratch: Vec::new(), order: Order::default() })
+        Self::open_by(cpus, Ring::open).map_err(KernelError::perf_event_open)
+    }
+
+    /// CPUs that have gone offline since they were listed are left to [`Sideband::set_cpus`], unless all have.
+    fn open_by(cpus: &[u32], open: impl Fn(u32) -> io::Result<Ring>) -> io::Result<Self> {
+        let (mut rings, mut gone) = (Vec::new(), None);
+        for &cpu in cpus {
+            match open(cpu) {
+                Ok(ring) => rings.push(ring),
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => gone = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match gone.filter(|_| rings.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(Self { rings, unseen: BTreeSet::new(), scratch: Vec::new(), order: Order::default() }),
+        }
     }
 
     /// Descriptors that tell when events come.
@@ -212,6 +223,18 @@ mod tests {
         order.give(MonoNs(200), &mut out);
         assert_eq!(out.iter().map(|event| event.time.0).collect::<Vec<_>>(), [80, 90, 120, 130]);
         assert_eq!(order.held.len(), 1);
+    }
+
+    #[test]
+    fn a_cpu_that_has_gone_since_it_was_listed_does_not_end_the_start() {
+        let gone = |_: u32| Err(io::Error::from_raw_os_error(libc::ENODEV));
+        assert!(Sideband::open_by(&[0, 1], gone).is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV)));
+        assert!(Sideband::open_by(&[0], |_| Err(io::ErrorKind::ResourceBusy.into())).is_err());
+        // Without the right to open an event it is not seen how that ends.
+        if Ring::open(0).is_ok() {
+            let second = |cpu: u32| if cpu == 0 { Ring::open(cpu) } else { gone(cpu) };
+            assert_eq!(Sideband::open_by(&[0, 1], second).unwrap().cpus().collect::<Vec<_>>(), [0]);
+        }
     }
 
     #[test]

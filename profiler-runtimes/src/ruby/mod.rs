@@ -89,7 +89,7 @@ impl Functions {
     /// [`INSTRUCTION`] is left out of account.
     ///
     /// # Errors
-    /// There is no function, none with this instruction, or something in it is not what it should be.
+    /// There is no function, or something in it is not what it should be.
     pub fn describe<M: Memory>(&self, reader: &Reader<M>, (code, instruction): (u64, u64)) -> Result<Looked, Unknown> {
         let internal = internal(&self.layout.offsets, reader, code)?;
         let described = match (internal.kind, instruction & INSTRUCTION) {
@@ -140,7 +140,7 @@ impl Functions {
         if count > MAX_WORDS {
             return Err(Unknown::TooLarge("function"));
         }
-        let position = position(instruction, body.word(INSTRUCTIONS), count)?;
+        let position = position(instruction, body.word(INSTRUCTIONS), count);
         let name = string(offsets, reader, body.word(LABEL), "function's name")?;
         let file = self.file(reader, body.word(FILE))?;
         let lines = Lines {
@@ -148,7 +148,8 @@ impl Functions {
             count: body.half(offsets.line_count),
             index: body.word(offsets.line_index),
         };
-        let line = line_at(reader, lines, position)?;
+        // What YJIT runs has the place of a call once it makes one, and until then that of what was there before.
+        let line = position.map_or(Ok(0), |position| line_at(reader, lines, position))?;
         let first_line = u32::try_from(body.word(FIRST_LINE) >> 1).unwrap_or(0);
         Ok(Described { function: Function { name: name.into(), file: file.into(), first_line }, line })
     }
@@ -170,14 +171,11 @@ impl Functions {
 }
 
 /// How many words stand before the instruction that runs: what a frame has is the one behind it, but where none has run yet.
-fn position(instruction: u64, begin: u64, count: u64) -> Result<u64, Unknown> {
-    const NO_INSTRUCTION: Unknown = Unknown::No("instruction of the function");
-    let offset = instruction.checked_sub(begin).ok_or(NO_INSTRUCTION)?;
+/// Nothing if it is none of the function.
+fn position(instruction: u64, begin: u64, count: u64) -> Option<u64> {
+    let offset = instruction.checked_sub(begin)?;
     let words = offset / 8;
-    if !offset.is_multiple_of(8) || words > count {
-        return Err(NO_INSTRUCTION);
-    }
-    Ok(words.saturating_sub(1))
+    (offset.is_multiple_of(8) && words <= count).then(|| words.saturating_sub(1))
 }
 
 /// Bytes of an object.

@@ -344,46 +344,6 @@ fn a_file_that_was_replaced_before_it_was_opened_gives_no_names() {
     assert_eq!(account.files.replaced, 1);
 }
 
-/// Who makes a file with the number that another one has just had, and maps it in its place, may copy its times, too.
-#[test]
-fn a_file_that_has_got_the_inode_of_another_one_does_not_name_what_that_had_mapped() {
-    const LIBRARY: u64 = 0x5000_0000;
-    // The same file is mapped once more, or another one that has its number in another generation.
-    for (generation, names) in [(1, ["first", "first"]), (2, ["[replaced]", "second"])] {
-        let mut world = World::new(options());
-        app(&mut world, PID);
-        let inode = world.machine.add_program("/lib/first", b"first", &[(0x1000, "first")]);
-        world.follow(&[PID]);
-        world.decide = Box::new(|request| match request {
-            Request::Identify { .. } => Fate::Hold,
-            _ => Fate::Answer,
-        });
-        let first = mapped(&world, LIBRARY, "/lib/first");
-        map(&mut world, PID, first.clone());
-        let at = now(&world);
-        world.sample(PID, &[LIBRARY + 0x1010, MAIN, START]);
-        world.run_for(50);
-        if generation == 2 {
-            let other = world.machine.add_program("/lib/second", b"second", &[(0x1000, "second")]);
-            let mut file = world.machine.inodes.remove(&other).unwrap();
-            file.identity.inode = inode;
-            world.machine.inodes.insert(inode, file);
-        }
-        map(&mut world, PID, Mapping { generation: Some(generation), ..first });
-        world.run_for(20);
-        assert_eq!(world.held(), 2, "neither was looked at while the first one was mapped");
-        world.release();
-        world.run_for(500);
-        let later = now(&world);
-        world.sample(PID, &[LIBRARY + 0x1010, MAIN, START]);
-        world.run_for(500);
-        let account = world.finish().account.clone();
-        let expected = names.map(|name| format!("_start;main;{name}"));
-        assert_eq!([at, later].map(|at| stack(&world, PID, at)), expected, "generation {generation}");
-        assert_eq!(account.files.replaced, generation - 1);
-    }
-}
-
 #[test]
 fn a_file_whose_place_does_not_answer_is_named_by_its_path() {
     let mut world = all();

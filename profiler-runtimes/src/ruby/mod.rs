@@ -93,7 +93,8 @@ impl Functions {
     pub fn describe<M: Memory>(&self, reader: &Reader<M>, (code, instruction): (u64, u64)) -> Result<Looked, Unknown> {
         let internal = internal(&self.layout.offsets, reader, code)?;
         let described = match (internal.kind, instruction & INSTRUCTION) {
-            (Some(Kind::Method), 0) => self.method(reader, code)?,
+            // YJIT leaves there what was there before.
+            (Some(Kind::Method), _) => self.method(reader, code)?,
             (Some(Kind::Code), instruction) => self.code(reader, code, instruction)?,
             _ => return Err(Unknown::No("function")),
         };

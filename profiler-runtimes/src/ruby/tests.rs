@@ -296,8 +296,8 @@ fn what_is_no_instruction_of_the_function_is_no_line_of_it() {
     for at in [0, begin - 8, begin + 4, begin + 24, u64::MAX >> 8] {
         assert_eq!(name(at), Ok(("other".to_owned(), 0)), "{at:#x}");
     }
-    // A method where code should be.
-    process.memory.words(code, &[26 | 6 << 12]);
+    // Neither code nor a method.
+    process.memory.words(code, &[26 | 5 << 12]);
     let described = functions.describe(&Reader::new(&process.memory, BUDGET), (code, begin));
     assert_eq!(described, Err(Unknown::No("function")));
 }

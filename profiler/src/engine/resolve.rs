@@ -497,20 +497,22 @@ impl Resolver {
         let (mut in_loop, mut begins) = (Vec::new(), false);
         // Where generated code is the loop's own frame, there is no other one of it.
         let is_own_frame = capture.generated.as_ref().is_some_and(|code| code.pushes.is_empty());
-        // How many frames that it has called for its work are right above the next one.
-        let mut within = 0;
+        // The innermost frame that the next loop has called for its work: generated code, by whatever functions, or right above it.
+        let (mut generated, mut within) = (None, None);
         for (index, pc) in of.stacks.frames(sample.user).enumerate() {
             let at = in_module(&of.process.space, &capture.loops, pc, sample.time);
             let is_generated = is_unnamed_loop_code(of.process, pc, sample.time);
+            if is_generated && !is_own_frame {
+                generated.get_or_insert(index);
+            }
             if at.is_some() || (is_generated && is_own_frame) {
-                let from = index - within;
+                let from = generated.take().or(within).unwrap_or(index);
                 let is_first =
                     |at: Avma| capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
                 begins |= from == 0 && at.is_some_and(is_first);
                 in_loop.push(from);
             }
-            let is_within = is_generated && !is_own_frame || is_in(&capture.within, pc);
-            within = if is_within { within + 1 } else { 0 };
+            within = is_in(&capture.within, pc).then_some(index);
         }
         // Other cuts are mostly where no loop is behind, as in a program that a runtime is a library of, but not where one was.
         let is_short = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);

@@ -572,7 +572,9 @@ impl Resolver {
             // The runtime's own, of which there is nothing to show.
             Some(Known::Own) => return None,
             // It is being made: YJIT counts it before it says what it is, and has not called it yet.
-            Some(Known::Unnamed(WhyUnnamed::Replaced)) if by == (RunBy::Generated { is_innermost: true }) => return None,
+            Some(Known::Unnamed(WhyUnnamed::Replaced)) if by == (RunBy::Generated { is_innermost: true }) => {
+                return None;
+            }
             Some(Known::Unnamed(why)) => why,
             None => WhyUnnamed::NoAnswer,
         };

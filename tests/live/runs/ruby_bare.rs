@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use jitprof_tests::{
     Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
-    assert_share, path_from, target_file,
+    assert_share, path_from, target_file, wait_until,
 };
 
 /// Samples a second.
@@ -72,6 +72,8 @@ fn jitted_functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
     let mut command = Command::new(path_from("JITPROF_RUBY")?);
     command.arg("--yjit").arg(target_file("ruby/burn.rb")?).arg("600");
     let target = Target::start(command, &scratch)?;
+    // YJIT compiles what is called for the tenth time.
+    wait_until("YJIT to compile", || Ok((target.cpu_ms()? >= 1000).then_some(())))?;
     let words = ["--pid", target.said("pid")?, "--lines"];
     let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 5)?;
     assert_bare(&recording);

@@ -156,24 +156,30 @@ impl Maintenance {
         let before = oldest.unwrap_or(before).min(before);
         let evictable = tracking.processes.evictable(before);
         if !evictable.is_empty() {
-            self.forget(&evictable, tracking, resolving, parts);
+            self.remove_gone(&evictable, tracking, resolving, parts);
         }
         tracking.processes.evict_before(before, now);
     }
 
-    /// Forgets processes. All that names processes beside their table is told here, and here alone; several at a time,
+    /// drops processes. All that names processes beside their table is told here, and here alone; several at a time,
     /// for some of it has to be looked through.
-    fn forget(&mut self, ids: &[ProcessId], tracking: &mut Tracking, resolving: &mut Resolving, parts: &mut Parts<'_>) {
+    fn remove_gone(
+        &mut self,
+        ids: &[ProcessId],
+        tracking: &mut Tracking,
+        resolving: &mut Resolving,
+        parts: &mut Parts<'_>,
+    ) {
         for id in ids {
             // Only the oldest of too many still have samples; those are resolved with what is known.
             resolving.resolve_all_of(&mut tracking.processes, *id, parts.files);
             self.learned = self.learned + tracking.evict(*id, parts);
         }
         let gone: FxHashSet<ProcessId> = ids.iter().copied().collect();
-        tracking.forget(&gone);
-        resolving.forget(&gone);
+        tracking.remove_gone(&gone);
+        resolving.remove_gone(&gone);
         if let Some(unwinding) = &mut parts.unwinding {
-            unwinding.forget(&gone);
+            unwinding.remove_gone(&gone);
         }
     }
 

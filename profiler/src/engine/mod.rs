@@ -379,7 +379,7 @@ impl Engine {
         self.tracking.processes.live_of(Pid(pid)).map_or(0, |process| process.frames.len())
     }
 
-    /// All that names processes, and how many: what is new is told in `Maintenance::forget`, and counted here.
+    /// All that names processes, and how many: what is new is told in `Maintenance::remove_gone`, and counted here.
     #[cfg(test)]
     pub(crate) fn rooms(&self) -> Vec<(&'static str, usize)> {
         let mut rooms = self.tracking.rooms();

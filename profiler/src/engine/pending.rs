@@ -88,7 +88,7 @@ impl Stacks {
     }
 
     /// Processes were evicted.
-    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+    pub(super) fn remove_gone(&mut self, gone: &FxHashSet<ProcessId>) {
         self.asked.retain(|(process, ..)| !gone.contains(process));
     }
 

@@ -516,7 +516,7 @@ impl Publisher {
     }
 
     /// Processes were evicted. What is published of them was withdrawn when they ended.
-    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+    pub(super) fn remove_gone(&mut self, gone: &FxHashSet<ProcessId>) {
         self.changed.retain(|id| !gone.contains(id));
         self.waiting.retain(|id| !gone.contains(id));
         self.unconfirmed.retain(|(_, id)| !gone.contains(id));

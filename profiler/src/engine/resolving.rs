@@ -492,8 +492,8 @@ impl Resolving {
     }
 
     /// Processes were evicted.
-    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
-        self.stacks.forget(gone);
+    pub(super) fn remove_gone(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.stacks.remove_gone(gone);
         self.resolver.retain(|id| !gone.contains(&id));
     }
 

@@ -1004,7 +1004,7 @@ impl Tracking {
     }
 
     /// Processes were evicted: nobody counts them among his children any more.
-    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
+    pub(super) fn remove_gone(&mut self, gone: &FxHashSet<ProcessId>) {
         self.hasty.retain(|id| !gone.contains(id));
         for process in self.processes.iter_mut() {
             process.children.retain(|(child, _)| !gone.contains(child));

@@ -174,8 +174,8 @@ impl Unwinding {
     }
 
     /// Processes were evicted.
-    pub(super) fn forget(&mut self, gone: &FxHashSet<ProcessId>) {
-        self.publisher.forget(gone);
+    pub(super) fn remove_gone(&mut self, gone: &FxHashSet<ProcessId>) {
+        self.publisher.remove_gone(gone);
     }
 
     /// What names processes here, and how many.

@@ -192,7 +192,7 @@ fn no_room_names_processes_that_have_ended() {
     runtime(&mut world, PID);
     announce(&mut world, PID, (JIT, 64, "known"));
     world.run_for(500);
-    // What is on its way to the tables is so until its process is forgotten.
+    // What is on its way to the tables is so until its process is evicted.
     world.holds_publications = true;
     let mut used = BTreeSet::new();
     for burst in 1..=40 {
@@ -217,7 +217,7 @@ fn no_room_names_processes_that_have_ended() {
     world.run_for(10_000);
     let named = |world: &World, room: &str| world.engine.rooms().into_iter().find(|(name, _)| *name == room);
     assert_eq!(named(&world, "processes"), Some(("processes", 1)));
-    assert_eq!(named(&world, "children"), None, "their parent has forgotten them, too");
+    assert_eq!(named(&world, "children"), None, "their parent has dropped them, too");
     assert!(world.engine.tracking.forks.len() <= 2 * MAX_FORKS);
     exit(&mut world, PID);
     world.run_for(10_000);

@@ -161,7 +161,7 @@ impl Maintenance {
         tracking.processes.evict_before(before, now);
     }
 
-    /// drops processes. All that names processes beside their table is told here, and here alone; several at a time,
+    /// Drops processes. All that names processes beside their table is told here, and here alone; several at a time,
     /// for some of it has to be looked through.
     fn remove_gone(
         &mut self,

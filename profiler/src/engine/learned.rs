@@ -23,7 +23,6 @@ use crate::engine::place::Place;
 use crate::engine::process::Process;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::Mapped;
-use crate::process::MappingKind;
 use crate::symbol::{Digest, digest};
 
 /// Longest function of a perf map that is read, in bytes.
@@ -329,7 +328,7 @@ fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
 pub(super) fn is_loop_code(process: &Process, mapped: &Mapped) -> bool {
     let Some(code) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
     let mapping = &mapped.mapping;
-    (mapping.kind == MappingKind::NamedMemory || !code.is_in_named_memory)
+    (mapping.shared || !code.is_shared)
         && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
 }
 

@@ -210,23 +210,27 @@ impl NativeFrames {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RunBy {
     Interpreter,
-    /// Code that was generated for some of them, it is not known which. That keeps the place in a function where it calls
-    /// another one only.
+    /// Code that was generated for some of them, it is not known which. Of the innermost, the place in it may be an earlier one;
+    /// and it may not be what the list says yet, where such code makes a frame before it says whose.
     Generated {
         is_innermost: bool,
+        may_be_new: bool,
     },
 }
 
 impl RunBy {
     /// Of the functions of a part, from the innermost.
     fn each(self) -> impl Iterator<Item = Self> {
-        let outer = if self == Self::Interpreter { self } else { Self::Generated { is_innermost: false } };
+        let outer = match self {
+            Self::Interpreter => self,
+            Self::Generated { .. } => Self::Generated { is_innermost: false, may_be_new: false },
+        };
         std::iter::once(self).chain(std::iter::repeat(outer))
     }
 
     /// A function as it is shown: without what is not certain.
     fn shown(self, functions: &Arc<[Frame]>) -> Arc<[Frame]> {
-        let Self::Generated { is_innermost } = self else { return Arc::clone(functions) };
+        let Self::Generated { is_innermost, .. } = self else { return Arc::clone(functions) };
         let certain = |frame: &Frame| {
             let tier = frame.tier.filter(|tier| *tier != Tier::Interpreted);
             let line =
@@ -416,8 +420,10 @@ impl Resolver {
                             frames.pop();
                         }
                         let by = match is_unnamed_loop_code(of.process, pc, sample.time) {
-                            true if index == 0 && inlined.is_empty() => RunBy::Generated { is_innermost: true },
-                            true => RunBy::Generated { is_innermost: false },
+                            true => RunBy::Generated {
+                                is_innermost: true,
+                                may_be_new: index == 0 && has_frames_of_its_own(of.process),
+                            },
                             false => RunBy::Interpreter,
                         };
                         let functions = listed.frames(*part).zip(by.each());
@@ -572,7 +578,7 @@ impl Resolver {
             // The runtime's own, of which there is nothing to show.
             Some(Known::Own) => return None,
             // It is being made: YJIT counts it before it says what it is, and has not called it yet.
-            Some(Known::Unnamed(WhyUnnamed::Replaced)) if by == (RunBy::Generated { is_innermost: true }) => {
+            Some(Known::Unnamed(WhyUnnamed::Replaced)) if matches!(by, RunBy::Generated { may_be_new: true, .. }) => {
                 return None;
             }
             Some(Known::Unnamed(why)) => why,
@@ -937,6 +943,11 @@ fn lacks_loops(listed: &Listed, sample: &Pending, of: &Resolution<'_>) -> bool {
     };
     let count = of.stacks.frames(sample.user).filter(is_loop).count();
     listed.has_more_loops_than(count, |record| own_name(record, sample, of).is_some())
+}
+
+/// Whether generated code within the process' interpreter's loop makes frames itself.
+fn has_frames_of_its_own(process: &Process) -> bool {
+    process.tables.list().and_then(|list| list.generated.as_ref()).is_some_and(|code| !code.pushes.is_empty())
 }
 
 /// Whether a frame is of generated code that runs within an interpreter's loop, and that nothing names.

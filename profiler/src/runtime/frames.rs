@@ -84,8 +84,8 @@ pub struct LoopCode {
     pub fp_below: Option<u32>,
     /// By which instructions the frame is made where the loop calls the code. None: the frame is the loop's own.
     pub pushes: Vec<ByteBuf>,
-    /// It lies in memory that has a name, as memory that processes share does; other generated code may not.
-    pub is_in_named_memory: bool,
+    /// It lies in memory that processes share; other generated code does not.
+    pub is_shared: bool,
 }
 
 /// Which elements of a list say that an evaluation loop has begun. Each has a byte in the upper end of its second word.

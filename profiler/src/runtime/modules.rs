@@ -44,7 +44,7 @@ const WANTED: [&[u8]; 14] = [
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
 /// CPython, PHP or Ruby has some of these names, and Erlang's emulator not all of them.
-const WANTED_BESIDES: [&[u8]; 18] = [
+const WANTED_BESIDES: [&[u8]; 19] = [
     b"Py_Version\0",
     b"Py_NewRef\0",
     b"PyFrame_GetCode\0",
@@ -57,6 +57,7 @@ const WANTED_BESIDES: [&[u8]; 18] = [
     b"_PyEval_EvalFrameDefault\0",
     b"get_zend_version\0",
     b"execute_ex\0",
+    b"zend_vm_kind\0",
     b"rb_errinfo\0",
     b"rb_gc_count\0",
     b"rb_id2str\0",

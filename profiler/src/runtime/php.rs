@@ -16,6 +16,10 @@ use super::modules::{Modules, PHP_LOOP};
 
 /// The symbol by which the module is known.
 const VARIABLES: &str = "executor_globals";
+/// The function that says how instructions are run, and its code where it says by jumps (`ZEND_VM_KIND_HYBRID`): elsewhere the
+/// loop calls what is jitted.
+const KIND: &str = "zend_vm_kind";
+const HYBRID: [u8; 6] = [0xb8, 4, 0, 0, 0, 0xc3];
 /// Bytes of the loop in which it makes its frame.
 const MAX_PROLOGUE: usize = 32;
 /// Bytes of that frame; PHP 8.2's has 160.
@@ -38,7 +42,8 @@ impl Php {
         let error = match Layout::read(module, reader) {
             Ok(layout) => {
                 let loops = module.parts_of(PHP_LOOP);
-                let generated = loops.first().and_then(|(start, _)| jitted(*start, reader));
+                let is_hybrid = module.address_of(KIND).is_some_and(|kind| says_hybrid(kind, reader));
+                let generated = loops.first().filter(|_| is_hybrid).and_then(|(start, _)| jitted(*start, reader));
                 return Some(Ok(Self { functions: Functions::new(layout), loops, generated }));
             }
             Err(LayoutError::NoVersion) => return None,
@@ -132,7 +137,12 @@ fn jitted<M: Memory>(start: Avma, reader: &Reader<M>) -> Option<LoopCode> {
     let read = reader.now(start, &mut code).ok().filter(|_| Machine::NATIVE == Machine::X86_64)?;
     let (bytes, fp_below) = made_by(code.get(..read)?)?;
     let name = "[PHP JIT code]".to_owned();
-    Some(LoopCode { name, bytes, fp_below, pushes: Vec::new(), is_in_named_memory: true })
+    Some(LoopCode { name, bytes, fp_below, pushes: Vec::new(), is_shared: true })
+}
+
+fn says_hybrid<M: Memory>(kind: Avma, reader: &Reader<M>) -> bool {
+    let mut code = [0; HYBRID.len()];
+    reader.now(kind, &mut code).is_ok_and(|read| read == code.len()) && code == HYBRID
 }
 
 /// The bytes of the frame that a function makes at its beginning, the return address included, and how far below its end the

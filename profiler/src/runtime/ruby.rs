@@ -132,7 +132,7 @@ fn yjit() -> LoopCode {
         bytes: 32,
         fp_below: None,
         pushes: [push_r13, push_r12, push_rbx].map(|push| ByteBuf::from(push.to_vec())).into(),
-        is_in_named_memory: false,
+        is_shared: false,
     }
 }
 

@@ -334,7 +334,7 @@ fn generated_code_that_runs_within_the_loop_is_a_part_of_it() {
         let mut world = World::new(options());
         let mark = EntryMark { least: 3, ..EntryMark::default() };
         let (name, bytes) = ("[code of the loop]".to_owned(), 16);
-        let code = LoopCode { name, bytes, fp_below: None, pushes: pushes.clone(), is_in_named_memory: false };
+        let code = LoopCode { name, bytes, fp_below: None, pushes: pushes.clone(), is_shared: false };
         let functions = [(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")];
         interpreter_with(&mut world, &functions, mark, (Vec::new(), Some(code)));
         let around: &[u64] = if pushes.is_empty() { &[MAIN, START] } else { &[LOOP + 0x20, MAIN, START] };

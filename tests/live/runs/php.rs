@@ -17,10 +17,10 @@ const MAP: &str = "0x10";
 const DUMP_AND_MAP: &str = "0x20";
 
 fn record(jit: &str, debug: Option<&str>) -> Result<Recording> {
-    record_script("php/burn.php", jit, debug)
+    record_script("php/burn.php", (jit, debug), &[])
 }
 
-fn record_script(script: &str, jit: &str, debug: Option<&str>) -> Result<Recording> {
+fn record_script(script: &str, (jit, debug): (&str, Option<&str>), how: &[&str]) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(path_from("JITPROF_PHP")?);
     let jit = format!("opcache.jit={jit}");
@@ -32,10 +32,11 @@ fn record_script(script: &str, jit: &str, debug: Option<&str>) -> Result<Recordi
     }
     command.arg(target_file(script)?).arg("600");
     let target = Target::start(command, &scratch)?;
+    let jitprof = Jitprof::recording(&scratch, [&["--pid", target.said("pid")?], how].concat())?;
     let recording = match script {
         // The master sleeps.
-        PREFORK => Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu_of(&target.children()?, 6),
-        _ => Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 3),
+        PREFORK => jitprof.record_cpu_of(&target.children()?, 6),
+        _ => jitprof.record_cpu(target.pid()?, 3),
     };
     // PHP writes to /tmp, whatever is asked for.
     for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
@@ -62,7 +63,7 @@ fn compiled_functions_keep_their_leaf() -> Result<()> {
 
 #[test]
 fn workers_have_the_names_of_what_they_compile_for_each_other() -> Result<()> {
-    let recording = record_script(PREFORK, FUNCTIONS, Some(DUMP_AND_MAP))?;
+    let recording = record_script(PREFORK, (FUNCTIONS, Some(DUMP_AND_MAP)), &[])?;
     assert_burns(&recording);
     assert_at_least("named leaves", recording.named_leaves(), 0.99);
     assert_eq!(recording.number("/jit/named/perf_map"), 0, "the dump has them all");
@@ -94,8 +95,10 @@ fn a_stack_of_one_frame_is_not_called_complete() -> Result<()> {
 }
 
 #[test]
-fn without_a_dump_the_exact_settings_are_named() -> Result<()> {
+fn without_a_dump_the_exact_settings_are_named_where_its_tables_are_not_read() -> Result<()> {
     let recording = record(FUNCTIONS, None)?;
+    assert_eq!(recording.account["advice"].as_array().map(Vec::len), Some(0), "{}", recording.account["advice"]);
+    let recording = record_script("php/burn.php", (FUNCTIONS, None), &["--no-read-runtime"])?;
     let advice = recording.account["advice"][0]["advice"].as_str().unwrap_or_default();
     assert!(advice.contains("-d opcache.jit_debug=0x20"), "{advice}");
     Ok(())

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 
-/// A line for each program, see there. Read, as it is another package's, and not in this one's.
-const CEILINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../profiler-ebpf/verified.txt");
+/// A line for each program, see there.
+const CEILINGS: &str = include_str!("../verified.txt");
 
 /// A program as `jitprof --check` lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +19,8 @@ pub struct VerifiedProgram {
 /// Reads what `jitprof --check` printed.
 ///
 /// # Errors
-/// It lists no program, one without a ceiling, or one above its ceiling; the ceilings cannot be read.
+/// It lists no program, one without a ceiling, or one above its ceiling.
 pub fn verified_programs(check: &str) -> Result<Vec<VerifiedProgram>> {
-    let ceilings = std::fs::read_to_string(CEILINGS).with_context(|| format!("cannot read {CEILINGS}"))?;
     let mut programs = Vec::new();
     for line in check.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -30,7 +29,7 @@ pub fn verified_programs(check: &str) -> Result<Vec<VerifiedProgram>> {
             ["program", name, count, "instructions", "verified"] => (name, Some(count.parse()?)),
             _ => continue,
         };
-        let ceiling = ceiling(&ceilings, name)?;
+        let ceiling = ceiling(name)?;
         if instructions.is_some_and(|count| count > ceiling) {
             bail!("{name}: {instructions:?} instructions verified, more than its ceiling {ceiling} in verified.txt");
         }
@@ -42,8 +41,8 @@ pub fn verified_programs(check: &str) -> Result<Vec<VerifiedProgram>> {
     Ok(programs)
 }
 
-fn ceiling(ceilings: &str, program: &str) -> Result<u64> {
-    let lines = ceilings.lines().filter_map(|line| line.split_once(' '));
+fn ceiling(program: &str) -> Result<u64> {
+    let lines = CEILINGS.lines().filter_map(|line| line.split_once(' '));
     let (_, ceiling) =
         lines.into_iter().find(|(name, _)| *name == program).with_context(|| format!("{program} has no ceiling"))?;
     ceiling.trim().parse().with_context(|| format!("the ceiling of {program} is no number"))

@@ -4,6 +4,7 @@
 //! printed with its peer's, the ratio, the goal, and the command that made it.
 
 mod agent;
+mod bare;
 mod compare;
 mod flags;
 mod gsym;
@@ -81,6 +82,8 @@ enum Part {
     Static,
     /// CPU, memory, bytes written and time to the flamegraph, of jitprof and of its peers
     Recording,
+    /// What names without a flag cost, beside the same program with its flag, or without the names
+    Bare,
     /// Iterations of the target with and without profilers
     Slowdown,
     /// Stacks beside those of `perf record --call-graph dwarf`
@@ -88,7 +91,7 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Ingest,
         Self::Jitdump,
         Self::Gsym,
@@ -97,6 +100,7 @@ impl Part {
         Self::Static,
         Self::Kernel,
         Self::Recording,
+        Self::Bare,
         Self::Slowdown,
         Self::Accuracy,
     ];
@@ -111,6 +115,7 @@ impl Part {
             Self::Jitdump => "jitdump",
             Self::Static => "static",
             Self::Recording => "recording",
+            Self::Bare => "bare",
             Self::Slowdown => "slowdown",
             Self::Accuracy => "accuracy",
         }
@@ -262,6 +267,10 @@ fn measure(
     if recorded.contains(&Part::Recording) {
         report.begin_part(Part::Recording.name());
         recording::run(bench, &profilers, report)?;
+    }
+    if recorded.contains(&Part::Bare) {
+        report.begin_part(Part::Bare.name());
+        bare::run(workspace, bench, &profilers, report)?;
     }
     if recorded.contains(&Part::Slowdown) {
         report.begin_part(Part::Slowdown.name());

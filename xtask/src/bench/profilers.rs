@@ -18,6 +18,8 @@ pub(crate) struct Profilers {
     pub(crate) perf: Option<PathBuf>,
     /// samply.
     pub(crate) samply: Option<PathBuf>,
+    /// py-spy, which names CPython's functions without a flag, too.
+    pub(crate) py_spy: Option<PathBuf>,
 }
 
 /// Looks for the peers and brings Node.
@@ -31,7 +33,7 @@ pub(crate) fn find(workspace: &Workspace, report: &mut Report) -> Result<Profile
         }
         found
     };
-    Ok(Profilers { node, perf: peer("perf"), samply: peer("samply") })
+    Ok(Profilers { node, perf: peer("perf"), samply: peer("samply"), py_spy: peer("py-spy") })
 }
 
 /// `jitprof`, until it is interrupted.
@@ -60,6 +62,13 @@ pub(crate) fn perf_inject(program: &Path, recorded: &Path, output: &Path, home: 
 pub(crate) fn perf_script(program: &Path, recorded: &Path, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("HOME", home).args(["script", "--no-inline", "-i"]).arg(recorded);
+    command
+}
+
+/// `py-spy record` of a running process, until it is interrupted. It stops the process for each sample.
+pub(crate) fn py_spy(program: &Path, pid: &str, hz: u32, output: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["record", "-r", &hz.to_string(), "-d", "unlimited", "-p", pid, "-o"]).arg(output);
     command
 }
 

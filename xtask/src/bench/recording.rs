@@ -37,13 +37,13 @@ pub(crate) fn run(bench: &Bench, profilers: &Profilers, report: &mut Report) -> 
 }
 
 /// One profiler's recording.
-struct Recording {
+pub(super) struct Recording {
     /// What was recorded, for how long.
     what: String,
-    used: Used,
+    pub(super) used: Used,
     /// CPU in the steady state, in percent of one CPU.
-    steady: f64,
-    command: String,
+    pub(super) steady: f64,
+    pub(super) command: String,
     output: PathBuf,
     /// jitprof's account.
     account: Value,
@@ -51,16 +51,28 @@ struct Recording {
 
 impl Recording {
     fn of_jitprof(bench: &Bench, target: &Target, hz: u32, length: Duration, extension: &str) -> Result<Self> {
-        let account = bench.scratch.join("account.json");
         let output = bench.scratch.join(format!("out.{extension}"));
-        let command = profilers::jitprof(&bench.jitprof, &target.pid, hz, &account, &output);
+        Self::of_jitprof_with(bench, target, (hz, length), output, &[])
+    }
+
+    /// With further options.
+    pub(super) fn of_jitprof_with(
+        bench: &Bench,
+        target: &Target,
+        (hz, length): (u32, Duration),
+        output: PathBuf,
+        options: &[&str],
+    ) -> Result<Self> {
+        let account = bench.scratch.join("account.json");
+        let mut command = profilers::jitprof(&bench.jitprof, &target.pid, hz, &account, &output);
+        command.args(options);
         let mut recording = Self::make(bench, command, target, hz, length, output)?;
         let text = fs::read_to_string(&account).with_context(|| format!("cannot read {}", account.display()))?;
         recording.account = serde_json::from_str(&text).context("the account is no JSON")?;
         Ok(recording)
     }
 
-    fn make(
+    pub(super) fn make(
         bench: &Bench,
         mut command: Command,
         target: &Target,
@@ -82,7 +94,8 @@ impl Recording {
         Ok(Self { what, used, steady, command, output, account: Value::Null })
     }
 
-    fn count(&self, path: &str) -> f64 {
+    /// A number of jitprof's account.
+    pub(super) fn count(&self, path: &str) -> f64 {
         self.account.pointer(path).and_then(Value::as_f64).unwrap_or(f64::NAN)
     }
 }

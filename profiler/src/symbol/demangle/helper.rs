@@ -96,6 +96,22 @@ pub(super) enum Answer {
     Nobody,
 }
 
+/// What a name has taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Took {
+    /// CPU time of the helper.
+    cpu: Duration,
+    /// The time of who has waited for it, as far as that was the name's doing.
+    kept: Duration,
+}
+
+impl Took {
+    /// Of one that was not demangled.
+    fn waiting(kept: Duration) -> Self {
+        Self { cpu: kept.min(LIMIT), kept }
+    }
+}
+
 /// Where a helper is, if there is one.
 struct Place {
     helper: Option<Helper>,
@@ -248,9 +264,8 @@ pub(super) fn ask(name: &str, patience: Patience) -> Answer {
     };
     let (answer, took) = place.ask(name);
     match (by, &mut place.kept) {
-        (Some(by), Some(kept)) => kept.note(by, took, Instant::now()),
-        // Waiting takes no CPU time.
-        _ => charge_thread(took.min(LIMIT)),
+        (Some(by), Some(kept)) => kept.note(by, took.kept, Instant::now()),
+        _ => charge_thread(took.cpu),
     }
     place.known.get_or_insert_default().note(name, &answer);
     answer
@@ -264,15 +279,15 @@ pub(crate) fn spend_on_names(holder: Holder, seconds: f64) {
 
 impl Place {
     /// Asks the helper, which is started if there may be one. Says what that has taken.
-    fn ask(&mut self, name: &str) -> (Answer, Duration) {
+    fn ask(&mut self, name: &str) -> (Answer, Took) {
         if self.helper.is_none() && IS_ALLOWED.load(Ordering::Acquire) && !IS_RECORDING.is_completed() {
             self.helper = Helper::start().ok();
         }
-        let Some(helper) = &mut self.helper else { return (Answer::Nobody, Duration::ZERO) };
+        let Some(helper) = &mut self.helper else { return (Answer::Nobody, Took::default()) };
         helper.pipes.ask(name, MAX_WAIT).unwrap_or_else(|_| {
             // It has ended: somebody has killed it.
             self.helper = None;
-            (Answer::Nobody, Duration::ZERO)
+            (Answer::Nobody, Took::default())
         })
     }
 }
@@ -297,22 +312,21 @@ impl<W: Write + AsFd, R: Read + AsFd> Pipes<W, R> {
         Self { to, from, room, is_owed: false, got: Vec::new() }
     }
 
-    /// Asks, and waits for so long at most. Says what that has taken: of a name that was demangled its own CPU time and its way,
-    /// of another one all that it was waited for.
-    fn ask(&mut self, name: &str, limit: Duration) -> io::Result<(Answer, Duration)> {
+    /// Asks, and waits for so long at most. Says what that has taken.
+    fn ask(&mut self, name: &str, limit: Duration) -> io::Result<(Answer, Took)> {
         if self.is_owed && self.take(Duration::ZERO)?.is_none() {
-            return Ok((Answer::NotNow, Duration::ZERO));
+            return Ok((Answer::NotNow, Took::default()));
         }
         if name.len().saturating_add(LENGTH_BYTES) > self.room {
-            return Ok((Answer::Nobody, Duration::ZERO));
+            return Ok((Answer::Nobody, Took::default()));
         }
         self.is_owed = true;
         let asked = Instant::now();
         send(&mut self.to, &[], name.as_bytes())?;
         Ok(match self.take(limit)? {
-            Some((Answer::TooLong, cpu)) => (Answer::TooLong, asked.elapsed().max(cpu)),
-            Some((answer, cpu)) => (answer, asked.elapsed().min(cpu.saturating_add(MAX_WAY))),
-            None => (Answer::NotNow, asked.elapsed()),
+            Some((Answer::TooLong, cpu)) => (Answer::TooLong, Took::waiting(asked.elapsed().max(cpu))),
+            Some((answer, cpu)) => (answer, Took { cpu, kept: asked.elapsed().min(cpu.saturating_add(MAX_WAY)) }),
+            None => (Answer::NotNow, Took::waiting(asked.elapsed())),
         })
     }
 
@@ -492,9 +506,9 @@ mod tests {
     fn an_answer_is_waited_for_so_long_and_one_that_comes_later_is_nobody_s() {
         let (mut own, mut questions, mut answers) = pipes();
         let (late, took) = own.ask("late", SHORT).unwrap();
-        assert!(late == Answer::NotNow && took >= SHORT, "{late:?} {took:?}");
+        assert!(late == Answer::NotNow && took.kept >= SHORT && took.cpu == LIMIT, "{late:?} {took:?}");
         let second = own.ask("second", LONG).unwrap();
-        assert_eq!(second, (Answer::NotNow, Duration::ZERO), "nor is it waited for once more");
+        assert_eq!(second, (Answer::NotNow, Took::default()), "nor is it waited for once more");
         assert_eq!(receive(&mut questions, 10).unwrap(), b"late");
         // Half of it.
         answers.write_all(&[WHOLE, 1, 0, 0, 0, 6, 0]).unwrap();
@@ -509,7 +523,7 @@ mod tests {
         });
         assert_eq!(answer(&mut own, "fourth", LONG), whole("FOURTH"));
         let (fifth, took) = own.ask("fifth", LONG).unwrap();
-        assert!(fifth == Answer::TooLong && took >= LIMIT, "{fifth:?} {took:?}");
+        assert!(fifth == Answer::TooLong && took.kept >= LIMIT && took.cpu == LIMIT, "{fifth:?} {took:?}");
         let (fourth, fifth, _open) = helper.join().unwrap();
         assert_eq!((&*fourth, &*fifth), (&b"fourth"[..], &b"fifth"[..]));
         assert!(own.ask("sixth", LONG).is_err(), "it has ended");
@@ -518,14 +532,14 @@ mod tests {
     #[test]
     fn what_a_name_has_taken_is_its_cpu_time_however_long_the_machine_lets_it_wait() {
         let (mut own, mut questions, mut answers) = pipes();
-        let own_time = Duration::from_micros(300);
+        let cpu = Duration::from_micros(300);
         let helper = thread::spawn(move || {
             let name = receive(&mut questions, 10).unwrap();
             thread::sleep(SHORT);
-            send(&mut answers, &head(WHOLE, own_time), &name).unwrap();
+            send(&mut answers, &head(WHOLE, cpu), &name).unwrap();
             questions
         });
-        assert_eq!(own.ask("name", LONG).unwrap(), (whole("name"), own_time + MAX_WAY));
+        assert_eq!(own.ask("name", LONG).unwrap(), (whole("name"), Took { cpu, kept: cpu + MAX_WAY }));
         drop(helper.join().unwrap());
     }
 

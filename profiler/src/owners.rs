@@ -100,6 +100,11 @@ impl<K: Copy + Eq + Hash> Owners<K> {
         self.ahead_s(owner, rate, now) <= 0.0
     }
 
+    /// What an owner has spent and not earned again, in seconds.
+    pub(crate) fn spent_s(&self, owner: K, rate: f64, now: Instant) -> f64 {
+        self.ahead_s(owner, rate, now) * rate + self.start_s
+    }
+
     /// A file of his has taken so many seconds.
     pub(crate) fn spend(&mut self, owner: K, rate: f64, now: Instant, seconds: f64) {
         let ahead_s = (self.ahead_s(owner, rate, now) + seconds / rate).min(self.owed_s);
@@ -149,6 +154,9 @@ mod tests {
         let (dear, other) = (Owner::test(1000), Owner::test(0));
         let (mut owners, start, rate) = (Owners::starting_with(5.0, 60.0), Instant::now(), 0.005);
         assert!(owners.may_spend(dear, rate, start));
+        owners.spend(dear, rate, start, 0.5);
+        let spent_s = |after| owners.spent_s(dear, rate, start + Duration::from_secs(after));
+        assert!((spent_s(0) - 0.5).abs() < 1e-9 && (spent_s(60) - 0.2).abs() < 1e-9 && spent_s(600).abs() < 1e-9);
         owners.spend(dear, rate, start, 30.0);
         assert!(!owners.may_spend(dear, rate, start) && owners.may_spend(other, rate, start));
         // And not for good.

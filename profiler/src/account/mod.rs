@@ -13,6 +13,7 @@ use crate::cost::Costs;
 use crate::peek::PeekStats;
 use crate::profile::Overflow;
 use crate::symbol::SymbolStats;
+use jitprof_common::units::MonoNs;
 use jitprof_jitdump::DumpStats;
 use jitprof_jitdump::code::{CodeMapStats, CodeOrigin};
 use jitprof_jitdump::perfmap::PerfMapStats;
@@ -195,6 +196,9 @@ pub struct Naming {
 pub struct ProcessNaming {
     /// The process.
     pub pid: u32,
+    /// When it started, on CLOCK_MONOTONIC: its number may have been another's. Not written.
+    #[serde(skip)]
+    pub start: MonoNs,
     /// Its name.
     pub comm: String,
     /// The runtime whose tables were read, with its version.

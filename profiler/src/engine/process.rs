@@ -226,7 +226,8 @@ impl Process {
     /// The same of all of them.
     pub(super) fn naming(&self) -> ProcessNaming {
         let runtime = self.tables.account().map(|tables| tables.runtime).filter(|runtime| !runtime.is_empty());
-        ProcessNaming { pid: self.id.pid.0, comm: self.name(), runtime, naming: self.naming.clone() }
+        let ProcessId { pid, start } = self.id;
+        ProcessNaming { pid: pid.0, start, comm: self.name(), runtime, naming: self.naming.clone() }
     }
 
     /// The latest name of a thread; of the first thread also after its end.

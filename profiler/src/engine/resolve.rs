@@ -28,7 +28,7 @@ use crate::engine::verify::{verify, verify_asked, verify_listed};
 use crate::process::ProcessId;
 use crate::profile::{FrameId, Holder, Profile, Task};
 use crate::runtime::WhyUnnamed;
-use crate::symbol::names::classify;
+use crate::symbol::names::{classify, interpreted};
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, Tier, is_guess, mapped_as};
 
 /// The name of generated code that has none.
@@ -45,6 +45,10 @@ const APART: &str = "[how these two parts go together is not known]";
 /// Sampled instructions of generated code that get frames of their own: an eighth of the frames that a profile holds.
 /// What is sampled beyond stands at its function's start. A minute of a busy machine samples some thousands.
 const MAX_EXACT: usize = 1 << 16;
+
+/// After so long a name is asked for again that its holder's names had no time left for: often enough for who reads the
+/// profile, and seldom beside the samples that go through it.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
 /// The name of code of a file that has been written over, or whose place another file has taken, before it was looked at.
 pub(super) const REPLACED: &str = "[replaced]";
@@ -264,6 +268,9 @@ pub(super) struct Resolver {
     /// By address, and the path under which the process maps the file that it lies in.
     native: FxHashMap<(SymbolKey, Option<Arc<str>>), NativeFrames>,
     jit: FxHashMap<JitKey, FrameId>,
+    /// Those of them whose names are not final, and since when.
+    unsettled: FxHashMap<JitKey, FrameId>,
+    unsettled_since: MonoNs,
     /// Frames of sampled instructions among them.
     exact: usize,
     /// Samples bring the frames of interpreters that keep them in a list.
@@ -306,6 +313,7 @@ impl Resolver {
     pub(super) fn clear_frames(&mut self) {
         self.native.clear();
         self.jit.clear();
+        self.unsettled.clear();
         self.plain.clear();
         self.comms.clear();
         self.jit_modules.clear();
@@ -313,19 +321,21 @@ impl Resolver {
 
     /// Frames and names that it remembers.
     pub(super) fn remembered(&self) -> usize {
-        self.native.len() + self.jit.len() + self.plain.len() + self.comms.len() + self.jit_modules.len()
+        let of_code = self.jit.len() + self.unsettled.len();
+        self.native.len() + of_code + self.plain.len() + self.comms.len() + self.jit_modules.len()
     }
 
     /// Drops the frames of code of processes that are not wanted.
     pub(super) fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
         self.cut_amid_loops.retain(|process| wanted(*process));
         self.jit.retain(|(process, ..), _| wanted(*process));
+        self.unsettled.retain(|(process, ..), _| wanted(*process));
     }
 
     /// What names processes here, and how many.
     #[cfg(test)]
     pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
-        [("frames of code", self.jit.len()), ("cut amid loops", self.cut_amid_loops.len())]
+        [("frames of code", self.jit.len() + self.unsettled.len()), ("cut amid loops", self.cut_amid_loops.len())]
     }
 
     /// Adds the sample to the profile. Returns what in it does not say what ran.
@@ -333,6 +343,10 @@ impl Resolver {
         self.anonymous = Anonymous::default();
         self.holder = Some(of.process.holder());
         of.profile.set_holder(self.holder);
+        if sample.time.0.saturating_sub(self.unsettled_since.0) >= ASK_AGAIN_NS {
+            self.unsettled.clear();
+            self.unsettled_since = sample.time;
+        }
         let mut frames = std::mem::take(&mut self.frames);
         frames.clear();
         for key in kernel_keys(of.stacks, sample) {
@@ -553,8 +567,8 @@ impl Resolver {
     /// CPython's with `-X perf`. And whether both are the same.
     fn listed_below(&self, index: usize, hit: &CodeHit<'_>) -> Option<(Arc<str>, bool)> {
         let (_, name) = self.listed.as_ref().filter(|(at, _)| at + 1 == index)?;
-        let announced = classify(hit.name(), hit.origin(), self.holder);
-        (announced.kind == FrameKind::Interpreter).then(|| (Arc::clone(name), announced.display == **name))
+        let announced = interpreted(hit.name(), hit.origin())?;
+        Some((Arc::clone(name), announced.display == **name))
     }
 
     /// Appends the functions of a frame of the sample's list, innermost first. Returns the name of the outermost.
@@ -873,12 +887,13 @@ impl Resolver {
         profile: &mut Profile,
     ) -> FrameId {
         let key = (process, hit.id, place.inlined, place.line.map_or(0, |(_, line)| line), address);
-        if let Some(frame) = self.jit.get(&key) {
+        if let Some(frame) = self.jit.get(&key).or_else(|| self.unsettled.get(&key)) {
             return *frame;
         }
         let name = classify(place.name, hit.origin(), self.holder);
         let line = place.line.map(|(file, line)| SourceLine { file: Arc::clone(file), line });
         let file = || place.source.map(|file| SourceLine { file: Arc::clone(file), line: 0 });
+        let known = profile.frame_count();
         let frame = profile.intern_frame(&Frame {
             name: Arc::from(name.display),
             kind: name.kind,
@@ -888,8 +903,10 @@ impl Resolver {
             source: line.or(name.source).or_else(file),
             address: address.0,
         });
-        self.exact += usize::from(!self.hides_addresses && address != hit.start());
-        self.jit.insert(key, frame);
+        let is_new = profile.frame_count() > known;
+        self.exact += usize::from(is_new && !self.hides_addresses && address != hit.start());
+        let known = if name.is_final { &mut self.jit } else { &mut self.unsettled };
+        known.insert(key, frame);
         frame
     }
 

@@ -29,8 +29,14 @@ const STACK_BYTES: usize = 4 << 20;
 const GUARD_BYTES: usize = 64 << 10;
 /// Files that are being closed at most; further ones wait, and are open meanwhile.
 const MAX_CLOSING: usize = 64;
-/// Of them, those of one device: a file system that never answers holds up no more, and others' files have their turn.
-const MAX_CLOSING_OF_DEVICE: usize = MAX_CLOSING / 8;
+/// Of them, those of one device, and those of one user other than root: a file system that never answers holds up no more,
+/// nor do all that somebody has mounted, and others' files have their turn.
+const MAX_CLOSING_OF_ONE: usize = MAX_CLOSING / 8;
+/// The same of root, whose are the processes of many containers: users have the rest.
+const MAX_CLOSING_OF_ROOT: usize = MAX_CLOSING / 2;
+const ROOT: u32 = 0;
+/// Of files of which the user is not known: of all of them there are no more than of one user.
+const NOT_KNOWN: u32 = u32::MAX;
 /// How long it is known of a device whether it may keep readers waiting: its number may be used again.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
 /// Devices of which that is known at most.
@@ -68,7 +74,7 @@ const LOCAL: [&str; 24] = [
 /// CPU time of what was done apart, in nanoseconds.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
 /// Files that are to be closed, and those of them of which it has not begun.
-static CLOSING: Mutex<Closing> = Mutex::new(Closing { threads: 0, devices: BTreeMap::new() });
+static CLOSING: Mutex<Closing> = Mutex::new(Closing::new());
 static NOT_BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -248,17 +254,27 @@ pub struct HeldFile {
     file: ManuallyDrop<File>,
     may_hold: bool,
     closes_apart: bool,
+    /// Of the process that it was opened for.
+    user: u32,
 }
 
 impl HeldFile {
     /// `may_hold`: whether reading and closing it may take for ever.
     pub fn new(file: File, may_hold: bool) -> Self {
-        Self { file: ManuallyDrop::new(file), may_hold, closes_apart: may_hold }
+        Self { file: ManuallyDrop::new(file), may_hold, closes_apart: may_hold, user: NOT_KNOWN }
     }
 
     /// The same where closing alone may.
     pub fn closed_apart_if(mut self, may_hold: bool) -> Self {
         self.closes_apart |= may_hold;
+        self
+    }
+
+    /// Opened for a process of this user: it is closed among his. Asked only where that matters.
+    pub fn opened_for(mut self, user: impl FnOnce() -> Option<u32>) -> Self {
+        if self.closes_apart {
+            self.user = user().unwrap_or(NOT_KNOWN);
+        }
         self
     }
 
@@ -286,7 +302,22 @@ impl Drop for HeldFile {
     fn drop(&mut self) {
         // SAFETY: the field is not used after this, for the value is being dropped.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if self.closes_apart { close_apart(file) } else { drop(file) }
+        if self.closes_apart { close_apart(self.user, file) } else { drop(file) }
+    }
+}
+
+/// For whom a file is closed: the user of the process that it was opened for, whatever its file system says of its owner, and
+/// its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Party {
+    user: u32,
+    device: Device,
+}
+
+impl Party {
+    /// How many of his user's are closed at a time, on whatever devices: he may mount as many as he likes.
+    fn most_of_user(self) -> usize {
+        if self.user == ROOT { MAX_CLOSING_OF_ROOT } else { MAX_CLOSING_OF_ONE }
     }
 }
 
@@ -294,57 +325,67 @@ impl Drop for HeldFile {
 /// has something to do: no file whose turn it is is left without one.
 struct Closing {
     threads: usize,
-    devices: BTreeMap<Device, ClosingOn>,
-}
-
-/// The same of one device.
-#[derive(Default)]
-struct ClosingOn {
-    /// How many a thread is at.
-    begun: usize,
-    waiting: Vec<File>,
-}
-
-impl ClosingOn {
-    fn has_turn(&self) -> bool {
-        self.begun < MAX_CLOSING_OF_DEVICE && !self.waiting.is_empty()
-    }
+    /// Whose file each thread is at.
+    begun: Vec<Party>,
+    /// Nobody is in it without a file.
+    waiting: BTreeMap<Party, Vec<File>>,
 }
 
 impl Closing {
-    fn add(&mut self, device: Device, file: File) {
-        self.devices.entry(device).or_default().waiting.push(file);
+    const fn new() -> Self {
+        Self { threads: 0, begun: Vec::new(), waiting: BTreeMap::new() }
+    }
+
+    fn add(&mut self, party: Party, file: File) {
+        self.waiting.entry(party).or_default().push(file);
+    }
+
+    /// Files of this device, and of this user, that threads are at.
+    fn begun_of(&self, party: Party) -> (usize, usize) {
+        let of_device = self.begun.iter().filter(|begun| begun.device == party.device).count();
+        (of_device, self.begun.iter().filter(|begun| begun.user == party.user).count())
+    }
+
+    fn has_turn(&self, party: Party) -> bool {
+        let (of_device, of_user) = self.begun_of(party);
+        of_device < MAX_CLOSING_OF_ONE && of_user < party.most_of_user()
     }
 
     /// Whether a further thread has something to do.
     fn has_room(&self) -> bool {
-        self.threads < MAX_CLOSING && self.devices.values().any(ClosingOn::has_turn)
+        self.threads < MAX_CLOSING && self.waiting.keys().any(|party| self.has_turn(*party))
     }
 
-    /// A file whose turn it is: of the device of which there are fewest at it.
-    fn take(&mut self) -> Option<(Device, File)> {
-        let with_turn = self.devices.iter_mut().filter(|(_, on)| on.has_turn());
-        let (device, on) = with_turn.min_by_key(|(_, on)| on.begun)?;
-        let file = on.waiting.pop()?;
-        on.begun += 1;
-        Some((*device, file))
+    /// A file whose turn it is: of the user, then of the device, of which there are fewest at it.
+    fn take(&mut self) -> Option<(Party, File)> {
+        let with_turn = self.waiting.keys().copied().filter(|party| self.has_turn(*party));
+        let fewest = |party: &Party| {
+            let (of_device, of_user) = self.begun_of(*party);
+            (of_user, of_device)
+        };
+        let party = with_turn.min_by_key(fewest)?;
+        let files = self.waiting.get_mut(&party)?;
+        let file = files.pop()?;
+        if files.is_empty() {
+            self.waiting.remove(&party);
+        }
+        self.begun.push(party);
+        Some((party, file))
     }
 
-    /// A file of this device has been closed.
-    fn end(&mut self, device: Device) {
-        let Some(on) = self.devices.get_mut(&device) else { return };
-        on.begun = on.begun.saturating_sub(1);
-        if on.begun == 0 && on.waiting.is_empty() {
-            self.devices.remove(&device);
+    /// A file of his has been closed.
+    fn end(&mut self, party: Party) {
+        if let Some(at) = self.begun.iter().position(|begun| *begun == party) {
+            self.begun.swap_remove(at);
         }
     }
 }
 
 /// Closes a file without waiting for it. With too many that do not let go, it stays open until one does.
-fn close_apart(file: File) {
-    let device = device_of(&file);
+fn close_apart(user: u32, file: File) {
+    let party = Party { user, device: device_of(&file) };
     let mut closing = closing();
-    closing.add(device, file);
+    closing.add(party, file);
     NOT_BEGUN.fetch_add(1, Ordering::AcqRel);
     begin_closing(closing);
 }
@@ -376,7 +417,7 @@ fn device_of(file: &File) -> Device {
 
 fn close_all() {
     let mut closing = self::closing();
-    while let Some((device, file)) = closing.take() {
+    while let Some((party, file)) = closing.take() {
         begin_closing(closing);
         let file = ManuallyDrop::new(file);
         apart(move || {
@@ -384,7 +425,7 @@ fn close_all() {
             drop(ManuallyDrop::into_inner(file));
         });
         closing = self::closing();
-        closing.end(device);
+        closing.end(party);
     }
     closing.threads -= 1;
 }
@@ -640,22 +681,62 @@ mod tests {
 
     #[test]
     fn a_device_that_lets_no_file_go_leaves_threads_to_others() {
-        let mut closing = Closing { threads: 0, devices: BTreeMap::new() };
-        let [stuck, other] = [1, 2].map(|minor| Device { major: 0, minor });
-        let file = || File::open("/dev/null").unwrap();
-        (0..2 * MAX_CLOSING).for_each(|_| closing.add(stuck, file()));
-        let taken = std::iter::from_fn(|| closing.take().map(|(device, _)| device)).count();
-        assert!(taken == MAX_CLOSING_OF_DEVICE && !closing.has_room(), "{taken}");
-        closing.add(other, file());
+        let mut closing = Closing::new();
+        // A file system that all use, and one that another user has.
+        let [stuck, other] = [(ROOT, 1), (1000, 2)].map(|(user, minor)| party(user, minor));
+        (0..2 * MAX_CLOSING).for_each(|_| closing.add(stuck, null()));
+        assert!(taken(&mut closing) == [stuck; MAX_CLOSING_OF_ONE] && !closing.has_room());
+        closing.add(party(1000, 1), null());
+        assert!(taken(&mut closing).is_empty(), "another user's file on the same device waits as well");
+        closing.add(other, null());
         assert!(closing.has_room());
-        assert_eq!(closing.take().map(|(device, _)| device), Some(other));
+        assert_eq!(taken(&mut closing), [other]);
         closing.end(other);
-        assert!(!closing.has_room() && closing.devices.len() == 1);
+        assert!(!closing.has_room() && closing.begun.len() == MAX_CLOSING_OF_ONE);
         closing.end(stuck);
-        assert_eq!(closing.take().map(|(device, _)| device), Some(stuck));
-        closing.end(stuck);
+        assert_eq!(taken(&mut closing), [party(1000, 1)], "his user has none that is closed");
+        closing.end(party(1000, 1));
         closing.threads = MAX_CLOSING;
         assert!(!closing.has_room());
+    }
+
+    #[test]
+    fn a_user_who_mounts_many_file_systems_leaves_threads_to_others() {
+        let mut closing = Closing::new();
+        let add = |closing: &mut Closing, user: u32, devices: std::ops::Range<u32>| {
+            devices.for_each(|minor| closing.add(party(user, minor), null()));
+        };
+        add(&mut closing, 1000, 0..12);
+        assert_eq!(taken(&mut closing).len(), MAX_CLOSING_OF_ONE);
+        // Of whom it is not known are together no more; what root has mounted is of many.
+        add(&mut closing, NOT_KNOWN, 12..24);
+        assert_eq!(taken(&mut closing).len(), MAX_CLOSING_OF_ONE);
+        add(&mut closing, ROOT, 24..64);
+        assert_eq!(taken(&mut closing).len(), MAX_CLOSING_OF_ROOT);
+        closing.add(party(1001, 200), null());
+        assert!(closing.has_room());
+        assert_eq!(taken(&mut closing), [party(1001, 200)]);
+    }
+
+    fn party(user: u32, minor: u32) -> Party {
+        Party { user, device: Device { major: 0, minor } }
+    }
+
+    fn null() -> File {
+        File::open("/dev/null").unwrap()
+    }
+
+    /// All whose turn it is.
+    fn taken(closing: &mut Closing) -> Vec<Party> {
+        std::iter::from_fn(|| closing.take().map(|(party, _)| party)).collect()
+    }
+
+    #[test]
+    fn who_a_file_was_opened_for_is_asked_where_it_matters() {
+        let asked = |held: HeldFile| held.opened_for(|| Some(1000)).user;
+        assert_eq!(asked(HeldFile::new(null(), false)), NOT_KNOWN);
+        assert_eq!(asked(HeldFile::new(null(), false).closed_apart_if(true)), 1000);
+        assert_eq!(HeldFile::new(null(), true).opened_for(|| None).user, NOT_KNOWN);
     }
 
     #[test]

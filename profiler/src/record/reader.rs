@@ -248,7 +248,8 @@ impl Reader {
     }
 
     fn held(&self, open: File, may_hold: bool, (via, device): (Pid, Device)) -> HeldFile {
-        HeldFile::new(open, may_hold).closed_apart_if(self.waits.closing_may_hold(via, device))
+        let held = HeldFile::new(open, may_hold).closed_apart_if(self.waits.closing_may_hold(via, device));
+        held.opened_for(|| procfs::status(via).ok().map(|status| status.real_uid))
     }
 
     fn open_map(

@@ -10,6 +10,8 @@ use crate::owners::Holder;
 
 mod helper;
 
+#[cfg(test)]
+pub(crate) use helper::spend_on_names;
 pub(crate) use helper::{prepare as prepare_demangling, serve_if_asked};
 
 /// Longest name, path or source file of a frame, in bytes; what is longer is cut and ends in `…`.
@@ -31,35 +33,37 @@ const CUT: char = '…';
 /// what is too much. Left out, as perf does: Rust's hash suffix,
 /// and the parameters and return types of C++, which would fill a flamegraph's boxes.
 pub(super) fn demangle(name: &str) -> (String, bool) {
-    demangle_with(name, Patience::Pays)
+    demangle_with(name, Patience::Pays).unwrap_or_else(|| cut(name))
 }
 
-/// The same for who must not be kept: some names of a holder stay as they are after those of his that took long.
-pub(super) fn demangle_promptly(name: &str, holder: Option<Holder>) -> (String, bool) {
-    demangle_with(name, Patience::Rests(holder))
+/// The same for who must not be kept: some names of a holder stay as they are for a while after those of his that took long.
+/// `None` for such a one: it may be had later.
+pub(super) fn demangle_promptly(name: &str, holder: Option<Holder>) -> Option<String> {
+    demangle_with(name, Patience::Rests(holder)).map(|(text, _)| text)
 }
 
-fn demangle_with(name: &str, patience: Patience) -> (String, bool) {
+fn demangle_with(name: &str, patience: Patience) -> Option<(String, bool)> {
     let mut text = Bounded::default();
     // An error of the writer means "full"; what was written until then is the name's start.
     if name.len() <= MAX_MANGLED_BYTES {
         if let Ok(rust) = rustc_demangle::try_demangle(name) {
             let complete = write!(text, "{rust:#}").is_ok();
-            return text.finish(complete);
+            return Some(text.finish(complete));
         }
         if name.starts_with("_Z") {
             let cpp = match cpp(name, SHALLOW) {
                 Err(Error::TooMuchRecursion) => match helper::ask(name, patience) {
                     Answer::Name(name) => Some(name),
-                    Answer::TooLong | Answer::Owed => None,
+                    Answer::TooLong => None,
+                    Answer::NotNow => return None,
                     Answer::Nobody => cpp(name, MEDIUM).ok(),
                 },
                 here => here.ok(),
             };
-            return cpp.unwrap_or_else(|| cut(name));
+            return Some(cpp.unwrap_or_else(|| cut(name)));
         }
     }
-    cut(name)
+    Some(cut(name))
 }
 
 /// A C++ name whose parts are nested so deep at most.
@@ -69,6 +73,16 @@ fn cpp(name: &str, levels: u32) -> Result<(String, bool), Error> {
     let mut text = Bounded::default();
     let complete = symbol.structured_demangle(&mut text, &options).is_ok();
     if complete || text.full { Ok(text.finish(complete)) } else { Ok(cut(name)) }
+}
+
+/// A name that is nested too deep to be demangled by who asks, unless there is no helper; and how it was written.
+#[cfg(test)]
+pub(crate) fn deep_name() -> (String, String) {
+    let names = (1..100).map(|pointers| format!("_Z1fI{}iEvv", "P".repeat(pointers)));
+    let mut deep = names.filter(|name| matches!(cpp(name, SHALLOW), Err(Error::TooMuchRecursion)));
+    let name = deep.next().expect("names may be nested as deep as one likes");
+    let (written, _) = cpp(&name, MEDIUM).expect("it is nested a little deeper");
+    (name, written)
 }
 
 /// The first [`MAX_NAME_BYTES`] bytes of a text, and whether there were more.
@@ -126,6 +140,17 @@ mod tests {
         for (mangled, expected) in names {
             assert_eq!(demangle(mangled), (expected.to_owned(), false), "{mangled}");
         }
+    }
+
+    #[test]
+    fn a_name_that_its_holder_may_have_no_time_for_may_be_had_later() {
+        let (holder, (name, written)) = (Holder::User(4_000_000_001), deep_name());
+        assert_eq!(demangle_promptly(&name, Some(holder)), Some(written.clone()));
+        spend_on_names(holder, 60.0);
+        assert_eq!(demangle_promptly(&name, Some(holder)), None);
+        assert_eq!(demangle_promptly("_Z1fv", Some(holder)), Some("f".to_owned()), "it takes no time");
+        spend_on_names(holder, -60.0);
+        assert_eq!(demangle_promptly(&name, Some(holder)), Some(written));
     }
 
     #[test]

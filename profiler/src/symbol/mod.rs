@@ -30,6 +30,8 @@ mod tests;
 pub(crate) use debugfile::may_be_below;
 pub use debugfile::open_root;
 pub use demangle::MAX_NAME_BYTES;
+#[cfg(test)]
+pub(crate) use demangle::{deep_name, spend_on_names};
 pub(crate) use demangle::{prepare_demangling, serve_if_asked};
 pub use digest::{Digest, contents_digest, digest};
 pub use frame::{Frame, FrameKind, Module, SourceLine, Tier, is_guess};

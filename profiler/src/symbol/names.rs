@@ -35,6 +35,8 @@ pub struct JitName {
     pub tier: Option<Tier>,
     /// Where the function is defined, where the name tells; the line is 0 when only the file is known.
     pub source: Option<SourceLine>,
+    /// It stays so. A mangled name may be had as it was written later, when its holder's names may take time again.
+    pub is_final: bool,
 }
 
 /// Shown for code that its runtime announced with an empty name.
@@ -46,7 +48,22 @@ const UNNAMED: &str = "[unnamed code]";
 /// `holder` is whose code it is, if several share the time that names may take.
 pub fn classify(name: &str, origin: CodeOrigin, holder: Option<Holder>) -> JitName {
     let name = name.trim();
-    let known = v8::classify(name)
+    let known = spelled(name, origin).or_else(|| mangled(name, holder));
+    let mut known = known.unwrap_or_else(|| function(name));
+    if known.display.trim().is_empty() {
+        known.display = UNNAMED.to_owned();
+    }
+    known
+}
+
+/// The function that an interpreter runs under this name, if it says so. Nothing is demangled for it.
+pub fn interpreted(name: &str, origin: CodeOrigin) -> Option<JitName> {
+    spelled(name.trim(), origin).filter(|known| known.kind == FrameKind::Interpreter)
+}
+
+/// A name of a known shape that can be read as it is.
+fn spelled(name: &str, origin: CodeOrigin) -> Option<JitName> {
+    v8::classify(name)
         .or_else(|| cpython(name))
         .or_else(|| php(name, origin))
         .or_else(|| luajit(name))
@@ -55,12 +72,6 @@ pub fn classify(name: &str, origin: CodeOrigin, holder: Option<Holder>) -> JitNa
         .or_else(|| managed::jvm(name))
         .or_else(|| managed::dotnet(name))
         .or_else(|| erlang(name, origin))
-        .or_else(|| mangled(name, holder));
-    let mut known = known.unwrap_or_else(|| function(name));
-    if known.display.trim().is_empty() {
-        known.display = UNNAMED.to_owned();
-    }
-    known
 }
 
 /// A C++ name, which LLVM's users give too. numba's has the types and options of its specialisation as ABI tags, and
@@ -70,7 +81,9 @@ fn mangled(name: &str, holder: Option<Holder>) -> Option<JitName> {
     if !symbol.starts_with("_Z") {
         return None;
     }
-    let (text, _) = demangle_promptly(symbol, holder);
+    let Some(text) = demangle_promptly(symbol, holder) else {
+        return Some(JitName { is_final: false, ..function(name) });
+    };
     if text == symbol {
         return None;
     }
@@ -86,7 +99,7 @@ fn mangled(name: &str, holder: Option<Holder>) -> Option<JitName> {
 }
 
 fn function(display: impl Into<String>) -> JitName {
-    JitName { display: display.into(), kind: FrameKind::Jit, tier: None, source: None }
+    JitName { display: display.into(), kind: FrameKind::Jit, tier: None, source: None, is_final: true }
 }
 
 fn builtin(display: impl Into<String>) -> JitName {

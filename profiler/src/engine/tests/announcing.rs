@@ -9,6 +9,7 @@ use crate::engine::generated::CodeBounds;
 use crate::engine::maintenance::MAX_TORN_BYTES;
 use crate::engine::world::machine::{Age, file_mapping, memory_mapping};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
+use crate::symbol::{deep_name, spend_on_names};
 use jitprof_common::row::CfaKind;
 use jitprof_common::units::{MonoNs, Pid};
 use jitprof_jitdump::FLAG_ARCH_TIMESTAMP;
@@ -37,6 +38,33 @@ fn a_function_is_announced_after_its_sample() {
     assert_eq!((account.jit.named.jitdump, account.stacks.complete), (1, 1));
     let source = &account.sources[0];
     assert_eq!((source.pid, source.functions, source.dumps.len()), (PID, 2, 1));
+}
+
+#[test]
+fn a_name_that_its_holder_had_no_time_for_is_demangled_when_he_has_some() {
+    // Nobody else's.
+    const DEAR: u32 = 4_242;
+    let (mangled, written) = deep_name();
+    let mut world = World::new(options());
+    runtime(&mut world, DEAR);
+    let processes = &world.engine.tracking.processes;
+    let holder = processes.iter().find(|process| process.id.pid == Pid(DEAR)).unwrap().holder();
+    announce(&mut world, DEAR, (JIT, 64, &mangled));
+    let mut sampled = Vec::new();
+    for (seconds, next) in [(3600.0, JIT + 0x1000), (-3600.0, JIT + 0x2000)] {
+        spend_on_names(holder, seconds);
+        // It is not asked for with each sample.
+        world.run_for(1_000);
+        sampled.push((world.now.0 - ms(0).0) / MS);
+        world.sample(DEAR, &[JIT + 8, MAIN, START]);
+        world.run_for(50);
+        announce(&mut world, DEAR, (next, 64, "next"));
+        world.run_for(500);
+        assert_eq!(world.engine.progress().waiting, 0);
+    }
+    world.finish();
+    let shown: Vec<_> = sampled.into_iter().map(|at| stack(&world, DEAR, at)).collect();
+    assert_eq!(shown, [mangled, written].map(|name| format!("_start;main;{name}")));
 }
 
 #[test]

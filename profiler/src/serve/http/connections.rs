@@ -2,7 +2,7 @@
 //!
 //! A connection that has sent no whole request costs its maker nothing, so it is the first to go when there are too many,
 //! the oldest before all others; then those that wait for their next request. Of those that are being answered one goes only
-//! if it has been slow to take its answer, the slowest before all others.
+//! if it has been slow to take its answer, or earlier ones, the slowest before all others.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,6 +18,9 @@ use tokio::time::Instant;
 
 /// Lines about closed connections come no more often than this.
 const WARN_EVERY: Duration = Duration::from_secs(60);
+/// Who has taken so many bytes a second of an answer was not slow, whatever he did before: any line takes as much. Of the others
+/// all answers count together, or who takes one just in time, and asks for the next, would never be slow.
+const FAST: u128 = 64 << 10;
 
 /// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,21 +52,42 @@ struct Connection {
     requests: u64,
     /// Those of them that are being answered.
     open: u64,
-    /// What it has taken of an answer for which its end has no room.
-    taking: Option<Taking>,
+    /// What it has taken of answers for which its end had no room.
+    taking: Taking,
     task: Option<AbortHandle>,
 }
 
-/// Since when there was no room for all of an answer, and what has been taken of it since.
-#[derive(Clone, Copy, Debug)]
+impl Connection {
+    fn of(peer: Peer) -> Self {
+        Self { peer, requests: 0, open: 0, taking: Taking::default(), task: None }
+    }
+}
+
+/// How long there was no room for all of an answer, and what was taken meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
 struct Taking {
-    since: Instant,
+    /// Since when there is none, if there is none now.
+    since: Option<Instant>,
+    /// How long there was none for earlier answers, the slow ones.
+    before: Duration,
     bytes: u64,
 }
 
 impl Taking {
+    fn time(self) -> Duration {
+        self.before.saturating_add(self.since.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+
     fn bytes_per_second(self) -> u128 {
-        u128::from(self.bytes) * 1000 / self.since.elapsed().as_millis().max(1)
+        u128::from(self.bytes) * 1000 / self.time().as_millis().max(1)
+    }
+
+    /// The same when an answer has been taken.
+    fn between_answers(self) -> Self {
+        if self.bytes_per_second() >= FAST {
+            return Self::default();
+        }
+        Self { since: None, before: self.time(), bytes: self.bytes }
     }
 }
 
@@ -129,7 +153,7 @@ impl Connections {
         }
         state.last += 1;
         let number = state.last;
-        state.connections.insert(number, Connection { peer, requests: 0, open: 0, taking: None, task: None });
+        state.connections.insert(number, Connection::of(peer));
         Some(Place { all: self.clone(), number })
     }
 }
@@ -139,11 +163,11 @@ impl State {
     fn close_one(&mut self, of: Option<Peer>, slow: Duration) -> bool {
         let candidates = || self.connections.iter().filter(move |(_, one)| of.is_none_or(|peer| peer == one.peer));
         // An answer is out of `open` as soon as the last part of it waits for room.
-        let idle = candidates().filter(|(_, one)| one.open == 0 && one.taking.is_none());
+        let idle = candidates().filter(|(_, one)| one.open == 0 && one.taking.since.is_none());
         let idle = idle.min_by_key(|(number, one)| (one.requests > 0, **number)).map(|(number, _)| *number);
         let slowest = || {
-            let taking = candidates().filter_map(|(number, one)| Some((*number, one.taking?)));
-            let slow = taking.filter(|(_, taking)| taking.since.elapsed() >= slow);
+            let taking = candidates().map(|(number, one)| (*number, one.taking));
+            let slow = taking.filter(|(_, taking)| taking.time() >= slow);
             slow.min_by_key(|(number, taking)| (taking.bytes_per_second(), *number)).map(|(number, _)| number)
         };
         let Some(number) = idle.or_else(slowest) else { return false };
@@ -184,22 +208,18 @@ impl Place {
 
     /// Its end has no room for all of an answer.
     pub(super) fn waits(&self) {
-        self.change(|one| one.taking = Some(Taking { since: Instant::now(), bytes: 0 }));
+        self.change(|one| one.taking.since = Some(Instant::now()));
     }
 
     /// So much more of it has been taken.
     pub(super) fn takes(&self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        self.change(|one| {
-            if let Some(taking) = &mut one.taking {
-                taking.bytes = taking.bytes.saturating_add(bytes);
-            }
-        });
+        self.change(|one| one.taking.bytes = one.taking.bytes.saturating_add(bytes));
     }
 
     /// All of it has.
     pub(super) fn has_taken(&self) {
-        self.change(|one| one.taking = None);
+        self.change(|one| one.taking = one.taking.between_answers());
     }
 
     fn change(&self, change: impl FnOnce(&mut Connection)) {
@@ -291,7 +311,7 @@ mod tests {
         for (number, since, bytes) in [(1, ago(SLOW * 3), 10_000_000), (2, ago(SLOW * 2), 100), (3, ago(SLOW / 2), 0)] {
             let mut state = all.lock();
             let one = state.connections.get_mut(&number).unwrap();
-            one.taking = Some(Taking { since, bytes });
+            one.taking = Taking { since: Some(since), before: Duration::ZERO, bytes };
         }
         let four = Arc::new(all.admit(peer(4)).unwrap());
         assert_eq!(numbers(&all), [1, 3, 4], "the second has taken next to nothing");
@@ -300,11 +320,31 @@ mod tests {
         assert!(all.admit(peer(5)).is_none(), "the first has it, the third has some time left");
         places[0].waits();
         places[0].takes(5);
-        let bytes = all.lock().connections[&1].taking.map(|taking| taking.bytes);
-        assert_eq!(bytes, Some(5));
+        assert_eq!(all.lock().connections[&1].taking.bytes, 5);
         drop(answering);
         assert!(all.admit(peer(5)).is_none(), "what is still on its way to them is being answered");
         drop((places, of_four));
+    }
+
+    #[test]
+    fn who_takes_each_of_many_answers_just_in_time_is_slow_all_the_same() {
+        let all = Connections::new(2, 2, SLOW);
+        let places = [1, 2].map(|of| Arc::new(all.admit(peer(of)).unwrap()));
+        let answering = places.each_ref().map(|place| place.answering());
+        let half = Instant::now().checked_sub(SLOW / 2).unwrap();
+        for _ in 0..4 {
+            for (place, bytes) in places.iter().zip([50_000, 50_000_000]) {
+                place.waits();
+                all.lock().connections.get_mut(&place.number).unwrap().taking.since = Some(half);
+                place.takes(bytes);
+                place.has_taken();
+            }
+        }
+        let three = Arc::new(all.admit(peer(3)).unwrap());
+        assert_eq!(numbers(&all), [2, 3], "the first is being answered, as the second is, and was never late");
+        let of_three = three.answering();
+        assert!(all.admit(peer(4)).is_none(), "who takes much is never slow, however often he waits");
+        drop((answering, places, of_three));
     }
 
     #[test]

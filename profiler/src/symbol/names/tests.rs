@@ -11,7 +11,7 @@ type Expected = (&'static str, FrameKind, Option<Tier>, Option<(&'static str, u3
 fn check(origin: CodeOrigin, cases: &[(&str, Expected)]) {
     for &(name, (display, kind, tier, place)) in cases {
         let source = place.map(|(file, line)| SourceLine { file: file.into(), line });
-        let expected = JitName { display: display.to_owned(), kind, tier, source };
+        let expected = JitName { display: display.to_owned(), kind, tier, source, is_final: true };
         assert_eq!(classify(name, origin, None), expected, "{name:?}");
     }
 }
@@ -277,6 +277,16 @@ fn mangled_names_are_shown_as_they_were_written() {
     ];
     for (name, expected) in cases {
         assert_eq!(classify(name, CodeOrigin::Jitdump, None), expected, "{name:?}");
+    }
+}
+
+#[test]
+fn what_an_interpreter_runs_is_known_without_demangling_anything() {
+    let origin = CodeOrigin::Jitdump;
+    assert_eq!(interpreted(" py::f:/x/y.py", origin), Some(classify("py::f:/x/y.py", origin, None)));
+    assert_eq!(interpreted("JS:~Socket node:net:359:16", origin).map(|name| name.display), Some("Socket".to_owned()));
+    for name in ["JIT$f", "_ZN3foo3barEv", "main", ""] {
+        assert_eq!(interpreted(name, origin), None, "{name:?}");
     }
 }
 

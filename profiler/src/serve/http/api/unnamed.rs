@@ -1,17 +1,19 @@
 //! `/api/unnamed`: whose generated code has no names, and what names it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use rustc_hash::FxHashMap;
+use jitprof_common::units::MonoNs;
 use serde_json::{Value, json};
 
 use super::Request;
 use crate::account::{Naming, ProcessNaming};
 use crate::advice::{Clues, for_process};
 use crate::engine::UNNAMED_JIT;
+use crate::process::ProcessId;
 use crate::profile::{Profile, TaskId, label_of, printable};
 use crate::serve::http::fault::Fault;
 use crate::serve::http::params::Params;
@@ -38,33 +40,33 @@ fn unnamed_json(profile: &Profile, naming: &[ProcessNaming]) -> Value {
         .map(|id| profile.frame(id))
         .map(|frame| frame.kind == FrameKind::Jit && frame.name == UNNAMED_JIT)
         .collect();
-    let mut sums: FxHashMap<u32, (u64, TaskId)> = FxHashMap::default();
+    let mut sums: BTreeMap<ProcessId, (u64, TaskId)> = BTreeMap::new();
     profile.visit_rows(|row| {
         let leaf = profile.pop(row.stack).map(|(_, frame)| frame);
         if !leaf.is_some_and(|frame| is_unnamed[frame.index()]) {
             return;
         }
-        let (sum, first) = sums.entry(profile.task_of(row.task).pid.0).or_insert((0, row.task));
-        *sum = sum.saturating_add(row.cpu_ns);
-        // Of several, the one that is the first by its value, whatever order rows are in.
-        if profile.task_of(row.task) < profile.task_of(*first) {
-            *first = row.task;
-        }
+        let task = profile.task_of(row.task);
+        let id = ProcessId { pid: task.pid, start: MonoNs(task.process_start) };
+        let sum = sums.entry(id).or_insert((0, row.task));
+        *sum = both(profile, *sum, (row.cpu_ns, row.task));
     });
-    let mut found: Vec<_> = sums.into_iter().map(|(pid, (cpu_ns, task))| (Reverse(cpu_ns), pid, task)).collect();
-    found.sort_by_key(|&(cpu_ns, pid, _)| (cpu_ns, pid));
+    let mut found = of_one_recording_or_more(profile, sums);
+    found.sort_by_key(|&(id, (cpu_ns, _))| (Reverse(cpu_ns), id));
     let more = found.len().saturating_sub(MAX_PROCESSES);
     let processes: Vec<Value> = found
         .into_iter()
         .take(MAX_PROCESSES)
-        .map(|(Reverse(cpu_ns), pid, task)| {
+        .map(|(id, (cpu_ns, task))| {
             let task = profile.task_of(task);
             let exe = label_of(task, "exe").unwrap_or_default();
             let comm = label_of(task, "comm").unwrap_or_default();
-            // Those of processes that have ended are no longer known, and their number may be another's by now.
-            let known = naming.iter().find(|known| known.pid == pid && known.comm == *comm);
+            // Those of processes that have ended are no longer known, and their number may be another's by now. What has the
+            // same number and start may run another program.
+            let is_it = |known: &&ProcessNaming| known.pid == id.pid.0 && id.has_start(known.start);
+            let known = naming.iter().filter(is_it).find(|known| known.comm == *comm);
             json!({
-                "pid": pid,
+                "pid": id.pid.0,
                 "comm": printable(&comm),
                 "cpu_ns": cpu_ns,
                 "runtime": known.and_then(|known| known.runtime.as_deref()).map(printable),
@@ -74,6 +76,29 @@ fn unnamed_json(profile: &Profile, naming: &[ProcessNaming]) -> Value {
         })
         .collect();
     json!({ "processes": processes, "more": more })
+}
+
+/// CPU time of one process in two parts: of tasks, the one that is the first by its value, whatever order rows are in.
+fn both(profile: &Profile, one: (u64, TaskId), other: (u64, TaskId)) -> (u64, TaskId) {
+    let is_other = profile.task_of(other.1) < profile.task_of(one.1);
+    (one.0.saturating_add(other.0), if is_other { other.1 } else { one.1 })
+}
+
+/// What two recordings say of one process, put together: one that finds it running has read its start, in steps of 10 ms.
+fn of_one_recording_or_more(
+    profile: &Profile,
+    sums: BTreeMap<ProcessId, (u64, TaskId)>,
+) -> Vec<(ProcessId, (u64, TaskId))> {
+    let mut found: Vec<(ProcessId, (u64, TaskId))> = Vec::new();
+    for (id, sum) in sums {
+        match found.last_mut() {
+            Some((last, of_last)) if last.pid == id.pid && last.has_start(id.start) => {
+                *of_last = both(profile, *of_last, sum);
+            }
+            _ => found.push((id, sum)),
+        }
+    }
+    found
 }
 
 /// Why frames have no name, what most of them lack first.
@@ -91,7 +116,7 @@ mod tests {
 
     use super::*;
     use crate::profile::{FrameRef, ProfileMeta, SampledEvent, Task};
-    use jitprof_common::units::{MonoNs, Pid, Tid};
+    use jitprof_common::units::{Pid, Tid};
 
     #[test]
     fn each_process_has_its_time_and_what_it_needs() {
@@ -104,11 +129,16 @@ mod tests {
             event: SampledEvent::CpuClock,
         };
         let mut profile = Profile::new(meta, u64::MAX);
-        for (pid, exe, names, count) in [
-            (7, "/usr/bin/node", &["main", UNNAMED_JIT][..], 3),
-            (8, "/opt/secret", &[UNNAMED_JIT], 9),
+        const S: u64 = 1_000_000_000;
+        for ((pid, start), exe, names, count) in [
+            // As two recordings know it.
+            ((7, 5 * S), "/usr/bin/node", &["main", UNNAMED_JIT][..], 2),
+            ((7, 5 * S + 7_000_000), "/usr/bin/node", &["main", UNNAMED_JIT][..], 1),
+            ((8, 5 * S), "/opt/secret", &[UNNAMED_JIT], 9),
             // Under such code, and not in it; and a function that is only called so.
-            (9, "/usr/bin/node", &[UNNAMED_JIT, "write"], 50),
+            ((9, 5 * S), "/usr/bin/node", &[UNNAMED_JIT, "write"], 50),
+            // Its number was the first one's before.
+            ((7, 2 * S), "/usr/bin/node", &[UNNAMED_JIT], 1),
         ] {
             let stack = names.iter().fold(profile.stack_root(), |prefix, name| {
                 let kind = if *name == UNNAMED_JIT { FrameKind::Jit } else { FrameKind::Native };
@@ -117,12 +147,13 @@ mod tests {
                 profile.push(prefix, frame)
             });
             let labels = Arc::new([("comm", "app"), ("exe", exe)].into_iter().collect());
-            let task = Task { pid: Pid(pid), process_start: 0, tid: Tid(pid), comm: Arc::from("t"), labels };
+            let task = Task { pid: Pid(pid), process_start: start, tid: Tid(pid), comm: Arc::from("t"), labels };
             let task = profile.task(task);
             profile.add(MonoNs(0), stack, task, count);
         }
         let naming = |pid, comm: &str, unnamed: &[(&'static str, u64)]| ProcessNaming {
             pid,
+            start: MonoNs(5 * S),
             comm: comm.to_owned(),
             runtime: Some("V8 11.3".to_owned()),
             naming: Naming { unnamed: unnamed.iter().copied().collect(), ..Naming::default() },
@@ -132,10 +163,13 @@ mod tests {
         let json = unnamed_json(&profile, &known);
         let processes = json["processes"].as_array().unwrap();
         let found: Vec<_> = processes.iter().map(|one| (one["pid"].as_u64(), one["cpu_ns"].as_u64())).collect();
-        assert_eq!(found, [(Some(8), Some(90_000_000)), (Some(7), Some(30_000_000))]);
+        let times = [(Some(8), Some(90_000_000)), (Some(7), Some(30_000_000)), (Some(7), Some(10_000_000))];
+        assert_eq!(found, times);
         assert!(processes[0]["advice"].as_str().unwrap().contains("no runtime that jitprof knows"));
         assert!(processes[1]["advice"].as_str().unwrap().contains("--perf-prof"), "{json}");
         assert_eq!((&processes[1]["runtime"], &processes[1]["why"]), (&json!("V8 11.3"), &json!(["many", "few"])));
-        assert_eq!((&processes[0]["runtime"], &processes[0]["why"]), (&Value::Null, &json!([])));
+        for not_known in [&processes[0], &processes[2]] {
+            assert_eq!((&not_known["runtime"], &not_known["why"]), (&Value::Null, &json!([])), "{json}");
+        }
     }
 }

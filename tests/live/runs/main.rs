@@ -23,6 +23,7 @@ mod onednn;
 mod page;
 mod php;
 mod php_bare;
+mod pretenders;
 mod python;
 mod python_bare;
 mod ruby_bare;

@@ -13,7 +13,7 @@ use crate::node::without_maglev_inlining;
 /// Samples a second.
 const FREQUENCY: &str = "399";
 /// What is promised.
-const PROMISED: f64 = 0.995;
+pub(super) const PROMISED: f64 = 0.995;
 /// Keeps each function of the target in a frame of its own. It says nothing to a profiler.
 const APART: &str = "-XX:CompileCommand=dontinline,Burn::*";
 
@@ -32,7 +32,7 @@ fn java_with(flags: &[&str], program: &str, scratch: &Scratch, how: &[&str]) -> 
 }
 
 #[track_caller]
-fn assert_bare(recording: &Recording) {
+pub(super) fn assert_bare(recording: &Recording) {
     assert_at_least("complete stacks", recording.complete(), PROMISED);
     assert_at_least_of_few("named leaves", recording.named_leaves(), PROMISED);
     // What is interpreted is known by words that are taken once the tables are read; the copies of stacks from before that

@@ -17,6 +17,7 @@ mod jit_api;
 mod jitdemo;
 mod jitdump;
 mod joints;
+mod newer_java;
 mod node;
 mod older_python;
 mod onednn;

@@ -80,7 +80,7 @@ public class Reuse {
             original = in.readAllBytes();
         }
         long end = System.nanoTime() + (long) (1e9 * (arguments.length > 0 ? Double.parseDouble(arguments[0]) : 4));
-        long milliseconds = arguments.length > 1 ? Long.parseLong(arguments[1]) : 100;
+        long milliseconds = arguments.length > 1 ? Long.parseLong(arguments[1]) : 300;
         Thread stays = new Thread(() -> stay(end), "stays");
         stays.start();
         System.out.println("ready pid=" + ProcessHandle.current().pid());

@@ -26,6 +26,8 @@ pub struct Compilations {
     gone: HashSet<u32>,
     /// How many more were counted than seen, at least, by a reading that had them all before it.
     unseen: Option<i64>,
+    /// How many the last reading has seen by then, and how many were counted afterwards.
+    last: Option<(u64, u64)>,
 }
 
 impl Compilations {
@@ -60,7 +62,9 @@ impl Compilations {
         // Fewer are as little known as more: one that was seen is not counted yet, and another one may stand for it.
         let may_hide = self.unseen != Some(unseen(after));
         if (update.damaged, update.unsettled) == (0, 0) {
-            self.unseen = self.unseen.max(Some(unseen(before)));
+            // Where nothing has changed nothing is on its way: what is still not counted never will be.
+            let is_still = self.last.replace((seen, after)) == Some((seen, after));
+            self.unseen = self.unseen.filter(|_| !is_still).max(Some(unseen(before)));
         }
         may_hide
     }
@@ -141,6 +145,14 @@ mod tests {
         let mut compilations = Compilations::default();
         hides(&mut compilations, &[(4, &[], &[1, 2])]);
         assert_eq!(hides(&mut compilations, &[(4, &[], &[3]), (5, &[], &[]), (6, &[], &[])]), [true, false, true]);
+    }
+
+    #[test]
+    fn what_is_never_counted_is_left_out_once_nothing_changes() {
+        let mut compilations = Compilations::default();
+        hides(&mut compilations, &[(4, &[], &[1, 2])]);
+        let readings: [(u64, &[u32], &[u32]); 4] = [(4, &[], &[3]), (4, &[], &[]), (4, &[], &[]), (5, &[], &[4])];
+        assert_eq!(hides(&mut compilations, &readings), [true, true, false, false]);
     }
 
     #[test]

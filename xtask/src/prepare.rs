@@ -49,7 +49,7 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 18] = [
+pub(crate) const RUNTIMES: [Runtime; 19] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "older_python", find: older_python },
@@ -58,6 +58,7 @@ pub(crate) const RUNTIMES: [Runtime; 18] = [
     Runtime { name: "ruby", find: ruby },
     Runtime { name: "erlang", find: erlang },
     Runtime { name: "java", find: java },
+    Runtime { name: "newer_java", find: newer_java },
     Runtime { name: "native", find: native },
     Runtime { name: "golang", find: golang },
     Runtime { name: "llvm", find: llvm },
@@ -140,6 +141,31 @@ fn erlang(_: &Workspace) -> Result<Variables> {
 /// JDK 17 or later: older ones do not run a program from its source, or do not say where they keep their code.
 fn java(_: &Workspace) -> Result<Variables> {
     Ok(vec![("JITPROF_JAVA", program("JITPROF_JAVA", "java", &["openjdk-17-jdk-headless"])?.into())])
+}
+
+/// JDK 21 or later, the first with virtual threads: one of those that are installed.
+fn newer_java(_: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_NEWER_JAVA";
+    const VIRTUAL_THREADS: u32 = 21;
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let installed = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = installed.map(|jdk| jdk.path().join("bin/java")).collect();
+    found.sort();
+    found.extend(command::in_path("java"));
+    // `openjdk 21.0.2 2024-01-16`
+    let version = |java: &PathBuf| {
+        let said = command::output(Command::new(java).arg("--version")).ok()?;
+        said.split_whitespace().nth(1)?.split(['.', '-', '+']).next()?.parse::<u32>().ok()
+    };
+    let is_new = |java: &PathBuf| java.is_file() && version(java).is_some_and(|version| version >= VIRTUAL_THREADS);
+    let java = found.into_iter().find(is_new).with_context(|| {
+        format!(
+            "there is no JDK {VIRTUAL_THREADS} or later in /usr/lib/jvm; install one, or set {VARIABLE} to its java"
+        )
+    })?;
+    Ok(vec![(VARIABLE, java.into())])
 }
 
 /// Compilers of C and C++, which tests call by their usual names.

@@ -10,6 +10,7 @@
 //! which the runtime never gives twice.
 
 mod code_cache;
+mod compilations;
 mod continuations;
 mod interpreter;
 mod layout;
@@ -24,6 +25,7 @@ mod turnover;
 mod unloads;
 
 pub use code_cache::{Blob, BlobName, Change, CodeCache, FrameShape, Kind, Tier, Update};
+pub use compilations::Compilations;
 pub use continuations::ReturnBarrier;
 pub use interpreter::{Codelet, Interpreted, InterpreterFrame, codelets};
 pub use layout::{Layout, LayoutError, Version};

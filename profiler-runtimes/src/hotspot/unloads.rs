@@ -28,6 +28,37 @@ const NAMES: [&[u8]; 2] = [b"java.cls.unloadedClasses", b"java.cls.sharedUnloade
 /// Bytes between both counters at most, so that one look sees them; they are made one after another.
 const MAX_DISTANCE: u64 = 1024;
 
+/// Where the values of these counters are, as far as the runtime counts.
+pub(super) fn find_counters<M: Memory, const N: usize>(
+    layout: &Layout,
+    reader: &Reader<M>,
+    names: [&[u8]; N],
+) -> Result<[Option<Avma>; N], ReadError> {
+    let mut found = [None; N];
+    let start = match layout.counters {
+        Some(at) => reader.pointer(at)?,
+        None => return Ok(found),
+    };
+    if start.0 == 0 || reader.u32(start)? != MAGIC {
+        return Ok(found);
+    }
+    let count = reader.u32(plus(start, ENTRIES)?)?.min(MAX_ENTRIES);
+    let mut entry = plus(start, reader.u32(plus(start, FIRST_ENTRY)?)?.into())?;
+    for _ in 0..count {
+        let length = reader.u32(plus(entry, LENGTH)?)?;
+        if length < LEAST_LENGTH {
+            break;
+        }
+        let name = plus(entry, reader.u32(plus(entry, NAME)?)?.into())?;
+        let name = reader.c_string(name, MAX_NAME)?;
+        if let Some(at) = names.iter().position(|wanted| *wanted == name) {
+            found[at] = Some(plus(entry, reader.u32(plus(entry, VALUE)?)?.into())?);
+        }
+        entry = plus(entry, length.into())?;
+    }
+    Ok(found)
+}
+
 /// Where the runtime counts the classes that it has unloaded. It stays there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unloads {
@@ -41,29 +72,7 @@ impl Unloads {
     /// # Errors
     /// It could not be read.
     pub fn find<M: Memory>(layout: &Layout, reader: &Reader<M>) -> Result<Option<Self>, ReadError> {
-        let start = match layout.counters {
-            Some(at) => reader.pointer(at)?,
-            None => return Ok(None),
-        };
-        if start.0 == 0 || reader.u32(start)? != MAGIC {
-            return Ok(None);
-        }
-        let count = reader.u32(plus(start, ENTRIES)?)?.min(MAX_ENTRIES);
-        let mut entry = plus(start, reader.u32(plus(start, FIRST_ENTRY)?)?.into())?;
-        let mut found = [None; NAMES.len()];
-        for _ in 0..count {
-            let length = reader.u32(plus(entry, LENGTH)?)?;
-            if length < LEAST_LENGTH {
-                break;
-            }
-            let name = plus(entry, reader.u32(plus(entry, NAME)?)?.into())?;
-            let name = reader.c_string(name, MAX_NAME)?;
-            if let Some(at) = NAMES.iter().position(|wanted| *wanted == name) {
-                found[at] = Some(plus(entry, reader.u32(plus(entry, VALUE)?)?.into())?);
-            }
-            entry = plus(entry, length.into())?;
-        }
-        let [Some(one), Some(other)] = found else { return Ok(None) };
+        let [Some(one), Some(other)] = find_counters(layout, reader, NAMES)? else { return Ok(None) };
         let (first, second) = (one.min(other), one.max(other));
         Ok((second.0 - first.0 <= MAX_DISTANCE).then_some(Self { first, second }))
     }
@@ -86,7 +95,7 @@ impl Unloads {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io;
 
     use super::*;
@@ -94,10 +103,10 @@ mod tests {
     use crate::hotspot::tests::layout_with_counters;
 
     /// Where the memory of these tests begins, with the pointer to the counters.
-    const AT: u64 = 0x10_000;
-    const ENOUGH: Budget = Budget { pages: 1000, steps: 100_000 };
+    pub(in crate::hotspot) const AT: u64 = 0x10_000;
+    pub(in crate::hotspot) const ENOUGH: Budget = Budget { pages: 1000, steps: 100_000 };
 
-    struct Bytes(Vec<u8>);
+    pub(in crate::hotspot) struct Bytes(pub(in crate::hotspot) Vec<u8>);
 
     impl Memory for Bytes {
         fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
@@ -111,7 +120,7 @@ mod tests {
     }
 
     /// Counters as the runtime lays them out: a pointer, then the prologue, then entries with names and values.
-    fn counters(entries: &[(&str, u64)]) -> Vec<u8> {
+    pub(in crate::hotspot) fn counters(entries: &[(&str, u64)]) -> Vec<u8> {
         let mut bytes = (AT + 8).to_le_bytes().to_vec();
         bytes.extend([0xca, 0xfe, 0xc0, 0xc0, 1, 2, 0, 1]);
         bytes.extend([0; 16]);

@@ -23,8 +23,8 @@ pub(super) fn verify(process: &Process, hit: &CodeHit<'_>, (addr, time): (Avma, 
         into.only_perf_map += 1;
         return;
     }
-    // A perf map has no times: what came after it was read it knows nothing of, and names what was there before.
-    let is_of_its_time = process.announcements.lines_at().is_some_and(|read| hit.since() <= read);
+    let lives = (hit.since(), hit.ended());
+    let is_of_its_time = process.announcements.lines_at().is_some_and(|read| was_there(lives, read));
     let listed = process.code.map.listed(addr, time).filter(|_| is_of_its_time);
     let Some(listed) = listed else {
         into.only_announced += 1;
@@ -32,6 +32,12 @@ pub(super) fn verify(process: &Process, hit: &CodeHit<'_>, (addr, time): (Avma, 
     };
     let is_same = comparable(process, hit) == comparable(process, &listed);
     note(is_same, (process, addr), [hit.name(), listed.name()], into);
+}
+
+/// Whether code that came and ended at these times was there when a perf map was read. A map has no times: of what came later it
+/// names what was there before, and of what was gone by then what had taken its place.
+fn was_there((since, ended): (MonoNs, Option<MonoNs>), read: MonoNs) -> bool {
+    since <= read && ended.is_none_or(|ended| read <= ended)
 }
 
 /// A frame is named by a dump, and its runtime was asked about it: is the function that the code was made of the same, and how
@@ -105,6 +111,15 @@ fn comparable_name(name: &str, origin: CodeOrigin, holder: Option<Holder>) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_came_after_a_map_was_read_or_was_gone_by_then_is_not_compared_with_it() {
+        let [before, read, after] = [1, 2, 3].map(MonoNs);
+        assert!(was_there((before, None), read) && was_there((read, Some(read)), read));
+        assert!(was_there((before, Some(after)), read));
+        assert!(!was_there((before, Some(before)), read), "something else is in its place");
+        assert!(!was_there((after, None), read));
+    }
 
     #[test]
     fn one_method_is_one_name_in_both_notations() {

@@ -6,8 +6,8 @@ use jitprof_common::sample::FramePc;
 use jitprof_common::taken::{KEPT_WORDS, MAX_WORDS};
 use jitprof_common::units::{Avma, MonoNs};
 use jitprof_runtimes::hotspot::{
-    Blob, BlobName, Change, CodeCache, Codelet, Frame, FrameShape, Interpreted, InterpreterFrame, Kind, Layout,
-    LayoutError, Pc, Position, ReturnBarrier, Tier, Update, codelets,
+    Blob, BlobName, Change, CodeCache, Codelet, Compilations, Frame, FrameShape, Interpreted, InterpreterFrame, Kind,
+    Layout, LayoutError, Pc, Position, ReturnBarrier, Tier, Update, codelets,
 };
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
@@ -71,6 +71,7 @@ impl<T> Pending<T> {
 pub(super) struct HotSpot {
     layout: Layout,
     cache: CodeCache,
+    compilations: Compilations,
     /// Parts of the interpreter in which the frame of a method is whole, by address, once they have been read.
     whole: Vec<Codelet>,
     /// Stubs whose return barrier was not found yet.
@@ -88,6 +89,7 @@ impl HotSpot {
             Ok(layout) => Ok(Self {
                 layout,
                 cache: CodeCache::default(),
+                compilations: Compilations::default(),
                 whole: Vec::new(),
                 whole_stubs: Pending::default(),
                 unloading: Unloading::default(),
@@ -110,15 +112,19 @@ impl HotSpot {
 
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
-        self.cache.bytes() + self.unloading.bytes()
+        self.cache.bytes() + self.compilations.bytes() + self.unloading.bytes()
     }
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let begun = self.unloading.look(&self.layout, reader);
+        let compiled = self.compilations.count(&self.layout, reader);
         let update = self.cache.update(&self.layout, reader);
+        let compiled = [compiled, self.compilations.count(&self.layout, reader)];
         let unloads = self.unloading.look(&self.layout, reader);
         let was_unloaded = std::mem::replace(&mut self.unloads, begun) != unloads;
-        let may_have_passed = if update.unseen { self.freed_in(&update, was_unloaded) } else { Vec::new() };
+        // What calls native methods has numbers, too, is not counted, and goes with its class only.
+        let may_hide = self.compilations.may_hide(&update, compiled) || was_unloaded;
+        let may_have_passed = if update.unseen && may_hide { self.freed_in(&update, was_unloaded) } else { Vec::new() };
         let mut changes = self.parted_stubs(reader);
         for change in &update.changes {
             match change {

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Stack, Target, Truth, assert_at_least, assert_at_least_of_few, assert_enough,
-    assert_share, path_from, target_file, wait_until,
+    Jitprof, Leftover, Recording, Scratch, Share, Stack, Target, Truth, assert_at_least, assert_at_least_of_few,
+    assert_enough, assert_share, path_from, target_file, wait_until,
 };
 
 use crate::node::without_maglev_inlining;
@@ -13,7 +13,7 @@ use crate::node::without_maglev_inlining;
 /// Samples a second.
 const FREQUENCY: &str = "399";
 /// What is promised.
-const PROMISED: f64 = 0.995;
+pub(super) const PROMISED: f64 = 0.995;
 /// Keeps each function of the target in a frame of its own. It says nothing to a profiler.
 const APART: &str = "-XX:CompileCommand=dontinline,Burn::*";
 
@@ -32,7 +32,7 @@ fn java_with(flags: &[&str], program: &str, scratch: &Scratch, how: &[&str]) -> 
 }
 
 #[track_caller]
-fn assert_bare(recording: &Recording) {
+pub(super) fn assert_bare(recording: &Recording) {
     assert_at_least("complete stacks", recording.complete(), PROMISED);
     assert_at_least_of_few("named leaves", recording.named_leaves(), PROMISED);
     // What is interpreted is known by words that are taken once the tables are read; the copies of stacks from before that
@@ -129,30 +129,105 @@ fn generation<'n>(name: &'n str, begins: &[&str]) -> Option<&'n str> {
     begins.iter().find_map(|begin| name.strip_prefix(begin)?.get(..6)).filter(|number| number.parse::<u32>().is_ok())
 }
 
+/// Samples of threads that each run one generation of a class, as their names say; those that have frames of their own, and those
+/// that have frames of another one.
+fn by_generation(recording: &Recording) -> (u64, u64, u64) {
+    let of_one = |stack: &Stack| generation(&stack.frames[0], &["run"]).is_some();
+    let has = |stack: &Stack, is_own: bool| {
+        let own = generation(&stack.frames[0], &["run"]);
+        let named = stack.frames.iter().filter_map(|frame| {
+            let chain = frame.split('.').next_back().unwrap_or(frame);
+            generation(frame, &["Generation"]).or_else(|| generation(chain, &["outer", "middle", "leaf"]))
+        });
+        own.is_some() && named.clone().count() > 0 && named.clone().any(|number| (Some(number) == own) == is_own)
+    };
+    let count = |is_own| recording.folded.count(|stack| has(stack, is_own));
+    (recording.folded.count(of_one), count(true), count(false))
+}
+
 #[test]
 fn methods_and_code_of_unloaded_classes_are_not_called_by_what_comes_to_their_place() -> Result<()> {
     const UNCOUNTED: &str = "-XX:-UsePerfData";
     for flags in [&["-Xint"][..], &["-XX:TieredStopAtLevel=1"], &["-Xint", UNCOUNTED]] {
         let scratch = Scratch::new()?;
         let recording = java(flags, "java/Generations.java", &scratch)?;
-        // Each runs on a thread of its own: which one a method is of is known.
-        let of_one = recording.folded.count(|stack| generation(&stack.frames[0], &["run"]).is_some());
+        let (of_one, right, wrong) = by_generation(&recording);
         assert_enough("samples of generations", of_one, 1000);
-        let has = |stack: &Stack, is_own: bool| {
-            let own = generation(&stack.frames[0], &["run"]);
-            let named = stack.frames.iter().filter_map(|frame| {
-                let chain = frame.split('.').next_back().unwrap_or(frame);
-                generation(frame, &["Generation"]).or_else(|| generation(chain, &["outer", "middle", "leaf"]))
-            });
-            own.is_some() && named.clone().count() > 0 && named.clone().any(|number| (Some(number) == own) == is_own)
-        };
-        let (right, wrong) =
-            (recording.folded.count(|stack| has(stack, true)), recording.folded.count(|stack| has(stack, false)));
         println!("{flags:?}: of {of_one} samples {right} are named by their own generation");
         assert_eq!(wrong, 0, "{flags:?}: called by another generation");
         assert_enough("samples that are named", right, 200);
     }
     Ok(())
+}
+
+/// Code in one piece, with so little room that what is compiled takes the place of what was.
+const SMALL_CACHE: [&str; 2] = ["-XX:-SegmentedCodeCache", "-XX:ReservedCodeCacheSize=4m"];
+
+#[test]
+fn a_bare_jvm_with_a_small_code_cache_has_whole_stacks() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = java(&SMALL_CACHE, "java/Mixed.java", &scratch)?;
+    let numbers = ["/stacks/cut", "/jit/unnamed", "/deferred"].map(|at| recording.account.pointer(at));
+    println!("{numbers:?}");
+    assert_at_least("complete stacks", recording.complete(), PROMISED);
+    let whole = recording.folded.count(|stack| stack.has_prefix("Mixed."));
+    let part = recording.folded.count(|stack| stack.has_prefix("Mixed.") && stack.has("JavaMain"));
+    assert_at_least_of_few("below the thread's beginning", Share { part, whole }, PROMISED);
+    Ok(())
+}
+
+#[test]
+fn code_at_addresses_that_are_used_again_is_not_taken_for_what_was_there() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let java = path_from("JITPROF_JAVA")?;
+    let jcmd = std::fs::canonicalize(&java)?.with_file_name("jcmd");
+    ensure!(jcmd.exists(), "{} is not there: it comes with a JDK, not with a runtime alone", jcmd.display());
+    let mut command = Command::new(java);
+    let apart = ["-XX:CompileCommand=dontinline,Reuse::*", "-XX:CompileCommand=dontinline,Generation*::*"];
+    command.args(SMALL_CACHE).args(apart).arg(target_file("java/Reuse.java")?).arg("600");
+    let target = Target::start(command, &scratch)?;
+    let pid = target.said("pid")?.to_owned();
+    wait_until("HotSpot to compile", || Ok((target.cpu_ms()? >= 3000).then_some(())))?;
+
+    let recording = Jitprof::recording(&scratch, ["--pid", &*pid])?.record_cpu(target.pid()?, 5)?;
+    let (of_one, right, wrong) = by_generation(&recording);
+    println!("of {of_one} samples of generations {right} are named by their own");
+    assert_eq!(wrong, 0, "called by another generation");
+    assert_enough("samples that are named", right, 200);
+    // What lives for a few readings only has no callers in its first moments.
+    println!("{:?} complete", recording.complete());
+    assert_stays(&recording);
+
+    let mut running = Jitprof::recording(&scratch, ["--pid", &*pid, "--verify-names"])?.spawn()?;
+    running.wait_for_samples(target.pid()?, 500)?;
+    std::fs::write(scratch.file("settle"), "")?;
+    wait_until("the last class", || Ok(scratch.file("settled").exists().then_some(())))?;
+    // The map has no times: what is compiled and freed from here on is hardly any.
+    let _map = Leftover::perf_map(target.pid()?);
+    let listed = Command::new(jcmd).args([&*pid, "Compiler.perfmap"]).output()?;
+    ensure!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    running.wait_for_samples(target.pid()?, 3000)?;
+    running.signal(libc::SIGINT)?;
+    let recording = running.record()?;
+    println!("{}", recording.account["verified"]);
+    assert_enough("names of two sources", recording.number("/verified/agreed"), 1000);
+    assert_eq!(recording.number("/verified/disagreed"), 0, "{}", recording.account["verified"]);
+    Ok(())
+}
+
+/// Asserts the chains and their shares of what stays in Reuse.java.
+#[track_caller]
+fn assert_stays(recording: &Recording) {
+    let (hot, cold) = ("Reuse.leafHot(I)I", "Reuse.leafCold(I)I");
+    assert_share("what stays", recording.folded.share(hot, cold), 0.75);
+    let chains: [&[&str]; 2] =
+        [&["Reuse.outer(I)I", "Reuse.middle(I)I", hot], &["Reuse.outer(I)I", "Reuse.sideCold(I)I", cold]];
+    let whole = recording.folded.count(|stack| stack.has(hot) || stack.has(cold));
+    let part = recording.folded.count(|stack| {
+        let in_chain = chains.iter().any(|chain| stack.has_chain(chain));
+        in_chain && stack.has("start_thread") && !stack.is_cut()
+    });
+    assert_at_least_of_few("whole chains of what stays", Share { part, whole }, PROMISED);
 }
 
 /// A frame without the mark of its tier: which of its compilers HotSpot has come to depends on the machine.

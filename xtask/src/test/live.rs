@@ -70,7 +70,7 @@ const MAX_TRIED_AGAIN: usize = 8;
 
 /// Beginnings of the names of tests that may run beside each other: what they look at is of processes of their own, and
 /// neither what they cost nor how long they take.
-const TOGETHER: [&str; 26] = [
+const TOGETHER: [&str; 27] = [
     "bare::",
     "captures::",
     "containers::",
@@ -84,6 +84,7 @@ const TOGETHER: [&str; 26] = [
     "jitdemo::",
     "jitdump::",
     "joints::",
+    "newer_java::",
     "node::",
     "older_python::",
     "onednn::",

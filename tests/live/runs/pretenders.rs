@@ -18,7 +18,7 @@ const MEMORY_LIMIT: u64 = 1 << 30;
 /// Programs of one kind, each of which lies in one of its ways, see there.
 fn pretenders(scratch: &Scratch, flags: &[&str], lies: &[&str]) -> Result<Vec<Target>> {
     let flags = [&["-O1", "-g", "-fno-omit-frame-pointer", "-rdynamic"][..], flags].concat();
-    let program = compile(scratch, "cc", "native/pretender.c", &flags)?;
+    let program = compile(scratch, "cc", "native/false_tables.c", &flags)?;
     let start = |lie: &&str| {
         let mut command = Command::new(&program);
         command.arg(lie);

@@ -1,10 +1,10 @@
 // Pretends to be a runtime that says where it has its code, and lies about it, while it burns CPU time in pretender_burn.
 //
-//   pretender endless     tables of HotSpot's classes that never end, and whose names are circles
-//   pretender anywhere    tables that lie where nothing is mapped
-//   pretender many        whole tables, and heaps with more pieces of code than anybody can read; all that these point to is one
+//   false_tables endless     tables of HotSpot's classes that never end, and whose names are circles
+//   false_tables anywhere    tables that lie where nothing is mapped
+//   false_tables many        whole tables, and heaps with more pieces of code than anybody can read; all that these point to is one
 //                         word that points to itself
-//   pretender v8          (built with -DOF_V8) a known version of V8, in which everything lies two billion bytes away
+//   false_tables v8          (built with -DOF_V8) a known version of V8, in which everything lies two billion bytes away
 //
 // Says `ready pid=N`.
 #define _GNU_SOURCE

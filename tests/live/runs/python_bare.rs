@@ -1,11 +1,12 @@
 //! CPython without any flag: its own list of frames, at its place in the native stack.
 
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use jitprof_tests::{
     Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
-    assert_share, path_from, target_file,
+    assert_share, path_from, target_file, timed_samples, unix_minus_monotonic_ns,
 };
 
 /// Samples a second.
@@ -128,6 +129,60 @@ fn each_way_to_call_keeps_its_callers() -> Result<()> {
     let folded = &recording.folded;
     let deep = Share { part: folded.count(|stack| is_deep(stack) && has_all(stack)), whole: folded.count(is_deep) };
     assert_at_least_of_few("900 deep", deep, PROMISED);
+    Ok(())
+}
+
+/// When a leaf of `chains.py` ran, by CLOCK_MONOTONIC, and the functions of its chain from the innermost.
+struct Burnt {
+    start_ns: u64,
+    end_ns: u64,
+    chain: Vec<String>,
+}
+
+/// Reads the log of `chains.py`, which may be writing its last line.
+fn burnt(log: &Path) -> Result<Vec<Burnt>> {
+    let text = std::fs::read_to_string(log)?;
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let read = |line: &str| -> Result<Burnt> {
+        let mut words = line.splitn(3, ' ');
+        let mut next = || words.next().context("a line of the log has three parts");
+        Ok(Burnt {
+            start_ns: next()?.parse()?,
+            end_ns: next()?.parse()?,
+            chain: next()?.split('\t').map(str::to_owned).collect(),
+        })
+    };
+    whole.lines().map(read).collect()
+}
+
+#[test]
+fn each_sample_has_the_chain_that_the_program_itself_says_it_had_then() -> Result<()> {
+    // A sample's time is known to a millisecond; the clocks of wall and samples are read one after the other.
+    const SLACK_NS: u64 = 3_000_000;
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("python/chains.py")?).args(["chains", "600"]);
+    let target = Target::start(command, &scratch)?;
+    let words = ["--pid", target.said("pid")?, "-o", "out.json"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    assert_bare(&recording);
+    let (burnt, offset) = (burnt(&scratch.file("chains"))?, unix_minus_monotonic_ns());
+    let mut right = Share { part: 0, whole: 0 };
+    for sample in timed_samples(&scratch.file("out.json"))? {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times of this century")]
+        let time_ns = (sample.unix_ms * 1e6) as u64 - offset;
+        let is_within = |one: &&Burnt| one.start_ns + SLACK_NS < time_ns && time_ns + SLACK_NS < one.end_ns;
+        let Some(Burnt { chain, .. }) = burnt.iter().find(is_within) else { continue };
+        let shown: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.strip_prefix('~')).collect();
+        right.whole += sample.weight;
+        if shown == *chain {
+            right.part += sample.weight;
+        } else {
+            println!("{time_ns}: shown {shown:?}, logged {chain:?}");
+        }
+    }
+    assert_enough("chains", u64::try_from(burnt.len())?, 50);
+    assert_at_least("samples with the logged chain", right, PROMISED);
     Ok(())
 }
 

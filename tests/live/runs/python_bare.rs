@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use jitprof_tests::{
     Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
-    assert_share, path_from, target_file, timed_samples, unix_minus_monotonic_ns,
+    assert_share, compile, path_from, target_file, timed_samples, unix_minus_monotonic_ns,
 };
 
 /// Samples a second.
@@ -210,6 +210,23 @@ fn long_lists_do_not_cost_other_samples_their_place() -> Result<()> {
     Ok(())
 }
 
+/// A process with this pid has run `burn.py`, and has all of its stacks, whatever others did beside it.
+#[track_caller]
+fn assert_undisturbed(recording: &Recording, pid: &str, beside: &str) {
+    let (folded, quiet) = (&recording.folded, format!("pid-{pid}"));
+    let is_burnt = |stack: &Stack| stack.frames.first() == Some(&quiet);
+    let names = ["_start", "_PyEval_EvalFrameDefault", "<module>", "main", "outer"];
+    let is_whole = |stack: &Stack| {
+        let mut frames = stack.frames.iter().map(|frame| function(frame));
+        names.iter().all(|name| frames.any(|frame| frame == *name))
+    };
+    let whole = folded.count(is_burnt);
+    assert_enough("samples of the quiet one", whole, 1800);
+    let part = folded.count(|stack| is_burnt(stack) && is_whole(stack));
+    assert_at_least(&format!("its stacks beside {beside}"), Share { part, whole }, PROMISED);
+    assert_share("leaf_hot", folded.share("leaf_hot", "leaf_cold"), 0.75);
+}
+
 /// A process that spoils its own list of frames, and a quiet one beside it.
 fn record_beside_spoiled(mode: &str) -> Result<()> {
     let (scratch, other) = (Scratch::new()?, Scratch::new()?);
@@ -220,26 +237,14 @@ fn record_beside_spoiled(mode: &str) -> Result<()> {
     let pids = format!("{},{}", quiet.said("pid")?, spoiled.said("pid")?);
     let recording = Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", &pids])?.record_cpu(quiet.pid()?, 5)?;
     assert_eq!(recording.number("/samples/lost_ring_full"), 0, "{mode}");
-    let of = |pid: &str| format!("pid-{pid}");
-    let (quiet, spoiled) = (of(quiet.said("pid")?), of(spoiled.said("pid")?));
+    assert_undisturbed(&recording, quiet.said("pid")?, mode);
     let folded = &recording.folded;
-    let has = |stack: &Stack, process: &str| stack.frames.first().is_some_and(|frame| frame == process);
-    let is_burnt = |stack: &Stack| has(stack, &quiet);
-    let names = ["_start", "_PyEval_EvalFrameDefault", "<module>", "main", "outer"];
-    let is_whole = |stack: &Stack| {
-        let mut frames = stack.frames.iter().map(|frame| function(frame));
-        names.iter().all(|name| frames.any(|frame| frame == *name))
-    };
-    let whole = folded.count(is_burnt);
-    assert_enough("samples of the quiet one", whole, 1800);
-    let part = folded.count(|stack| is_burnt(stack) && is_whole(stack));
-    assert_at_least(&format!("its stacks beside {mode}"), Share { part, whole }, PROMISED);
-    assert_share("leaf_hot", folded.share("leaf_hot", "leaf_cold"), 0.75);
     // What cannot be walked to its end is told: a circle is deeper than anything, and what leads nowhere is put nowhere.
     let where_told = if mode == "circle" { "/stacks/cut/deeper than a sample holds" } else { "/stacks/list_apart" };
     let told = recording.number(where_told);
     assert_enough("lists that do not end", told, 500);
-    let of_spoiled = folded.count(|stack| has(stack, &spoiled));
+    let spoiled = format!("pid-{}", spoiled.said("pid")?);
+    let of_spoiled = folded.count(|stack| stack.frames.first() == Some(&spoiled));
     assert!(told <= of_spoiled, "{told} of {of_spoiled}");
     Ok(())
 }
@@ -273,6 +278,34 @@ fn a_list_that_is_a_circle_spoils_its_own_stacks_only() -> Result<()> {
 #[test]
 fn a_list_that_leads_anywhere_spoils_its_own_stacks_only() -> Result<()> {
     record_beside_spoiled("anywhere")
+}
+
+#[test]
+fn what_pretends_to_be_a_cpython_spoils_its_own_stacks_only() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let quiet = start("python/burn.py", &scratch)?;
+    let program = scratch.file("python3.13");
+    std::fs::rename(compile(&scratch, "cc", "native/pretender.c", &["-O2", "-rdynamic", "-pthread"])?, &program)?;
+    let mut pretenders = Vec::new();
+    for mode in ["circle", "anywhere", "changing"] {
+        let own = Scratch::new()?;
+        let mut command = Command::new(&program);
+        command.args([mode, "600"]);
+        pretenders.push((Target::start(command, &own)?, own));
+    }
+    let mut pids = quiet.said("pid")?.to_owned();
+    for (pretender, _) in &pretenders {
+        pids += &format!(",{}", pretender.said("pid")?);
+    }
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", &pids])?.record_cpu(quiet.pid()?, 4)?;
+    assert_eq!(recording.number("/samples/lost_ring_full"), 0);
+    assert_undisturbed(&recording, quiet.said("pid")?, "what pretends to be one");
+    for (pretender, _) in &pretenders {
+        let name = format!("pid-{}", pretender.said("pid")?);
+        let count = recording.folded.count(|stack| stack.frames.first() == Some(&name));
+        assert_enough(&name, count, 20);
+    }
+    Ok(())
 }
 
 #[test]

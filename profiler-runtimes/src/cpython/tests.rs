@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::layout::{Instructions, SIZE, TYPE};
 use super::*;
+use crate::listed::follow;
 use crate::recorded::{Counting, Recorded};
 use crate::{Budget, Symbols, Walked, walk};
 
@@ -419,6 +420,37 @@ fn versions_and_builds_that_are_not_known_are_told() {
     memory.overwrite(at, &0x0310_00f0_u32.to_le_bytes());
     let unknown = Layout::read(&memory, Some(&memory), &Reader::new(&memory, BUDGET)).unwrap_err();
     assert_eq!(unknown.to_string(), "the frames of CPython 3.16.0 are not known");
+}
+
+/// Where the first way that leads to a frame has its address from.
+fn place_of_innermost(spec: &ListSpec, pointer: u64, memory: &Recorded) -> u64 {
+    let reader = Reader::new(memory, BUDGET);
+    let leads = |way: &&[Step; MAX_STEPS]| follow(&way[..], pointer, &reader).is_some_and(|frame| frame != 0);
+    let way = spec.ways.iter().take(MAX_BASES).find(leads).unwrap();
+    let last = way.iter().rposition(|step| step.op == Step::LOAD).unwrap();
+    follow(&way[..last], pointer, &reader).unwrap() + way[last].operand
+}
+
+/// In 3.11 and 3.12 a loop that begins links a part of its C stack, and says there only then which frame is the innermost. What
+/// lies there before is anything, also a frame from before.
+#[test]
+fn a_loop_that_is_linked_and_has_no_frame_yet_hides_frames_or_is_called_torn() {
+    for name in ["debian-3.11", "pyenv-3.11", "pyenv-3.12"] {
+        let mut recording = recording(name);
+        let (layout, pointer) = (layout(&recording.memory), recording.threads[0].pointer);
+        let spec = layout.walk();
+        let place = place_of_innermost(spec, pointer, &recording.memory);
+        let whole = walk(spec, pointer, &Reader::new(&recording.memory, BUDGET)).records;
+        let caller = word(&recording.memory, word(&recording.memory, place) + u64::from(spec.next));
+        let mut begun = |frame: u64| {
+            recording.memory.overwrite(Avma(place), &frame.to_le_bytes());
+            let Walked { records, end, .. } = walk(spec, pointer, &Reader::new(&recording.memory, BUDGET));
+            (records, end)
+        };
+        assert_eq!(begun(0), (Vec::new(), ListEnd::Empty), "{name}");
+        assert_eq!(begun(0xdead_0000_0000), (Vec::new(), ListEnd::Unreadable), "{name}");
+        assert_eq!(begun(caller), (whole[1..].to_vec(), ListEnd::Last), "{name}");
+    }
 }
 
 #[test]

@@ -247,12 +247,13 @@ impl Account {
         writeln!(
             f,
             "verified   {} of {} names that two sources have agree, {} do not; {} frames are in dump or tables alone, {} in \
-             a perf map alone",
+             a perf map alone, {} cannot be compared",
             verified.agreed,
             verified.agreed + verified.disagreed,
             verified.disagreed,
             verified.only_announced,
-            verified.only_perf_map
+            verified.only_perf_map,
+            verified.incomparable
         )?;
         for NameDisagreement { pid, address, announced, listed } in &verified.examples {
             writeln!(

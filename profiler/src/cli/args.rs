@@ -119,9 +119,8 @@ pub struct Args {
     #[arg(long, help_heading = "Recording")]
     pub no_vm_frames: bool,
 
-    /// Compare the name of each frame of generated code with a second source: what a jitdump or HotSpot's tables name
-    /// with the process' perf map, what Node's jitdump names with V8's memory; CPython's frames have none. The account
-    /// says how many agree, and how others differ
+    /// Compare the name of each frame of generated code with a second source, if there is one: of jitdump, perf map, and
+    /// what HotSpot, V8, CPython, PHP and Erlang have in memory. The account says how many agree, and how others differ
     #[arg(long, help_heading = "Recording")]
     pub verify_names: bool,
 

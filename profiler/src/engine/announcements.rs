@@ -107,8 +107,10 @@ pub(super) struct Announcements {
     looked_at: MonoNs,
     polled_at: MonoNs,
     grew_at: MonoNs,
-    /// When lines of the perf map were last read.
+    /// When lines of the perf map were last read...
     lines_at: Option<MonoNs>,
+    /// ...and when it was last read to its end, whether it had new ones or not.
+    map_read_at: Option<MonoNs>,
 }
 
 impl Announcements {
@@ -177,6 +179,11 @@ impl Announcements {
         self.lines_at
     }
 
+    /// When the perf map was last read to its end: what was there before it has, if its writer adds a line before code can run.
+    pub(super) fn map_read_at(&self) -> Option<MonoNs> {
+        self.map_read_at
+    }
+
     /// Whether code that runs may get rows later: from a dump that is still read.
     pub(super) fn may_bring_rows(&self) -> bool {
         !self.opening.is_empty() || self.dumps.iter().any(|dump| !dump.has_failed())
@@ -236,7 +243,7 @@ impl Announcements {
         }
         self.opening.clear();
         self.stalled.clear();
-        (self.looking, self.lines_at) = (None, None);
+        (self.looking, self.lines_at, self.map_read_at) = (None, None, None);
     }
 
     /// The process runs another program since `time`: what the one before has announced until then is read to its end.
@@ -258,7 +265,7 @@ impl Announcements {
         self.poll_left_map(id, requests);
         self.opening.clear();
         self.stalled.clear();
-        (self.looking, self.lines_at) = (None, None);
+        (self.looking, self.lines_at, self.map_read_at) = (None, None, None);
     }
 
     /// Whether something of the program before is still read.
@@ -445,6 +452,7 @@ impl Announcements {
                 map.identity = identity;
                 (map.reading, map.peeking, map.peek, map.is_mixed) = (false, false, peek, is_mixed);
                 map.stream.restart();
+                self.map_read_at = None;
             }
             None => {
                 let (reading, peeking, is_over) = (false, false, false);
@@ -552,6 +560,9 @@ impl Announcements {
                 }
                 if progress.events > 0 {
                     self.lines_at = Some(begun);
+                }
+                if !progress.more {
+                    self.map_read_at = Some(begun);
                 }
                 if progress.events > 0 || progress.more {
                     self.grew_at = requests.now;

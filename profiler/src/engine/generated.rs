@@ -3,7 +3,7 @@
 use jitprof_common::machine::Machine;
 use jitprof_common::row::{CfaKind, FpKind, Rule};
 use jitprof_common::units::MonoNs;
-use jitprof_jitdump::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin};
+use jitprof_jitdump::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin, SourceRows};
 use jitprof_unwind::{
     JitSpace, RecordedFrames, RowTable, RowTableBuilder, Templates, rows_of_called_code, rows_of_code, rows_of_jit,
 };
@@ -51,6 +51,8 @@ impl CodeOptions {
 #[derive(Debug)]
 pub(super) struct GeneratedCode {
     pub(super) map: CodeMap,
+    /// What the runtime's tables list, where a dump names the code and the two are compared.
+    compared: Option<Box<CodeMap>>,
     rows: Option<JitSpace>,
     /// Recorded code that there may be copies of.
     templates: Templates,
@@ -72,6 +74,7 @@ impl GeneratedCode {
     pub(super) fn new(options: CodeOptions) -> Self {
         let mut code = Self {
             map: CodeMap::new(),
+            compared: None,
             rows: options.rows.then(JitSpace::default),
             templates: Templates::default(),
             from_code: options.from_code,
@@ -90,6 +93,9 @@ impl GeneratedCode {
     /// Takes up as much as this from now on.
     pub(super) fn set_bounds(&mut self, bounds: CodeBounds) {
         self.map.set_limit(bounds.map_bytes);
+        if let Some(compared) = &mut self.compared {
+            compared.set_limit(bounds.map_bytes);
+        }
         if let Some(rows) = &mut self.rows {
             rows.set_limit(bounds.functions);
         }
@@ -103,7 +109,8 @@ impl GeneratedCode {
 
     /// Memory, estimated.
     pub(super) fn bytes(&self) -> usize {
-        self.map.bytes() + self.rows.as_ref().map_or(0, JitSpace::bytes)
+        let compared = self.compared().map_or(0, CodeMap::bytes);
+        self.map.bytes() + compared + self.rows.as_ref().map_or(0, JitSpace::bytes)
     }
 
     /// Whether something has found no room, which has not been said yet.
@@ -126,6 +133,9 @@ impl GeneratedCode {
     /// No sample asks for functions that ended before.
     pub(super) fn keep_from(&mut self, time: MonoNs) {
         self.map.keep_from(time);
+        if let Some(compared) = &mut self.compared {
+            compared.keep_from(time);
+        }
     }
 
     /// Which runtime it is, by its executable: only where it is known, more can be said of code bytes.
@@ -191,6 +201,28 @@ impl GeneratedCode {
         }
     }
 
+    /// From now on what the tables list is kept beside the code, to be compared with it.
+    pub(super) fn compare(&mut self) {
+        let bytes = CodeBounds::CONTINUOUS.map_bytes;
+        self.compared.get_or_insert_with(|| Box::new(CodeMap::with_limit(bytes)));
+    }
+
+    /// What the tables list, if that is kept beside the code.
+    pub(super) fn compared(&self) -> Option<&CodeMap> {
+        self.compared.as_deref()
+    }
+
+    /// Takes up what the tables list beside the code; gives it back if that is not wanted.
+    pub(super) fn apply_compared(&mut self, change: Change) -> Option<Change> {
+        let Some(compared) = &mut self.compared else { return Some(change) };
+        compared.apply(match change {
+            // Only names are compared.
+            Change::Load(load, _) => CodeEvent::Load(CodeLoad { lines: SourceRows::default(), ..load }),
+            Change::Unload { time, start, size } => CodeEvent::Unload { time, start, size },
+        });
+        None
+    }
+
     /// Whether code that is there since a time has frames of one known size.
     pub(super) fn is_sized(&self, start: u64, since: MonoNs) -> bool {
         self.rows.as_ref().is_some_and(|space| space.is_sized(start, since))
@@ -239,6 +271,9 @@ impl GeneratedCode {
     /// Evicts code that ended before `time`.
     pub(super) fn evict_before(&mut self, time: MonoNs) {
         self.map.prune_before(time);
+        if let Some(compared) = &mut self.compared {
+            compared.prune_before(time);
+        }
         if let Some(rows) = &mut self.rows {
             rows.evict_before(time);
         }
@@ -252,6 +287,8 @@ impl GeneratedCode {
         }
         Self {
             map: self.map.fork(time),
+            // A child's tables are read anew.
+            compared: None,
             rows,
             templates: self.templates.clone(),
             from_code: self.from_code,
@@ -273,6 +310,7 @@ impl GeneratedCode {
     /// The process has become another program.
     pub(super) fn end_all(&mut self, time: MonoNs) {
         self.map.end_all(time);
+        self.compared = None;
         self.since = time;
         self.templates = Templates::default();
         if let Some(rows) = &mut self.rows {

@@ -263,7 +263,11 @@ impl Process {
     /// were withdrawn, are published again.
     pub(super) fn begin_anew(&mut self) {
         self.code.withdrawn();
-        self.tables.reopen().into_iter().for_each(|change| self.code.apply_found(change));
+        for change in self.tables.reopen() {
+            if let Some(change) = self.code.apply_compared(change) {
+                self.code.apply_found(change);
+            }
+        }
         self.frames.reopen();
     }
 

@@ -661,7 +661,7 @@ impl Resolver {
                         (Some((name, is_same)), _) => verify_listed(process, &hit, (addr, name, *is_same), verified),
                         (None, Some(known)) if is_dumped => verify_asked(process, &hit, (addr, known), verified),
                         (None, _) if may_be_older => verified.only_announced += 1,
-                        (None, _) => verify(process, &hit, (addr, time), verified),
+                        (None, _) => verify(process, &hit, (addr, index, sample), verified),
                     }
                 }
                 let is_unconfirmed = may_be_older || (by_tables && process.tables.is_unconfirmed(time));

@@ -536,8 +536,9 @@ pub(super) struct Met {
 /// Samples from before this time can be resolved: every record up to it is known, or was waited for long enough.
 fn resolvable_until(process: &Process, now: MonoNs) -> MonoNs {
     let waited_enough = MonoNs(now.0.saturating_sub(MAX_WAIT_NS));
-    // Where there is a dump, the tables are not read.
-    let tables = process.tables.known_until().filter(|_| !process.announcements.has_dump());
+    // Where there is a dump, the tables are not read, or only to be compared with it.
+    let are_read = !process.announcements.has_dump() || process.tables.are_listed_beside();
+    let tables = process.tables.known_until().filter(|_| are_read);
     let until = process.announcements.known_until().into_iter().chain(tables).min();
     until.map_or(now, |until| until.max(waited_enough))
 }

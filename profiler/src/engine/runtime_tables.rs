@@ -132,7 +132,7 @@ pub(super) struct RuntimeTables {
     lists: bool,
     /// Frames that a runtime keeps in a list are not wanted.
     leaves_lists: bool,
-    /// What a dump names is compared with what frames are asked about.
+    /// What a dump names is compared with what frames are asked about, or with what is listed.
     compares: bool,
     account: TablesAccount,
 }
@@ -221,7 +221,7 @@ impl RuntimeTables {
         self.capture.as_ref().is_some_and(|capture| in_module(space, &capture.code, pc, time).is_some())
     }
 
-    /// Frames are asked about also where a dump names them, if that is wanted.
+    /// They are read also where a dump names the code, if that is wanted.
     pub(super) fn compare(&mut self, compares: bool) {
         self.compares = compares;
     }
@@ -229,6 +229,12 @@ impl RuntimeTables {
     /// Whether they are to be read of a process that has a dump, or none.
     pub(super) fn are_read(&self, has_dump: bool) -> bool {
         !has_dump || (self.compares && !self.lists)
+    }
+
+    /// Whether what they list is read beside a dump, to be compared with that: of a runtime of which no frame is asked about.
+    pub(super) fn are_listed_beside(&self) -> bool {
+        let asks = |capture: &Capture| capture.has_words() || capture.list.is_some();
+        self.compares && self.lists && !self.capture.as_ref().is_some_and(asks)
     }
 
     /// Whether there were no lists, and all frames were asked about one by one, at any time.

@@ -81,7 +81,7 @@ pub(super) struct Tracking {
     peek: bool,
     read_runtime: bool,
     interpreter: InterpreterFrames,
-    /// Frames are asked about also where a dump names them, to be compared.
+    /// The runtime's tables are read also where a dump or a perf map names the code, to be compared.
     verify_names: bool,
     /// Command lines are read when they are needed, not beforehand.
     continuous: bool,
@@ -598,7 +598,9 @@ impl Tracking {
         if !again && process.is_live() {
             Self::discover(process, parts);
             Announcements::look_for_perf_map(process, parts.files, parts.requests);
-            if self.read_runtime && may_generate(process) {
+            // A perf map would leave no code without a name.
+            let is_compared = self.verify_names && process.code.is_of_beam();
+            if self.read_runtime && (is_compared || may_generate(process)) {
                 process.tables.compare(self.verify_names);
                 process.tables.want(self.interpreter);
                 Self::poll_tables_of(process, parts.requests);
@@ -794,9 +796,13 @@ impl Tracking {
                 unwinding.change(id);
             }
         }
-        // Beside a dump only frames are asked about.
+        // Beside a dump only frames are asked about, or what is listed is compared with it.
         let has_dump = process.announcements.has_dump();
-        for change in brought.changes.into_iter().filter(|_| !has_dump) {
+        if has_dump && process.tables.are_listed_beside() {
+            process.code.compare();
+        }
+        for change in brought.changes {
+            let Some(change) = process.code.apply_compared(change).filter(|_| !has_dump) else { continue };
             match &change {
                 Change::Load(load, FoundFrame::Code(_)) => process.learned.note_read(load.start, load.time),
                 Change::Load(..) => {}
@@ -929,7 +935,9 @@ impl Tracking {
 
     /// What a process announces in a dump has more in it than the tables.
     fn poll_tables_of(process: &mut Process, requests: &mut Requests) {
-        if process.tables.are_read(process.announcements.has_dump()) && !process.frames.is_asked() {
+        let has_dump = process.announcements.has_dump();
+        let are_read = process.tables.are_read(has_dump) || process.tables.are_listed_beside();
+        if are_read && !process.frames.is_asked() {
             let (who, ran_at) = ((process.id, process.via, process.runs_since()), process.ran_at);
             process.tables.poll(who, ran_at, requests);
         }

@@ -7,31 +7,100 @@ use jitprof_jitdump::code::{CodeHit, CodeOrigin};
 
 use crate::account::{NameDisagreement, VerifiedNames};
 use crate::engine::frames::Known;
+use crate::engine::pending::Pending;
 use crate::engine::process::Process;
-use crate::profile::Holder;
 use crate::symbol::names::classify;
-use crate::symbol::{FrameKind, SourceLine};
+use crate::symbol::{Frame, FrameKind, SourceLine};
 
 /// Disagreements that are told; further ones are counted.
 const MAX_EXAMPLES: usize = 16;
 /// The name of code that V8 has made of a regular expression. A dump has the pattern behind it.
 const PATTERN: &str = "RegExp:";
+/// How the names end of what lies before a function's code in Erlang, and begin of what all modules use.
+const ERLANG_HEAD: &str = "-CodeInfoPrologue";
+const ERLANG_SHARED: &str = "global::";
+/// What PHP calls closures up to 8.3, and how it begins what it calls them from 8.4 on, and its list always.
+const PHP_CLOSURE: &str = "{closure}";
+const PHP_CLOSURE_AT: &str = "{closure:";
 
-/// A frame of generated code has been named: is it named so by the perf map, too?
-pub(super) fn verify(process: &Process, hit: &CodeHit<'_>, (addr, time): (Avma, MonoNs), into: &mut VerifiedNames) {
+/// A frame of generated code has been named: is it named so by a second source, too?
+pub(super) fn verify(
+    process: &Process,
+    hit: &CodeHit<'_>,
+    (addr, index, sample): (Avma, usize, &Pending),
+    into: &mut VerifiedNames,
+) {
+    // What callers return to is of another element of the list, it is not known which.
+    let listed = sample.listed.as_deref().filter(|_| index == 0);
+    match (PhpCode::of(hit.name()), listed) {
+        (Some(PhpCode::Several), Some(_)) => into.incomparable += 1,
+        (Some(PhpCode::Function(announced)), Some(listed)) => {
+            let known = |record: u16| process.frames.get(&listed.asked, (record.into(), None), sample.time);
+            verify_php((process, hit, addr), announced, listed.all().map(|record| function_of(known(record))), into);
+        }
+        _ => verify_by_address(process, hit, (addr, sample.time), into),
+    }
+}
+
+/// A sample was taken in code that PHP has announced, of a function. `listed` is what its list had at that moment, from the
+/// innermost.
+fn verify_php(
+    (process, hit, addr): (&Process, &CodeHit<'_>, Avma),
+    announced: &str,
+    mut listed: impl Iterator<Item = Option<Frame>>,
+    into: &mut VerifiedNames,
+) {
+    let (own, caller) = (listed.next().flatten(), listed.next().flatten());
+    let Some(own) = own else {
+        into.only_announced += 1;
+        return;
+    };
+    let is_same = is_php_function(announced, &own);
+    // What code is about to call, or has just called, stands in the list already, or still.
+    let calls =
+        is_same == Some(false) && caller.is_some_and(|caller| is_php_function(announced, &caller) == Some(true));
+    let names = match hit.origin() {
+        CodeOrigin::PerfMap => [&*own.name, hit.name()],
+        CodeOrigin::Jitdump | CodeOrigin::Peeked | CodeOrigin::Runtime => [hit.name(), &*own.name],
+    };
+    note(is_same.filter(|_| !calls), (process, addr), names, into);
+}
+
+/// Compares it with what a second source says of the same address and time.
+fn verify_by_address(process: &Process, hit: &CodeHit<'_>, (addr, time): (Avma, MonoNs), into: &mut VerifiedNames) {
     if hit.origin() == CodeOrigin::PerfMap {
         into.only_perf_map += 1;
         return;
     }
-    let lives = (hit.since(), hit.ended());
-    let is_of_its_time = process.announcements.lines_at().is_some_and(|read| was_there(lives, read));
-    let listed = process.code.map.listed(addr, time).filter(|_| is_of_its_time);
-    let Some(listed) = listed else {
+    let second = match process.code.compared() {
+        Some(tables) => tables.lookup(addr, time),
+        None => line_at(process, hit, (addr, time)),
+    };
+    let Some(second) = second else {
         into.only_announced += 1;
         return;
     };
-    let is_same = comparable(process, hit) == comparable(process, &listed);
-    note(is_same, (process, addr), [hit.name(), listed.name()], into);
+    let names = [hit, &second].map(|hit| classify(hit.name(), hit.origin(), Some(process.holder())).display);
+    let is_same = match process.code.is_of_beam() {
+        true => is_same_of_beam(&names),
+        false => Some(comparable(&names[0]) == comparable(&names[1])),
+    };
+    note(is_same, (process, addr), [hit.name(), second.name()], into);
+}
+
+/// What the perf map has for code at an address. It has no times: what came after it was read it knows nothing of, and names
+/// what was there before.
+fn line_at<'a>(process: &'a Process, hit: &CodeHit<'_>, (addr, time): (Avma, MonoNs)) -> Option<CodeHit<'a>> {
+    let line = process.code.map.listed(addr, time)?;
+    if !process.code.is_of_beam() {
+        // Others write it once, when they are told to.
+        let lives = (hit.since(), hit.ended());
+        return process.announcements.lines_at().is_some_and(|read| was_there(lives, read)).then_some(line);
+    }
+    // Erlang adds lines before a module's code can run. Since when one holds that has taken the place of another is only known
+    // to within a look at the map.
+    let is_only = || process.code.map.listed(addr, MonoNs(u64::MAX)).is_some_and(|last| last.id == line.id);
+    process.announcements.map_read_at().is_some_and(|read| hit.since() <= read && is_only()).then_some(line)
 }
 
 /// Whether code that came and ended at these times was there when a perf map was read. A map has no times: of what came later it
@@ -62,7 +131,7 @@ pub(super) fn verify_asked(
     // The runtime has the line that runs, the dump that at which the function begins: the script is the same.
     let script = |source: &Option<SourceLine>| source.as_ref().map(|source| Arc::clone(&source.file));
     let is_function = *dumped.display == *own.name && script(&dumped.source) == script(&own.source);
-    let is_same = is_pattern || (is_function && dumped.tier == own.tier);
+    let is_same = Some(is_pattern || (is_function && dumped.tier == own.tier));
     let tier = own.tier.map_or_else(String::new, |tier| format!(" ({tier:?})"));
     note(is_same, (process, addr), [hit.name(), &format!("{}{tier}", own.name)], into);
 }
@@ -74,16 +143,22 @@ pub(super) fn verify_listed(
     (addr, own, is_same): (Avma, &str, bool),
     into: &mut VerifiedNames,
 ) {
-    note(is_same, (process, addr), [own, hit.name()], into);
+    note(Some(is_same), (process, addr), [own, hit.name()], into);
 }
 
-/// Counts a frame that two sources name.
-fn note(is_same: bool, (process, addr): (&Process, Avma), names: [&str; 2], into: &mut VerifiedNames) {
-    if is_same {
-        into.agreed += 1;
-        return;
+/// Counts a frame that two sources name, and whether they name the same function if that can be told.
+fn note(is_same: Option<bool>, (process, addr): (&Process, Avma), names: [&str; 2], into: &mut VerifiedNames) {
+    match is_same {
+        Some(true) => into.agreed += 1,
+        None => into.incomparable += 1,
+        Some(false) => {
+            into.disagreed += 1;
+            add_example((process, addr), names, into);
+        }
     }
-    into.disagreed += 1;
+}
+
+fn add_example((process, addr): (&Process, Avma), names: [&str; 2], into: &mut VerifiedNames) {
     let [announced, listed] = names.map(str::to_owned);
     let example = NameDisagreement { pid: process.id.pid.0, address: format!("{:#x}", addr.0), announced, listed };
     let is_known =
@@ -93,19 +168,69 @@ fn note(is_same: bool, (process, addr): (&Process, Avma), names: [&str; 2], into
     }
 }
 
-/// What is left of a name in all notations of one runtime. HotSpot's perf map has `int Shop.rule(int)` for what its tables,
-/// and perf's agent, call `LShop;rule(I)I`: class and method are compared.
-fn comparable(process: &Process, hit: &CodeHit<'_>) -> String {
-    comparable_name(hit.name(), hit.origin(), Some(process.holder()))
-}
-
-fn comparable_name(name: &str, origin: CodeOrigin, holder: Option<Holder>) -> String {
-    let shown = classify(name, origin, holder).display;
+/// What is left of a shown name in all notations of one runtime. HotSpot's perf map has `int Shop.rule(int)` for what its
+/// tables, and perf's agent, call `LShop;rule(I)I`: class and method are compared.
+fn comparable(shown: &str) -> String {
     let name = match shown.split_once('(') {
         Some((head, _)) if !head.trim().is_empty() => head.trim_end().rsplit(' ').next().unwrap_or(head),
-        _ => &shown,
+        _ => shown,
     };
     name.replace('/', ".")
+}
+
+/// Whether Erlang's announcement and its tables name the same function. Of the code that its modules share the tables have
+/// neither names nor exact bounds.
+fn is_same_of_beam(names: &[String; 2]) -> Option<bool> {
+    let [announced, listed] = names.each_ref().map(|name| name.strip_suffix(ERLANG_HEAD).unwrap_or(name));
+    let are_shared = [announced, listed].iter().all(|name| name.starts_with(ERLANG_SHARED));
+    (announced == listed || !are_shared).then_some(announced == listed)
+}
+
+/// What PHP announces code as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PhpCode<'a> {
+    /// That of one function, or of what a file has outside of functions.
+    Function(&'a str),
+    /// That of several: a trace is called after the function in which it begins, and goes on in those that this one calls or
+    /// returns to; parts without a function are jumped to from all.
+    Several,
+}
+
+impl<'a> PhpCode<'a> {
+    fn of(name: &'a str) -> Option<Self> {
+        let is_of_several = ["JIT$$", "jit$$", "TRACE-"].iter().any(|prefix| name.starts_with(prefix));
+        let function = || name.strip_prefix("JIT$").map(Self::Function);
+        if is_of_several { Some(Self::Several) } else { function() }
+    }
+}
+
+/// Whether PHP's announcement of a function and an element of its list are the same function.
+fn is_php_function(announced: &str, listed: &Frame) -> Option<bool> {
+    // The name of a class without a name has its file behind a zero byte, at which the announcement ends.
+    if announced.ends_with("@anonymous") {
+        return None;
+    }
+    let is_of_program = listed.kind == FrameKind::Interpreter;
+    // What is outside of functions has the file for a name.
+    let is_same = match (announced.rsplit_once('/'), announced.strip_suffix(PHP_CLOSURE)) {
+        (Some((_, base)), _) if announced.starts_with('/') => {
+            *listed.name == *base && listed.source.as_ref().is_some_and(|source| *source.file == *announced)
+        }
+        // Up to PHP 8.3 it calls all closures of a class or namespace alike.
+        (_, Some(before)) => {
+            listed.name.strip_prefix(before).is_some_and(|closure| closure.starts_with(PHP_CLOSURE_AT))
+        }
+        _ => *listed.name == *announced,
+    };
+    Some(is_of_program && is_same)
+}
+
+/// The function that a frame of a list is of.
+fn function_of(known: Option<Known>) -> Option<Frame> {
+    match known? {
+        Known::Functions(functions) => functions.last().cloned(),
+        Known::Own | Known::Unnamed(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -123,13 +248,67 @@ mod tests {
 
     #[test]
     fn one_method_is_one_name_in_both_notations() {
-        let [tables, map] = [CodeOrigin::Runtime, CodeOrigin::PerfMap];
-        let agree = |one, other| comparable_name(one, tables, None) == comparable_name(other, map, None);
+        let shown = |name, origin| comparable(&classify(name, origin, None).display);
+        let agree = |one, other| shown(one, CodeOrigin::Runtime) == shown(other, CodeOrigin::PerfMap);
         assert!(agree("Lshop/Cart;total(I[Ljava/lang/String;)I [C2]", "int shop.Cart.total(int, java.lang.String[])"));
         assert!(agree("LShop;<init>()V [C1]", "void Shop.<init>()"));
         assert!(agree("Interpreter", "Interpreter") && agree("vtable stub", "vtable stub"));
         assert!(!agree("vtable stub", "itable stub"));
         assert!(!agree("LShop;rule(I)I", "int Shop.other(int)"));
         assert!(!agree("LShop;rule(I)I", "int Cart.rule(int)"));
+    }
+
+    #[test]
+    fn a_function_of_erlangs_is_the_same_with_its_head_and_what_modules_share_is_told_by_nobody() {
+        let same = |tables: &str, map: &str| {
+            let shown = |name, origin| classify(name, origin, None).display;
+            is_same_of_beam(&[shown(tables, CodeOrigin::Runtime), shown(map, CodeOrigin::PerfMap)])
+        };
+        assert_eq!(same("lists:map/2", "$lists:map/2"), Some(true));
+        assert_eq!(same("lists:map/2", "$lists:map/2-CodeInfoPrologue"), Some(true));
+        assert_eq!(same("'Elixir.Enum':map/2", "$'Elixir.Enum':map/2"), Some(true));
+        assert_eq!(same("erts_beamasm:normal_exit/0-CodeInfoPrologue", "$erts_beamasm:normal_exit/0"), Some(true));
+        assert_eq!(same("lists:map/2", "$lists:map/3"), Some(false));
+        assert_eq!(same("erlang:'(a'/1", "$erlang:'(b'/1"), Some(false), "no part of an atom is left out");
+        assert_eq!(same("global::process_main", "$global::process_main"), Some(true));
+        assert_eq!(same("global::shared", "$global::call_bif_shared"), None);
+        assert_eq!(same("global::shared", "$lists:map/2"), Some(false));
+        assert_eq!(same("lists:map/2", "$global::call_bif_shared"), Some(false));
+    }
+
+    #[test]
+    fn code_of_phps_is_of_one_function_or_of_several() {
+        assert_eq!(PhpCode::of("JIT$A::b"), Some(PhpCode::Function("A::b")));
+        assert_eq!(PhpCode::of("JIT$/srv/a.php"), Some(PhpCode::Function("/srv/a.php")));
+        for several in ["TRACE-3$leaf$7", "JIT$$leave_function", "jit$$trace_exit_0"] {
+            assert_eq!(PhpCode::of(several), Some(PhpCode::Several));
+        }
+        assert_eq!(PhpCode::of("leaf"), None);
+    }
+
+    #[test]
+    fn a_function_of_phps_is_the_same_in_both_spellings() {
+        let same = |announced: &str, listed: &str, file: &str| {
+            let name = classify(listed, CodeOrigin::Runtime, None);
+            let frame = Frame {
+                name: name.display.into(),
+                kind: name.kind,
+                tier: name.tier,
+                inlined: false,
+                module: None,
+                source: Some(SourceLine { file: file.into(), line: 0 }),
+                address: 0,
+            };
+            is_php_function(announced, &frame)
+        };
+        assert_eq!(same("A::b", "php::A::b", "/a.php"), Some(true));
+        assert_eq!(same("A::b", "php::C::b", "/a.php"), Some(false));
+        assert_eq!(same("usort", "php.internal::usort", ""), Some(false), "code is generated of the program's alone");
+        assert_eq!(same("/srv/a.php", "php::a.php", "/srv/a.php"), Some(true));
+        assert_eq!(same("/srv/a.php", "php::a.php", "/tmp/a.php"), Some(false));
+        assert_eq!(same("A::{closure}", "php::A::{closure:a.php:7}", "/a.php"), Some(true));
+        assert_eq!(same("A::{closure}", "php::B::{closure:a.php:7}", "/a.php"), Some(false));
+        assert_eq!(same("{closure:A::b():7}", "php::{closure:A::b():7}", "/a.php"), Some(true));
+        assert_eq!(same("class@anonymous", "php::class@anonymous::b", "/a.php"), None);
     }
 }

@@ -3,7 +3,7 @@
 //! The frames are found in the list of each thread's, and not on its stack: see [`jitprof_runtimes::cpython`].
 
 use jitprof_common::units::Avma;
-use jitprof_runtimes::cpython::{self, Described, Functions, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::cpython::{self, Described, Function, Functions, Layout, LayoutError, Unknown, Version};
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::RuntimeRead;
@@ -14,6 +14,8 @@ use super::modules::{EVALUATION_LOOP, Modules};
 const RUNTIME: &str = "_PyRuntime";
 /// The symbol of the C library's that says where a thread's keys are.
 const KEYS: &str = "_thread_db_pthread_specific";
+/// What a class is initialised by, and what CPython calls its own frame between that and who calls the class, and its file.
+const INIT: &str = "__init__";
 
 /// A CPython whose layout is known.
 pub(super) struct Python {
@@ -110,6 +112,7 @@ fn name_of(version: Version) -> String {
 
 fn answer(described: Result<Described, Unknown>, is_unsure: bool, answers: &mut Answers) -> DescribedFrame {
     match described {
+        Ok(Described { function, .. }) if is_hidden(&function) => DescribedFrame::Own,
         Ok(Described { function, line }) => {
             // As CPython's announcements have it.
             let name = format!("py::{}:{}", function.name, function.file);
@@ -120,10 +123,14 @@ fn answer(described: Result<Described, Unknown>, is_unsure: bool, answers: &mut 
     }
 }
 
+/// Whether it is what CPython puts between a class's `__init__` and who calls the class, from 3.12 on where it does so often. It
+/// has no line, and tracebacks leave it out.
+fn is_hidden(function: &Function) -> bool {
+    (&*function.name, &*function.file, function.first_line) == (INIT, INIT, 0)
+}
+
 #[cfg(test)]
 mod tests {
-    use jitprof_runtimes::cpython::Function;
-
     use super::super::frames::DescribedFunction;
     use super::*;
 
@@ -141,5 +148,17 @@ mod tests {
         let functions = |line, file| vec![DescribedFunction { name: 1, file, line, inlined: false, guessed: false }];
         let [named, unsure] = [functions(7, Some(0)), functions(0, None)];
         assert_eq!(said.frames, [DescribedFrame::Functions(named), DescribedFrame::Unsure(unsure)]);
+    }
+
+    #[test]
+    fn what_stands_before_init_without_being_a_function_is_left_out() {
+        let mut answers = Answers::default();
+        let of = |name: &str, file: &str, first_line| Function { name: name.into(), file: file.into(), first_line };
+        let shim = Ok(Described { function: of("__init__", "__init__", 0), line: 0 });
+        assert_eq!(answer(shim, false, &mut answers), DescribedFrame::Own);
+        for own in [of("A.__init__", "/a.py", 3), of("__init__", "/a.py", 3), of("__init__", "__init__", 1)] {
+            let described = Ok(Described { function: own, line: 4 });
+            assert!(matches!(answer(described, false, &mut answers), DescribedFrame::Functions(_)));
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! CPython without any flag: its own list of frames, at its place in the native stack.
 
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use jitprof_tests::{
     Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
-    assert_share, path_from, target_file,
+    assert_share, compile, path_from, target_file, timed_samples, unix_minus_monotonic_ns,
 };
 
 /// Samples a second.
@@ -131,6 +132,60 @@ fn each_way_to_call_keeps_its_callers() -> Result<()> {
     Ok(())
 }
 
+/// When a leaf of `chains.py` ran, by CLOCK_MONOTONIC, and the functions of its chain from the innermost.
+struct Burnt {
+    start_ns: u64,
+    end_ns: u64,
+    chain: Vec<String>,
+}
+
+/// Reads the log of `chains.py`, which may be writing its last line.
+fn burnt(log: &Path) -> Result<Vec<Burnt>> {
+    let text = std::fs::read_to_string(log)?;
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let read = |line: &str| -> Result<Burnt> {
+        let mut words = line.splitn(3, ' ');
+        let mut next = || words.next().context("a line of the log has three parts");
+        Ok(Burnt {
+            start_ns: next()?.parse()?,
+            end_ns: next()?.parse()?,
+            chain: next()?.split('\t').map(str::to_owned).collect(),
+        })
+    };
+    whole.lines().map(read).collect()
+}
+
+#[test]
+fn each_sample_has_the_chain_that_the_program_itself_says_it_had_then() -> Result<()> {
+    // A sample's time is known to a millisecond; the clocks of wall and samples are read one after the other.
+    const SLACK_NS: u64 = 3_000_000;
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("python/chains.py")?).args(["chains", "600"]);
+    let target = Target::start(command, &scratch)?;
+    let words = ["--pid", target.said("pid")?, "-o", "out.json"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    assert_bare(&recording);
+    let (burnt, offset) = (burnt(&scratch.file("chains"))?, unix_minus_monotonic_ns());
+    let mut right = Share { part: 0, whole: 0 };
+    for sample in timed_samples(&scratch.file("out.json"))? {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times of this century")]
+        let time_ns = (sample.unix_ms * 1e6) as u64 - offset;
+        let is_within = |one: &&Burnt| one.start_ns + SLACK_NS < time_ns && time_ns + SLACK_NS < one.end_ns;
+        let Some(Burnt { chain, .. }) = burnt.iter().find(is_within) else { continue };
+        let shown: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.strip_prefix('~')).collect();
+        right.whole += sample.weight;
+        if shown == *chain {
+            right.part += sample.weight;
+        } else {
+            println!("{time_ns}: shown {shown:?}, logged {chain:?}");
+        }
+    }
+    assert_enough("chains", u64::try_from(burnt.len())?, 50);
+    assert_at_least("samples with the logged chain", right, PROMISED);
+    Ok(())
+}
+
 #[test]
 fn long_lists_do_not_cost_other_samples_their_place() -> Result<()> {
     let scratch = Scratch::new()?;
@@ -155,6 +210,23 @@ fn long_lists_do_not_cost_other_samples_their_place() -> Result<()> {
     Ok(())
 }
 
+/// A process with this pid has run `burn.py`, and has all of its stacks, whatever others did beside it.
+#[track_caller]
+fn assert_undisturbed(recording: &Recording, pid: &str, beside: &str) {
+    let (folded, quiet) = (&recording.folded, format!("pid-{pid}"));
+    let is_burnt = |stack: &Stack| stack.frames.first() == Some(&quiet);
+    let names = ["_start", "_PyEval_EvalFrameDefault", "<module>", "main", "outer"];
+    let is_whole = |stack: &Stack| {
+        let mut frames = stack.frames.iter().map(|frame| function(frame));
+        names.iter().all(|name| frames.any(|frame| frame == *name))
+    };
+    let whole = folded.count(is_burnt);
+    assert_enough("samples of the quiet one", whole, 1800);
+    let part = folded.count(|stack| is_burnt(stack) && is_whole(stack));
+    assert_at_least(&format!("its stacks beside {beside}"), Share { part, whole }, PROMISED);
+    assert_share("leaf_hot", folded.share("leaf_hot", "leaf_cold"), 0.75);
+}
+
 /// A process that spoils its own list of frames, and a quiet one beside it.
 fn record_beside_spoiled(mode: &str) -> Result<()> {
     let (scratch, other) = (Scratch::new()?, Scratch::new()?);
@@ -165,26 +237,14 @@ fn record_beside_spoiled(mode: &str) -> Result<()> {
     let pids = format!("{},{}", quiet.said("pid")?, spoiled.said("pid")?);
     let recording = Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", &pids])?.record_cpu(quiet.pid()?, 5)?;
     assert_eq!(recording.number("/samples/lost_ring_full"), 0, "{mode}");
-    let of = |pid: &str| format!("pid-{pid}");
-    let (quiet, spoiled) = (of(quiet.said("pid")?), of(spoiled.said("pid")?));
+    assert_undisturbed(&recording, quiet.said("pid")?, mode);
     let folded = &recording.folded;
-    let has = |stack: &Stack, process: &str| stack.frames.first().is_some_and(|frame| frame == process);
-    let is_burnt = |stack: &Stack| has(stack, &quiet);
-    let names = ["_start", "_PyEval_EvalFrameDefault", "<module>", "main", "outer"];
-    let is_whole = |stack: &Stack| {
-        let mut frames = stack.frames.iter().map(|frame| function(frame));
-        names.iter().all(|name| frames.any(|frame| frame == *name))
-    };
-    let whole = folded.count(is_burnt);
-    assert_enough("samples of the quiet one", whole, 1800);
-    let part = folded.count(|stack| is_burnt(stack) && is_whole(stack));
-    assert_at_least(&format!("its stacks beside {mode}"), Share { part, whole }, PROMISED);
-    assert_share("leaf_hot", folded.share("leaf_hot", "leaf_cold"), 0.75);
     // What cannot be walked to its end is told: a circle is deeper than anything, and what leads nowhere is put nowhere.
     let where_told = if mode == "circle" { "/stacks/cut/deeper than a sample holds" } else { "/stacks/list_apart" };
     let told = recording.number(where_told);
     assert_enough("lists that do not end", told, 500);
-    let of_spoiled = folded.count(|stack| has(stack, &spoiled));
+    let spoiled = format!("pid-{}", spoiled.said("pid")?);
+    let of_spoiled = folded.count(|stack| stack.frames.first() == Some(&spoiled));
     assert!(told <= of_spoiled, "{told} of {of_spoiled}");
     Ok(())
 }
@@ -218,6 +278,34 @@ fn a_list_that_is_a_circle_spoils_its_own_stacks_only() -> Result<()> {
 #[test]
 fn a_list_that_leads_anywhere_spoils_its_own_stacks_only() -> Result<()> {
     record_beside_spoiled("anywhere")
+}
+
+#[test]
+fn what_pretends_to_be_a_cpython_spoils_its_own_stacks_only() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let quiet = start("python/burn.py", &scratch)?;
+    let program = scratch.file("python3.13");
+    std::fs::rename(compile(&scratch, "cc", "native/pretender.c", &["-O2", "-rdynamic", "-pthread"])?, &program)?;
+    let mut pretenders = Vec::new();
+    for mode in ["circle", "anywhere", "changing"] {
+        let own = Scratch::new()?;
+        let mut command = Command::new(&program);
+        command.args([mode, "600"]);
+        pretenders.push((Target::start(command, &own)?, own));
+    }
+    let mut pids = quiet.said("pid")?.to_owned();
+    for (pretender, _) in &pretenders {
+        pids += &format!(",{}", pretender.said("pid")?);
+    }
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", &pids])?.record_cpu(quiet.pid()?, 4)?;
+    assert_eq!(recording.number("/samples/lost_ring_full"), 0);
+    assert_undisturbed(&recording, quiet.said("pid")?, "what pretends to be one");
+    for (pretender, _) in &pretenders {
+        let name = format!("pid-{}", pretender.said("pid")?);
+        let count = recording.folded.count(|stack| stack.frames.first() == Some(&name));
+        assert_enough(&name, count, 20);
+    }
+    Ok(())
 }
 
 #[test]

@@ -4,7 +4,19 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jitprof_tests::{Jitprof, Leftover, Scratch, Target, assert_enough, path_from, target_file};
+use jitprof_tests::{
+    Jitprof, Leftover, Recording, Scratch, Share, Target, assert_at_least_of_few, assert_enough, path_from, target_file,
+};
+
+/// Records what a target does in so much CPU time, and removes what it leaves in /tmp.
+fn record_verified(command: Command, scratch: &Scratch, cpu_s: u64) -> Result<Recording> {
+    let target = Target::start(command, scratch)?;
+    let _left = [Leftover::perf_map(target.pid()?), Leftover::dump(target.pid()?)];
+    let words = ["--pid", target.said("pid")?, "--verify-names"];
+    let recording = Jitprof::recording(scratch, words)?.record_cpu(target.pid()?, cpu_s)?;
+    println!("{}", recording.account["verified"]);
+    Ok(recording)
+}
 
 /// With methods that are compiled again and again, code that is given up, and a collector that moves what it uses.
 #[test]
@@ -74,5 +86,55 @@ fn what_the_list_of_a_cpython_names_its_own_perf_map_names_so_too() -> Result<()
     println!("{}", recording.account["verified"]);
     assert_enough("names of two sources", of("agreed"), 1000);
     assert_eq!(of("disagreed"), 0, "{}", recording.account["verified"]);
+    Ok(())
+}
+
+/// Its modules are found by address in both; the tables are read beside a dump, too.
+#[test]
+fn what_the_tables_of_an_erlang_name_its_own_dump_and_perf_map_name_so_too() -> Result<()> {
+    for (flag, named) in [("true", "jitdump"), ("map", "runtime")] {
+        let scratch = Scratch::new()?;
+        let compiled = Command::new(path_from("JITPROF_ERLC")?)
+            .arg(target_file("erlang/builtins.erl")?)
+            .current_dir(scratch.path())
+            .status()?;
+        ensure!(compiled.success(), "erlc failed");
+        let mut command = Command::new(path_from("JITPROF_ERL")?);
+        command.args(["-noshell", "+JPperf", flag, "+S", "1", "-pa", ".", "-run", "builtins", "main", "600"]);
+        let recording = record_verified(command, &scratch, 3)?;
+        let of = |name: &str| recording.number(&format!("/verified/{name}"));
+        assert_enough("frames that are named so", recording.number(&format!("/jit/named/{named}")), 1000);
+        assert_enough("names of two sources", of("agreed"), 1000);
+        assert_eq!(of("disagreed"), 0, "{flag}: {}", recording.account["verified"]);
+    }
+    Ok(())
+}
+
+/// Where a function is jitted as a whole. In a trace the innermost function may be any that the trace goes through.
+#[test]
+fn what_the_list_of_a_php_has_innermost_its_own_dump_and_perf_map_name_so_too() -> Result<()> {
+    const FUNCTIONS: &str = "opcache.jit=1205";
+    const TRACES: &str = "opcache.jit=1254";
+    const MAP: &str = "opcache.jit_debug=0x10";
+    const DUMP_AND_MAP: &str = "opcache.jit_debug=0x20";
+    for (jit, debug) in [(FUNCTIONS, MAP), (FUNCTIONS, DUMP_AND_MAP), (TRACES, MAP)] {
+        let scratch = Scratch::new()?;
+        let mut command = Command::new(path_from("JITPROF_PHP")?);
+        for setting in ["opcache.enable=1", "opcache.enable_cli=1", "opcache.jit_buffer_size=64M", jit, debug] {
+            command.args(["-d", setting]);
+        }
+        command.arg(target_file("php/burn.php")?).arg("600");
+        let recording = record_verified(command, &scratch, 2)?;
+        let of = |name: &str| recording.number(&format!("/verified/{name}"));
+        if jit == TRACES {
+            assert_enough("leaves of traces", of("incomparable"), 500);
+            assert_eq!((of("agreed"), of("disagreed")), (0, 0), "{}", recording.account["verified"]);
+            continue;
+        }
+        assert_enough("names of two sources", of("agreed"), 500);
+        // A function that returns is in the list no more while its last instructions run.
+        let agreed = Share { part: of("agreed"), whole: of("agreed") + of("disagreed") };
+        assert_at_least_of_few("names that agree", agreed, 0.995);
+    }
     Ok(())
 }

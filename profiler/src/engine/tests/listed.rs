@@ -441,6 +441,30 @@ fn a_function_that_its_trampoline_names_too_is_one_frame() {
 }
 
 #[test]
+fn what_php_announces_is_compared_with_the_innermost_function_of_its_list() {
+    let mut world = World::new(EngineOptions { verify_names: true, ..options() });
+    let names = ["JIT$leaf", "TRACE-1$leaf$3", "JIT$$leave_function", "JIT$other"];
+    let line = |(at, name): (u64, &&str)| format!("{:x} 40 {name}\n", JIT + at * 0x40);
+    let map: String = (0..).zip(&names).map(line).collect();
+    world.machine.add_file(&format!("/tmp/perf-{PID}.map"), map.into_bytes());
+    let functions = [(16, "php::outer"), (32, "php::leaf"), (48, "php.internal::strlen")];
+    interpreter(&mut world, &functions, EntryMark { least: 1, is_frame: true, ..EntryMark::default() }, Vec::new());
+    world.run_for(1200);
+    // The function itself; one that it is about to call; of several functions; another function; one without a name.
+    let samples: [(u64, &[u64]); 6] =
+        [(0, &[32, 16]), (0, &[48, 32, 16]), (1, &[32, 16]), (2, &[16]), (3, &[32, 16]), (0, &[64, 16])];
+    for (at, list) in samples {
+        sample(&mut world, &[JIT + at * 0x40 + 8, MAIN, START], list, true);
+    }
+    world.run_for(400);
+    let verified = world.finish().account.verified.clone().unwrap();
+    assert_eq!((verified.agreed, verified.disagreed, verified.incomparable), (1, 1, 3), "{verified:?}");
+    assert_eq!((verified.only_announced, verified.only_perf_map), (1, 0));
+    let [example] = &verified.examples[..] else { panic!("{:?}", verified.examples) };
+    assert_eq!((&*example.announced, &*example.listed), ("leaf", "JIT$other"));
+}
+
+#[test]
 fn lists_that_are_too_long_are_resolved_early_and_bounded() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::f:/a.py")]);

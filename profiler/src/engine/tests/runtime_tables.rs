@@ -569,3 +569,94 @@ fn names_are_compared_with_a_perf_map_if_that_is_asked_for() {
     let text = account.to_string();
     assert!(text.contains("verified   4 of 7 names that two sources have agree, 3 do not; 2 frames are in"), "{text}");
 }
+
+/// An Erlang, and code of it at places that are 256 bytes apart.
+fn erlang(world: &mut World, code: &[(u64, &str)]) {
+    app(world, PID);
+    let process = world.machine.processes.get_mut(&PID).unwrap();
+    process.read.exe = Some("/usr/lib/erlang/erts-15/bin/beam.smp".to_owned());
+    process.runtime.name = Some("Erlang/OTP 27".to_owned());
+    process.runtime.code = code.iter().map(|(at, name)| found(JIT + at * 0x100, name)).collect();
+}
+
+/// Samples each of these places so often.
+fn sample_places(world: &mut World, counts: &[(u64, u32)]) {
+    for (place, count) in counts {
+        for _ in 0..*count {
+            world.run_for(1);
+            world.sample(PID, &[JIT + place * 0x100 + 8, MAIN, START]);
+        }
+    }
+}
+
+const OF_ERLANG: [(u64, &str); 5] =
+    [(0, "burn:leaf_hot/2"), (1, "burn:wrong/1"), (2, "global::shared"), (3, "global::shared"), (4, "burn:unlisted/0")];
+
+#[test]
+fn erlangs_names_are_compared_with_a_perf_map_that_was_there_before() {
+    let mut world = World::new(EngineOptions { verify_names: true, ..options() });
+    let lines =
+        [(0, "burn:leaf_hot/2"), (1, "burn:other/1"), (2, "global::call_shared"), (3, "m:f/1"), (5, "burn:gone/0")];
+    let lines = lines.map(|(at, name)| format!("{:x} 40 ${name}\n", JIT + at * 0x100));
+    world.machine.add_file(&format!("/tmp/perf-{PID}.map"), lines.concat().into_bytes());
+    erlang(&mut world, &OF_ERLANG);
+    world.follow(&[PID]);
+    world.run_for(1200);
+    sample_places(&mut world, &[(0, 6), (1, 2), (2, 3), (3, 1), (4, 2), (5, 1)]);
+    world.run_for(500);
+    let account = world.finish().account.clone();
+    let verified = account.verified.clone().unwrap();
+    assert_eq!((verified.agreed, verified.disagreed, verified.incomparable), (6, 3, 3), "{verified:?}");
+    assert_eq!((verified.only_announced, verified.only_perf_map), (2, 1));
+    assert!(account.to_string().contains("1 in a perf map alone, 3 cannot be compared"), "{account}");
+}
+
+#[test]
+fn a_line_of_erlangs_that_was_not_read_since_its_code_was_found_is_not_compared() {
+    let mut world = World::new(EngineOptions { verify_names: true, ..options() });
+    let map = format!("/tmp/perf-{PID}.map");
+    world.machine.add_file(&map, format!("{JIT:x} 40 $burn:old/0\n").into_bytes());
+    erlang(&mut world, &[(0, "burn:old/0")]);
+    world.follow(&[PID]);
+    world.run_for(1200);
+    sample_places(&mut world, &[(0, 1)]);
+    world.run_for(500);
+    // Another module in its place, of which the map's line is not read yet.
+    world.decide = Box::new(|what| if matches!(what, Request::Read { .. }) { Fate::Hold } else { Fate::Answer });
+    world.machine.append(&map, format!("{JIT:x} 40 $burn:new/0\n").as_bytes());
+    set_code(&mut world, PID, &[found(JIT, "burn:new/0")]);
+    sample_places(&mut world, &[(0, 1)]);
+    world.run_for(500);
+    sample_places(&mut world, &[(0, 1)]);
+    world.run_for(500);
+    world.decide = Box::new(|_| Fate::Answer);
+    world.release();
+    world.run_for(300);
+    sample_places(&mut world, &[(0, 1)]);
+    world.run_for(500);
+    let verified = world.finish().account.verified.clone().unwrap();
+    assert_eq!((verified.agreed, verified.disagreed, verified.only_announced), (2, 0, 1), "{verified:?}");
+}
+
+#[test]
+fn what_erlang_lists_is_compared_with_its_dump_which_names_the_code() {
+    let mut world = World::new(EngineOptions { verify_names: true, ..options() });
+    erlang(&mut world, &OF_ERLANG[..4]);
+    begin_dump(&mut world, PID);
+    world.follow(&[PID]);
+    world.run_for(200);
+    for (at, name) in [(0, "burn:leaf_hot/2"), (1, "burn:other/1"), (2, "global::call_shared"), (4, "burn:dumped/0")] {
+        announce(&mut world, PID, (JIT + at * 0x100, 64, name));
+    }
+    world.run_for(300);
+    sample_places(&mut world, &[(0, 5), (1, 1), (2, 3), (4, 2)]);
+    let at = (world.now.0 - ms(0).0) / MS;
+    world.run_for(500);
+    let account = world.finish().account.clone();
+    let verified = account.verified.clone().unwrap();
+    assert_eq!((verified.agreed, verified.disagreed, verified.incomparable), (5, 1, 3), "{verified:?}");
+    assert_eq!((verified.only_announced, verified.only_perf_map), (2, 0));
+    assert_eq!((&*verified.examples[0].announced, &*verified.examples[0].listed), ("burn:other/1", "burn:wrong/1"));
+    assert_eq!((account.jit.named.jitdump, account.jit.named.runtime), (11, 0), "a dump is believed");
+    assert_eq!(stack(&world, PID, at), "_start;main;burn:dumped/0");
+}

@@ -59,6 +59,18 @@ enum State {
     Over,
 }
 
+/// What a runtime is asked about frames that a dump names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum BesideDump {
+    /// Nothing: the dump has more in it.
+    #[default]
+    Nothing,
+    /// What was inlined into optimised code, which a dump of V8's does not say.
+    Inlined,
+    /// Everything, to be compared.
+    All,
+}
+
 /// A piece of code that the last reading has found.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -132,8 +144,8 @@ pub(super) struct RuntimeTables {
     lists: bool,
     /// Frames that a runtime keeps in a list are not wanted.
     leaves_lists: bool,
-    /// What a dump names is compared with what frames are asked about.
-    compares: bool,
+    /// What is asked besides, where there is a dump.
+    beside_dump: BesideDump,
     account: TablesAccount,
 }
 
@@ -221,14 +233,19 @@ impl RuntimeTables {
         self.capture.as_ref().is_some_and(|capture| in_module(space, &capture.code, pc, time).is_some())
     }
 
-    /// Frames are asked about also where a dump names them, if that is wanted.
-    pub(super) fn compare(&mut self, compares: bool) {
-        self.compares = compares;
+    /// This is to be asked about frames that a dump names.
+    pub(super) fn ask_beside_dump(&mut self, what: BesideDump) {
+        self.beside_dump = what;
     }
 
     /// Whether they are to be read of a process that has a dump, or none.
     pub(super) fn are_read(&self, has_dump: bool) -> bool {
-        !has_dump || (self.compares && !self.lists)
+        !has_dump || (self.beside_dump != BesideDump::Nothing && !self.lists)
+    }
+
+    /// Whether a process that has a dump, or none, is asked what was inlined into optimised code, and nothing else.
+    pub(super) fn ask_inlined_alone(&self, has_dump: bool) -> bool {
+        has_dump && self.beside_dump == BesideDump::Inlined
     }
 
     /// Whether there were no lists, and all frames were asked about one by one, at any time.
@@ -322,7 +339,7 @@ impl RuntimeTables {
                 is_void: true,
                 reading: self.reading,
                 leaves_lists: self.leaves_lists,
-                compares: self.compares,
+                beside_dump: self.beside_dump,
                 account: std::mem::take(&mut self.account),
                 ..Self::default()
             };

@@ -120,8 +120,8 @@ pub struct JitFrames {
     /// Of the named: what names them, the runtime's own tables or a dump that it writes in blocks, was not read again after
     /// the sample. Other code may have taken the place by then.
     pub unconfirmed: u64,
-    /// Of those named by the runtime's own tables: without the functions that were inlined there, and without a line, by
-    /// reason.
+    /// Of those whose runtime was asked what was inlined there, because its own tables or a dump of V8's name them: without such
+    /// functions, and but for the dump's without a line, by reason.
     pub not_looked_into: BTreeMap<&'static str, u64>,
     /// Not named, by reason.
     pub unnamed: BTreeMap<&'static str, u64>,

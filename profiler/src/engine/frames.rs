@@ -121,6 +121,11 @@ impl Asked {
         self.is_full
     }
 
+    /// There may be more frames than were asked about.
+    pub(super) fn note_full(&mut self) {
+        self.is_full = true;
+    }
+
     /// The number for a user frame.
     fn number(&self, index: usize) -> Option<u32> {
         let index = u16::try_from(index).ok()?;

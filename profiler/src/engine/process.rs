@@ -171,10 +171,14 @@ impl Process {
         }
     }
 
-    /// What samples are to take along with its frames. A dump has more in it, and is
-    /// believed.
+    /// What samples are to take along with its frames. A dump has more in it, and is believed, but for what it may lack.
     pub(super) fn capture(&self) -> Option<&Capture> {
         self.tables.capture(self.announcements.has_dump())
+    }
+
+    /// Whether its runtime is asked what was inlined into optimised code, and nothing else: a dump has the names.
+    pub(super) fn asks_inlined_alone(&self) -> bool {
+        self.tables.ask_inlined_alone(self.announcements.has_dump())
     }
 
     /// Whether it has not ended.

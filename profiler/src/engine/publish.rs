@@ -253,7 +253,8 @@ impl Publisher {
                 _ => (0, 0, 0),
             };
             let whole = Region { start: mapping.start.0, end: mapping.end.0, bias, object, flags };
-            let parts = match process.capture() {
+            // Nothing is inlined into the runtime's own code.
+            let parts = match process.capture().filter(|_| !process.asks_inlined_alone()) {
                 Some(capture) => taken_in(&process.space, capture, mapped),
                 None => Vec::new(),
             };

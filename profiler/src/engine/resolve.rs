@@ -24,11 +24,11 @@ use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
 use crate::engine::requests::Requests;
 use crate::engine::space::AddressSpace;
-use crate::engine::verify::{verify, verify_asked, verify_listed};
+use crate::engine::verify::{is_same_code, verify, verify_asked, verify_listed};
 use crate::process::ProcessId;
 use crate::profile::{FrameId, Holder, Profile, Task};
 use crate::runtime::WhyUnnamed;
-use crate::symbol::names::{classify, interpreted};
+use crate::symbol::names::{classify, interpreted, may_inline};
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, Tier, is_guess, mapped_as};
 
 /// The name of generated code that has none.
@@ -113,7 +113,7 @@ pub(super) fn readiness(
                 FileKey::NotYet => named = false,
                 FileKey::Nothing | FileKey::Replaced => {}
             },
-            Place::Generated(_) if process.frames.get(&sample.asked, (index, None), sample.time).is_some() => {}
+            Place::Generated(_) if is_said(sample, index, process) => {}
             Place::Generated(_) => {
                 // What the tables do not have by now they will not have.
                 let may_come = process.code.is_known() && !process.tables.are_found();
@@ -127,6 +127,16 @@ pub(super) fn readiness(
         }
     }
     if named { readiness } else { Readiness::NotYet }
+}
+
+/// Whether a runtime has said what a frame is that nothing announces. That it cannot be known by that does not count where a
+/// dump may name it still.
+fn is_said(sample: &Pending, index: usize, process: &Process) -> bool {
+    match process.frames.get(&sample.asked, (index, None), sample.time) {
+        Some(Known::Functions(_)) => true,
+        Some(Known::Own | Known::Unnamed(_)) => !process.asks_inlined_alone(),
+        None => false,
+    }
 }
 
 /// The keys of a sample's kernel frames, innermost first: all but the innermost are return addresses.
@@ -603,11 +613,11 @@ impl Resolver {
         None
     }
 
-    /// Notes what a frame is, for those at the same place of which no words were taken. An interpreter's place is that of all
-    /// functions.
-    fn note_alike(&mut self, pc: FramePc, place: &Place<'_>, functions: &Arc<[Frame]>) {
+    /// Notes what a frame in generated code is, for those at the same place of which no words were taken. An interpreter's
+    /// place is that of all functions.
+    fn note_alike(&mut self, pc: FramePc, functions: &Arc<[Frame]>) {
         let is_compiled = functions.iter().all(|frame| frame.tier.is_some_and(|tier| tier != Tier::Interpreted));
-        if let Some(alike) = self.alike.as_mut().filter(|_| matches!(place, Place::Generated(_)) && is_compiled) {
+        if let Some(alike) = self.alike.as_mut().filter(|_| is_compiled) {
             alike.entry(pc).or_insert_with(|| Arc::clone(functions));
         }
     }
@@ -616,7 +626,8 @@ impl Resolver {
     /// is that returns to the same place, or that there is a function, of which nothing is known.
     fn between(&self, pc: FramePc, process: &Process, time: MonoNs) -> Option<Known> {
         let same = self.alike.as_ref()?.get(&pc).map(|functions| Known::Functions(Arc::clone(functions)));
-        let is_taken = || process.tables.takes_words_in_module(&process.space, pc, time);
+        let is_taken =
+            || !process.asks_inlined_alone() && process.tables.takes_words_in_module(&process.space, pc, time);
         same.or_else(|| is_taken().then_some(Known::Unnamed(WhyUnnamed::NoWords)))
     }
 
@@ -639,7 +650,9 @@ impl Resolver {
             self.count_named(CodeOrigin::Runtime, of.account);
             self.anonymous.described += 1;
             self.described_chain(functions, is_innermost.then_some(addr), of);
-            self.note_alike(pc, &place, functions);
+            if matches!(place, Place::Generated(_)) {
+                self.note_alike(pc, functions);
+            }
             // Of an interpreter that is listed there are rows, which may have come later.
             let is_announced = matches!(place, Place::Announced { .. });
             return if is_announced { Resolved::Jit(Entry::No) } else { Resolved::Described };
@@ -673,15 +686,16 @@ impl Resolver {
                         count_leaf(functions, of.account);
                     }
                     self.listed_chain(process.id, (&hit, pc), functions, address, of.profile);
-                } else {
-                    if is_listed {
-                        let why = if let Some(Known::Unnamed(why)) = described { why } else { WhyUnnamed::NoAnswer };
-                        *of.account.jit.not_looked_into.entry(why.describe()).or_default() += 1;
-                    }
+                } else if is_listed {
+                    let why = if let Some(Known::Unnamed(why)) = described { why } else { WhyUnnamed::NoAnswer };
+                    *of.account.jit.not_looked_into.entry(why.describe()).or_default() += 1;
                     self.jit_chain(process.id, &hit, address, of.profile);
-                    if let Some(Known::Unnamed(WhyUnnamed::Deoptimized)) = described {
+                    if why == WhyUnnamed::Deoptimized {
                         self.guess_inlined(&hit, address, of.profile);
                     }
+                } else {
+                    let known = described.as_ref().filter(|_| is_dumped);
+                    self.dumped_chain((&hit, pc), known, address, of);
                 }
                 if in_list.is_some_and(|(_, is_same)| is_same) {
                     self.chain.clear();
@@ -725,6 +739,7 @@ impl Resolver {
             Place::Generated(_) => {
                 let any = process.announcements.any() || process.code.is_known();
                 let reason = match any {
+                    _ if process.asks_inlined_alone() && described.is_none() => unnamed::NOT_ANNOUNCED,
                     _ if process.tables.ask_frames() => match described {
                         Some(Known::Unnamed(why)) => why.describe(),
                         Some(Known::Own | Known::Functions(_)) => unnamed::OF_THE_RUNTIME,
@@ -840,6 +855,59 @@ impl Resolver {
                 self.jit.insert(key, frame);
                 frame
             });
+            self.chain.push(frame);
+        }
+    }
+
+    /// Frames at an address of code that is announced, innermost first: what its runtime says of what was inlined there, if it
+    /// means the same code, and has more to say than the announcement.
+    fn dumped_chain(
+        &mut self,
+        (hit, pc): (&CodeHit<'_>, FramePc),
+        known: Option<&Known>,
+        address: Avma,
+        of: &mut Resolution<'_>,
+    ) {
+        let known = known.filter(|_| may_inline(hit.name()));
+        match known.map(|known| self.inlined_there(hit, known)) {
+            Some(Ok(Some(functions))) => {
+                self.anonymous.described += 1;
+                self.inlined_chain(hit, functions, address, of.profile);
+                self.note_alike(pc, functions);
+                return;
+            }
+            Some(Err(why)) => *of.account.jit.not_looked_into.entry(why.describe()).or_default() += 1,
+            Some(Ok(None)) | None => {}
+        }
+        self.jit_chain(of.process.id, hit, address, of.profile);
+    }
+
+    /// What a runtime says of a frame in optimised code that a dump names, if that is more than what the dump does; else why
+    /// it is not known. Of V8's rows for such code nothing says which are of a function that was inlined: where one was, its
+    /// tables have the lines.
+    fn inlined_there<'k>(&self, hit: &CodeHit<'_>, known: &'k Known) -> Result<Option<&'k Arc<[Frame]>>, WhyUnnamed> {
+        let functions = match known {
+            Known::Functions(functions) => functions,
+            Known::Unnamed(why) => return Err(*why),
+            Known::Own => return Err(WhyUnnamed::Replaced),
+        };
+        let dumped = classify(hit.name(), hit.origin(), self.holder);
+        // Under another name it is other code, which has come there since.
+        let own = functions.last().filter(|own| is_same_code(&dumped, own)).ok_or(WhyUnnamed::Replaced)?;
+        let has_line = own.source != dumped.source;
+        Ok(Some(functions).filter(|_| functions.len() > 1 || has_line))
+    }
+
+    /// Frames that a runtime has named at an address of code that is announced, innermost first.
+    fn inlined_chain(&mut self, hit: &CodeHit<'_>, functions: &[Frame], address: Avma, profile: &mut Profile) {
+        self.chain.clear();
+        let module = self.jit_module(hit.module());
+        let is_exact = !self.hides_addresses && address != hit.start();
+        for function in functions {
+            let known = profile.frame_count();
+            let frame = Frame { module: Some(Arc::clone(&module)), address: address.0, ..function.clone() };
+            let frame = profile.intern_frame(&frame);
+            self.exact += usize::from(is_exact && profile.frame_count() > known);
             self.chain.push(frame);
         }
     }

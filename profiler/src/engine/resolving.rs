@@ -5,12 +5,14 @@
 //!                              └─▶ put aside: code without a name that may still be announced
 //! ```
 
+use jitprof_common::sample::FramePc;
+use jitprof_common::taken::MAX_TAKEN;
 use jitprof_common::units::{Avma, MonoNs, Pid};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::Account;
 use crate::engine::announcements::Announcements;
-use crate::engine::border::Sample;
+use crate::engine::border::{FrameWords, Sample};
 use crate::engine::deferred::{Deferred, Finished, Lookup, RowsThen};
 use crate::engine::files::Files;
 use crate::engine::frames::ask_of_listed;
@@ -30,6 +32,7 @@ use crate::process::ProcessId;
 use crate::process::open::FileId;
 use crate::profile::{Holder, Profile};
 use crate::runtime::{FrameAsk, ListCapture};
+use crate::symbol::names::may_inline;
 
 /// Longest wait for records that may still come. They arrive 2.3 s late at most in a running Node or JVM; only code
 /// without any name waits longer.
@@ -154,15 +157,23 @@ impl Resolving {
     /// Asks what the frames of a sample are that it has brought words of.
     pub(super) fn ask_frames(&mut self, processes: &mut Processes, id: ProcessId, sample: &mut Pending) {
         self.listed -= sample.listed_frames();
-        let (taken, list) = (sample.taken.take(), sample.list.take());
+        let (mut taken, list) = (sample.taken.take(), sample.list.take());
         if taken.is_none() && list.is_none() {
             return;
         }
-        let Some(Process { frames, space, tables, announcements, .. }) = processes.get_mut(id) else { return };
+        let Some(process) = processes.get_mut(id) else { return };
+        let user = self.stacks.words_of(sample.user);
+        let is_full = taken.as_ref().is_some_and(|taken| taken.frames.len() >= MAX_TAKEN);
+        if let Some(taken) = &mut taken {
+            retain_asked(process, (sample.time, user), &mut taken.frames);
+        }
+        let Process { frames, space, tables, announcements, .. } = process;
         let Some(capture) = tables.capture(announcements.has_dump()) else { return };
         if let Some(taken) = taken {
-            let user = self.stacks.words_of(sample.user);
             sample.asked = frames.want((space, capture), (sample.time, user), &taken);
+            if is_full {
+                sample.asked.note_full();
+            }
         }
         let has_list = |capture: &&ListCapture| !capture.of_first_thread || sample.tid.0 == id.pid.0;
         if let Some((list, capture)) = list.zip(capture.list.as_ref().filter(has_list)) {
@@ -237,8 +248,9 @@ impl Resolving {
         let (limit, since) = (resolvable_until(process, now), process.runs_since());
         let asked = limit.max(MonoNs(now.0.saturating_sub(USUAL_DELAY_NS)));
         for sample in queue.iter_mut().filter(|sample| sample.snapshot.is_some() && (last || sample.time < asked)) {
-            // Where its code lies is said with what its frames are.
-            if !last && !process.frames.is_settled(&sample.asked, sample.time) {
+            // Where its code lies is said with what its frames are, unless a dump says it.
+            let is_said = process.asks_inlined_alone() || process.frames.is_settled(&sample.asked, sample.time);
+            if !last && !is_said {
                 continue;
             }
             let rules = RowsThen::new(process, lookup, sample.time);
@@ -249,7 +261,7 @@ impl Resolving {
             let walked = self.stacks.words_of(sample.user);
             let (finished, effects) = self.deferred.finish(sample, walked, (&rules, &learned), last);
             effects.note(&mut learned, &mut of_use);
-            if let Finished::ByRows(frames, chain, words) = finished {
+            if let Finished::ByRows(frames, chain, mut words) = finished {
                 let from = frames.start;
                 sample.by_rows = frames;
                 if let Some((user, stop)) = chain {
@@ -257,9 +269,10 @@ impl Resolving {
                     (sample.user, sample.stop) = (self.stacks.intern(&user), stop);
                     changed.push((sample.user, sample.time));
                 }
+                let user = self.stacks.words_of(sample.user);
+                retain_asked(process, (sample.time, user), &mut words);
                 let Process { frames, space, tables, announcements, .. } = &mut *process;
                 if let Some(capture) = tables.capture(announcements.has_dump()).filter(|_| sample.time >= since) {
-                    let user = self.stacks.words_of(sample.user);
                     frames.want_found((space, capture), (sample.time, user), &mut sample.asked, words);
                 }
             }
@@ -531,6 +544,20 @@ pub(super) struct Met {
     pub(super) code: Vec<u64>,
     /// What is to be asked about frames in code that the runtime lists.
     pub(super) listed: Vec<(u16, FrameAsk)>,
+}
+
+/// Leaves of the frames of which words were taken those that are asked about: where a dump has the names, those in code that
+/// others may have been inlined into, and those that it does not name yet.
+fn retain_asked(process: &Process, (time, user): (MonoNs, &[u64]), frames: &mut Vec<FrameWords>) {
+    if !process.asks_inlined_alone() {
+        return;
+    }
+    let is_asked = |pc: FramePc| match Place::of(process, pc, time) {
+        Place::Announced { hit, .. } => may_inline(hit.name()),
+        Place::Generated(_) => true,
+        Place::File(_) | Place::Special(_) | Place::Unmapped | Place::NotKnown | Place::Gone => false,
+    };
+    frames.retain(|words| user.get(usize::from(words.index)).is_some_and(|pc| is_asked(FramePc(*pc))));
 }
 
 /// Samples from before this time can be resolved: every record up to it is known, or was waited for long enough.

@@ -59,6 +59,18 @@ enum State {
     Over,
 }
 
+/// What a runtime is asked about frames that a dump names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum BesideDump {
+    /// Nothing: the dump has more in it.
+    #[default]
+    Nothing,
+    /// What was inlined into optimised code, which a dump of V8's does not say.
+    Inlined,
+    /// Everything, to be compared.
+    All,
+}
+
 /// A piece of code that the last reading has found.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -132,8 +144,8 @@ pub(super) struct RuntimeTables {
     lists: bool,
     /// Frames that a runtime keeps in a list are not wanted.
     leaves_lists: bool,
-    /// What a dump names is compared with what frames are asked about, or with what is listed.
-    compares: bool,
+    /// What is asked besides, where there is a dump.
+    beside_dump: BesideDump,
     account: TablesAccount,
 }
 
@@ -221,20 +233,25 @@ impl RuntimeTables {
         self.capture.as_ref().is_some_and(|capture| in_module(space, &capture.code, pc, time).is_some())
     }
 
-    /// They are read also where a dump names the code, if that is wanted.
-    pub(super) fn compare(&mut self, compares: bool) {
-        self.compares = compares;
+    /// This is to be asked about frames that a dump names.
+    pub(super) fn ask_beside_dump(&mut self, what: BesideDump) {
+        self.beside_dump = what;
     }
 
     /// Whether they are to be read of a process that has a dump, or none.
     pub(super) fn are_read(&self, has_dump: bool) -> bool {
-        !has_dump || (self.compares && !self.lists)
+        !has_dump || (self.beside_dump != BesideDump::Nothing && !self.lists)
+    }
+
+    /// Whether a process that has a dump, or none, is asked what was inlined into optimised code, and nothing else.
+    pub(super) fn ask_inlined_alone(&self, has_dump: bool) -> bool {
+        has_dump && self.beside_dump == BesideDump::Inlined
     }
 
     /// Whether what they list is read beside a dump, to be compared with that: of a runtime of which no frame is asked about.
     pub(super) fn are_listed_beside(&self) -> bool {
         let asks = |capture: &Capture| capture.has_words() || capture.list.is_some();
-        self.compares && self.lists && !self.capture.as_ref().is_some_and(asks)
+        self.beside_dump == BesideDump::All && self.lists && !self.capture.as_ref().is_some_and(asks)
     }
 
     /// Whether there were no lists, and all frames were asked about one by one, at any time.
@@ -328,7 +345,7 @@ impl RuntimeTables {
                 is_void: true,
                 reading: self.reading,
                 leaves_lists: self.leaves_lists,
-                compares: self.compares,
+                beside_dump: self.beside_dump,
                 account: std::mem::take(&mut self.account),
                 ..Self::default()
             };

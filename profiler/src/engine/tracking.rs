@@ -25,7 +25,7 @@ use crate::engine::process::{Process, ProgramState};
 use crate::engine::processes::{Arriving, Processes};
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::resolving::Met;
-use crate::engine::runtime_tables::{Change, least_pause};
+use crate::engine::runtime_tables::{BesideDump, Change, least_pause};
 use crate::engine::selection::Selection;
 use crate::engine::unwinding::Unwinding;
 use crate::peek::{Peek, Sight};
@@ -116,12 +116,23 @@ fn may_generate(process: &Process) -> bool {
         || process.space.live().any(|mapped| mapped.mapping.may_hold_generated_code())
 }
 
+/// What is asked about frames that a dump of a process names.
+fn beside_dump(process: &Process, verify_names: bool) -> BesideDump {
+    match runtime_of(process) {
+        _ if verify_names => BesideDump::All,
+        Some(Runtime::Node | Runtime::V8) => BesideDump::Inlined,
+        _ => BesideDump::Nothing,
+    }
+}
+
 /// When a process is to be looked at between two ticks, if it is: it replaces what it runs, or is still being loaded.
 fn hasty_look(process: &Process, now: MonoNs) -> Option<MonoNs> {
     if !process.is_live() {
         return None;
     }
-    let loses = process.frames.is_losing(now) && process.tables.may_ask_early();
+    // What a dump names keeps its name.
+    let loses_names = process.frames.is_losing(now) && !process.asks_inlined_alone();
+    let loses = loses_names && process.tables.may_ask_early();
     if loses { Some(now) } else { process.tables.loading_until(now) }
 }
 
@@ -601,7 +612,8 @@ impl Tracking {
             // A perf map would leave no code without a name.
             let is_compared = self.verify_names && process.code.is_of_beam();
             if self.read_runtime && (is_compared || may_generate(process)) {
-                process.tables.compare(self.verify_names);
+                let beside_dump = beside_dump(process, self.verify_names);
+                process.tables.ask_beside_dump(beside_dump);
                 process.tables.want(self.interpreter);
                 Self::poll_tables_of(process, parts.requests);
             }

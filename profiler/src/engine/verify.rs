@@ -9,7 +9,7 @@ use crate::account::{NameDisagreement, VerifiedNames};
 use crate::engine::frames::Known;
 use crate::engine::pending::Pending;
 use crate::engine::process::Process;
-use crate::symbol::names::classify;
+use crate::symbol::names::{JitName, classify};
 use crate::symbol::{Frame, FrameKind, SourceLine};
 
 /// Disagreements that are told; further ones are counted.
@@ -128,12 +128,18 @@ pub(super) fn verify_asked(
         return;
     };
     let is_pattern = dumped.display.starts_with(PATTERN) && &*own.name == PATTERN;
+    let is_same = Some(is_pattern || is_same_code(&dumped, own));
+    let tier = own.tier.map_or_else(String::new, |tier| format!(" ({tier:?})"));
+    note(is_same, (process, addr), [hit.name(), &format!("{}{tier}", own.name)], into);
+}
+
+/// Whether a frame that its runtime was asked about is in code that a dump has under this name: of the same function,
+/// compiled in the same way.
+pub(super) fn is_same_code(dumped: &JitName, own: &Frame) -> bool {
     // The runtime has the line that runs, the dump that at which the function begins: the script is the same.
     let script = |source: &Option<SourceLine>| source.as_ref().map(|source| Arc::clone(&source.file));
     let is_function = *dumped.display == *own.name && script(&dumped.source) == script(&own.source);
-    let is_same = Some(is_pattern || (is_function && dumped.tier == own.tier));
-    let tier = own.tier.map_or_else(String::new, |tier| format!(" ({tier:?})"));
-    note(is_same, (process, addr), [hit.name(), &format!("{}{tier}", own.name)], into);
+    is_function && dumped.tier == own.tier
 }
 
 /// A frame of an interpreter's list has been named, and stands where something announced has the function that began it.

@@ -74,6 +74,12 @@ fn spelled(name: &str, origin: CodeOrigin) -> Option<JitName> {
         .or_else(|| erlang(name, origin))
 }
 
+/// Whether this is the name of code that an optimiser has made of JavaScript, and may have inlined other functions into. Costs
+/// some comparisons, and no allocation.
+pub fn may_inline(name: &str) -> bool {
+    v8::is_optimised(name.trim())
+}
+
 /// A C++ name, which LLVM's users give too. numba's has the types and options of its specialisation as ABI tags, and
 /// wrappers for calls from Python and C besides (`cpython::`, `cfunc.`).
 fn mangled(name: &str, holder: Option<Holder>) -> Option<JitName> {

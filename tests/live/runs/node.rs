@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_share, path_from, target_file,
+    Jitprof, Recording, Scratch, Share, Stack, Target, Truth, assert_at_least, assert_share, path_from, target_file,
     wait_until,
 };
 
@@ -118,6 +118,37 @@ fn functions_that_come_and_go_at_the_same_addresses_keep_their_names() -> Result
     assert_at_least("complete stacks", Share { part: part + refused, whole }, 0.995);
     assert_at_least("stacks whose copies had room", Share { part: whole - refused, whole }, 0.9);
     assert!(recording.number("/deferred/snapshots") * 2 > whole, "samples bring what they can be finished from");
+    Ok(())
+}
+
+/// A dump has one piece of code of the whole program, under the name of its outermost function. Node's memory says what is in
+/// it.
+#[test]
+fn functions_that_were_inlined_are_frames_where_there_is_a_dump_too() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_NODE")?);
+    command.args(&FLAGS[..3]).arg(target_file("node/burn.js")?).arg("600");
+    let target = Target::start(command, &scratch)?;
+    // V8 optimises what runs in earnest within its first second of CPU time.
+    wait_until("V8 to compile", || Ok((target.cpu_ms()? >= 2000).then_some(())))?;
+    let recording = record(&target, &scratch, &[])?;
+    recording.assert_whole();
+    let by_dump = recording.number("/jit/named/jitdump") + recording.number("/jit/named/peeked");
+    assert!(by_dump > 0, "the dump has names");
+    assert_share("leafHot", recording.folded.share("leafHot", "leafCold"), 0.75);
+    let truth = Truth::new(&["outer > middle > leafHot", "outer > sideCold > leafCold"], &[]);
+    let agreement = truth.check(&recording.folded);
+    // Where a loop begins and ends is its caller's.
+    let in_leaves = recording.folded.count(|stack| stack.has("leafHot") || stack.has("leafCold"));
+    let whole = recording.folded.total();
+    assert_at_least("samples in the loops' functions", Share { part: in_leaves, whole }, 0.95);
+    assert_at_least(&format!("right stacks; misses:\n{}", agreement.explanation()), agreement.right(), 0.97);
+    // Which is what the dump does not say.
+    let scratch = Scratch::new()?;
+    let without = record(&target, &scratch, &["--no-read-runtime"])?;
+    let agreement = truth.check(&without.folded);
+    println!("without its memory: right {:?} of {}", agreement.right(), without.folded.total());
+    assert!(without.account["naming"][0]["runtime"].is_null(), "{}", without.account["naming"]);
     Ok(())
 }
 

@@ -319,6 +319,123 @@ fn what_a_dump_names_is_compared_with_what_the_runtime_says_if_that_is_asked_for
     assert_eq!(stack(&world, PID, at), "_start;main;other");
 }
 
+/// A Node whose dump has announced `outer` at the begin of its code.
+fn dumping_node(world: &mut World, functions: &[(u64, &str)]) {
+    v8(world, PID, functions);
+    world.machine.processes.get_mut(&PID).unwrap().read.exe = Some("/usr/bin/node".to_owned());
+    world.follow(&[PID]);
+    begin_dump(world, PID);
+    world.run_for(200);
+    announce(world, PID, (JIT, 64, "JS:*outer a.js:1:1"));
+    world.run_for(300);
+}
+
+const INLINED: &str = "JS:*outer a.js:1:1@4;JS:*inlined a.js:20:2@22";
+
+#[test]
+fn functions_that_were_inlined_into_code_that_a_dump_names_are_frames_with_lines() {
+    let mut world = World::new(options());
+    dumping_node(&mut world, &[(3, INLINED), (2, "JS:*outer a.js:1:1@5"), (4, "JS:*outer a.js:1:1")]);
+    let takes = |at| world.kernel.region(PID, at).unwrap().flags & Region::TAKE != 0;
+    assert_eq!([JIT, OWN].map(takes), [true, false], "nothing is inlined into the runtime's own code");
+    let times = [3, 2, 4, 3].map(|word| sample(&mut world, &[JIT + 8, MAIN, START], &[(0, word)]));
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    let inlined = "_start:0;main:0;outer:4;inlined:22";
+    // Where the runtime knows no line, it is the one that the dump says.
+    let expected = [inlined, "_start:0;main:0;outer:5", "_start:0;main:0;outer:1", inlined];
+    assert_eq!(times.map(|at| lines(&world, at)), expected);
+    assert_eq!(asked(&world).concat().len(), 3, "each is asked about once");
+    assert_eq!((account.jit.named.jitdump, account.jit.named.runtime, account.jit.leaves_named), (4, 0, 4));
+    assert!(account.jit.not_looked_into.is_empty() && account.jit.unnamed.is_empty());
+}
+
+#[test]
+fn a_dump_stands_alone_where_the_runtime_means_other_code_or_says_nothing() {
+    let mut world = World::new(options());
+    let other = "JS:*other a.js:3:1@4;JS:*inlined a.js:20:2@22";
+    dumping_node(&mut world, &[(4, "JS:^outer a.js:1:1@4"), (5, "JS:*outer b.js:1:1@4"), (7, other)]);
+    // Of another tier, of another script, another function, and one that is there no more.
+    let times = [4, 5, 7, 9].map(|word| sample(&mut world, &[JIT + 8, MAIN, START], &[(0, word)]));
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    for at in times {
+        assert_eq!(lines(&world, at), "_start:0;main:0;outer:1");
+    }
+    assert_eq!((account.jit.named.jitdump, account.jit.named.runtime), (4, 0));
+    let reasons: Vec<_> = account.jit.not_looked_into.clone().into_iter().collect();
+    assert_eq!(reasons, [("replaced before it was looked at", 4)]);
+    let said = "; 4 without what was inlined there: replaced before it was looked at";
+    assert!(account.to_string().contains(said), "{account}");
+}
+
+#[test]
+fn nothing_is_asked_beside_a_dump_where_runtimes_are_not_read_or_do_not_answer() {
+    for reads in [false, true] {
+        let mut world = World::new(EngineOptions { read_runtime: reads, ..options() });
+        // Whoever looks waits.
+        world.decide = Box::new(|what| match what {
+            Request::ReadRuntime { .. } => Fate::Stall,
+            _ => Fate::Answer,
+        });
+        dumping_node(&mut world, &[(3, INLINED)]);
+        assert!(world.kernel.takes.is_empty());
+        let at = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 3)]);
+        world.run_for(300);
+        let account = world.finish().account.clone();
+        assert_eq!(lines(&world, at), "_start:0;main:0;outer:1");
+        assert!(asked(&world).is_empty() && account.jit.not_looked_into.is_empty());
+    }
+}
+
+#[test]
+fn of_frames_that_a_dump_names_those_in_optimised_code_alone_are_asked_about() {
+    let mut world = World::new(options());
+    dumping_node(&mut world, &[(2, "JS:+mid a.js:4:1"), (4, "JS:~new a.js:5:1")]);
+    for (at, name) in [(0x100, "JS:^base a.js:2:1"), (0x200, "JS:~run a.js:3:1"), (0x300, "JS:+mid a.js:4:1")] {
+        announce(&mut world, PID, (JIT + at, 64, name));
+    }
+    world.run_for(300);
+    let stack_of = [JIT + 0x108, JIT + 0x208, JIT + 0x308, OWN + 0x18, JIT + 0x1008, MAIN, START];
+    let at = sample(&mut world, &stack_of, &[(0, 2), (1, 2), (2, 2), (3, 2), (4, 4)]);
+    world.run_for(300);
+    world.finish();
+    let asked: Vec<u64> = asked(&world).concat().iter().map(|ask| ask.pc.pc()).collect();
+    assert_eq!(asked, [JIT + 0x308, JIT + 0x1008], "and what no dump names yet");
+    assert_eq!(stack(&world, PID, at), "_start;main;new;helper;mid;run;base");
+}
+
+#[test]
+fn what_a_dump_may_name_still_is_not_given_up_because_the_runtime_cannot_say_it() {
+    let mut world = World::new(options());
+    dumping_node(&mut world, &[]);
+    let written_at = world.now;
+    let at = sample(&mut world, &[JIT + 0x1008, MAIN, START], &[(0, 8)]);
+    // As long as anybody waits for records that have names.
+    world.run_for(31_000);
+    assert_eq!(asked(&world).concat().len(), 1);
+    let late = record(PID, written_at, (JIT + 0x1000, 64, "JS:*late a.js:9:1"));
+    world.machine.append(&dump_path(PID), &late);
+    world.run_for(300);
+    world.finish();
+    // Its callers were looked for without its rows.
+    let stack = stack(&world, PID, at);
+    assert!(stack.ends_with(";late"), "{stack}");
+}
+
+#[test]
+fn of_more_frames_than_words_are_taken_of_in_code_that_a_dump_names_inlined_functions_are_known_by_others() {
+    let mut world = World::new(options());
+    dumping_node(&mut world, &[(3, INLINED)]);
+    let recursive = [JIT + 8; MAX_TAKEN + 8];
+    let words: Vec<(u16, u64)> = (1..=u16::try_from(MAX_TAKEN).unwrap()).map(|at| (at, 3)).collect();
+    let at = sample(&mut world, &[&[HELPER + 8][..], &recursive, &[MAIN, START]].concat(), &words);
+    world.run_for(300);
+    world.finish();
+    let stack = stack(&world, PID, at);
+    assert_eq!(stack.matches(";outer;inlined").count(), recursive.len(), "{stack}");
+}
+
 #[test]
 fn another_program_and_an_end_leave_nothing_behind() {
     let mut world = World::new(options());
@@ -842,6 +959,12 @@ fn what_is_replaced_before_it_is_looked_at_is_looked_at_sooner_from_then_on() {
     assert!(waits(&mut world) <= Some(SOON), "one that is there does not end the hurry");
     world.run_for(1500);
     assert!(waits(&mut world) > Some(4 * SOON));
+    // What a dump names keeps its name.
+    let mut world = World::new(options());
+    dumping_node(&mut world, &[]);
+    sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 9)]);
+    world.run_for(200);
+    assert!(waits(&mut world) > Some(4 * SOON), "nothing is lost");
 }
 
 #[test]

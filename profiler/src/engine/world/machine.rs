@@ -101,7 +101,8 @@ pub struct MadeRuntime {
     pub reading_ns: u64,
     /// What samples are to take along with its frames.
     pub capture: Option<Capture>,
-    /// Its functions: by the fourth word of their frames.
+    /// Its functions: by the fourth word of their frames, the outermost first. One with a line behind it is at that line, as in
+    /// `JS:*outer a.js:1:1@7`.
     pub functions: BTreeMap<u64, String>,
     /// What may be in the making, by the same word.
     pub unfinished: BTreeSet<u64>,
@@ -187,10 +188,16 @@ impl MadeRuntime {
             let functions: Vec<DescribedFunction> = functions
                 .enumerate()
                 .map(|(depth, name)| {
+                    let (name, line) = at_line(name).unwrap_or((name, 0));
                     described.names.push(name.to_owned());
-                    let name = described.names.len() as u32 - 1;
+                    let at = described.names.len() as u32 - 1;
+                    let script = script(name).filter(|_| line > 0);
+                    let file = script.map(|script| {
+                        described.names.push(script.to_owned());
+                        at + 1
+                    });
                     let inlined = depth == 0 && word % 2 == 1;
-                    DescribedFunction { name, file: None, line: 0, inlined, guessed: false }
+                    DescribedFunction { name: at, file, line, inlined, guessed: false }
                 })
                 .collect();
             described.frames.push(match (word, functions.is_empty()) {
@@ -206,6 +213,17 @@ impl MadeRuntime {
         }
         described
     }
+}
+
+/// The name and the line of `JS:*outer a.js:1:1@7`.
+fn at_line(name: &str) -> Option<(&str, u32)> {
+    let (name, line) = name.rsplit_once('@')?;
+    Some((name, line.parse().ok()?))
+}
+
+/// The script of `JS:*outer a.js:1:1`.
+fn script(name: &str) -> Option<&str> {
+    name.rsplit(' ').next()?.split(':').next()
 }
 
 /// The machine.

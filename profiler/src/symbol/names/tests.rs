@@ -17,6 +17,18 @@ fn check(origin: CodeOrigin, cases: &[(&str, Expected)]) {
 }
 
 #[test]
+fn functions_may_be_inlined_into_what_v8_s_optimisers_have_made() {
+    for name in ["JS:*f /a.js:1:2", "JS:+f /a.js:1:2", "JS:*'f /a.js:1:2", "JS:o*' /a.js:1:2", "LazyCompile:* a.js:1"] {
+        assert!(may_inline(name), "{name}");
+    }
+    let others =
+        ["JS:^f /a.js:1:2", "JS:~f /a.js:1:2", "JS:f /a.js:1:2", "Function:f-3-turbofan", "Builtin:Add", "RegExp:*"];
+    for name in others.into_iter().chain(["LA;f()V", "*f", ""]) {
+        assert!(!may_inline(name), "{name}");
+    }
+}
+
+#[test]
 fn v8_functions_show_name_tier_and_source() {
     check(
         CodeOrigin::Jitdump,

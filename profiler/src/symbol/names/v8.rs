@@ -62,6 +62,11 @@ pub(super) fn classify(name: &str) -> Option<JitName> {
     Some(JitName { kind, tier, source, ..function(display) })
 }
 
+pub(super) fn is_optimised(name: &str) -> bool {
+    let function = name.split_once(':').filter(|(tag, _)| FUNCTION_TAGS.contains(tag));
+    function.is_some_and(|(_, rest)| matches!(split_tier(rest).0, Some(Tier::Mid | Tier::Optimized)))
+}
+
 fn split_tier(name: &str) -> (Option<Tier>, &str) {
     // Since V8 13 code that a running loop has gone over to is marked so.
     let entered_by_loop = name.strip_prefix('o').filter(|rest| rest.starts_with(['*', '+']));

@@ -60,6 +60,8 @@ pub struct Functions {
 pub struct Looked {
     /// The function.
     pub described: Described,
+    /// Where the code begins that was generated for it, if there is some.
+    pub entry: Option<Avma>,
     /// It has outlived collections.
     is_old: bool,
     /// The bits of a record's second word that say this.
@@ -92,13 +94,13 @@ impl Functions {
     /// There is no function, or something in it is not what it should be.
     pub fn describe<M: Memory>(&self, reader: &Reader<M>, (code, instruction): (u64, u64)) -> Result<Looked, Unknown> {
         let internal = internal(&self.layout.offsets, reader, code)?;
-        let described = match (internal.kind, instruction & INSTRUCTION) {
+        let (described, entry) = match (internal.kind, instruction & INSTRUCTION) {
             // YJIT leaves there what was there before.
-            (Some(Kind::Method), _) => self.method(reader, code)?,
+            (Some(Kind::Method), _) => (self.method(reader, code)?, None),
             (Some(Kind::Code), instruction) => self.code(reader, code, instruction)?,
             _ => return Err(Unknown::No("function")),
         };
-        Ok(Looked { described, is_old: internal.is_old, old_bits: self.layout.was_old() })
+        Ok(Looked { described, entry, is_old: internal.is_old, old_bits: self.layout.was_old() })
     }
 
     /// How far Ruby's collector is now: read after frames were described, it says whether they are a sample's.
@@ -123,6 +125,23 @@ impl Functions {
         reader.pointer(instructions).ok()
     }
 
+    /// Where code begins that was generated for functions which the first thread runs.
+    pub fn first_entries<M: Memory>(&self, reader: &Reader<M>) -> Vec<Avma> {
+        let Some(of_first_thread) = self.layout.walk_of_first_thread() else { return Vec::new() };
+        let entry = |[code, _]: &Record| {
+            let internal = internal(&self.layout.offsets, reader, *code).ok()?;
+            let body = (internal.kind? == Kind::Code).then_some(Avma(code.saturating_add(BODY)))?;
+            self.entry(reader, reader.pointer(body).ok()?)
+        };
+        walk(of_first_thread, 0, reader).records.iter().filter_map(entry).collect()
+    }
+
+    /// Where the code begins that was generated for the function with a body. It may be anything.
+    fn entry<M: Memory>(&self, reader: &Reader<M>, body: Avma) -> Option<Avma> {
+        let entry = reader.pointer(Avma(body.0.saturating_add(self.layout.offsets.entry))).ok()?;
+        (entry.0 != 0).then_some(entry)
+    }
+
     /// A function that is written in C.
     fn method<M: Memory>(&self, reader: &Reader<M>, method: u64) -> Result<Described, Unknown> {
         let definition = reader.u64(Avma(method.saturating_add(DEFINITION)))?;
@@ -131,11 +150,17 @@ impl Functions {
         Ok(Described { function: Function { name: name.into(), file: "".into(), first_line: 0 }, line: 0 })
     }
 
-    /// One of the program, or of Ruby's own that are written in Ruby.
-    fn code<M: Memory>(&self, reader: &Reader<M>, code: u64, instruction: u64) -> Result<Described, Unknown> {
+    /// One of the program, or of Ruby's own that are written in Ruby, with where its generated code begins.
+    fn code<M: Memory>(
+        &self,
+        reader: &Reader<M>,
+        code: u64,
+        instruction: u64,
+    ) -> Result<(Described, Option<Avma>), Unknown> {
         let offsets = &self.layout.offsets;
         let mut body = [0; BODY_BYTES];
-        reader.bytes(reader.pointer(Avma(code.saturating_add(BODY)))?, &mut body)?;
+        let at = reader.pointer(Avma(code.saturating_add(BODY)))?;
+        reader.bytes(at, &mut body)?;
         let body = Words(&body);
         let count = u64::from(body.half(WORD_COUNT));
         if count > MAX_WORDS {
@@ -152,7 +177,8 @@ impl Functions {
         // What YJIT runs has the place of a call once it makes one, and until then that of what was there before.
         let line = position.map_or(Ok(0), |position| line_at(reader, lines, position))?;
         let first_line = u32::try_from(body.word(FIRST_LINE) >> 1).unwrap_or(0);
-        Ok(Described { function: Function { name: name.into(), file: file.into(), first_line }, line })
+        let function = Function { name: name.into(), file: file.into(), first_line };
+        Ok((Described { function, line }, self.entry(reader, at)))
     }
 
     /// The file of a function: a path, or an array of the path as it was given and the one from the root.

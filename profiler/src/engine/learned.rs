@@ -37,7 +37,7 @@ const MAX_LEARNED: usize = 16 << 10;
 const MAX_TRIED: usize = 16 << 10;
 /// Bytes of code within an interpreter's loop that are read together.
 const LOOP_CODE_BYTES: u64 = 4096;
-/// Bytes of memory that such code lies in: closures and compiled patterns have less.
+/// Bytes of memory that such code lies in where its runtime does not say where: closures and compiled patterns have less.
 const MIN_LOOP_CODE: u64 = if cfg!(test) { 4096 } else { 1 << 20 };
 /// Pieces compared with memory in one check.
 const MAX_CHECKED: usize = 512;
@@ -128,7 +128,7 @@ impl Learned {
             Some(outstanding) => *outstanding,
             None => {
                 let has_place = || self.place_of(address).is_some() || place(process, address, time).is_some();
-                process.is_live() && !self.is_full() && has_place()
+                process.is_live() && !self.is_full() && (has_place() || may_be_loop_code(process, address, time))
             }
         }
     }
@@ -328,8 +328,17 @@ fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
 pub(super) fn is_loop_code(process: &Process, mapped: &Mapped) -> bool {
     let Some(code) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
     let mapping = &mapped.mapping;
-    (mapping.prot.shared || !code.is_shared)
-        && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
+    if code.is_shown {
+        return process.tables.has_entry_in(mapping);
+    }
+    (mapping.prot.shared || !code.is_shared) && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
+}
+
+/// Whether code may turn out to be such code, once the first frames of the process were looked at, which is under way.
+fn may_be_loop_code(process: &Process, address: u64, time: MonoNs) -> bool {
+    process.tables.may_show_entries()
+        && (process.frames.is_wanting() || process.frames.is_asked())
+        && matches!(Place::mapped(&process.space, Avma(address), time), Place::Generated(_))
 }
 
 /// The function of a perf map, or of the runtime's tables, that covers an address.

@@ -3,7 +3,7 @@
 //! Some runtimes list their code, and an address says what it is, down to the functions that were inlined there. Of others,
 //! and of what is interpreted, a frame is known by words of it, which the sample takes along as a [`Capture`] says.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jitprof_common::listed::{ListSpec, Step};
 use jitprof_common::sample::FramePc;
@@ -86,6 +86,9 @@ pub struct LoopCode {
     pub pushes: Vec<ByteBuf>,
     /// It lies in memory that processes share; other generated code does not.
     pub is_shared: bool,
+    /// The runtime says of functions where it begins: in memory where none does, there is other code.
+    #[serde(default)]
+    pub is_shown: bool,
 }
 
 /// Which elements of a list say that an evaluation loop has begun. Each has a byte in the upper end of its second word.
@@ -258,6 +261,9 @@ pub struct DescribedFrames {
     pub unloads: Option<u64>,
     /// The generated code that they are in: first byte, length.
     pub code: Vec<(Avma, u32)>,
+    /// Where such code of functions begins as runs within an interpreter's loop.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<Avma>,
     /// What it has cost, in nanoseconds of CPU time.
     pub cpu_ns: u64,
 }
@@ -367,6 +373,8 @@ pub(super) struct Answers {
     bytes: usize,
     /// Generated code that frames are in.
     pub(super) code: BTreeMap<Avma, u32>,
+    /// Where generated code of functions begins.
+    pub(super) entries: BTreeSet<Avma>,
     /// The answers so far.
     pub(super) frames: Vec<DescribedFrame>,
     /// What they depend on, where that is known.
@@ -415,6 +423,7 @@ impl Answers {
             since: self.since,
             unloads: self.unloads,
             code: self.code.into_iter().collect(),
+            entries: self.entries.into_iter().collect(),
             cpu_ns,
         }
     }

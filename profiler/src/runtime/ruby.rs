@@ -95,6 +95,11 @@ impl Ruby {
         self.functions.layout().walk_of_first_thread()
     }
 
+    /// Where generated code begins of functions that the first thread runs.
+    pub(super) fn first_entries<M: Memory>(&self, reader: &Reader<M>) -> Vec<Avma> {
+        self.functions.first_entries(reader)
+    }
+
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
@@ -111,6 +116,7 @@ impl Ruby {
         // Whatever is freed from now on was there when it was looked at.
         let now = self.functions.progress(reader).map_err(why);
         let mut answers = Answers::default();
+        answers.entries.extend(looked.iter().flatten().filter_map(|looked| looked.entry));
         for (frame, looked) in frames.iter().zip(looked) {
             let described = match (looked, now) {
                 _ if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
@@ -133,6 +139,7 @@ fn yjit() -> LoopCode {
         fp_below: None,
         pushes: [push_r13, push_r12, push_rbx].map(|push| ByteBuf::from(push.to_vec())).into(),
         is_shared: false,
+        is_shown: true,
     }
 }
 

@@ -334,7 +334,7 @@ fn generated_code_that_runs_within_the_loop_is_a_part_of_it() {
         let mut world = World::new(options());
         let mark = EntryMark { least: 3, ..EntryMark::default() };
         let (name, bytes) = ("[code of the loop]".to_owned(), 16);
-        let code = LoopCode { name, bytes, fp_below: None, pushes: pushes.clone(), is_shared: false };
+        let code = LoopCode { name, bytes, fp_below: None, pushes: pushes.clone(), is_shared: false, is_shown: false };
         let functions = [(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")];
         interpreter_with(&mut world, &functions, mark, (Vec::new(), Some(code)));
         let around: &[u64] = if pushes.is_empty() { &[MAIN, START] } else { &[LOOP + 0x20, MAIN, START] };
@@ -347,6 +347,25 @@ fn generated_code_that_runs_within_the_loop_is_a_part_of_it() {
         assert!(stack(&world, PID, called).starts_with(&within), "{}", stack(&world, PID, called));
         assert_eq!((account.stacks.with_list, account.stacks.list_apart), (2, 0));
         assert!(account.jit.unnamed.is_empty() && account.advice.is_empty(), "{:?}", account.jit.unnamed);
+    }
+}
+
+/// Whatever else generates code within the process is none of it, however much.
+#[test]
+fn code_is_the_interpreters_only_where_it_says_that_a_functions_code_begins() {
+    for (entries, is_its) in [(vec![], false), (vec![avma(MAIN)], false), (vec![avma(JIT + 0x40)], true)] {
+        let mut world = World::new(options());
+        let mark = EntryMark { least: 3, ..EntryMark::default() };
+        let (name, pushes) = ("[code of the loop]".to_owned(), vec![vec![0x53].into()]);
+        let code = LoopCode { name, bytes: 16, fp_below: None, pushes, is_shared: false, is_shown: true };
+        interpreter_with(&mut world, &[(16, "py::outer:/a.py")], mark, (Vec::new(), Some(code)));
+        world.machine.processes.get_mut(&PID).unwrap().runtime.entries = entries;
+        let at = sample(&mut world, &[JIT + 4, LOOP + 0x20, MAIN, START], &[16, 0], true);
+        world.run_for(400);
+        world.finish();
+        let stack = stack(&world, PID, at);
+        assert_eq!(stack == "_start;main;helper;[code of the loop];outer", is_its, "{stack}");
+        assert_eq!(stack.contains("[code of the loop]"), is_its, "{stack}");
     }
 }
 

@@ -43,9 +43,12 @@ const INSTRUCTIONS: usize = 8;
 const FILE: usize = 64;
 const LABEL: usize = 80;
 const FIRST_LINE: usize = 88;
-/// Of a method, where it is defined; of that, the number of its name.
+/// Of a method, where it is defined; of that, which kind of method it is in its first bits, and the number of its name. Kinds
+/// whose frames are of a C function: what is written in C, and what this machine does not have.
 const DEFINITION: u64 = 16;
 const DEFINED_AS: u64 = 32;
+const METHOD_KIND_BITS: u64 = 15;
+const METHOD_KINDS_IN_C: [u64; 2] = [1, 8];
 /// Of a file that has two paths, the one from the root.
 const REAL_PATH: u64 = 1;
 
@@ -145,6 +148,9 @@ impl Functions {
     /// A function that is written in C.
     fn method<M: Memory>(&self, reader: &Reader<M>, method: u64) -> Result<Described, Unknown> {
         let definition = reader.u64(Avma(method.saturating_add(DEFINITION)))?;
+        if !METHOD_KINDS_IN_C.contains(&(reader.u64(Avma(definition))? & METHOD_KIND_BITS)) {
+            return Err(Unknown::No("method in C"));
+        }
         let number = reader.u64(Avma(definition.checked_add(DEFINED_AS).ok_or(Unknown::No("method"))?))?;
         let name = self.layout.symbol(reader, number)?;
         Ok(Described { function: Function { name: name.into(), file: "".into(), first_line: 0 }, line: 0 })

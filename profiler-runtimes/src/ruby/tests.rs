@@ -201,7 +201,8 @@ impl Process {
         let parts = self.room(&vec![part; usize::try_from(count / 512 + 1).unwrap()]);
         let symbols = self.room(&[7, 0, count / 512 + 1, 0, parts]);
         self.memory.words(TABLE, &[count, 0, symbols]);
-        let definition = self.room(&[0, 0, 0, 0, number]);
+        // Of the kind 1, in C, and under 3 names.
+        let definition = self.room(&[1 | 3 << 4, 0, 0, 0, number]);
         self.room(&[26 | 6 << 12, 0, definition, 0, 0])
     }
 
@@ -297,6 +298,19 @@ fn a_function_says_where_the_code_begins_that_was_generated_for_it() {
         let functions = Functions::new(process.layout());
         assert_eq!(functions.describe(&reader, (code, begin)).unwrap().entry, Some(Avma(0x7000_0040)));
         assert_eq!(functions.first_entries(&reader), [Avma(0x7000_0040)], "of the others there is none");
+    }
+}
+
+#[test]
+fn a_method_that_is_not_written_in_c_is_no_c_function() {
+    let mut process = nested();
+    let method = process.method("each", (700 << 4) | 1);
+    let definition = Reader::new(&process.memory, BUDGET).u64(Avma(method + DEFINITION)).unwrap();
+    let functions = Functions::new(process.layout());
+    for (kind, is_in_c) in [(0, false), (1, true), (2, false), (4, false), (8, true), (9, false)] {
+        process.memory.words(definition, &[kind | 1 << 4]);
+        let described = functions.describe(&Reader::new(&process.memory, BUDGET), (method, 0));
+        assert_eq!(described.is_ok(), is_in_c, "{kind}");
     }
 }
 

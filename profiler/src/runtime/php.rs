@@ -137,7 +137,7 @@ fn jitted<M: Memory>(start: Avma, reader: &Reader<M>) -> Option<LoopCode> {
     let read = reader.now(start, &mut code).ok().filter(|_| Machine::NATIVE == Machine::X86_64)?;
     let (bytes, fp_below) = made_by(code.get(..read)?)?;
     let name = "[PHP JIT code]".to_owned();
-    Some(LoopCode { name, bytes, fp_below, pushes: Vec::new(), is_shared: true, is_shown: false })
+    Some(LoopCode { name, bytes, fp_below, pushes: Vec::new(), making: Vec::new(), is_shared: true, is_shown: false })
 }
 
 fn says_hybrid<M: Memory>(kind: Avma, reader: &Reader<M>) -> bool {

@@ -334,7 +334,9 @@ fn generated_code_that_runs_within_the_loop_is_a_part_of_it() {
         let mut world = World::new(options());
         let mark = EntryMark { least: 3, ..EntryMark::default() };
         let (name, bytes) = ("[code of the loop]".to_owned(), 16);
-        let code = LoopCode { name, bytes, fp_below: None, pushes: pushes.clone(), is_shared: false, is_shown: false };
+        let (pushes_of, making) = (pushes.clone(), Vec::new());
+        let code =
+            LoopCode { name, bytes, fp_below: None, pushes: pushes_of, making, is_shared: false, is_shown: false };
         let functions = [(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")];
         interpreter_with(&mut world, &functions, mark, (Vec::new(), Some(code)));
         let around: &[u64] = if pushes.is_empty() { &[MAIN, START] } else { &[LOOP + 0x20, MAIN, START] };
@@ -356,8 +358,8 @@ fn code_is_the_interpreters_only_where_it_says_that_a_functions_code_begins() {
     for (entries, is_its) in [(vec![], false), (vec![avma(MAIN)], false), (vec![avma(JIT + 0x40)], true)] {
         let mut world = World::new(options());
         let mark = EntryMark { least: 3, ..EntryMark::default() };
-        let (name, pushes) = ("[code of the loop]".to_owned(), vec![vec![0x53].into()]);
-        let code = LoopCode { name, bytes: 16, fp_below: None, pushes, is_shared: false, is_shown: true };
+        let (name, pushes, making) = ("[code of the loop]".to_owned(), vec![vec![0x53].into()], Vec::new());
+        let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: true };
         interpreter_with(&mut world, &[(16, "py::outer:/a.py")], mark, (Vec::new(), Some(code)));
         world.machine.processes.get_mut(&PID).unwrap().runtime.entries = entries;
         let at = sample(&mut world, &[JIT + 4, LOOP + 0x20, MAIN, START], &[16, 0], true);

@@ -372,7 +372,9 @@ impl Resolver {
         let mut stop = sample.stop;
         let mut entry = Entry::No;
         let is_making = is_making_frame(sample, of);
-        let placed = self.placed(sample, of);
+        let astray = astray(sample, of);
+        // What lies beyond is not shown, and a part of the list that was put there would not be either.
+        let placed = self.placed(sample, of).filter(|_| astray.is_none());
         // A capture of an earlier version does not say it.
         self.walks_lists |= sample.listed.is_some();
         self.alike = sample.asked.is_full().then(HashMap::default);
@@ -455,6 +457,10 @@ impl Resolver {
                     stop = why;
                     break;
                 }
+            }
+            if let Some((_, why)) = astray.filter(|(at, _)| *at == index) {
+                (stop, entry) = (why, Entry::No);
+                break;
             }
             // One that has called somebody is on that stack already; interrupted, it may be on its caller's still.
             if entry == Entry::Outermost && index > 0 {
@@ -925,6 +931,9 @@ impl Resolver {
 /// What V8 calls the code that stands for each function that its interpreter runs.
 const SHARED_FRAME: &str = "Builtin:InterpreterEntryTrampoline";
 
+/// Native frames from the caller of generated code to the loop that it runs in: Ruby 3.1's calls it itself, and where a compiler
+/// has not inlined them, two functions are between. From one loop to the next there are five at least.
+const MAX_TO_LOOP: usize = 3;
 /// The record of a list that is the innermost frame.
 const INNERMOST: u16 = 0;
 /// Bytes of an evaluation loop in which it may not have put its frame into the list; it does so before it runs an instruction.
@@ -963,6 +972,33 @@ fn is_making_frame(sample: &Pending, of: &Resolution<'_>) -> bool {
     innermost.is_some_and(|pc| {
         of.process.learned.is_making_frame(pc.lookup()) && is_unnamed_loop_code(of.process, pc, sample.time)
     })
+}
+
+/// The first user frame in generated code of an interpreter's loop whose caller the walk has missed, and why the stack ends
+/// there: where the word in the place of the return address was none, it went on by the frame pointer, which may be that of
+/// somebody further out.
+fn astray(sample: &Pending, of: &Resolution<'_>) -> Option<(usize, StopReason)> {
+    let capture = of.process.tables.list()?;
+    let is_own_frame = capture.generated.as_ref()?.pushes.is_empty();
+    let is_in = |code: &[(Avma, u64)], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
+    let is_loop = |pc: &FramePc| is_in(&capture.loops, *pc) || is_in(&capture.within, *pc);
+    let frames: Vec<FramePc> = of.stacks.frames(sample.user).collect();
+    let missed = |(index, pair): (usize, &[FramePc])| {
+        let [pc, caller] = *pair else { return None };
+        if !is_unnamed_loop_code(of.process, pc, sample.time) {
+            return None;
+        }
+        match Place::of(of.process, caller, sample.time) {
+            Place::File(_) => {}
+            // What it has called that was generated beside it.
+            Place::Generated(mapped) if is_own_frame && is_loop_code(of.process, mapped) => return None,
+            Place::NotKnown => return Some((index, StopReason::UnknownMapping)),
+            _ => return Some((index, StopReason::NotExecutable)),
+        }
+        let callers = frames.get(index + 1..index + 1 + MAX_TO_LOOP).filter(|_| !is_own_frame)?;
+        (!callers.iter().any(is_loop)).then_some((index, StopReason::BadReturnAddress))
+    };
+    frames.windows(2).enumerate().find_map(missed)
 }
 
 /// Whether a frame is of generated code that runs within an interpreter's loop, and that nothing names.

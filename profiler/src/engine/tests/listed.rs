@@ -371,6 +371,30 @@ fn code_is_the_interpreters_only_where_it_says_that_a_functions_code_begins() {
     }
 }
 
+/// By the frame pointer a walk may come to a caller of the loop, which then is missing.
+#[test]
+fn a_stack_ends_at_generated_code_whose_caller_was_missed() {
+    let outside = 0x1234_5670;
+    let cases: [(&[u64], &str); 3] = [
+        (&[JIT + 4, MAIN + 8, MAIN, START], "return address is no code address"),
+        (&[JIT + 4, outside, LOOP + 0x20, MAIN, START], "return address outside executable mappings"),
+        (&[JIT + 4, JIT + 0x2000, LOOP + 0x20, MAIN, START], "return address outside executable mappings"),
+    ];
+    for (frames, why) in cases {
+        let mut world = World::new(options());
+        let mark = EntryMark { least: 3, ..EntryMark::default() };
+        let (name, pushes, making) = ("[code of the loop]".to_owned(), vec![vec![0x53].into()], Vec::new());
+        let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: false };
+        interpreter_with(&mut world, &[(16, "py::outer:/a.py")], mark, (Vec::new(), Some(code)));
+        let at = sample(&mut world, frames, &[16, 0], true);
+        world.run_for(400);
+        let account = world.finish().account.clone();
+        let apart = "outer;[how these two parts go together is not known]";
+        assert_eq!(stack(&world, PID, at), format!("{apart};[cut: {why}];[code of the loop]"));
+        assert_eq!((account.stacks.with_list, account.stacks.list_apart, account.stacks.cut[why]), (0, 1, 1));
+    }
+}
+
 #[test]
 fn a_list_is_not_put_to_the_loops_of_who_has_started_its_greenlet() {
     const GREENLET: u64 = 0x50_0000;

@@ -49,6 +49,8 @@ const DEFINITION: u64 = 16;
 const DEFINED_AS: u64 = 32;
 const METHOD_KIND_BITS: u64 = 15;
 const METHOD_KINDS_IN_C: [u64; 2] = [1, 8];
+/// Below there is no code: what is less counts something.
+const LEAST_CODE: u64 = 1 << 16;
 /// Of a file that has two paths, the one from the root.
 const REAL_PATH: u64 = 1;
 
@@ -63,8 +65,8 @@ pub struct Functions {
 pub struct Looked {
     /// The function.
     pub described: Described,
-    /// Where the code begins that was generated for it, if there is some.
-    pub entry: Option<Avma>,
+    /// Where the code may begin that was generated for it: what is no place of code is something else that the function has.
+    pub entries: Vec<Avma>,
     /// It has outlived collections.
     is_old: bool,
     /// The bits of a record's second word that say this.
@@ -97,13 +99,13 @@ impl Functions {
     /// There is no function, or something in it is not what it should be.
     pub fn describe<M: Memory>(&self, reader: &Reader<M>, (code, instruction): (u64, u64)) -> Result<Looked, Unknown> {
         let internal = internal(&self.layout.offsets, reader, code)?;
-        let (described, entry) = match (internal.kind, instruction & INSTRUCTION) {
+        let (described, entries) = match (internal.kind, instruction & INSTRUCTION) {
             // YJIT leaves there what was there before.
-            (Some(Kind::Method), _) => (self.method(reader, code)?, None),
+            (Some(Kind::Method), _) => (self.method(reader, code)?, Vec::new()),
             (Some(Kind::Code), instruction) => self.code(reader, code, instruction)?,
             _ => return Err(Unknown::No("function")),
         };
-        Ok(Looked { described, entry, is_old: internal.is_old, old_bits: self.layout.was_old() })
+        Ok(Looked { described, entries, is_old: internal.is_old, old_bits: self.layout.was_old() })
     }
 
     /// How far Ruby's collector is now: read after frames were described, it says whether they are a sample's.
@@ -128,21 +130,21 @@ impl Functions {
         reader.pointer(instructions).ok()
     }
 
-    /// Where code begins that was generated for functions which the first thread runs.
+    /// Where code may begin that was generated for functions which the first thread runs.
     pub fn first_entries<M: Memory>(&self, reader: &Reader<M>) -> Vec<Avma> {
         let Some(of_first_thread) = self.layout.walk_of_first_thread() else { return Vec::new() };
-        let entry = |[code, _]: &Record| {
+        let entries = |[code, _]: &Record| {
             let internal = internal(&self.layout.offsets, reader, *code).ok()?;
             let body = (internal.kind? == Kind::Code).then_some(Avma(code.saturating_add(BODY)))?;
-            self.entry(reader, reader.pointer(body).ok()?)
+            Some(self.entries(reader, reader.pointer(body).ok()?))
         };
-        walk(of_first_thread, 0, reader).records.iter().filter_map(entry).collect()
+        walk(of_first_thread, 0, reader).records.iter().filter_map(entries).flatten().collect()
     }
 
-    /// Where the code begins that was generated for the function with a body. It may be anything.
-    fn entry<M: Memory>(&self, reader: &Reader<M>, body: Avma) -> Option<Avma> {
-        let entry = reader.pointer(Avma(body.0.saturating_add(self.layout.offsets.entry))).ok()?;
-        (entry.0 != 0).then_some(entry)
+    /// Where the code may begin that was generated for the function with a body.
+    fn entries<M: Memory>(&self, reader: &Reader<M>, body: Avma) -> Vec<Avma> {
+        let entry = |offset: &u64| reader.pointer(Avma(body.0.saturating_add(*offset))).ok();
+        self.layout.offsets.entries.iter().filter_map(entry).filter(|entry| entry.0 >= LEAST_CODE).collect()
     }
 
     /// A function that is written in C.
@@ -156,13 +158,13 @@ impl Functions {
         Ok(Described { function: Function { name: name.into(), file: "".into(), first_line: 0 }, line: 0 })
     }
 
-    /// One of the program, or of Ruby's own that are written in Ruby, with where its generated code begins.
+    /// One of the program, or of Ruby's own that are written in Ruby, with where its generated code may begin.
     fn code<M: Memory>(
         &self,
         reader: &Reader<M>,
         code: u64,
         instruction: u64,
-    ) -> Result<(Described, Option<Avma>), Unknown> {
+    ) -> Result<(Described, Vec<Avma>), Unknown> {
         let offsets = &self.layout.offsets;
         let mut body = [0; BODY_BYTES];
         let at = reader.pointer(Avma(code.saturating_add(BODY)))?;
@@ -184,7 +186,7 @@ impl Functions {
         let line = position.map_or(Ok(0), |position| line_at(reader, lines, position))?;
         let first_line = u32::try_from(body.word(FIRST_LINE) >> 1).unwrap_or(0);
         let function = Function { name: name.into(), file: file.into(), first_line };
-        Ok((Described { function, line }, self.entry(reader, at)))
+        Ok((Described { function, line }, self.entries(reader, at)))
     }
 
     /// The file of a function: a path, or an array of the path as it was given and the one from the root.

@@ -296,7 +296,7 @@ fn a_function_says_where_the_code_begins_that_was_generated_for_it() {
         process.frame(begin + 8, code, 0, METHOD);
         let reader = Reader::new(&process.memory, BUDGET);
         let functions = Functions::new(process.layout());
-        assert_eq!(functions.describe(&reader, (code, begin)).unwrap().entry, Some(Avma(0x7000_0040)));
+        assert_eq!(functions.describe(&reader, (code, begin)).unwrap().entries, [Avma(0x7000_0040)]);
         assert_eq!(functions.first_entries(&reader), [Avma(0x7000_0040)], "of the others there is none");
     }
 }

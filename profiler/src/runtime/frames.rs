@@ -293,7 +293,7 @@ pub struct DescribedFrames {
     pub unloads: Option<u64>,
     /// The generated code that they are in: first byte, length.
     pub code: Vec<(Avma, u32)>,
-    /// Where such code of functions begins as runs within an interpreter's loop.
+    /// Where code of functions may begin that runs within an interpreter's loop: what is no place of generated code is nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Avma>,
     /// What it has cost, in nanoseconds of CPU time.

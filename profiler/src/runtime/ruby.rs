@@ -103,7 +103,7 @@ impl Ruby {
         self.functions.layout().walk_of_first_thread()
     }
 
-    /// Where generated code begins of functions that the first thread runs.
+    /// Where generated code may begin of functions that the first thread runs.
     pub(super) fn first_entries<M: Memory>(&self, reader: &Reader<M>) -> Vec<Avma> {
         self.functions.first_entries(reader)
     }
@@ -124,7 +124,7 @@ impl Ruby {
         // Whatever is freed from now on was there when it was looked at.
         let now = self.functions.progress(reader).map_err(why);
         let mut answers = Answers::default();
-        answers.entries.extend(looked.iter().flatten().filter_map(|looked| looked.entry));
+        answers.entries.extend(looked.iter().flatten().flat_map(|looked| &looked.entries));
         for (frame, looked) in frames.iter().zip(looked) {
             let described = match (looked, now) {
                 _ if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),

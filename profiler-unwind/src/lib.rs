@@ -59,7 +59,7 @@ pub use coverage::{Coverage, KindCount, Stretch, kind_name};
 pub use file::{ElfRows, RowsError, functions_of_elf, rows_of_elf, rows_of_elf_bytes};
 pub use jit::{RecordedFrames, rows_of_jit};
 pub use jit_space::JitSpace;
-pub use loop_code::{LoopFrame, rows_of_loop_code};
+pub use loop_code::{LoopFrame, MAX_HELD_BYTES, loop_code_keeps_frame_pointer, rows_of_loop_code};
 pub use rows::{Page, RowTable};
 pub use sigreturn::{BYTES_BEFORE, MAX_SEARCHED, NUMBER_AND_CALL};
 pub use stats::RowStats;

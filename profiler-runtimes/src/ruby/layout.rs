@@ -95,6 +95,8 @@ pub(super) struct Offsets {
     pub(super) lines: usize,
     pub(super) line_count: usize,
     pub(super) line_index: usize,
+    /// Of the same, where it says where the code begins that was generated for it: micro versions have it at one of these.
+    pub(super) entries: &'static [u64],
     /// Where a string has a short text, and whether its length stands in its flags then.
     pub(super) text: u64,
     pub(super) is_length_in_flags: bool,
@@ -171,6 +173,7 @@ impl Offsets {
             lines: 120,
             line_count: 136,
             line_index: 144,
+            entries: &[280],
             text: 16,
             is_length_in_flags: true,
             array_bits: 3,
@@ -184,6 +187,7 @@ impl Offsets {
             lines: 112,
             line_count: 128,
             line_index: 136,
+            entries: &[288, 296],
             text: 24,
             is_length_in_flags: false,
             array_bits: 127,

@@ -43,9 +43,14 @@ const INSTRUCTIONS: usize = 8;
 const FILE: usize = 64;
 const LABEL: usize = 80;
 const FIRST_LINE: usize = 88;
-/// Of a method, where it is defined; of that, the number of its name.
+/// Of a method, where it is defined; of that, which kind of method it is in its first bits, and the number of its name. Kinds
+/// whose frames are of a C function: what is written in C, and what this machine does not have.
 const DEFINITION: u64 = 16;
 const DEFINED_AS: u64 = 32;
+const METHOD_KIND_BITS: u64 = 15;
+const METHOD_KINDS_IN_C: [u64; 2] = [1, 8];
+/// Below there is no code: what is less counts something.
+const LEAST_CODE: u64 = 1 << 16;
 /// Of a file that has two paths, the one from the root.
 const REAL_PATH: u64 = 1;
 
@@ -60,6 +65,8 @@ pub struct Functions {
 pub struct Looked {
     /// The function.
     pub described: Described,
+    /// Where the code may begin that was generated for it: what is no place of code is something else that the function has.
+    pub entries: Vec<Avma>,
     /// It has outlived collections.
     is_old: bool,
     /// The bits of a record's second word that say this.
@@ -92,13 +99,13 @@ impl Functions {
     /// There is no function, or something in it is not what it should be.
     pub fn describe<M: Memory>(&self, reader: &Reader<M>, (code, instruction): (u64, u64)) -> Result<Looked, Unknown> {
         let internal = internal(&self.layout.offsets, reader, code)?;
-        let described = match (internal.kind, instruction & INSTRUCTION) {
+        let (described, entries) = match (internal.kind, instruction & INSTRUCTION) {
             // YJIT leaves there what was there before.
-            (Some(Kind::Method), _) => self.method(reader, code)?,
+            (Some(Kind::Method), _) => (self.method(reader, code)?, Vec::new()),
             (Some(Kind::Code), instruction) => self.code(reader, code, instruction)?,
             _ => return Err(Unknown::No("function")),
         };
-        Ok(Looked { described, is_old: internal.is_old, old_bits: self.layout.was_old() })
+        Ok(Looked { described, entries, is_old: internal.is_old, old_bits: self.layout.was_old() })
     }
 
     /// How far Ruby's collector is now: read after frames were described, it says whether they are a sample's.
@@ -123,19 +130,45 @@ impl Functions {
         reader.pointer(instructions).ok()
     }
 
+    /// Where code may begin that was generated for functions which the first thread runs.
+    pub fn first_entries<M: Memory>(&self, reader: &Reader<M>) -> Vec<Avma> {
+        let Some(of_first_thread) = self.layout.walk_of_first_thread() else { return Vec::new() };
+        let entries = |[code, _]: &Record| {
+            let internal = internal(&self.layout.offsets, reader, *code).ok()?;
+            let body = (internal.kind? == Kind::Code).then_some(Avma(code.saturating_add(BODY)))?;
+            Some(self.entries(reader, reader.pointer(body).ok()?))
+        };
+        walk(of_first_thread, 0, reader).records.iter().filter_map(entries).flatten().collect()
+    }
+
+    /// Where the code may begin that was generated for the function with a body.
+    fn entries<M: Memory>(&self, reader: &Reader<M>, body: Avma) -> Vec<Avma> {
+        let entry = |offset: &u64| reader.pointer(Avma(body.0.saturating_add(*offset))).ok();
+        self.layout.offsets.entries.iter().filter_map(entry).filter(|entry| entry.0 >= LEAST_CODE).collect()
+    }
+
     /// A function that is written in C.
     fn method<M: Memory>(&self, reader: &Reader<M>, method: u64) -> Result<Described, Unknown> {
         let definition = reader.u64(Avma(method.saturating_add(DEFINITION)))?;
+        if !METHOD_KINDS_IN_C.contains(&(reader.u64(Avma(definition))? & METHOD_KIND_BITS)) {
+            return Err(Unknown::No("method in C"));
+        }
         let number = reader.u64(Avma(definition.checked_add(DEFINED_AS).ok_or(Unknown::No("method"))?))?;
         let name = self.layout.symbol(reader, number)?;
         Ok(Described { function: Function { name: name.into(), file: "".into(), first_line: 0 }, line: 0 })
     }
 
-    /// One of the program, or of Ruby's own that are written in Ruby.
-    fn code<M: Memory>(&self, reader: &Reader<M>, code: u64, instruction: u64) -> Result<Described, Unknown> {
+    /// One of the program, or of Ruby's own that are written in Ruby, with where its generated code may begin.
+    fn code<M: Memory>(
+        &self,
+        reader: &Reader<M>,
+        code: u64,
+        instruction: u64,
+    ) -> Result<(Described, Vec<Avma>), Unknown> {
         let offsets = &self.layout.offsets;
         let mut body = [0; BODY_BYTES];
-        reader.bytes(reader.pointer(Avma(code.saturating_add(BODY)))?, &mut body)?;
+        let at = reader.pointer(Avma(code.saturating_add(BODY)))?;
+        reader.bytes(at, &mut body)?;
         let body = Words(&body);
         let count = u64::from(body.half(WORD_COUNT));
         if count > MAX_WORDS {
@@ -152,7 +185,8 @@ impl Functions {
         // What YJIT runs has the place of a call once it makes one, and until then that of what was there before.
         let line = position.map_or(Ok(0), |position| line_at(reader, lines, position))?;
         let first_line = u32::try_from(body.word(FIRST_LINE) >> 1).unwrap_or(0);
-        Ok(Described { function: Function { name: name.into(), file: file.into(), first_line }, line })
+        let function = Function { name: name.into(), file: file.into(), first_line };
+        Ok((Described { function, line }, self.entries(reader, at)))
     }
 
     /// The file of a function: a path, or an array of the path as it was given and the one from the root.

@@ -92,6 +92,8 @@ struct Process {
     next: u64,
     innermost: u64,
     is_33: bool,
+    /// Where code begins that was generated for functions made from now on; 0 for none.
+    entry: u64,
 }
 
 impl Process {
@@ -132,7 +134,7 @@ impl Process {
         let end = STACK + STACK_WORDS * 8;
         memory.words(STACK, &[0; STACK_WORDS as usize + 64]);
         memory.words(STATE, &[STACK, STACK_WORDS, end]);
-        let mut process = Self { memory, next: HEAP, innermost: end, is_33 };
+        let mut process = Self { memory, next: HEAP, innermost: end, is_33, entry: 0 };
         process.frame(0, 0, 0, DUMMY | FINISH);
         process
     }
@@ -178,11 +180,12 @@ impl Process {
         let real = if path.starts_with('/') { self.string(path) } else { 8 };
         let (label, relative) = (self.string(label), self.string(if real == 8 { path } else { "app.rb" }));
         let paths = self.room(&[7 | 1 << 13 | 2 << 15, 0, relative, real, 0]);
-        let mut body = [0; 20];
+        let mut body = [0; 40];
         body[0] = (lines.len() as u64) << 32;
         (body[1], body[8], body[10], body[11]) = (instructions, paths, label, u64::from(lines[0]) << 1 | 1);
         let at = if self.is_33 { 14 } else { 15 };
         (body[at], body[at + 2], body[at + 3]) = (entries, lines.len() as u64, index);
+        body[if self.is_33 { 37 } else { 35 }] = self.entry;
         let body = self.room(&body);
         (self.room(&[26 | 7 << 12, 0, body, 0, 0]), instructions)
     }
@@ -198,7 +201,8 @@ impl Process {
         let parts = self.room(&vec![part; usize::try_from(count / 512 + 1).unwrap()]);
         let symbols = self.room(&[7, 0, count / 512 + 1, 0, parts]);
         self.memory.words(TABLE, &[count, 0, symbols]);
-        let definition = self.room(&[0, 0, 0, 0, number]);
+        // Of the kind 1, in C, and under 3 names.
+        let definition = self.room(&[1 | 3 << 4, 0, 0, 0, number]);
         self.room(&[26 | 6 << 12, 0, definition, 0, 0])
     }
 
@@ -280,6 +284,33 @@ fn frames_are_described_from_the_innermost() {
         assert_eq!(handler(&process), Some(Avma(0x7777_1234)));
         process.memory.words(STATE + 16, &[STACK + STACK_WORDS * 8]);
         assert_eq!(handler(&process), None, "nothing runs yet");
+    }
+}
+
+#[test]
+fn a_function_says_where_the_code_begins_that_was_generated_for_it() {
+    for version in ["3.1.2\0", "3.3.8\0"] {
+        let mut process = nested_in(version);
+        process.entry = 0x7000_0040;
+        let (code, begin) = process.code("hot", "/srv/app.rb", &[7, 8]);
+        process.frame(begin + 8, code, 0, METHOD);
+        let reader = Reader::new(&process.memory, BUDGET);
+        let functions = Functions::new(process.layout());
+        assert_eq!(functions.describe(&reader, (code, begin)).unwrap().entries, [Avma(0x7000_0040)]);
+        assert_eq!(functions.first_entries(&reader), [Avma(0x7000_0040)], "of the others there is none");
+    }
+}
+
+#[test]
+fn a_method_that_is_not_written_in_c_is_no_c_function() {
+    let mut process = nested();
+    let method = process.method("each", (700 << 4) | 1);
+    let definition = Reader::new(&process.memory, BUDGET).u64(Avma(method + DEFINITION)).unwrap();
+    let functions = Functions::new(process.layout());
+    for (kind, is_in_c) in [(0, false), (1, true), (2, false), (4, false), (8, true), (9, false)] {
+        process.memory.words(definition, &[kind | 1 << 4]);
+        let described = functions.describe(&Reader::new(&process.memory, BUDGET), (method, 0));
+        assert_eq!(described.is_ok(), is_in_c, "{kind}");
     }
 }
 

@@ -22,7 +22,7 @@ use jitprof_common::unwind::{Frame, StackMemory, UnwindRules, lookup_pc, step};
 use crate::account::DeferredStats;
 use crate::engine::border::{FrameWords, StackSnapshot};
 use crate::engine::files::Files;
-use crate::engine::learned::Learned;
+use crate::engine::learned::{Learned, is_loop_code};
 use crate::engine::pending::Pending;
 use crate::engine::place::Place;
 use crate::engine::process::Process;
@@ -103,24 +103,34 @@ pub(super) struct RowsThen<'a> {
     loading: Cell<bool>,
     /// Set to the address of generated code that nothing is known about.
     unknown: Cell<Option<u64>>,
-    /// Whether the last row was one of a file.
-    by_file: Cell<bool>,
+    /// Whether the last row was one of a file, or of code that runs within an interpreter's loop.
+    is_certain: Cell<bool>,
 }
 
 impl<'a> RowsThen<'a> {
     /// Of a process at a time.
     pub(super) fn new(process: &'a Process, lookup: Lookup<'a>, time: MonoNs) -> Self {
-        Self { process, lookup, time, loading: Cell::new(false), unknown: Cell::new(None), by_file: Cell::new(false) }
+        Self {
+            process,
+            lookup,
+            time,
+            loading: Cell::new(false),
+            unknown: Cell::new(None),
+            is_certain: Cell::new(false),
+        }
     }
 }
 
 impl UnwindRules for RowsThen<'_> {
     fn row(&self, lookup_pc: u64) -> Row {
-        self.by_file.set(false);
+        self.is_certain.set(false);
         let mapped = match Place::mapped(&self.process.space, Avma(lookup_pc), self.time) {
             Place::File(mapped) => mapped,
-            Place::Generated(_) => {
+            Place::Generated(mapped) => {
                 let row = self.process.code.rows().and_then(|rows| rows.row_at(lookup_pc, self.time));
+                // Such code leaves the frame pointer alone: where its row leads to no code, that would skip its caller.
+                let has_row = row.is_some_and(|row| !row.is_gap());
+                self.is_certain.set(has_row && is_loop_code(self.process, mapped));
                 if row.is_none() {
                     self.unknown.set(Some(lookup_pc));
                 }
@@ -131,7 +141,7 @@ impl UnwindRules for RowsThen<'_> {
         match self.lookup.rows.known(self.lookup.files, mapped) {
             RowsOf::Object { file, object, bias } => {
                 let row = self.lookup.tables.row((file, object), lookup_pc.wrapping_sub(bias));
-                self.by_file.set(!row.is_gap());
+                self.is_certain.set(!row.is_gap());
                 row
             }
             RowsOf::NotYet => {
@@ -148,7 +158,7 @@ impl UnwindRules for RowsThen<'_> {
     }
 
     fn is_certain(&self) -> bool {
-        self.by_file.get()
+        self.is_certain.get()
     }
 
     fn machine(&self) -> Machine {

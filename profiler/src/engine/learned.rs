@@ -7,12 +7,16 @@
 //! to time: code that has changed loses its rows. Of the tables' code it is known when it goes, and it changes itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use jitprof_common::machine::Machine;
 use jitprof_common::row::Row;
 use jitprof_common::units::{Avma, MonoNs};
 use jitprof_jitdump::code::{CodeHit, CodeOrigin};
-use jitprof_unwind::{JitSpace, LoopFrame, rows_of_called_code, rows_of_code, rows_of_loop_code, rows_of_sized_code};
+use jitprof_unwind::{
+    JitSpace, LoopFrame, MAX_HELD_BYTES, loop_code_keeps_frame_pointer, rows_of_called_code, rows_of_code,
+    rows_of_loop_code, rows_of_sized_code,
+};
 
 use serde_bytes::ByteBuf;
 
@@ -35,9 +39,11 @@ const MAX_BYTES_PER_TURN: u64 = 1 << 20;
 const MAX_LEARNED: usize = 16 << 10;
 /// Addresses in vain that are remembered, so that they are not read again before the next check.
 const MAX_TRIED: usize = 16 << 10;
-/// Bytes of code within an interpreter's loop that are read together.
+/// Bytes of code within an interpreter's loop that get rows together, and that are read around them: what such code holds
+/// may have been begun before.
 const LOOP_CODE_BYTES: u64 = 4096;
-/// Bytes of memory that such code lies in: closures and compiled patterns have less.
+const AROUND_LOOP_CODE: u64 = MAX_HELD_BYTES as u64;
+/// Bytes of memory that such code lies in where its runtime does not say where: closures and compiled patterns have less.
 const MIN_LOOP_CODE: u64 = if cfg!(test) { 4096 } else { 1 << 20 };
 /// Pieces compared with memory in one check.
 const MAX_CHECKED: usize = 512;
@@ -53,6 +59,10 @@ pub(super) struct Learned {
     places: BTreeMap<u64, u32>,
     /// Length and digest by address.
     pieces: BTreeMap<u64, (u32, Digest)>,
+    /// By address of such pieces as are of an interpreter's loop: where the innermost frame of its list is not what it says yet.
+    making: BTreeMap<u64, Vec<Range<u64>>>,
+    /// Such code keeps the frame pointer, by which it is walked.
+    keeps_frame_pointer: bool,
     /// Addresses whose code has been asked for since the last check; those of the value are not answered.
     tried: HashMap<u64, bool>,
     /// Code of the runtime's tables that has been read, by address: since when it is there.
@@ -86,6 +96,7 @@ impl Learned {
         }
         for (at, size) in overlapped(&mut learned.pieces.range(near).map(|(at, (size, _))| (*at, *size))) {
             learned.pieces.remove(&at);
+            learned.making.remove(&at);
             code.remove_unrecorded(at, u64::from(size));
         }
         learned.tried.retain(|at, outstanding| *outstanding || !(start.0..end).contains(at));
@@ -128,7 +139,7 @@ impl Learned {
             Some(outstanding) => *outstanding,
             None => {
                 let has_place = || self.place_of(address).is_some() || place(process, address, time).is_some();
-                process.is_live() && !self.is_full() && has_place()
+                process.is_live() && !self.is_full() && (has_place() || may_be_loop_code(process, address, time))
             }
         }
     }
@@ -178,6 +189,7 @@ impl Learned {
             learned.stats.bytes_read += if now.is_some() { u64::from(size) } else { 0 };
             if *now != Some(known) {
                 learned.pieces.remove(&start.0);
+                learned.making.remove(&start.0);
                 learned.stats.changed += 1;
                 code.remove_unrecorded(start.0, u64::from(size));
             }
@@ -243,11 +255,25 @@ impl Learned {
                 Some((CodeOrigin::Runtime, since)) => take_found(code, start, since, &bytes),
                 Some(_) => take_listed(of, code, start, &bytes),
                 None if of.place_of(address.0).is_some() => take_listed(of, code, start, &bytes),
-                None if is_of_loop => take_loop_code(process, start, &bytes),
+                None if is_of_loop => take_loop_code(process, (start, &bytes[..]), address.0),
                 None => take_copy(of, code, start, &bytes, address.0),
             };
         }
         learned
+    }
+
+    /// Whether the code at an address has made a frame for its interpreter's list that does not say yet whose it is.
+    pub(super) fn is_making_frame(&self, address: u64) -> bool {
+        let piece = self.making.range(..=address).next_back();
+        piece.is_some_and(|(_, ranges)| ranges.iter().any(|range| range.contains(&address)))
+    }
+
+    /// Drops all pieces: their rows were made for another kind of code.
+    fn drop_pieces(&mut self, code: &mut GeneratedCode) {
+        self.making.clear();
+        for (start, (size, _)) in std::mem::take(&mut self.pieces) {
+            code.remove_unrecorded(start, u64::from(size));
+        }
     }
 
     fn note(&mut self, start: u64, code: &[u8]) {
@@ -277,17 +303,39 @@ fn take_listed(learned: &mut Learned, code: &mut GeneratedCode, start: u64, byte
     true
 }
 
-fn take_loop_code(process: &mut Process, start: u64, bytes: &[u8]) -> bool {
-    let Some(frame) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
-    let pushes: Vec<&[u8]> = frame.pushes.iter().map(|push| &***push).collect();
-    let frame = LoopFrame { bytes: frame.bytes, fp_below: frame.fp_below, pushes: &pushes };
-    let rows = rows_of_loop_code(start, bytes, frame);
-    if !process.code.load_unrecorded(start, bytes.len() as u64, rows) {
+/// Takes up the piece around an address, of code that was read with what lies around it.
+fn take_loop_code(process: &mut Process, (start, bytes): (u64, &[u8]), address: u64) -> bool {
+    let Some(loop_code) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
+    let (learned, code) = (&mut process.learned, &mut process.code);
+    let pushes: Vec<&[u8]> = loop_code.pushes.iter().map(|push| &***push).collect();
+    let frame = LoopFrame { bytes: loop_code.bytes, fp_below: loop_code.fp_below, pushes: &pushes };
+    if !learned.keeps_frame_pointer && loop_code_keeps_frame_pointer(bytes, frame) {
+        learned.keeps_frame_pointer = true;
+        learned.drop_pieces(code);
+    }
+    let piece = piece_around(address);
+    let (from, to) = (piece.start.max(start), piece.end.min(start.saturating_add(bytes.len() as u64)));
+    let offset = |at: u64| usize::try_from(at.saturating_sub(start)).unwrap_or(usize::MAX);
+    let Some(own) = bytes.get(offset(from)..offset(to)) else { return false };
+    let rows = if learned.keeps_frame_pointer { None } else { rows_of_loop_code(start, bytes, from..to, frame) };
+    if !code.load_unrecorded(from, own.len() as u64, rows) {
         return false;
     }
-    process.learned.note(start, bytes);
-    process.learned.stats.of_loops += 1;
+    let making = loop_code.making_in(bytes).into_iter();
+    let making = making.map(|range| start.saturating_add(range.start as u64)..start.saturating_add(range.end as u64));
+    let making: Vec<Range<u64>> = making.filter(|range| range.end > from && range.start < to).collect();
+    if !making.is_empty() {
+        learned.making.insert(from, making);
+    }
+    learned.note(from, own);
+    learned.stats.of_loops += 1;
     true
+}
+
+/// The addresses that get rows together with one.
+fn piece_around(address: u64) -> Range<u64> {
+    let start = address & !(LOOP_CODE_BYTES - 1);
+    start..start.saturating_add(LOOP_CODE_BYTES)
 }
 
 fn take_copy(learned: &mut Learned, code: &mut GeneratedCode, start: u64, bytes: &[u8], address: u64) -> bool {
@@ -311,8 +359,8 @@ fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
     }
     let Place::Generated(mapped) = Place::mapped(&process.space, Avma(address), now) else { return None };
     let (from, to) = if is_loop_code(process, mapped) {
-        let from = address & !(LOOP_CODE_BYTES - 1);
-        (from, from.saturating_add(LOOP_CODE_BYTES))
+        let piece = piece_around(address);
+        (piece.start.saturating_sub(AROUND_LOOP_CODE), piece.end.saturating_add(AROUND_LOOP_CODE))
     } else {
         let reach = process.code.templates().reach() as u64;
         (address.saturating_sub(reach), address.saturating_add(reach))
@@ -328,8 +376,17 @@ fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
 pub(super) fn is_loop_code(process: &Process, mapped: &Mapped) -> bool {
     let Some(code) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
     let mapping = &mapped.mapping;
-    (mapping.prot.shared || !code.is_shared)
-        && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
+    if code.is_shown {
+        return process.tables.has_entry_in(mapping);
+    }
+    (mapping.prot.shared || !code.is_shared) && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
+}
+
+/// Whether code may turn out to be such code, once the first frames of the process were looked at, which is under way.
+fn may_be_loop_code(process: &Process, address: u64, time: MonoNs) -> bool {
+    process.tables.may_show_entries()
+        && (process.frames.is_wanting() || process.frames.is_asked())
+        && matches!(Place::mapped(&process.space, Avma(address), time), Place::Generated(_))
 }
 
 /// The function of a perf map, or of the runtime's tables, that covers an address.

@@ -395,7 +395,10 @@ impl Resolver {
         }
         let mut stop = sample.stop;
         let mut entry = Entry::No;
-        let placed = self.placed(sample, of);
+        let is_making = is_making_frame(sample, of);
+        let astray = astray(sample, of);
+        // What lies beyond is not shown, and a part of the list that was put there would not be either.
+        let placed = self.placed(sample, of).filter(|_| astray.is_none());
         // A capture of an earlier version does not say it.
         self.walks_lists |= sample.listed.is_some();
         self.alike = sample.asked.is_full().then(HashMap::default);
@@ -439,18 +442,19 @@ impl Resolver {
                             around = &[];
                         }
                         frames.extend_from_slice(inlined);
-                        let called = listed.frames(*part).next().filter(|_| inlined.is_empty());
+                        let is_made = |record: &u16| !(is_making && *record == INNERMOST);
+                        let called = listed.frames(*part).find(is_made).filter(|_| inlined.is_empty());
                         if called.is_some_and(|record| is_shown_natively(record, sample, of, frames)) {
                             frames.pop();
                         }
                         let by = match is_unnamed_loop_code(of.process, pc, sample.time) {
                             true => RunBy::Generated {
                                 is_innermost: true,
-                                may_be_new: index == 0 && has_frames_of_its_own(of.process),
+                                may_be_new: index == 0 && !is_making && has_frames_of_its_own(of.process),
                             },
                             false => RunBy::Interpreter,
                         };
-                        let functions = listed.frames(*part).zip(by.each());
+                        let functions = listed.frames(*part).filter(is_made).zip(by.each());
                         let listed_frame = |(record, by)| self.listed_frame((record, by), sample, of, frames);
                         let last = functions.map(listed_frame).last();
                         // A loop may have no frame yet.
@@ -477,6 +481,10 @@ impl Resolver {
                     stop = why;
                     break;
                 }
+            }
+            if let Some((_, why)) = astray.filter(|(at, _)| *at == index) {
+                (stop, entry) = (why, Entry::No);
+                break;
             }
             // One that has called somebody is on that stack already; interrupted, it may be on its caller's still.
             if entry == Entry::Outermost && index > 0 {
@@ -510,7 +518,7 @@ impl Resolver {
         }
         if listed.all().next().is_some() {
             frames.push(self.plain(FrameKind::Note, APART, of.profile));
-            for record in listed.all() {
+            for record in listed.all().filter(|record| !(is_making && *record == INNERMOST)) {
                 self.listed_frame((record, RunBy::Interpreter), sample, of, frames);
             }
         }
@@ -547,7 +555,9 @@ impl Resolver {
         // Other cuts are mostly where no loop is behind, as in a program that a runtime is a library of, but not where one was.
         let is_short = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
         let goes_on = is_short || (may_go_on(sample.stop) && self.cut_amid_loops.contains(&of.process.id));
-        let is_own = |record: u16| own_name(record, sample, of).is_some();
+        // No loop has begun at what is not written yet.
+        let is_making = is_making_frame(sample, of);
+        let is_own = |record: u16| (is_making && record == INNERMOST) || own_name(record, sample, of).is_some();
         let has_switched =
             || of.stacks.frames(sample.user).any(|pc| exchanges_lists(&of.process.space, pc, sample.time));
         let native = NativeLoops { frames: &in_loop, goes_on, begins };
@@ -1006,6 +1016,11 @@ impl Resolver {
 /// What V8 calls the code that stands for each function that its interpreter runs.
 const SHARED_FRAME: &str = "Builtin:InterpreterEntryTrampoline";
 
+/// Native frames from the caller of generated code to the loop that it runs in: Ruby 3.1's calls it itself, and where a compiler
+/// has not inlined them, two functions are between. From one loop to the next there are five at least.
+const MAX_TO_LOOP: usize = 3;
+/// The record of a list that is the innermost frame.
+const INNERMOST: u16 = 0;
 /// Bytes of an evaluation loop in which it may not have put its frame into the list; it does so before it runs an instruction.
 const LOOP_BEGIN: u64 = 256;
 /// In the name of a library that exchanges the lists of a thread, and copies the native stacks that go with them to and fro
@@ -1033,6 +1048,42 @@ fn lacks_loops(listed: &Listed, sample: &Pending, of: &Resolution<'_>) -> bool {
 /// Whether generated code within the process' interpreter's loop makes frames itself.
 fn has_frames_of_its_own(process: &Process) -> bool {
     process.tables.list().and_then(|list| list.generated.as_ref()).is_some_and(|code| !code.pushes.is_empty())
+}
+
+/// Whether a sample was taken where generated code of an interpreter's loop has made a frame for the list that does not say yet
+/// whose it is: the list has that of a function that was called before.
+fn is_making_frame(sample: &Pending, of: &Resolution<'_>) -> bool {
+    let innermost = of.stacks.frames(sample.user).next().filter(|_| sample.listed.is_some());
+    innermost.is_some_and(|pc| {
+        of.process.learned.is_making_frame(pc.lookup()) && is_unnamed_loop_code(of.process, pc, sample.time)
+    })
+}
+
+/// The first user frame in generated code of an interpreter's loop whose caller the walk has missed, and why the stack ends
+/// there: where the word in the place of the return address was none, it went on by the frame pointer, which may be that of
+/// somebody further out.
+fn astray(sample: &Pending, of: &Resolution<'_>) -> Option<(usize, StopReason)> {
+    let capture = of.process.tables.list()?;
+    let is_own_frame = capture.generated.as_ref()?.pushes.is_empty();
+    let is_in = |code: &[(Avma, u64)], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
+    let is_loop = |pc: &FramePc| is_in(&capture.loops, *pc) || is_in(&capture.within, *pc);
+    let frames: Vec<FramePc> = of.stacks.frames(sample.user).collect();
+    let missed = |(index, pair): (usize, &[FramePc])| {
+        let [pc, caller] = *pair else { return None };
+        if !is_unnamed_loop_code(of.process, pc, sample.time) {
+            return None;
+        }
+        match Place::of(of.process, caller, sample.time) {
+            Place::File(_) => {}
+            // What it has called that was generated beside it.
+            Place::Generated(mapped) if is_own_frame && is_loop_code(of.process, mapped) => return None,
+            Place::NotKnown => return Some((index, StopReason::UnknownMapping)),
+            _ => return Some((index, StopReason::NotExecutable)),
+        }
+        let callers = frames.get(index + 1..index + 1 + MAX_TO_LOOP).filter(|_| !is_own_frame)?;
+        (!callers.iter().any(is_loop)).then_some((index, StopReason::BadReturnAddress))
+    };
+    frames.windows(2).enumerate().find_map(missed)
 }
 
 /// Whether a frame is of generated code that runs within an interpreter's loop, and that nothing names.

@@ -5,7 +5,7 @@
 //! unseen, only from the end of the reading that has found it; and until the begin of the last one that has found it still
 //! there. A sample waits for the reading after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jitprof_common::sample::FramePc;
 use jitprof_common::units::{Avma, MonoNs, Pid};
@@ -15,9 +15,10 @@ use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Request};
 use crate::engine::frames::in_module;
 use crate::engine::options::InterpreterFrames;
+use crate::engine::place::Place;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
-use crate::process::ProcessId;
+use crate::process::{Mapping, ProcessId};
 use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, ListCapture, NO_ROOM, RuntimeRead};
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
@@ -42,6 +43,9 @@ const LOADING_REST: u64 = 4;
 const MAX_INCOMPLETE: u32 = 8;
 /// The same of readings that nothing is heard of; for those no sample waits.
 const MAX_MISSED: u32 = 3;
+/// Mappings of one process of which it is known that functions' generated code begins in them. YJIT has one, which is of a few
+/// where a part of it is being written.
+const MAX_ENTRIES: usize = 64;
 /// Pieces of code of one process; a large JVM has 50,000.
 const MAX_PIECES: usize = 1 << 17;
 
@@ -87,6 +91,8 @@ pub(super) struct Brought {
     pub(super) is_first: bool,
     /// How many classes the runtime has unloaded, if it says so.
     pub(super) unloads: Option<u64>,
+    /// Where generated code of functions begins.
+    pub(super) entries: Vec<Avma>,
 }
 
 /// A change of what code there is.
@@ -140,6 +146,10 @@ pub(super) struct RuntimeTables {
     capture: Option<Capture>,
     /// The same of whom it is a child, until it is known what it has itself.
     inherited: Option<Capture>,
+    /// In each mapping where such code lies as runs within an interpreter's loop, the place of a function's.
+    entries: BTreeSet<u64>,
+    /// An answer about frames has said what it knows of that.
+    has_shown: bool,
     /// There are lists, too.
     lists: bool,
     /// Frames that a runtime keeps in a list are not wanted.
@@ -193,7 +203,34 @@ impl RuntimeTables {
         let capture = parent.latest_capture().filter(list_alone).filter(|_| self.state == State::Unknown);
         self.inherited = capture.cloned();
         self.leaves_lists |= parent.leaves_lists;
+        self.entries.extend(&parent.entries);
         self.inherited.is_some()
+    }
+
+    /// Code that the runtime has generated for functions begins at these places.
+    pub(super) fn note_entries(&mut self, space: &AddressSpace, entries: &[Avma], now: MonoNs) {
+        for entry in entries {
+            let Place::Generated(mapped) = Place::mapped(space, *entry, now) else { continue };
+            if self.entries.len() < MAX_ENTRIES && !self.has_entry_in(&mapped.mapping) {
+                self.entries.insert(entry.0);
+            }
+        }
+    }
+
+    /// An answer about frames has said where such code begins, as far as they show it.
+    pub(super) fn note_shown(&mut self) {
+        self.has_shown = true;
+    }
+
+    /// Whether such code begins in a mapping.
+    pub(super) fn has_entry_in(&self, mapping: &Mapping) -> bool {
+        self.entries.iter().any(|entry| (mapping.start.0..mapping.end.0).contains(entry))
+    }
+
+    /// Whether it may still turn out where such code lies: no answer has said it.
+    pub(super) fn may_show_entries(&self) -> bool {
+        let is_shown = || self.list()?.generated.as_ref().map(|code| code.is_shown);
+        !self.has_shown && is_shown().unwrap_or(false)
     }
 
     /// Whether there is a list, wanted or not.
@@ -429,6 +466,7 @@ impl RuntimeTables {
             self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
         }
         brought.unloads = read.unloads;
+        brought.entries.clone_from(&read.entries);
         self.take_changes(*read, (begun, done), &mut brought);
         brought
     }

@@ -802,6 +802,7 @@ impl Tracking {
         let Some(process) = self.processes.get_mut(id) else { return };
         let brought = process.tables.take(since, body, times, pause, parts.requests);
         process.frames.note_unloads(brought.unloads, times);
+        process.tables.note_entries(&process.space, &brought.entries, parts.requests.now);
         if brought.is_first {
             process.snapshots = Default::default();
             if let Some(unwinding) = &mut parts.unwinding {
@@ -862,6 +863,12 @@ impl Tracking {
         requests: &mut Requests,
     ) {
         let Some(process) = self.processes.get_mut(id) else { return };
+        if since == process.runs_since() {
+            if let AnswerBody::Frames(Some(described)) = &answer.0 {
+                process.tables.note_entries(&process.space, &described.entries, requests.now);
+            }
+            process.tables.note_shown();
+        }
         let holder = process.holder();
         for (start, size) in process.frames.take((holder, since), answer, requests.now) {
             Learned::note_place(process, start, size);

@@ -3,7 +3,8 @@
 //! Some runtimes list their code, and an address says what it is, down to the functions that were inlined there. Of others,
 //! and of what is interpreted, a frame is known by words of it, which the sample takes along as a [`Capture`] says.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use jitprof_common::listed::{ListSpec, Step};
 use jitprof_common::sample::FramePc;
@@ -17,6 +18,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of names of one answer.
 const MAX_NAME_BYTES: usize = 1 << 20;
+/// Bytes of instructions in which a frame is made; Ruby 3.1 takes 50.
+const MAX_MAKING_BYTES: usize = 96;
 
 /// Which words samples take along with frames of a runtime's code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,8 +87,40 @@ pub struct LoopCode {
     pub fp_below: Option<u32>,
     /// By which instructions the frame is made where the loop calls the code. None: the frame is the loop's own.
     pub pushes: Vec<ByteBuf>,
+    /// Where it makes a frame for the list that does not say yet whose it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub making: Vec<Making>,
     /// It lies in memory that processes share; other generated code does not.
     pub is_shared: bool,
+    /// The runtime says of functions where it begins: in memory where none does, there is other code.
+    #[serde(default)]
+    pub is_shown: bool,
+}
+
+/// Instructions behind which generated code has a frame in the list, and those behind which that says whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Making {
+    /// The former.
+    pub begins: ByteBuf,
+    /// The latter: the next ones.
+    pub ends: ByteBuf,
+}
+
+impl LoopCode {
+    /// Where the innermost frame of the list is not what it says, in a part of the code.
+    pub fn making_in(&self, code: &[u8]) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        for Making { begins, ends } in self.making.iter().filter(|making| !making.begins.is_empty()) {
+            for at in memchr::memmem::find_iter(code, &**begins) {
+                let from = at + begins.len();
+                let rest = code.get(from..).unwrap_or_default();
+                let window = rest.get(..MAX_MAKING_BYTES).unwrap_or(rest);
+                let end = memchr::memmem::find(window, ends);
+                found.extend(end.map(|end| from..from + end + ends.len()));
+            }
+        }
+        found
+    }
 }
 
 /// Which elements of a list say that an evaluation loop has begun. Each has a byte in the upper end of its second word.
@@ -258,6 +293,9 @@ pub struct DescribedFrames {
     pub unloads: Option<u64>,
     /// The generated code that they are in: first byte, length.
     pub code: Vec<(Avma, u32)>,
+    /// Where code of functions may begin that runs within an interpreter's loop: what is no place of generated code is nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<Avma>,
     /// What it has cost, in nanoseconds of CPU time.
     pub cpu_ns: u64,
 }
@@ -367,6 +405,8 @@ pub(super) struct Answers {
     bytes: usize,
     /// Generated code that frames are in.
     pub(super) code: BTreeMap<Avma, u32>,
+    /// Where generated code of functions begins.
+    pub(super) entries: BTreeSet<Avma>,
     /// The answers so far.
     pub(super) frames: Vec<DescribedFrame>,
     /// What they depend on, where that is known.
@@ -415,6 +455,7 @@ impl Answers {
             since: self.since,
             unloads: self.unloads,
             code: self.code.into_iter().collect(),
+            entries: self.entries.into_iter().collect(),
             cpu_ns,
         }
     }
@@ -423,6 +464,22 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_is_in_the_making_until_it_says_whose_it_is() {
+        let [begins, ends] = [b"\x49\x83\xed\x40", b"\x49\x89\x45\x10"].map(|code| ByteBuf::from(code.to_vec()));
+        let making = vec![Making { begins, ends }];
+        let (name, bytes, pushes) = (String::new(), 32, Vec::new());
+        let code = LoopCode { name, bytes, fp_below: None, pushes, making, is_shared: false, is_shown: true };
+        // sub r13, 0x40; nop; mov [r13 + 0x10], rax; and the former again, without the latter.
+        let made = b"\x90\x49\x83\xed\x40\x90\x49\x89\x45\x10\x90\x49\x83\xed\x40\x90";
+        assert_eq!(code.making_in(made), [5..10]);
+        for cut in 0..made.len() {
+            assert!(code.making_in(&made[..cut]).len() <= 1);
+        }
+        let far = [&made[..5], &[0x90; MAX_MAKING_BYTES], &made[6..10]].concat();
+        assert!(code.making_in(&far).is_empty(), "that is another one's");
+    }
 
     #[test]
     fn why_a_frame_of_a_list_has_no_name_is_said() {

@@ -32,7 +32,7 @@ use serde_bytes::ByteBuf;
 use self::beam::Beam;
 pub use self::frames::{
     Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture,
-    ListedCode, LoopCode, TakeRead, WhyUnnamed,
+    ListedCode, LoopCode, Making, TakeRead, WhyUnnamed,
 };
 use self::gdb_list::Lists;
 use self::hotspot::HotSpot;
@@ -97,6 +97,9 @@ pub struct RuntimeRead {
     /// has unloaded no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unloads: Option<u64>,
+    /// See [`DescribedFrames::entries`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<Avma>,
 }
 
 /// A difference between two readings.
@@ -246,7 +249,10 @@ impl Runtime {
             Self::Beam(beam) => beam.read(reader),
             Self::Python(python, lists) => Self::read_beside(lists, (python.name(), python.capture()), reader),
             Self::Php(php, lists) => Self::read_beside(lists, (php.name(), php.capture()), reader),
-            Self::Ruby(ruby, lists) => Self::read_beside(lists, (ruby.name(), ruby.capture()), reader),
+            Self::Ruby(ruby, lists) => {
+                let entries = ruby.first_entries(reader);
+                RuntimeRead { entries, ..Self::read_beside(lists, (ruby.name(), ruby.capture()), reader) }
+            }
             Self::Lists(lists) => lists.read(reader),
         }
     }

@@ -11,9 +11,17 @@ use serde_bytes::ByteBuf;
 
 use super::RuntimeRead;
 use super::frames::{
-    Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, LoopCode, WhyUnnamed, why_unknown,
+    Answers, Capture, DescribedFrame, EntryMark, FrameAsk, ListCapture, LoopCode, Making, WhyUnnamed, why_unknown,
 };
 use super::modules::{Modules, RUBY, RUBY_LOOP};
+
+/// Ruby 3.1's YJIT puts a frame into the list before it writes it: what is read there is the function that was called before.
+/// Of a function of the program `sub r13, 0x40; mov [r12 + 0x10], r13`, until `mov [r13 + 0x10], rax` has said which; of one
+/// in C `sub qword [r12 + 0x10], 0x40`, until `mov [rcx + 0x20], rax`. Later ones do it the other way round.
+const MAKING: [[&[u8]; 2]; 2] = [
+    [&[0x49, 0x83, 0xed, 0x40, 0x4d, 0x89, 0x6c, 0x24, 0x10], &[0x49, 0x89, 0x45, 0x10]],
+    [&[0x49, 0x83, 0x6c, 0x24, 0x10, 0x40], &[0x48, 0x89, 0x41, 0x20]],
+];
 
 /// A Ruby whose layout is known.
 pub(super) struct Ruby {
@@ -95,6 +103,11 @@ impl Ruby {
         self.functions.layout().walk_of_first_thread()
     }
 
+    /// Where generated code may begin of functions that the first thread runs.
+    pub(super) fn first_entries<M: Memory>(&self, reader: &Reader<M>) -> Vec<Avma> {
+        self.functions.first_entries(reader)
+    }
+
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
@@ -111,6 +124,7 @@ impl Ruby {
         // Whatever is freed from now on was there when it was looked at.
         let now = self.functions.progress(reader).map_err(why);
         let mut answers = Answers::default();
+        answers.entries.extend(looked.iter().flatten().flat_map(|looked| &looked.entries));
         for (frame, looked) in frames.iter().zip(looked) {
             let described = match (looked, now) {
                 _ if answers.is_full() => DescribedFrame::Unnamed(WhyUnnamed::TooMuch),
@@ -131,9 +145,15 @@ fn yjit() -> LoopCode {
         name: "[YJIT code]".to_owned(),
         bytes: 32,
         fp_below: None,
-        pushes: [push_r13, push_r12, push_rbx].map(|push| ByteBuf::from(push.to_vec())).into(),
+        pushes: [push_r13, push_r12, push_rbx].map(bytes_of).into(),
+        making: MAKING.map(|[begins, ends]| Making { begins: bytes_of(begins), ends: bytes_of(ends) }).into(),
         is_shared: false,
+        is_shown: true,
     }
+}
+
+fn bytes_of(code: &[u8]) -> ByteBuf {
+    ByteBuf::from(code.to_vec())
 }
 
 /// Whether what was found is what the sample has met.

@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use jitprof_common::listed::{Field, ListEnd, ListSpec, MAX_LISTED, Step};
+use jitprof_common::snapshot::SnapshotHeader;
 use jitprof_common::stop::StopReason;
 use jitprof_common::table::Region;
 use jitprof_common::units::{Avma, Pid, Tid};
+use jitprof_common::unwind::PcKind;
 
 use super::stories::*;
 use crate::engine::Who;
-use crate::engine::border::{FrameList, Order, Request, WhyUnread};
+use crate::engine::border::{FrameList, Order, Request, StackSnapshot, WhyUnread};
 use crate::engine::options::{EngineOptions, InterpreterFrames};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::event::TaskChange;
 
-use crate::runtime::{Capture, EntryMark, ListCapture, LoopCode};
+use crate::runtime::{Capture, EntryMark, ListCapture, LoopCode, Making};
 
 const PID: u32 = 100;
 const CHILD: u32 = 101;
@@ -334,7 +336,9 @@ fn generated_code_that_runs_within_the_loop_is_a_part_of_it() {
         let mut world = World::new(options());
         let mark = EntryMark { least: 3, ..EntryMark::default() };
         let (name, bytes) = ("[code of the loop]".to_owned(), 16);
-        let code = LoopCode { name, bytes, fp_below: None, pushes: pushes.clone(), is_shared: false };
+        let (pushes_of, making) = (pushes.clone(), Vec::new());
+        let code =
+            LoopCode { name, bytes, fp_below: None, pushes: pushes_of, making, is_shared: false, is_shown: false };
         let functions = [(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")];
         interpreter_with(&mut world, &functions, mark, (Vec::new(), Some(code)));
         let around: &[u64] = if pushes.is_empty() { &[MAIN, START] } else { &[LOOP + 0x20, MAIN, START] };
@@ -347,6 +351,89 @@ fn generated_code_that_runs_within_the_loop_is_a_part_of_it() {
         assert!(stack(&world, PID, called).starts_with(&within), "{}", stack(&world, PID, called));
         assert_eq!((account.stacks.with_list, account.stacks.list_apart), (2, 0));
         assert!(account.jit.unnamed.is_empty() && account.advice.is_empty(), "{:?}", account.jit.unnamed);
+    }
+}
+
+/// Whatever else generates code within the process is none of it, however much.
+#[test]
+fn code_is_the_interpreters_only_where_it_says_that_a_functions_code_begins() {
+    for (entries, is_its) in [(vec![], false), (vec![avma(MAIN)], false), (vec![avma(JIT + 0x40)], true)] {
+        let mut world = World::new(options());
+        let mark = EntryMark { least: 3, ..EntryMark::default() };
+        let (name, pushes, making) = ("[code of the loop]".to_owned(), vec![vec![0x53].into()], Vec::new());
+        let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: true };
+        interpreter_with(&mut world, &[(16, "py::outer:/a.py")], mark, (Vec::new(), Some(code)));
+        world.machine.processes.get_mut(&PID).unwrap().runtime.entries = entries;
+        let at = sample(&mut world, &[JIT + 4, LOOP + 0x20, MAIN, START], &[16, 0], true);
+        world.run_for(400);
+        world.finish();
+        let stack = stack(&world, PID, at);
+        assert_eq!(stack == "_start;main;helper;[code of the loop];outer", is_its, "{stack}");
+        assert_eq!(stack.contains("[code of the loop]"), is_its, "{stack}");
+    }
+}
+
+/// It is read once a walk has met it, and a sample waits for that.
+#[test]
+fn a_frame_that_generated_code_is_making_is_left_out() {
+    const SP: u64 = 0x7f00_0000;
+    let mut world = World::new(options());
+    let mark = EntryMark { least: 3, ..EntryMark::default() };
+    let (name, pushes) = ("[code of the loop]".to_owned(), vec![vec![0x53].into()]);
+    // sub r13, 0x40; nop ...; mov [r13 + 0x10], rax
+    let (begins, ends) = ([0x49, 0x83, 0xed, 0x40], [0x49, 0x89, 0x45, 0x10]);
+    let making = vec![Making { begins: begins.to_vec().into(), ends: ends.to_vec().into() }];
+    let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: false };
+    let functions = [(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")];
+    interpreter_with(&mut world, &functions, mark, (Vec::new(), Some(code)));
+    let mut bytes = vec![0x90; 0x2000];
+    bytes[0x10..0x14].copy_from_slice(&begins);
+    bytes[0x20..0x24].copy_from_slice(&ends);
+    world.machine.processes.get_mut(&PID).unwrap().memory.insert(JIT, bytes);
+    let words = [7, LOOP + 0x20, 7, MAIN, 7, START, 7, 0];
+    let sampled = [0x10, 0x18, 0x20, 0x24].map(|at| {
+        world.run_for(1);
+        let snapshot = StackSnapshot {
+            registers: [JIT + at, SP, 0, 0],
+            kind: SnapshotHeader::code_of(PcKind::Instruction),
+            index: 0,
+            base: SP,
+            bytes: words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect(),
+        };
+        let mut sample = raw_sample(world.now, PID, &[JIT + at], Some(snapshot));
+        let records = vec![[32, 0x70], [16, 0x70], [0x9000, MARK | 0x70]];
+        sample.listed = Some(Box::new(FrameList::new(records, ListEnd::Last, [0; 2])));
+        world.give(&sample);
+        (world.now.0 - ms(0).0) / MS
+    });
+    world.run_for(600);
+    world.finish();
+    let (made, making) =
+        ("_start;main;helper;[code of the loop];outer;leaf", "_start;main;helper;[code of the loop];outer");
+    assert_eq!(sampled.map(|at| stack(&world, PID, at)), [made, making, making, made]);
+}
+
+/// By the frame pointer a walk may come to a caller of the loop, which then is missing.
+#[test]
+fn a_stack_ends_at_generated_code_whose_caller_was_missed() {
+    let outside = 0x1234_5670;
+    let cases: [(&[u64], &str); 3] = [
+        (&[JIT + 4, MAIN + 8, MAIN, START], "return address is no code address"),
+        (&[JIT + 4, outside, LOOP + 0x20, MAIN, START], "return address outside executable mappings"),
+        (&[JIT + 4, JIT + 0x2000, LOOP + 0x20, MAIN, START], "return address outside executable mappings"),
+    ];
+    for (frames, why) in cases {
+        let mut world = World::new(options());
+        let mark = EntryMark { least: 3, ..EntryMark::default() };
+        let (name, pushes, making) = ("[code of the loop]".to_owned(), vec![vec![0x53].into()], Vec::new());
+        let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: false };
+        interpreter_with(&mut world, &[(16, "py::outer:/a.py")], mark, (Vec::new(), Some(code)));
+        let at = sample(&mut world, frames, &[16, 0], true);
+        world.run_for(400);
+        let account = world.finish().account.clone();
+        let apart = "outer;[how these two parts go together is not known]";
+        assert_eq!(stack(&world, PID, at), format!("{apart};[cut: {why}];[code of the loop]"));
+        assert_eq!((account.stacks.with_list, account.stacks.list_apart, account.stacks.cut[why]), (0, 1, 1));
     }
 }
 

@@ -969,6 +969,7 @@ fn lies_of_frames(number: u8) -> DescribedFrames {
         since: vec![MonoNs(u64::from(number) << 24); usize::from(number % 16)],
         unloads: (number & 4 == 0).then(|| number.into()),
         code: vec![(Avma(u64::MAX - u64::from(number)), u32::MAX)],
+        entries: vec![Avma(u64::from(number) << 56); usize::from(number % 4)],
     }
 }
 

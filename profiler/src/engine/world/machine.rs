@@ -117,6 +117,8 @@ pub struct MadeRuntime {
     pub unloads: Option<(u64, MonoNs)>,
     /// Where code lies that its frames are in.
     pub places: Vec<(Avma, u32)>,
+    /// Where code begins that it has generated for functions.
+    pub entries: Vec<Avma>,
     /// Its code as it was read last.
     read: Option<Vec<FoundCode>>,
 }
@@ -149,15 +151,26 @@ impl MadeRuntime {
         let cpu_ns = self.reading_ns.max(1_000_000);
         let (incomplete, lists) = (self.incomplete, !self.code.is_empty());
         let (may_have_passed, unloads) = (self.may_have_passed.clone(), self.unloads.map(|(count, _)| count));
-        let problem = None;
-        RuntimeRead { runtime, problem, anew, changes, incomplete, cpu_ns, capture, lists, may_have_passed, unloads }
+        RuntimeRead {
+            runtime,
+            problem: None,
+            anew,
+            changes,
+            incomplete,
+            cpu_ns,
+            capture,
+            lists,
+            may_have_passed,
+            unloads,
+            entries: self.entries.clone(),
+        }
     }
 
     /// A frame is of the function that its fourth word says, one of a list of that which its first says; 0 is the runtime's
     /// own.
     fn describe(&self, frames: &[FrameAsk]) -> DescribedFrames {
-        let code = self.places.clone();
-        let mut described = DescribedFrames { code, cpu_ns: 1_000_000, ..DescribedFrames::default() };
+        let (code, entries) = (self.places.clone(), self.entries.clone());
+        let mut described = DescribedFrames { code, entries, cpu_ns: 1_000_000, ..DescribedFrames::default() };
         for frame in frames {
             if let Some(code) = frame.code {
                 let there = self.code.iter().any(|found| (found.start, found.number) == (code.start, code.number));

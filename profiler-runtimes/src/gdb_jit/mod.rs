@@ -4,14 +4,24 @@
 //! entry; an entry has the next one, the one before, and the address and the size of an object file in memory. LLVM
 //! (MCJIT and ORC), so numba as well, and CPython's JIT fill it without any flag.
 
+mod debug;
+mod details;
+mod frames;
+mod levels;
+mod object_file;
+mod steps;
+
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use jitprof_common::units::Avma;
-use object::read::elf::{ElfFile64, SectionHeader, Sym};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::read::elf::{SectionHeader, Sym};
+use object::{Object, ObjectSymbol, SymbolKind};
 
+pub use self::details::{Details, Frame, Inlined, Lines};
+use self::object_file::{Elf, address_of};
+use self::steps::Steps;
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// The symbol of the list's head.
@@ -114,8 +124,8 @@ fn functions_in<M: Memory>(
     (mut functions_left, mut names_left): (usize, usize),
 ) -> Result<(Vec<Function>, bool), ReadError> {
     let nothing = || Ok((Vec::new(), false));
-    let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return nothing() };
-    let (endian, relocatable) = (file.endian(), file.kind() == object::ObjectKind::Relocatable);
+    let Ok(file) = Elf::parse(bytes) else { return nothing() };
+    let endian = file.endian();
     let sections = file.elf_section_table();
     let names = sections.section(file.elf_symbol_table().string_section());
     let Some(names) = names.ok().and_then(|section| section.data(endian, bytes).ok()) else { return nothing() };
@@ -129,13 +139,7 @@ fn functions_in<M: Memory>(
             is_all = false;
             continue;
         }
-        // The sections of a relocatable file have the addresses at which they were put; its symbols begin at 0 in their
-        // section, or have been given addresses as well.
-        let section = symbol.section_index().filter(|_| relocatable);
-        let section = section.and_then(|index| file.section_by_index(index).ok());
-        let start = section.map_or(0, |section| section.address());
-        let base = if symbol.address() < start { start } else { 0 };
-        let address = base.checked_add(symbol.address()).filter(|address| *address >= MIN_ADDRESS);
+        let address = address_of(&file, &symbol).filter(|address| *address >= MIN_ADDRESS);
         let name = name_at(names, symbol.elf_symbol().st_name(endian));
         let (Some(address), Some(name)) = (address, name) else {
             is_all = false;
@@ -151,14 +155,29 @@ fn functions_in<M: Memory>(
     Ok((functions, is_all))
 }
 
+/// What an object file says of its functions beside their names. Costs no more than half of the steps that are left, whatever
+/// there is: the names of other object files matter more.
+fn details_in<M: Memory>(bytes: &[u8], functions: &[Function], reader: &Reader<M>) -> Result<Vec<Details>, ReadError> {
+    let half = reader.left().steps / 2;
+    let mut steps = Steps::new(half);
+    let details = details::of_functions(bytes, functions, &mut steps);
+    reader.spend(half.saturating_sub(steps.left()))?;
+    Ok(details)
+}
+
 /// A name that can be printed.
 fn name_at(names: &[u8], at: u32) -> Option<&str> {
     let bytes = names.get(usize::try_from(at).ok()?..)?;
     let bytes = &bytes[..bytes.len().min(MAX_NAME)];
-    let name = match bytes.iter().position(|byte| *byte == 0) {
-        Some(end) => std::str::from_utf8(&bytes[..end]).ok()?,
+    printable(&bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())])
+}
+
+/// A name, cut if it is too long, if it can be printed.
+fn printable(bytes: &[u8]) -> Option<&str> {
+    let name = match bytes.get(..MAX_NAME) {
         // Cut, perhaps within a character.
-        None => bytes.utf8_chunks().next()?.valid(),
+        Some(cut) => cut.utf8_chunks().next()?.valid(),
+        None => std::str::from_utf8(bytes).ok()?,
     };
     // What is printed shall not be able to control a terminal.
     (!name.is_empty() && !name.contains(char::is_control)).then_some(name)
@@ -167,8 +186,8 @@ fn name_at(names: &[u8], at: u32) -> Option<&str> {
 /// What is different from the reading before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// An object file that was not there.
-    Loaded(Arc<Image>),
+    /// An object file that was not there, and what it says of each of its functions.
+    Loaded(Arc<Image>, Vec<Details>),
     /// One that is no longer there.
     Unloaded(Arc<Image>),
 }
@@ -239,7 +258,7 @@ impl Images {
             }
         }
         // What came may lie where something went, whatever their places in the list are.
-        update.changes.sort_by_key(|change| matches!(change, Change::Loaded(_)));
+        update.changes.sort_by_key(|change| matches!(change, Change::Loaded(..)));
         update
     }
 
@@ -301,6 +320,7 @@ impl Images {
         }
         let room = (MAX_FUNCTIONS.saturating_sub(self.functions), MAX_NAMES.saturating_sub(self.name_bytes));
         let (functions, is_all) = functions_in(&bytes, reader, room)?;
+        let details = details_in(&bytes, &functions, reader)?;
         let mut digest = DefaultHasher::new();
         compared(size).for_each(|(from, count)| digest.write(&bytes[from..from + count]));
         self.next_id += 1;
@@ -309,7 +329,7 @@ impl Images {
         self.functions += image.functions.len();
         self.name_bytes += image.name_bytes();
         self.images.insert(entry.0, Known { image: image.clone(), reading: self.reading });
-        update.changes.push(Change::Loaded(image));
+        update.changes.push(Change::Loaded(image, details));
         Ok(())
     }
 

@@ -81,6 +81,44 @@ fn functions_are_where_numba_has_them() {
     assert!(ours.iter().all(|(_, size, _)| *size > 0));
 }
 
+/// What object files say of their functions at the first reading.
+fn details(recording: &str) -> Vec<(Function, Details)> {
+    let memory = memory(recording);
+    let update = Images::find(&memory).unwrap().update(&Reader::new(&memory, ENOUGH));
+    let loaded = update.changes.into_iter().filter_map(|change| match change {
+        Change::Loaded(image, details) => Some((image, details)),
+        Change::Unloaded(_) => None,
+    });
+    loaded.flat_map(|(image, details)| image.functions().to_vec().into_iter().zip(details)).collect()
+}
+
+#[test]
+fn functions_have_the_lines_and_what_was_inlined_of_their_debug_information() {
+    for recording in ["lli14-mcjit", "lli14-orc"] {
+        let all = details(recording);
+        let of = |name: &str| &all.iter().find(|(function, _)| &*function.name == name).unwrap().1;
+        let first = |name: &str| of(name).lines.rows[0];
+        assert_eq!((first("leaf_hot"), first("leaf_cold"), first("middle")), ((0, 26, 0), (0, 27, 0), (0, 30, 0)));
+        assert_eq!(of("leaf_hot").lines.rows.len(), 1, "all of it is a line of a macro");
+        assert!(of("leaf_hot").lines.files[0].ends_with("/burn.c") && of("leaf_hot").inlined.is_empty());
+        let parts: Vec<_> = of("main").inlined.iter().map(|part| (&*part.name, part.start, part.size)).collect();
+        assert_eq!(parts, [("now", 0x55, 0x3c), ("atof", 0x9a, 0x22), ("now", 0x126, 0x2f)]);
+        let line = |offset: u32| of("main").lines.rows.iter().rfind(|row| row.0 <= offset).map(|row| row.1);
+        assert_eq!([0, 0x60, 0x9a, 0x126].map(line), [42, 45, 45, 53].map(Some), "where they are called");
+    }
+    // Without debug information there are none.
+    assert!(details("numba").iter().all(|(_, details)| details.lines == Lines::default()));
+}
+
+#[test]
+fn functions_have_the_unwinding_data_that_was_registered() {
+    // What cannot throw has none of it in numba.
+    for (recording, with_frames) in [("lli14-mcjit", 6), ("lli14-orc", 6), ("numba", 9)] {
+        let all = details(recording);
+        assert_eq!(all.iter().filter(|(_, details)| details.frame.is_some()).count(), with_frames, "{recording}");
+    }
+}
+
 #[test]
 fn only_what_changed_is_read_again() {
     let mut memory = memory("numba");
@@ -98,7 +136,7 @@ fn only_what_changed_is_read_again() {
         memory.overwrite(Avma(second.address.0 + at as u64), b"S");
     }
     let update = images.update(&Reader::new(&memory, ENOUGH));
-    let [Change::Unloaded(gone), Change::Loaded(new)] = update.changes.as_slice() else { panic!("{update:?}") };
+    let [Change::Unloaded(gone), Change::Loaded(new, _)] = update.changes.as_slice() else { panic!("{update:?}") };
     assert_eq!((gone.id, new.entry), (second.id, second.entry));
     assert!(new.id > gone.id && new.functions().iter().any(|function| function.name.contains("Side_cold")));
 
@@ -153,7 +191,7 @@ fn object_file(functions: u32, name: &str) -> Vec<u8> {
 /// The same with functions of this size.
 fn object_file_of(functions: u32, name: &str, size: u64) -> Vec<u8> {
     use object::write::{Object, Symbol, SymbolSection};
-    let mut file = Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, Endianness::Little);
+    let mut file = Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, object::Endianness::Little);
     let text = file.section_id(object::write::StandardSection::Text);
     file.append_section_data(text, &[0xc3; 64], 16);
     for number in 0..functions {

@@ -197,6 +197,7 @@ impl GeneratedCode {
                 }
                 self.map.apply(CodeEvent::Load(load));
             }
+            Change::Inline(inline) => self.apply(CodeEvent::Inline(inline)),
             Change::Unload { time, start, size } => self.apply(CodeEvent::Unload { time, start, size }),
         }
     }
@@ -218,6 +219,7 @@ impl GeneratedCode {
         compared.apply(match change {
             // Only names are compared.
             Change::Load(load, _) => CodeEvent::Load(CodeLoad { lines: SourceRows::default(), ..load }),
+            Change::Inline(_) => return None,
             Change::Unload { time, start, size } => CodeEvent::Unload { time, start, size },
         });
         None
@@ -321,7 +323,7 @@ impl GeneratedCode {
 
 /// Rows of code whose frames are known; before they are complete there is only the return address. `called` as in [`rows_of`].
 fn rows_of_found(load: &CodeLoad, frame: FoundFrame, called: bool) -> Option<RowTable> {
-    if Machine::NATIVE != Machine::X86_64 && !matches!(frame, FoundFrame::Code(_)) {
+    if Machine::NATIVE != Machine::X86_64 && !matches!(frame, FoundFrame::Code(_) | FoundFrame::Recorded { .. }) {
         return None;
     }
     let (start, end) = (load.start.0, load.start.0.checked_add(load.size)?);
@@ -331,6 +333,10 @@ fn rows_of_found(load: &CodeLoad, frame: FoundFrame, called: bool) -> Option<Row
         FoundFrame::Code(code) => {
             let of_code = if called { rows_of_called_code } else { rows_of_code };
             return of_code(Machine::NATIVE, start, &code);
+        }
+        FoundFrame::Recorded { bytes, section_start } => {
+            let frames = RecordedFrames { bytes: &bytes, section_start };
+            return rows_of_jit(Machine::NATIVE, start, load.size, frames);
         }
         FoundFrame::None => builder.add(start..end, [(start, Rule::ENTRY)]),
         FoundFrame::Outermost => builder.add(start..end, [(start, Rule::OUTERMOST)]),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jitprof_common::sample::FramePc;
 use jitprof_common::units::{Avma, MonoNs, Pid};
-use jitprof_jitdump::code::{CodeLoad, CodeOrigin, SourceRows};
+use jitprof_jitdump::code::{CodeInline, CodeLoad, CodeOrigin, SourceRows};
 
 use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Request};
@@ -19,7 +19,7 @@ use crate::engine::place::Place;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
 use crate::process::{Mapping, ProcessId};
-use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, ListCapture, NO_ROOM, RuntimeRead};
+use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, FoundInline, ListCapture, NO_ROOM, RuntimeRead};
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
 const PAUSE_NS: u64 = 100_000_000;
@@ -100,6 +100,8 @@ pub(super) struct Brought {
 pub(super) enum Change {
     /// This is there, with frames like this.
     Load(CodeLoad, FoundFrame),
+    /// This was inlined into what is there.
+    Inline(CodeInline),
     /// This is gone.
     Unload {
         /// Since when.
@@ -554,6 +556,8 @@ impl RuntimeTables {
             origin: CodeOrigin::Runtime,
         };
         changes.push(Change::Load(load, found.frame));
+        let parts = found.lines.inlined.into_iter().zip(1..);
+        changes.extend(parts.map(|(part, number)| Change::Inline(inlined(part, number, (found.start, since)))));
     }
 
     /// Ends a piece where it was seen last. Returns its end, if there was one.
@@ -567,6 +571,20 @@ impl RuntimeTables {
     /// For the account, if they were found.
     pub(super) fn account(&self) -> Option<TablesAccount> {
         (self.account.readings > 0 || !self.account.runtime.is_empty()).then(|| self.account.clone())
+    }
+}
+
+/// A part that was inlined into code that is at an address since a time. The function itself has the number 0.
+fn inlined(part: FoundInline, number: u32, (start, time): (Avma, MonoNs)) -> CodeInline {
+    CodeInline {
+        time,
+        start: Avma(start.0.saturating_add(u64::from(part.start))),
+        size: u64::from(part.size),
+        method: number,
+        parent: part.around.map_or(0, |around| around.saturating_add(1)),
+        name: part.name.to_string(),
+        source: None,
+        lines: SourceRows::of(part.files, part.rows),
     }
 }
 

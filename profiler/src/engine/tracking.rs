@@ -816,12 +816,20 @@ impl Tracking {
         }
         for change in brought.changes {
             let Some(change) = process.code.apply_compared(change).filter(|_| !has_dump) else { continue };
+            let mut recorded = None;
             match &change {
                 Change::Load(load, FoundFrame::Code(_)) => process.learned.note_read(load.start, load.time),
-                Change::Load(..) => {}
+                Change::Load(load, FoundFrame::Recorded { .. }) => recorded = Some((load.start, load.time)),
+                Change::Load(..) | Change::Inline(_) => {}
                 Change::Unload { start, .. } => process.learned.note_gone(*start),
             }
             process.code.apply_found(change);
+            // What is said of it may be of no use; then its code is read where it is met.
+            if let Some((start, since)) = recorded
+                && process.code.rows().is_some_and(|rows| rows.row_at(start.0, since).is_some())
+            {
+                process.learned.note_read(start, since);
+            }
         }
         // In the end, when no tick comes, what was sampled since.
         let at_once = process.tables.is_hurried();

@@ -178,7 +178,7 @@ fn lines(module: &Module, function: &Function) -> FoundLines {
         let offset = line.offset.saturating_sub(Function::HEAD);
         rows.push((offset, line.line, u32::try_from(at).unwrap_or(u32::MAX)));
     }
-    FoundLines { files: files.into_iter().map(|(_, file)| file).collect(), rows }
+    FoundLines { files: files.into_iter().map(|(_, file)| file).collect(), rows, inlined: Vec::new() }
 }
 
 #[cfg(test)]

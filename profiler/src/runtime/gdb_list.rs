@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use jitprof_common::units::Avma;
-use jitprof_runtimes::gdb_jit::{Change, Function, Image, Images};
+use jitprof_runtimes::gdb_jit::{Change, Details, Function, Image, Images, Inlined};
 use jitprof_runtimes::{Memory, Reader};
 
 use super::code::Room;
 use super::modules::Modules;
-use super::{CodeChange, EVERYWHERE, FoundCode, FoundLines, RuntimeRead};
+use super::{CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundInline, FoundLines, RuntimeRead};
 
 /// Lists of one process: each module with a copy of LLVM has one.
 const MAX_LISTS: usize = 8;
@@ -82,10 +82,10 @@ impl Lists {
             let update = images.update(reader);
             read.incomplete |= update.incomplete.is_some();
             self.is_damaged |= update.damaged > 0;
-            for change in &update.changes {
+            for change in update.changes {
                 match change {
-                    Change::Loaded(image) => {
-                        for found in functions(image, reader, &mut room) {
+                    Change::Loaded(image, details) => {
+                        for found in functions(&image, details, reader, &mut room) {
                             if self.owners.insert(found.start.0, (list, image.id)).is_some() {
                                 read.changes.push(CodeChange::Unloaded(found.start));
                             }
@@ -93,7 +93,7 @@ impl Lists {
                         }
                     }
                     Change::Unloaded(image) => {
-                        self.freed.note(image);
+                        self.freed.note(&image);
                         for Function { address, .. } in image.functions() {
                             if self.owners.get(&address.0) == Some(&(list, image.id)) {
                                 self.owners.remove(&address.0);
@@ -159,26 +159,33 @@ impl Freed {
     }
 }
 
-fn functions<M: Memory>(image: &Image, reader: &Reader<M>, room: &mut Room) -> Vec<FoundCode> {
-    let functions = image.functions().iter().filter_map(|function| {
+fn functions<M: Memory>(image: &Image, details: Vec<Details>, reader: &Reader<M>, room: &mut Room) -> Vec<FoundCode> {
+    let functions = image.functions().iter().zip(details).filter_map(|(function, details)| {
         let size = u32::try_from(function.size).ok().filter(|size| *size > 0)?;
-        let frame = room.frame((function.address, function.size), reader);
-        Some(FoundCode {
-            start: function.address,
-            size,
-            name: function.name.to_string(),
-            frame,
-            number: 0,
-            lines: FoundLines::default(),
-        })
+        let frame = match details.frame {
+            Some(frame) => {
+                FoundFrame::Recorded { bytes: frame.bytes.into_vec().into(), section_start: frame.section_start }
+            }
+            None => room.frame((function.address, function.size), reader),
+        };
+        let (files, rows) = (details.lines.files, details.lines.rows);
+        let inlined = details.inlined.into_iter().map(inlined).collect();
+        let lines = FoundLines { files, rows, inlined };
+        Some(FoundCode { start: function.address, size, name: function.name.to_string(), frame, number: 0, lines })
     });
     functions.collect()
+}
+
+fn inlined(part: Inlined) -> FoundInline {
+    let Inlined { start, size, name, around, lines } = part;
+    FoundInline { start, size, name, around, files: lines.files, rows: lines.rows }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io;
 
+    use jitprof_runtimes::gdb_jit::{Frame, Lines};
     use jitprof_runtimes::{Budget, Symbols};
 
     use super::*;
@@ -256,6 +263,28 @@ mod tests {
         let read = lists.read(&reader);
         assert!(!read.incomplete);
         read.may_have_passed
+    }
+
+    #[test]
+    fn what_is_said_of_a_function_is_handed_on_and_its_code_is_read_where_its_frame_is_not_said() {
+        let reader = Reader::new(Listed(vec![(1, 0x7f00_0000_0000)]), Budget { pages: 1000, steps: 10_000 });
+        let mut images = Images::find(Listed(Vec::new())).unwrap();
+        images.update(&reader);
+        let image = images.images().next().unwrap().clone();
+        let found = |details: Details| {
+            let mut found = functions(&image, vec![details], &reader, &mut Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
+            found.remove(0)
+        };
+        let lines = |file: &str, line| Lines { files: vec![file.into()], rows: vec![(0, line, 0)] };
+        let part = Inlined { start: 4, size: 8, name: "inner".into(), around: None, lines: lines("b.c", 7) };
+        let frame = Frame { bytes: [1, 2].into(), section_start: Avma(3) };
+        let known = found(Details { lines: lines("a.c", 5), inlined: vec![part], frame: Some(frame) });
+        assert_eq!(known.frame, FoundFrame::Recorded { bytes: vec![1, 2].into(), section_start: Avma(3) });
+        assert_eq!((&*known.lines.files[0], known.lines.rows[0]), ("a.c", (0, 5, 0)));
+        let part = &known.lines.inlined[0];
+        assert_eq!((part.start, part.size, &*part.name), (4, 8, "inner"));
+        assert_eq!((&*part.files[0], part.rows[0]), ("b.c", (0, 7, 0)));
+        assert!(matches!(found(Details::default()).frame, FoundFrame::Code(_)));
     }
 
     #[test]

@@ -138,12 +138,32 @@ pub struct FoundLines {
     pub files: Vec<Arc<str>>,
     /// By ascending offset: bytes from the first one on, the line, and which of the files.
     pub rows: Vec<(u32, u32, u32)>,
+    /// What was inlined there: each part behind the one around it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inlined: Vec<FoundInline>,
 }
 
 impl FoundLines {
     fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.is_empty() && self.inlined.is_empty()
     }
+}
+
+/// A part of a piece of code that was inlined from another function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundInline {
+    /// Bytes from the code's first one to the part's.
+    pub start: u32,
+    /// Length in bytes.
+    pub size: u32,
+    /// The function that it comes from, as the runtime names functions.
+    pub name: Arc<str>,
+    /// Which of the parts before is around it; none if that is the function that the code is of.
+    pub around: Option<u32>,
+    /// The files of its lines.
+    pub files: Vec<Arc<str>>,
+    /// Its lines, as the code's; offsets are from the part's first byte.
+    pub rows: Vec<(u32, u32, u32)>,
 }
 
 /// What is known of the frames of a piece of code.
@@ -167,6 +187,13 @@ pub enum FoundFrame {
     },
     /// What the code shows.
     Code(ByteBuf),
+    /// What an EH frame says.
+    Recorded {
+        /// Its entries, as in `.eh_frame`.
+        bytes: ByteBuf,
+        /// The address at which what is relative in them resolves.
+        section_start: Avma,
+    },
 }
 
 /// Reads; keeps what was found last, of each process.

@@ -400,18 +400,51 @@ fn assert_burns(recording: &Recording, chain: &[&str], names: (&str, &str)) {
     assert_at_least("whole chains", Share { part, whole }, PROMISED);
 }
 
-#[test]
-fn llvm_is_named_by_what_it_has_registered_for_gdb() -> Result<()> {
-    let scratch = Scratch::new()?;
-    let code = scratch.path().join("burn.ll");
+/// Has LLVM run a program that was compiled with these flags, and records it.
+fn record_lli(program: &str, flags: &[&str], how: &[&str], scratch: &Scratch) -> Result<Recording> {
+    let code = scratch.path().join("program.ll");
     let mut clang = Command::new(path_from("JITPROF_CLANG")?);
-    clang.args(["-O1", "-fomit-frame-pointer", "-S", "-emit-llvm", "-o"]).arg(&code).arg(target_file("llvm/burn.c")?);
+    clang.args(flags).args(["-fomit-frame-pointer", "-S", "-emit-llvm", "-o"]).arg(&code).arg(target_file(program)?);
     ensure!(clang.status()?.success(), "clang does not compile the target");
     let mut lli = Command::new(path_from("JITPROF_LLI")?);
     lli.arg("-jit-kind=orc").arg(&code).arg("600").current_dir(scratch.path());
-    let target = Target::start(lli, &scratch)?;
-    let recording = Jitprof::recording(&scratch, ["--pid", target.said("pid")?])?.record_cpu(target.pid()?, 6)?;
+    let target = Target::start(lli, scratch)?;
+    let words = [&["--pid", target.said("pid")?], how].concat();
+    Jitprof::recording(scratch, words)?.record_cpu(target.pid()?, 6)
+}
+
+#[test]
+fn llvm_is_named_by_what_it_has_registered_for_gdb() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = record_lli("llvm/burn.c", &["-O1"], &[], &scratch)?;
     assert_burns(&recording, &["main", "outer", "middle", "leaf_hot"], ("leaf_hot", "leaf_cold"));
+    Ok(())
+}
+
+#[test]
+fn debug_information_that_llvm_has_registered_for_gdb_says_lines_and_what_was_inlined() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let recording = record_lli("llvm/parts.c", &["-g", "-O2"], &["--lines"], &scratch)?;
+    assert_bare(&recording);
+    let folded = &recording.folded;
+    let at = |name: &'static str, line: u32| {
+        move |frame: &String| frame.starts_with(name) && frame.ends_with(&format!("inlined.c:{line})"))
+    };
+    let has_line = |name: &'static str| move |frame: &String| frame.starts_with(name) && frame.contains("inlined.c:");
+    // The line of a call is where the inlined function stands in the one around it.
+    let hot = |stack: &Stack| {
+        let mut frames = stack.frames.iter();
+        frames.any(at("run", 35)) && frames.any(at("outer_part", 21)) && frames.any(has_line("hot_part"))
+    };
+    let cold = |stack: &Stack| {
+        let mut frames = stack.frames.iter();
+        frames.any(at("run", 37)) && frames.any(has_line("cold_part"))
+    };
+    let (part, rest) = (folded.count(hot), folded.count(cold));
+    assert_share("inlined parts", Share { part, whole: part + rest }, 0.75);
+    // Of instructions that the compiler has made of several lines, DWARF says none.
+    let whole = folded.count(|stack| stack.has_prefix("run"));
+    assert_at_least("inlined parts with lines", Share { part: part + rest, whole }, 0.9);
     Ok(())
 }
 

@@ -422,7 +422,7 @@ const NUMBA: &[Mode] = &[
         "NUMBA_ENABLE_PROFILING=1 INTEL_LIBITTNOTIFY64={agent} {program} {targets}/numba/burn.py {seconds}",
     ),
     asked("no flag", "{program} {targets}/numba/burn.py {seconds}")
-        .because(&[Chain, Share], "LLVM inlines all of it, and what it has inlined is not read"),
+        .because(&[Chain, Share], "LLVM inlines all of it, and no debug information says what"),
 ];
 
 /// The programs whose functions are written LikeThis.

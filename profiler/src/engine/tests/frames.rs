@@ -725,7 +725,7 @@ fn jvm(world: &mut World, listed: &[(u64, &str)]) {
 }
 
 /// The frames of a sample with their lines, the outermost first.
-fn lines(world: &World, at: u64) -> String {
+pub(super) fn lines(world: &World, at: u64) -> String {
     let profile = &world.recorded.as_ref().unwrap().profile;
     let row = profile.rows().into_iter().find(|row| row.time == ms(at)).unwrap();
     let mut frames = Vec::new();

@@ -3,13 +3,14 @@
 use jitprof_common::row::{CfaKind, Row};
 use jitprof_common::units::{Pid, Tid};
 
+use super::frames::lines;
 use super::stories::*;
 use crate::engine::border::Request;
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options};
 use crate::engine::{EngineOptions, Who};
 use crate::process::event::TaskChange;
-use crate::runtime::{FoundCode, FoundFrame, FoundLines};
+use crate::runtime::{FoundCode, FoundFrame, FoundInline, FoundLines};
 
 const PID: u32 = 100;
 const OTHER: u32 = 101;
@@ -112,6 +113,67 @@ fn code_that_is_interrupted_is_read_once_for_where_its_frame_is_made_and_given_u
     world.run_for(300);
     assert_eq!(reads(&world), 1);
     world.finish();
+}
+
+/// `.eh_frame` at an address, of 64 bytes of code at `JIT`, whose frame has 32 bytes from the 8th byte on.
+fn eh_frame(section_start: u64) -> Vec<u8> {
+    // Version 1, `zR`, code by 1, data by -8, return address in 16; signed words from their own place; CFA = rsp + 8.
+    let cie = [1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0];
+    let to_code = u32::try_from(JIT - (section_start + 32)).unwrap();
+    // 8 bytes on, CFA = rsp + 32.
+    let words = [20_u32, 0].into_iter().flat_map(u32::to_le_bytes).chain(cie);
+    let fde = [16, 28, to_code, 64].into_iter().flat_map(u32::to_le_bytes).chain([0, 0x48, 0x0e, 32]);
+    words.chain(fde).chain([0; 4]).collect()
+}
+
+#[test]
+fn code_is_unwound_by_its_eh_frame_and_read_where_that_is_of_no_use() {
+    let mut world = World::new(options());
+    let section_start = JIT - 0x10_0000;
+    let frame = FoundFrame::Recorded { bytes: eh_frame(section_start).into(), section_start: avma(section_start) };
+    let recorded = FoundCode { frame, ..found(JIT, "recorded") };
+    let frame = FoundFrame::Recorded { bytes: vec![0xff; 40].into(), section_start: avma(JIT) };
+    let damaged = FoundCode { frame, ..found(JIT + 0x1000, "damaged") };
+    jvm(&mut world, PID, &[recorded, damaged]);
+    put(&mut world, PID, JIT, code(64));
+    put(&mut world, PID, JIT + 0x1000, code(64));
+    world.follow(&[PID]);
+    world.run_for(200);
+    let offsets = |world: &World| -> Vec<i64> {
+        world.engine.rows_of(PID, &[JIT, JIT + 7, JIT + 8]).iter().map(|row| row.cfa_offset_bytes()).collect()
+    };
+    assert_eq!(offsets(&world), [8, 8, 32]);
+    assert!(world.engine.rows_of(PID, &[JIT + 0x1008]).is_empty());
+    let reads = |world: &World| world.asked.iter().filter(|what| matches!(what, Request::Memory { .. })).count();
+    sample(&mut world);
+    world.run_for(300);
+    assert_eq!((reads(&world), offsets(&world)), (0, vec![8, 8, 32]), "it is known as well as it can be");
+    world.sample(PID, &[JIT + 0x1008, MAIN, START]);
+    world.run_for(300);
+    assert_eq!((reads(&world), world.engine.rows_of(PID, &[JIT + 0x1008]).len()), (1, 1));
+    world.finish();
+}
+
+#[test]
+fn functions_that_are_known_to_be_inlined_into_found_code_are_frames_with_lines() {
+    let mut world = World::new(options());
+    let part = |name: &str, around, rows: &[(u32, u32, u32)]| {
+        let files = vec!["lib.c".into(), "other.c".into()];
+        FoundInline { start: 8, size: 16, name: name.into(), around, files, rows: rows.to_vec() }
+    };
+    let inlined = vec![part("outer", None, &[(0, 20, 0)]), part("inner", Some(0), &[(0, 30, 1), (4, 31, 0)])];
+    let lines_of = FoundLines { files: vec!["a.c".into()], rows: vec![(0, 10, 0), (8, 12, 0), (24, 13, 0)], inlined };
+    jvm(&mut world, PID, &[FoundCode { lines: lines_of, ..found(JIT, "run") }]);
+    world.follow(&[PID]);
+    world.run_for(100);
+    let in_both = sample(&mut world);
+    world.run_for(1);
+    world.sample(PID, &[JIT + 24, MAIN, START]);
+    let behind = (world.now.0 - ms(0).0) / MS;
+    world.run_for(300);
+    world.finish();
+    assert_eq!(lines(&world, in_both), "_start:0;main:0;run:12;outer:20;inner:30");
+    assert_eq!(lines(&world, behind), "_start:0;main:0;run:13");
 }
 
 #[test]

@@ -1,0 +1,163 @@
+//! Object files as compilers write them. What compilers and flags they are of is said where the agent reads the same.
+
+use gimli::{BaseAddresses, EhFrame, LittleEndian, UnwindSection};
+use object::read::elf::SectionHeader;
+
+use super::*;
+use crate::gdb_jit::object_file::Elf;
+use crate::gdb_jit::{MAX_FUNCTIONS, MAX_NAMES, functions_in};
+use crate::recorded::Recorded;
+use crate::{Budget, Reader};
+
+const NUMBA: &[u8] = include_bytes!("../../../../profiler-agent/fixtures/numba-leaf_hot.o");
+/// DWARF 5: parts with several ranges.
+const GCC: &[u8] = include_bytes!("../../../../profiler-agent/fixtures/gcc12-inlined.o");
+const CLANG: &[u8] = include_bytes!("../../../../profiler-agent/fixtures/clang14-inlined-dwarf4.o");
+
+/// Where the sections would lie.
+const TEXT: u64 = 0x7f00_0000_1000;
+const FRAME: u64 = 0x7f00_0001_2088;
+const ENOUGH: u64 = 100_000;
+
+/// The file with the addresses of sections in their headers, as it is registered.
+fn placed(file: &[u8], places: &[(&str, u64)]) -> Vec<u8> {
+    let mut bytes = file.to_vec();
+    let elf = Elf::parse(file).unwrap();
+    let headers = usize::try_from(u64::from_le_bytes(file[40..48].try_into().unwrap())).unwrap();
+    for (index, header) in elf.elf_section_table().enumerate() {
+        let name = elf.elf_section_table().section_name(elf.endian(), header).unwrap();
+        if let Some((_, place)) = places.iter().find(|(known, _)| known.as_bytes() == name) {
+            assert_eq!(header.sh_addr(elf.endian()), 0);
+            let at = headers + index.0 * 64 + 16;
+            bytes[at..at + 8].copy_from_slice(&place.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn files() -> [Vec<u8>; 3] {
+    [(NUMBA, ".ltext"), (GCC, ".text"), (CLANG, ".text")]
+        .map(|(file, text)| placed(file, &[(text, TEXT), (".eh_frame", FRAME)]))
+}
+
+/// Its functions by their addresses, with what is said of each.
+fn read(file: &[u8]) -> Vec<(Function, Details)> {
+    let reader = Reader::new(Recorded::default(), Budget { pages: 0, steps: ENOUGH });
+    let (functions, _) = functions_in(file, &reader, (MAX_FUNCTIONS, MAX_NAMES)).unwrap();
+    let details = of_functions(file, &functions, &mut Steps::new(ENOUGH));
+    let mut all: Vec<_> = functions.into_iter().zip(details).collect();
+    all.sort_by_key(|(function, _)| function.address.0);
+    all
+}
+
+fn line_at(lines: &Lines, offset: u32) -> (u32, &str) {
+    let row = lines.rows.iter().rfind(|row| row.0 <= offset);
+    row.filter(|row| row.1 != 0).map_or((0, ""), |row| (row.1, &*lines.files[row.2 as usize]))
+}
+
+/// For an offset into the function: the functions that it is in, outermost first, each with its line.
+fn frames_at((function, details): &(Function, Details), offset: u32) -> Vec<(String, u32)> {
+    let mut frames = vec![(function.name.to_string(), line_at(&details.lines, offset).0)];
+    let mut innermost = None;
+    for (index, part) in (0..).zip(&details.inlined) {
+        if (part.start..part.start + part.size).contains(&offset) {
+            assert_eq!(part.around, innermost, "each lies in the one before");
+            innermost = Some(index);
+            let (line, file) = line_at(&part.lines, offset - part.start);
+            assert!(file.ends_with("inlined.c"), "{file}");
+            frames.push((part.name.to_string(), line));
+        }
+    }
+    frames
+}
+
+#[test]
+fn inlined_functions_are_parts_with_lines_of_their_own_and_calls_around_them() {
+    let [_, gcc, clang] = files();
+    for (file, hot, cold) in [(gcc, 0x2e, 0x6e), (clang, 0x2d, 0x6d)] {
+        let all = read(&file);
+        assert_eq!(all[0].0.address, Avma(TEXT));
+        let frame = |name: &str, line| (name.to_owned(), line);
+        assert_eq!(frames_at(&all[0], hot), [frame("run", 35), frame("outer_part", 21), frame("hot_part", 15)]);
+        assert_eq!(frames_at(&all[0], cold), [frame("run", 37), frame("cold_part", 28)]);
+    }
+}
+
+#[test]
+fn lines_of_a_relocatable_file_are_of_the_code_where_it_was_put() {
+    let all = read(&files()[0]);
+    let starts: Vec<u64> = all.iter().map(|(function, _)| function.address.0 - TEXT).collect();
+    assert_eq!(starts, [0, 240, 528]);
+    let lines: Vec<(u32, u32)> = all[0].1.lines.rows.iter().map(|row| (row.0, row.1)).take(4).collect();
+    assert_eq!(lines, [(0, 5), (10, 7), (34, 0), (44, 7)]);
+    assert!(all[0].1.lines.files.iter().all(|file| file.ends_with("nb.py")));
+    assert_eq!(all[1].1.lines, Lines::default(), "the wrapper has none");
+}
+
+/// Which code a function's unwinding data is of.
+fn code_of(frame: &Frame, address: u64) -> Option<(u64, u64)> {
+    let bases = BaseAddresses::default().set_eh_frame(frame.section_start.0);
+    let section = EhFrame::new(&frame.bytes, LittleEndian);
+    let entry = section.fde_for_address(&bases, address, EhFrame::cie_from_offset).ok()?;
+    Some((entry.initial_address(), entry.len()))
+}
+
+#[test]
+fn unwinding_data_is_of_one_function_alone_wherever_its_section_was_put() {
+    let mut files = files().to_vec();
+    files.extend([placed(GCC, &[(".text", TEXT)]), placed(NUMBA, &[(".ltext", TEXT)])]);
+    for file in files {
+        for (function, details) in read(&file) {
+            let frame = details.frame.unwrap();
+            assert_eq!(code_of(&frame, function.address.0), Some((function.address.0, function.size)));
+            assert!(frame.bytes.len() < 128, "{}", frame.bytes.len());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_put_nowhere_has_no_functions() {
+    let reader = Reader::new(Recorded::default(), Budget { pages: 0, steps: ENOUGH });
+    assert_eq!(functions_in(GCC, &reader, (MAX_FUNCTIONS, MAX_NAMES)), Ok((Vec::new(), false)));
+    assert!(of_functions(GCC, &[], &mut Steps::new(ENOUGH)).is_empty());
+}
+
+#[test]
+fn what_is_too_dear_is_not_said_and_no_more_is_taken_than_there_is() {
+    for file in files() {
+        let all = read(&file);
+        let functions: Vec<Function> = all.iter().map(|(function, _)| function.clone()).collect();
+        let whole: Vec<Details> = all.into_iter().map(|(_, details)| details).collect();
+        let mut less = 0;
+        for budget in (0..4000).step_by(13) {
+            let mut steps = Steps::new(budget);
+            let details = of_functions(&file, &functions, &mut steps);
+            assert_eq!(details.len(), functions.len());
+            assert!(steps.left() <= budget);
+            less += usize::from(details != whole);
+            if budget == 0 {
+                assert_eq!(details, vec![Details::default(); functions.len()]);
+            }
+        }
+        assert!(less > 5, "{less}");
+    }
+}
+
+#[test]
+fn a_cut_or_changed_file_crashes_nothing() {
+    for whole in files() {
+        let functions: Vec<Function> = read(&whole).into_iter().map(|(function, _)| function).collect();
+        let all = |file: &[u8]| of_functions(file, &functions, &mut Steps::new(ENOUGH));
+        for length in (0..whole.len()).step_by(7) {
+            all(&whole[..length]);
+        }
+        // Each field has a byte among them.
+        for at in (0..whole.len()).step_by(3) {
+            for flip in [0x01, 0xff] {
+                let mut file = whole.clone();
+                file[at] ^= flip;
+                all(&file);
+            }
+        }
+    }
+}

@@ -328,8 +328,7 @@ fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
 pub(super) fn is_loop_code(process: &Process, mapped: &Mapped) -> bool {
     let Some(code) = process.tables.list().and_then(|list| list.generated.as_ref()) else { return false };
     let mapping = &mapped.mapping;
-    (mapping.prot.shared || !code.is_shared)
-        && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
+    (mapping.prot.shared || !code.is_shared) && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
 }
 
 /// The function of a perf map, or of the runtime's tables, that covers an address.

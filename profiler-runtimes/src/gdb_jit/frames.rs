@@ -46,7 +46,7 @@ impl<'a> Frames<'a> {
     /// Finds the entries of an object file; those behind a damaged one, or for which there are not enough steps, are not.
     pub(super) fn read(file: &ObjectFile<'a>, steps: &mut Steps) -> Option<Self> {
         let (section, start) = file.frames(steps)?;
-        let mut frame = EhFrame::new(&*section, LittleEndian);
+        let mut frame = EhFrame::new(&section, LittleEndian);
         frame.set_vendor(file.vendor());
         let mut entries = entries(&frame, (&*section, start), steps);
         entries.sort_by_key(|entry| entry.function);

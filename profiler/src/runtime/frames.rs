@@ -473,7 +473,8 @@ mod tests {
         let code = LoopCode { name, bytes, fp_below: None, pushes, making, is_shared: false, is_shown: true };
         // sub r13, 0x40; nop; mov [r13 + 0x10], rax; and the former again, without the latter.
         let made = b"\x90\x49\x83\xed\x40\x90\x49\x89\x45\x10\x90\x49\x83\xed\x40\x90";
-        assert_eq!(code.making_in(made), [5..10]);
+        let found = code.making_in(made);
+        assert!(found.len() == 1 && found[0] == (5..10), "{found:?}");
         for cut in 0..made.len() {
             assert!(code.making_in(&made[..cut]).len() <= 1);
         }

@@ -86,7 +86,6 @@ fn keep(scratch: &Scratch, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A copy of a program or a script.
 /// Whether the capture holds these bytes anywhere.
 fn is_in_capture(scratch: &Scratch, wanted: &[u8]) -> Result<bool> {
     let capture = fs::read(scratch.file(CAPTURE))?;
@@ -95,6 +94,7 @@ fn is_in_capture(scratch: &Scratch, wanted: &[u8]) -> Result<bool> {
     Ok(held.windows(wanted.len()).any(|window| window == wanted))
 }
 
+/// A copy of a program or a script.
 fn copy(scratch: &Scratch, file: &Path) -> Result<PathBuf> {
     let copy = scratch.file(&file.file_name().context("no file")?.to_string_lossy());
     fs::copy(file, &copy).with_context(|| format!("copying {}", file.display()))?;

@@ -1,11 +1,14 @@
 //! Which of the object's programs this kernel can run, and loading them.
 
+use std::time::{Duration, Instant};
+
 use aya::maps::ProgramArray;
 use aya::programs::perf_event::PerfEvent;
-use aya::programs::{ProgramError, ProgramType};
+use aya::programs::{ProgramError, ProgramType, loaded_programs};
 use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config;
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::btf::{Descent, EntryRegisters, StackStart, thread_pointer};
 use super::error::KernelError;
@@ -24,6 +27,10 @@ pub enum Variant {
     /// Tail calls, and the registers from the task's kernel stack: 5.10 to 5.14.
     Oldest,
 }
+
+/// Longest wait for the kernel to let go of a program, and how often it is looked for: a worker of its own takes milliseconds.
+const GONE_LIMIT: Duration = Duration::from_millis(200);
+const GONE_EVERY: Duration = Duration::from_millis(1);
 
 /// The program that tail calls lead to, and the map that it must be put into.
 const WALKER: &str = "walker";
@@ -219,6 +226,21 @@ fn load_one(ebpf: &mut Ebpf, name: &'static str) -> Result<Verified, KernelError
 
 pub(super) fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut PerfEvent, KernelError> {
     Ok(ebpf.program_mut(name).ok_or(KernelError::Mismatch { name })?.try_into()?)
+}
+
+/// Waits until a program that was unloaded runs no more. The kernel lets go of links in a worker: until then samples are taken,
+/// which nobody would read.
+pub(super) fn wait_until_gone(id: Option<u32>) {
+    let begun = Instant::now();
+    // Who may not list programs sees none.
+    let is_there = || loaded_programs().any(|program| program.is_ok_and(|program| Some(program.id()) == id));
+    while is_there() && begun.elapsed() < GONE_LIMIT {
+        std::thread::sleep(GONE_EVERY);
+    }
+    // It may have begun on another CPU; programs end before a grace period does.
+    if let Err(error) = membarrier(MembarrierCommand::Global) {
+        tracing::debug!("the last samples are not waited for: {error}");
+    }
 }
 
 /// The verifier's log has thousands of lines and the reason stands in one of the last: that one is for everybody, all

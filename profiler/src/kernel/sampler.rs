@@ -396,13 +396,16 @@ impl Sampler {
         Ok(())
     }
 
-    /// Ends sampling; what waits in the ring can still be drained.
+    /// Ends sampling; what waits in the ring can still be drained, and nothing is taken any more.
     ///
     /// # Errors
     /// The kernel refused to detach a link.
     pub fn stop(&mut self) -> Result<(), KernelError> {
         self.frequency_hz = 0;
-        program::program(&mut self.ebpf, self.variant.entry())?.unload()?;
+        let program = program::program(&mut self.ebpf, self.variant.entry())?;
+        let id = program.info().ok().map(|info| info.id());
+        program.unload()?;
+        program::wait_until_gone(id);
         Ok(())
     }
 

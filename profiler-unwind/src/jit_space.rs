@@ -202,6 +202,11 @@ impl JitSpace {
         })
     }
 
+    /// Whether a function that is there since `loaded` has rows of its own.
+    pub fn has_rows(&self, start: u64, loaded: MonoNs) -> bool {
+        self.functions.get(&start).is_some_and(|function| function.loaded == loaded && function.rows.is_some())
+    }
+
     /// Says more exactly of a function how it is unwound: by rows from its code, and where these lead nowhere as before.
     /// Returns whether it is there, since `loaded`.
     pub fn refine(&mut self, start: u64, loaded: MonoNs, from_code: &RowTable) -> bool {

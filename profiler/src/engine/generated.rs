@@ -230,6 +230,11 @@ impl GeneratedCode {
         self.rows.as_ref().is_some_and(|space| space.is_sized(start, since))
     }
 
+    /// Whether code that is there since a time has rows.
+    pub(super) fn has_rows(&self, start: u64, since: MonoNs) -> bool {
+        self.rows.as_ref().is_some_and(|space| space.has_rows(start, since))
+    }
+
     /// Says more exactly how code that is there since a time is unwound; false if it is not there.
     pub(super) fn refine(&mut self, start: u64, since: MonoNs, rows: &RowTable) -> bool {
         self.rows.as_mut().is_some_and(|space| space.refine(start, since, rows))

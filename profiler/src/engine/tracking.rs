@@ -826,7 +826,7 @@ impl Tracking {
             process.code.apply_found(change);
             // What is said of it may be of no use; then its code is read where it is met.
             if let Some((start, since)) = recorded
-                && process.code.rows().is_some_and(|rows| rows.row_at(start.0, since).is_some())
+                && process.code.has_rows(start.0, since)
             {
                 process.learned.note_read(start, since);
             }

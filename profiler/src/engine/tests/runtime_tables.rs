@@ -143,14 +143,13 @@ fn code_is_unwound_by_its_eh_frame_and_read_where_that_is_of_no_use() {
         world.engine.rows_of(PID, &[JIT, JIT + 7, JIT + 8]).iter().map(|row| row.cfa_offset_bytes()).collect()
     };
     assert_eq!(offsets(&world), [8, 8, 32]);
-    assert!(world.engine.rows_of(PID, &[JIT + 0x1008]).is_empty());
     let reads = |world: &World| world.asked.iter().filter(|what| matches!(what, Request::Memory { .. })).count();
     sample(&mut world);
     world.run_for(300);
     assert_eq!((reads(&world), offsets(&world)), (0, vec![8, 8, 32]), "it is known as well as it can be");
     world.sample(PID, &[JIT + 0x1008, MAIN, START]);
     world.run_for(300);
-    assert_eq!((reads(&world), world.engine.rows_of(PID, &[JIT + 0x1008]).len()), (1, 1));
+    assert_eq!(reads(&world), 1);
     world.finish();
 }
 

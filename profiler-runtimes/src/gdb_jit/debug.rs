@@ -109,10 +109,10 @@ fn fill(source: &mut Source, file: &ObjectFile<'_>, steps: &mut Steps) -> Option
         Ok::<_, gimli::Error>(EndianSlice::new(found, LittleEndian))
     };
     let dwarf = gimli::Dwarf::load(bytes).ok()?;
-    let mut units = Vec::new();
+    let (mut units, mut known) = (Vec::new(), HashMap::new());
     let mut headers = dwarf.units();
     while let Ok(Some(header)) = headers.next() {
-        let Some(unit) = unit(&dwarf, header, steps) else { break };
+        let Some(unit) = unit(&dwarf, header, &mut known, steps) else { break };
         units.push(unit);
     }
     let mut reader =
@@ -143,15 +143,38 @@ fn strings(bytes: &[u8]) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
+/// Abbreviations by where they begin in their section.
+type KnownAbbreviations = HashMap<usize, Arc<Abbreviations>>;
+
 /// A unit with its abbreviations and the header of its source rows.
-fn unit<'a>(dwarf: &Dwarf<'a>, header: UnitHeader<Bytes<'a>>, steps: &mut Steps) -> Option<Unit<'a>> {
-    let abbreviations = gimli::Section::reader(&dwarf.debug_abbrev).slice().len();
-    let abbreviations = abbreviations.saturating_sub(header.debug_abbrev_offset().0);
-    let bytes = header.length_including_self().saturating_add(abbreviations);
-    steps.take(UNIT_STEPS.saturating_add(bytes / BYTES_A_STEP))?;
-    let abbreviations = dwarf.abbreviations(&header).ok()?;
+fn unit<'a>(
+    dwarf: &Dwarf<'a>,
+    header: UnitHeader<Bytes<'a>>,
+    known: &mut KnownAbbreviations,
+    steps: &mut Steps,
+) -> Option<Unit<'a>> {
+    steps.take(UNIT_STEPS.saturating_add(header.length_including_self() / BYTES_A_STEP))?;
+    let abbreviations = abbreviations(dwarf, &header, known, steps)?;
     check_rows_header(dwarf, &header, &abbreviations, steps)?;
     Unit::new_with_abbreviations(dwarf, header, abbreviations).ok()
+}
+
+/// A unit's abbreviations. LLVM has all units use the same.
+fn abbreviations<'a>(
+    dwarf: &Dwarf<'a>,
+    header: &UnitHeader<Bytes<'a>>,
+    known: &mut KnownAbbreviations,
+    steps: &mut Steps,
+) -> Option<Arc<Abbreviations>> {
+    let at = header.debug_abbrev_offset().0;
+    if let Some(known) = known.get(&at) {
+        return Some(Arc::clone(known));
+    }
+    // Where they end is not said, and a byte of them becomes up to forty, which are kept to the end.
+    steps.take(gimli::Section::reader(&dwarf.debug_abbrev).slice().len().saturating_sub(at))?;
+    let read = dwarf.abbreviations(header).ok()?;
+    known.insert(at, Arc::clone(&read));
+    Some(read)
 }
 
 /// Whether a unit's source rows have a header that may be read; it is paid for.
@@ -186,13 +209,9 @@ fn rows_header_bytes(section: &[u8], at: usize) -> Option<usize> {
     usize::try_from(word(if version < 5 { 6 } else { 8 })?).ok()
 }
 
-/// The attributes of an entry, and their texts, which had to be looked through to their ends.
+/// An entry and its attributes. Its bytes are paid for with the unit's.
 fn cost(entry: &Entry<'_>) -> usize {
-    let text = |value: AttributeValue<Bytes<'_>>| match value {
-        AttributeValue::String(text) => text.slice().len() / BYTES_A_STEP,
-        _ => 0,
-    };
-    entry.attrs().iter().fold(1, |steps: usize, attr| steps.saturating_add(1 + text(attr.raw_value())))
+    1 + entry.attrs().len()
 }
 
 struct Reader<'r, 'a> {
@@ -287,8 +306,13 @@ impl<'r, 'a> Reader<'r, 'a> {
     fn name_at(&mut self, mut unit: &'r Unit<'a>, mut at: UnitOffset) -> Option<u32> {
         let (dwarf, mut plain) = (self.dwarf, None);
         for _ in 0..MAX_HOPS {
-            let entry = unit.entry(at).ok()?;
-            self.steps.take(cost(&entry))?;
+            let mut entries = unit.entries_at_offset(at).ok()?;
+            entries.next_entry().ok()?;
+            let entry = entries.current()?;
+            // They are looked at once more, and other entries may be said to have the same ones: a form that is said where the
+            // value is may say so of the next byte, and that one again.
+            let bytes = entries.next_offset().0.saturating_sub(at.0);
+            self.steps.take(cost(entry).saturating_add(bytes / BYTES_A_STEP))?;
             let text = |at: DwAt| dwarf.attr_string(unit, entry.attr_value(at)?).ok();
             if let Some(name) = text(DW_AT_linkage_name).or_else(|| text(DW_AT_MIPS_linkage_name)) {
                 return self.text(name.slice());

@@ -161,3 +161,58 @@ fn a_cut_or_changed_file_crashes_nothing() {
         }
     }
 }
+
+/// Steps that are taken for a file of these sections, with one function.
+fn steps_for(sections: &[(&str, &[u8])]) -> u64 {
+    use object::write::Object;
+    let mut file = Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, object::Endianness::Little);
+    for (name, bytes) in sections {
+        let section = file.add_section(Vec::new(), name.as_bytes().to_vec(), object::SectionKind::Debug);
+        file.append_section_data(section, bytes, 1);
+    }
+    let function = Function { name: "function".into(), address: Avma(TEXT), size: 16 };
+    let mut steps = Steps::new(ENOUGH);
+    of_functions(&file.write().unwrap(), &[function], &mut steps);
+    ENOUGH - steps.left()
+}
+
+/// A unit of DWARF 4 with these entries, whose abbreviations are at an offset.
+fn unit(abbreviations: u32, entries: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(entries.len() + 7).unwrap();
+    [&length.to_le_bytes()[..], &[4, 0], &abbreviations.to_le_bytes(), &[8], entries].concat()
+}
+
+/// Abbreviations 1: a unit; 2: an inlined part with its origin; 22: a function with a name of a form that the entry says.
+const ABBREVIATIONS: [u8; 22] =
+    [1, 0x11, 1, 0, 0, 2, 0x1d, 0, 0x31, 0x13, 0, 0, 22, 0x2e, 0, 0x03, 0x16, 0, 0, 0, 0, 0];
+
+#[test]
+fn entries_that_have_bytes_in_common_are_paid_for_one_by_one() {
+    const PARTS: u32 = 1000;
+    const BYTES: u32 = 4096;
+    let shared = 11 + 1 + PARTS * 5;
+    let parts = |distance: u32| {
+        let part = |part: u32| [&[2][..], &(shared + part * distance).to_le_bytes()].concat();
+        // Each byte says that the next one says the form, up to one that has no bytes: a flag.
+        let form = [vec![22; BYTES as usize], vec![0x19]].concat();
+        [vec![1], (0..PARTS).flat_map(part).collect(), form].concat()
+    };
+    let steps = |distance| {
+        let units = unit(0, &parts(distance));
+        steps_for(&[(".debug_abbrev", &ABBREVIATIONS[..]), (".debug_info", &units[..])])
+    };
+    assert!(steps(0) < 10_000, "all are of one entry: {}", steps(0));
+    assert!(steps(1) > 40_000, "all that there are: {}", steps(1));
+}
+
+#[test]
+fn abbreviations_are_paid_for_by_the_byte_and_once() {
+    let abbreviations = [&ABBREVIATIONS[..], &[0; 20_000]].concat();
+    let steps =
+        |units: &[Vec<u8>]| steps_for(&[(".debug_abbrev", &abbreviations[..]), (".debug_info", &units.concat()[..])]);
+    let (one, same, other) = (unit(0, &[1]), unit(0, &[1, 0]), unit(5, &[2, 0, 0, 0, 0]));
+    let first = steps(std::slice::from_ref(&one));
+    assert!(first > 20_000, "{first}");
+    let (same, other) = (steps(&[one.clone(), same]) - first, steps(&[one, other]) - first);
+    assert!(same < 1000 && other > 20_000, "{same} {other}");
+}

@@ -23,6 +23,8 @@ use super::steps::Steps;
 const MAX_FRAME: usize = 64 << 10;
 /// Bytes that are copied or looked at in the time of a step.
 const BYTES_A_STEP: usize = 16;
+/// What a common entry costs beside its bytes, for two hundred are kept of it. A compiler writes one or two.
+const CIE_STEPS: usize = 16;
 
 type Cie<'a> = CommonInformationEntry<EndianSlice<'a, LittleEndian>>;
 
@@ -105,7 +107,7 @@ fn entry<'s>(
         Slot::Occupied(known) => known.into_mut(),
         Slot::Vacant(unknown) => {
             // As long as it says; it may be said to overlap all others.
-            steps.take(1 + entry_at(gimli::Section::reader(frame).slice(), cie)?.len() / BYTES_A_STEP)?;
+            steps.take(CIE_STEPS + entry_at(gimli::Section::reader(frame).slice(), cie)?.len() / BYTES_A_STEP)?;
             unknown.insert(frame.cie_from_offset(bases, EhFrameOffset(cie)).ok())
         }
     };

@@ -216,3 +216,14 @@ fn abbreviations_are_paid_for_by_the_byte_and_once() {
     let (same, other) = (steps(&[one.clone(), same]) - first, steps(&[one, other]) - first);
     assert!(same < 1000 && other > 20_000, "{same} {other}");
 }
+
+#[test]
+fn a_common_entry_is_paid_for_by_what_is_kept_of_it() {
+    // Each entry has the one before it for a common one.
+    let frames = |distance: &dyn Fn(u32) -> u32| -> Vec<u8> {
+        (0..1000).flat_map(|entry| [4, distance(entry)].map(u32::to_le_bytes)).flatten().collect()
+    };
+    let (one, many) = (frames(&|entry| entry * 8 + 4), frames(&|_| 12));
+    let steps = |frames: &[u8]| steps_for(&[(".eh_frame", frames)]);
+    assert!(steps(&one) < 2000 && steps(&many) > 16_000, "{} {}", steps(&one), steps(&many));
+}

@@ -37,6 +37,8 @@ const MAX_FUNCTIONS: usize = 1 << 16;
 const MAX_NAMES: usize = 4 << 20;
 /// Bytes of a name; longer ones are cut.
 const MAX_NAME: usize = 1 << 10;
+/// Bytes of a name that are looked at in the time of a step.
+const NAME_BYTES_A_STEP: u64 = 64;
 /// Bytes of an object file that are compared at each reading, as the memory of one that was freed is used again: of a
 /// larger one, so many of its beginning and of its end, where the headers of sections have the addresses of code.
 const COMPARED: usize = 64 << 10;
@@ -117,7 +119,7 @@ fn compared(size: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// What an object file names, at most so many functions with so many bytes of names, and whether that is all.
 ///
-/// Costs a step of the reading for each symbol; a name is looked at as far as it may go, however long it is.
+/// Costs a step of the reading for each symbol, and what its name costs, as far as that may go, whether it is kept or not.
 fn functions_in<M: Memory>(
     bytes: &[u8],
     reader: &Reader<M>,
@@ -140,8 +142,9 @@ fn functions_in<M: Memory>(
             continue;
         }
         let address = address_of(&file, &symbol).filter(|address| *address >= MIN_ADDRESS);
-        let name = name_at(names, symbol.elf_symbol().st_name(endian));
-        let (Some(address), Some(name)) = (address, name) else {
+        let name = name_at(names, symbol.elf_symbol().st_name(endian)).unwrap_or_default();
+        reader.spend(name.len() as u64 / NAME_BYTES_A_STEP)?;
+        let (Some(address), Some(name)) = (address, printable(name)) else {
             is_all = false;
             continue;
         };
@@ -165,11 +168,11 @@ fn details_in<M: Memory>(bytes: &[u8], functions: &[Function], reader: &Reader<M
     Ok(details)
 }
 
-/// A name that can be printed.
-fn name_at(names: &[u8], at: u32) -> Option<&str> {
+/// The bytes of a name, as far as it may go.
+fn name_at(names: &[u8], at: u32) -> Option<&[u8]> {
     let bytes = names.get(usize::try_from(at).ok()?..)?;
     let bytes = &bytes[..bytes.len().min(MAX_NAME)];
-    printable(&bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())])
+    Some(&bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())])
 }
 
 /// A name, cut if it is too long, if it can be printed.

@@ -223,6 +223,18 @@ fn names_without_end_take_no_more_than_there_is_room_for() {
 }
 
 #[test]
+fn a_long_name_is_paid_for_whether_it_is_kept_or_not() {
+    let steps = |name: &str| {
+        let reader = Reader::new(Recorded::default(), ENOUGH);
+        functions_in(&object_file(100, name), &reader, (MAX_FUNCTIONS, MAX_NAMES)).unwrap();
+        ENOUGH.steps - reader.left().steps
+    };
+    let long = "n".repeat(2 * MAX_NAME);
+    assert_eq!(steps(&long), steps("n") + 100 * MAX_NAME as u64 / NAME_BYTES_A_STEP);
+    assert_eq!(steps(&format!("\n{long}")), steps(&long), "it cannot be printed");
+}
+
+#[test]
 fn a_buffer_for_code_is_no_function() {
     let sizes = [MAX_FUNCTION, MAX_FUNCTION + 1].map(|size| {
         let file = object_file_of(1, "code_gen_buffer", size);

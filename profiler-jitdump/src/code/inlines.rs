@@ -120,7 +120,7 @@ impl Inlines {
         Added::New
     }
 
-    /// Memory in bytes, without the names of files, which are shared.
+    /// Memory in bytes, without the names of files that are shared.
     pub(super) fn bytes(&self) -> usize {
         let own = |part: &InlinedCode| size_of::<InlinedCode>() + part.name.len() + part.lines.bytes();
         size_of::<Self>() + self.parts.iter().map(own).sum::<usize>()

@@ -12,6 +12,8 @@ use super::event::LineRow;
 pub struct SourceRows {
     rows: Vec<Row>,
     files: Vec<Arc<str>>,
+    /// Bytes of the files' names that nobody is known to share.
+    own_names: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +27,15 @@ struct Row {
 impl SourceRows {
     /// No rows yet, of these files.
     pub(crate) fn of_files(files: Vec<Arc<str>>, capacity: usize) -> Self {
-        Self { rows: Vec::with_capacity(capacity), files }
+        Self { rows: Vec::with_capacity(capacity), files, own_names: 0 }
     }
 
     /// Of these files: bytes behind the first one, the line, and which of the files. By ascending offset; others are left out.
+    ///
+    /// The names of the files count as its own memory, as each reading of a runtime's tables brings others.
     pub fn of(files: Vec<Arc<str>>, rows: impl IntoIterator<Item = (u32, u32, u32)>) -> Self {
-        let mut found = Self::of_files(files, 0);
+        let own_names = files.iter().map(|file| file.len()).sum();
+        let mut found = Self { own_names, ..Self::of_files(files, 0) };
         for (offset, line, file) in rows {
             if found.rows.last().is_none_or(|last| last.offset <= offset) {
                 found.push(offset, line, file);
@@ -116,9 +121,9 @@ impl SourceRows {
         (!self.is_empty()).then(|| Arc::new(self))
     }
 
-    /// Own memory in bytes, without the file names, which the reader shares between many functions.
+    /// Own memory in bytes, without the file names that a dump's reader shares between many functions.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.rows) + size_of_val(&*self.files)
+        size_of::<Self>() + size_of_val(&*self.rows) + size_of_val(&*self.files) + self.own_names
     }
 }
 

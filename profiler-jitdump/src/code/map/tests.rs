@@ -678,6 +678,19 @@ fn inline(start: u64, size: u64, method: u32, parent: u32, name: &str) -> CodeEv
     })
 }
 
+#[test]
+fn names_of_files_that_tables_bring_are_memory_of_the_code_and_of_its_parts() {
+    let lines = |file: &str| SourceRows::of(vec![file.into()], [(0, 1, 0)]);
+    let bytes = |file: &str| {
+        let mut map = CodeMap::new();
+        map.apply(CodeEvent::Load(CodeLoad { lines: lines(file), ..load(10, 0x1000, 64, "f") }));
+        let CodeEvent::Inline(part) = inline(0x1010, 8, 2, 1, "part") else { panic!("no part") };
+        map.apply(CodeEvent::Inline(CodeInline { lines: lines(file), ..part }));
+        map.bytes()
+    };
+    assert_eq!(bytes(&"f".repeat(1001)), bytes("f") + 2 * 1000);
+}
+
 fn chain(map: &CodeMap, addr: u64, time: u64) -> Vec<String> {
     let hit = map.lookup(Avma(addr), MonoNs(time));
     hit.into_iter()

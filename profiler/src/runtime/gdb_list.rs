@@ -159,9 +159,13 @@ impl Freed {
     }
 }
 
+/// The code of an object file. What has several names is there once, with the last of them: it does not take its own place.
 fn functions<M: Memory>(image: &Image, details: Vec<Details>, reader: &Reader<M>, room: &mut Room) -> Vec<FoundCode> {
-    let functions = image.functions().iter().zip(details).filter_map(|(function, details)| {
-        let size = u32::try_from(function.size).ok().filter(|size| *size > 0)?;
+    let sized = image.functions().iter().enumerate().filter(|(_, function)| function.size > 0);
+    let last: HashMap<u64, usize> = sized.map(|(index, function)| (function.address.0, index)).collect();
+    let functions = image.functions().iter().zip(details).enumerate().filter_map(|(index, (function, details))| {
+        let is_last = last.get(&function.address.0) == Some(&index);
+        let size = u32::try_from(function.size).ok().filter(|_| is_last)?;
         let frame = match details.frame {
             Some(frame) => {
                 FoundFrame::Recorded { bytes: frame.bytes.into_vec().into(), section_start: frame.section_start }
@@ -196,8 +200,9 @@ mod tests {
     const ENTRY: u64 = 0x200;
     /// Where in its entry an object file is, its bytes, and those of its function.
     const FILE: u64 = 64;
-    const FILE_BYTES: u64 = 312;
+    const FILE_BYTES: u64 = 336;
     const SIZE: u64 = 0x100;
+    const BUDGET: Budget = Budget { pages: 1000, steps: 10_000 };
 
     /// A list of these entries. Behind each is an object file with a function at an address; with none that could be known if
     /// that is 0.
@@ -229,14 +234,15 @@ mod tests {
         }
     }
 
-    /// The words of an ELF file with a table of symbols, one of names, and a function.
+    /// The words of an ELF file with a table of symbols, one of names, and a function that has two.
     fn object_file(function: u64) -> Vec<u64> {
         let header =
-            [0x0001_0102_464c_457f, 0, 0x1_003e_0002, 0, 0, 120, 56 << 48 | 64 << 32, 2 << 48 | 3 << 32 | 64 << 16];
-        let symbols = [0, 0, 0, 1 << 48 | 0x12 << 32 | 1, function, SIZE];
-        let names = [u64::from(b'f') << 8];
-        let sections = [[0; 8], [2 << 32, 0, 0, 64, 48, 1 << 32 | 2, 8, 24], [3 << 32, 0, 0, 112, 8, 0, 1, 0]];
-        [&header[..], &symbols, &names, sections.as_flattened()].concat()
+            [0x0001_0102_464c_457f, 0, 0x1_003e_0002, 0, 0, 144, 56 << 48 | 64 << 32, 2 << 48 | 3 << 32 | 64 << 16];
+        let symbol = |name: u64| [1 << 48 | 0x12 << 32 | name, function, SIZE];
+        let symbols = [[0; 3], symbol(1), symbol(3)];
+        let names = [u64::from(b'f') << 8 | u64::from(b'g') << 24];
+        let sections = [[0; 8], [2 << 32, 0, 0, 64, 72, 1 << 32 | 2, 8, 24], [3 << 32, 0, 0, 136, 8, 0, 1, 0]];
+        [&header[..], symbols.as_flattened(), &names, sections.as_flattened()].concat()
     }
 
     impl Memory for Listed {
@@ -259,7 +265,7 @@ mod tests {
     }
 
     fn read(lists: &mut Lists, entries: &[(u64, u64)]) -> Vec<(Avma, u64)> {
-        let reader = Reader::new(Listed(entries.to_vec()), Budget { pages: 1000, steps: 10_000 });
+        let reader = Reader::new(Listed(entries.to_vec()), BUDGET);
         let read = lists.read(&reader);
         assert!(!read.incomplete);
         read.may_have_passed
@@ -267,12 +273,13 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_function_is_handed_on_and_its_code_is_read_where_its_frame_is_not_said() {
-        let reader = Reader::new(Listed(vec![(1, 0x7f00_0000_0000)]), Budget { pages: 1000, steps: 10_000 });
+        let reader = Reader::new(Listed(vec![(1, 0x7f00_0000_0000)]), BUDGET);
         let mut images = Images::find(Listed(Vec::new())).unwrap();
         images.update(&reader);
         let image = images.images().next().unwrap().clone();
         let found = |details: Details| {
-            let mut found = functions(&image, vec![details], &reader, &mut Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
+            let (details, mut room) = (vec![Details::default(), details], Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
+            let mut found = functions(&image, details, &reader, &mut room);
             found.remove(0)
         };
         let lines = |file: &str, line| Lines { files: vec![file.into()], rows: vec![(0, line, 0)] };
@@ -285,6 +292,17 @@ mod tests {
         assert_eq!((part.start, part.size, &*part.name), (4, 8, "inner"));
         assert_eq!((&*part.files[0], part.rows[0]), ("b.c", (0, 7, 0)));
         assert!(matches!(found(Details::default()).frame, FoundFrame::Code(_)));
+    }
+
+    #[test]
+    fn code_with_several_names_is_there_once_and_does_not_take_its_own_place() {
+        const START: u64 = 0x7f00_0000_0000;
+        let mut lists = lists();
+        let changes = lists.read(&Reader::new(Listed(vec![(1, START)]), BUDGET)).changes;
+        let [CodeChange::Loaded(found)] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!((found.start, found.name.as_str()), (Avma(START), "g"));
+        let gone = lists.read(&Reader::new(Listed(Vec::new()), BUDGET)).changes;
+        assert_eq!(gone, [CodeChange::Unloaded(Avma(START))]);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use super::lines::SourceRows;
 
 /// Inlined parts kept of one object. Each look-up in the object goes over them.
 pub const MAX_INLINES: usize = 4096;
+/// Parts of one range, each inlined into the one before. Each that comes goes over them; compilers inline some ten deep.
+const MAX_EQUAL: usize = 128;
 
 /// A part of a code object that was inlined from another method.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +25,10 @@ pub struct InlinedCode {
 /// All of them, each behind those around it: by start, the longer first, of equal ones the parent first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inlines {
-    parts: Vec<InlinedCode>,
+    /// Each apart, for one that comes before others moves them.
+    parts: Vec<Arc<InlinedCode>>,
+    /// Their memory, which is asked for before and after each that comes.
+    part_bytes: usize,
 }
 
 /// What became of a part.
@@ -74,6 +79,11 @@ impl InlinedCode {
         offset.checked_sub(u64::from(self.start)).is_some_and(|inside| inside < u64::from(self.size))
     }
 
+    /// With its place among the others.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of::<Arc<Self>>() + self.name.len() + self.lines.bytes()
+    }
+
     /// Equal keys are equal ranges.
     fn key(&self) -> (u32, std::cmp::Reverse<u32>) {
         (self.start, std::cmp::Reverse(self.size))
@@ -83,13 +93,13 @@ impl InlinedCode {
 impl Inlines {
     /// The parts that hold the byte at `offset`, outermost first.
     pub(super) fn at(&self, offset: u64) -> impl Iterator<Item = &InlinedCode> {
-        let before = self.parts.iter().take_while(move |part| u64::from(part.start) <= offset);
+        let before = self.iter().take_while(move |part| u64::from(part.start) <= offset);
         before.filter(move |part| part.covers(offset))
     }
 
     /// All parts, in the order described above.
     pub(super) fn iter(&self) -> impl Iterator<Item = &InlinedCode> {
-        self.parts.iter()
+        self.parts.iter().map(|part| &**part)
     }
 
     /// Adds a part that begins `start` bytes into the object and ends in it.
@@ -110,19 +120,19 @@ impl Inlines {
         if equal.iter().any(|known| known.method == part.method) {
             return Added::Known;
         }
-        if self.parts.len() >= MAX_INLINES {
+        if self.parts.len() >= MAX_INLINES || equal.len() >= MAX_EQUAL {
             return Added::TooMany;
         }
         let behind_parent = equal.iter().rposition(|known| known.method == part.parent).map(|at| at + 1);
         let before_child = || equal.iter().position(|known| known.parent == part.method);
         let at = behind_parent.or_else(before_child).unwrap_or(equal.len());
-        self.parts.insert(first + at, part);
+        self.part_bytes += part.bytes();
+        self.parts.insert(first + at, Arc::new(part));
         Added::New
     }
 
     /// Memory in bytes, without the names of files that are shared.
     pub(super) fn bytes(&self) -> usize {
-        let own = |part: &InlinedCode| size_of::<InlinedCode>() + part.name.len() + part.lines.bytes();
-        size_of::<Self>() + self.parts.iter().map(own).sum::<usize>()
+        size_of::<Self>() + self.part_bytes
     }
 }

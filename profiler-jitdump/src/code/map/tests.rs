@@ -719,6 +719,19 @@ fn inlined_parts_nest_by_range_and_equal_ones_by_parent() {
 }
 
 #[test]
+fn as_many_parts_of_one_range_are_kept_as_are_soon_gone_over_wherever_they_come() {
+    let mut map = CodeMap::new();
+    map.apply(CodeEvent::Load(load(10, 0x1000, 0x100, "f")));
+    let mut kept = |start: u64| {
+        let parts = (2..1000).map(|method| inline(start, 8, method, method - 1, "part"));
+        parts.filter(|part| matches!(map.apply(part.clone()), Applied::Inlined(_, true))).count()
+    };
+    let (behind, before) = (kept(0x1010), kept(0x1008));
+    assert!(behind == before && (64..500).contains(&behind), "{behind} {before}");
+    assert_eq!(chain(&map, 0x1010, 20).len(), behind);
+}
+
+#[test]
 fn inlined_parts_end_with_their_object_and_stay_with_its_past() {
     let mut map = CodeMap::new();
     map.apply(CodeEvent::Load(load(10, 0x1000, 0x100, "f")));

@@ -21,8 +21,10 @@ use super::steps::Steps;
 
 /// Bytes of a function's two entries. Those of a function with a thousand changes of the stack pointer have 4 KiB.
 const MAX_FRAME: usize = 64 << 10;
-/// Bytes that are copied or looked at in the time of a step.
+/// Bytes that are looked at in the time of a step.
 const BYTES_A_STEP: usize = 16;
+/// Bytes of a function's entries that are handed on for a step: who gets them runs up to two instructions for each.
+const FRAME_BYTES_A_STEP: usize = 4;
 /// What a common entry costs beside its bytes, for two hundred are kept of it. A compiler writes one or two.
 const CIE_STEPS: usize = 16;
 
@@ -61,7 +63,7 @@ impl<'a> Frames<'a> {
         let entry = self.entries.get(index)?;
         let (cie, fde) = (entry_at(&self.section, entry.cie)?, entry_at(&self.section, entry.fde)?);
         let length = cie.len().saturating_add(fde.len());
-        steps.take(1 + length / BYTES_A_STEP)?;
+        steps.take(1 + length / FRAME_BYTES_A_STEP)?;
         if length > MAX_FRAME {
             return None;
         }

@@ -189,13 +189,13 @@ const ABBREVIATIONS: [u8; 22] =
 #[test]
 fn entries_that_have_bytes_in_common_are_paid_for_one_by_one() {
     const PARTS: u32 = 1000;
-    const BYTES: u32 = 4096;
+    const BYTES: usize = 4096;
     let shared = 11 + 1 + PARTS * 5;
     let parts = |distance: u32| {
-        let part = |part: u32| [&[2][..], &(shared + part * distance).to_le_bytes()].concat();
+        let part = |part: u32| [&[2_u8][..], &(shared + part * distance).to_le_bytes()].concat();
         // Each byte says that the next one says the form, up to one that has no bytes: a flag.
-        let form = [vec![22; BYTES as usize], vec![0x19]].concat();
-        [vec![1], (0..PARTS).flat_map(part).collect(), form].concat()
+        let form = [vec![22_u8; BYTES], vec![0x19]].concat();
+        [vec![1_u8], (0..PARTS).flat_map(part).collect(), form].concat()
     };
     let steps = |distance| {
         let units = unit(0, &parts(distance));
@@ -226,4 +226,17 @@ fn a_common_entry_is_paid_for_by_what_is_kept_of_it() {
     let (one, many) = (frames(&|entry| entry * 8 + 4), frames(&|_| 12));
     let steps = |frames: &[u8]| steps_for(&[(".eh_frame", frames)]);
     assert!(steps(&one) < 2000 && steps(&many) > 16_000, "{} {}", steps(&one), steps(&many));
+}
+
+#[test]
+fn unwinding_data_is_paid_for_by_what_it_costs_to_run_it() {
+    let steps = |instructions: u32| {
+        let common = [&[12_u8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, 16][..], &[0; 3]].concat();
+        let lengths = [20 + instructions, 20].map(u32::to_le_bytes);
+        let function = [lengths.as_flattened(), &TEXT.to_le_bytes(), &16_u64.to_le_bytes()].concat();
+        let instructions = vec![0_u8; usize::try_from(instructions).unwrap()];
+        steps_for(&[(".eh_frame", &[common, function, instructions].concat()[..])])
+    };
+    let dearer = steps(4000) - steps(0);
+    assert!((1000..1200).contains(&dearer), "{dearer}");
 }

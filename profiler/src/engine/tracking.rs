@@ -416,6 +416,7 @@ impl Tracking {
         parent.note_child(child.id, time);
         parent.waiting_children.retain(|waiting| *waiting != child.id);
         child.code = parent.code.fork(time);
+        child.learned.inherit(&parent.learned);
         let exe = child.known_program().and_then(|program| program.exe.clone());
         if exe.is_some() {
             child.code.is_run_by(exe.as_deref());

@@ -151,7 +151,7 @@ pub struct VerifiedNames {
     /// Named by the perf map alone.
     pub only_perf_map: u64,
     /// Named by both, but not so that it can be told whether it is the same function: one of them names code that several
-    /// share.
+    /// share, or is mangled still.
     pub incomparable: u64,
     /// Some that disagree, each pair of names once.
     pub examples: Vec<NameDisagreement>,

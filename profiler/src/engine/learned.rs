@@ -105,6 +105,14 @@ impl Learned {
         }
     }
 
+    /// Its process has the code of the one that it is a copy of, with the rows of what was read there. What was read in between
+    /// has lost its own.
+    pub(super) fn inherit(&mut self, parent: &Self) {
+        self.pieces.clone_from(&parent.pieces);
+        self.making.clone_from(&parent.making);
+        self.keeps_frame_pointer = parent.keeps_frame_pointer;
+    }
+
     /// The code at an address, where the runtime has said that there is some.
     fn place_of(&self, address: u64) -> Option<(u64, u32)> {
         let (start, size) = self.places.range(..=address).next_back()?;

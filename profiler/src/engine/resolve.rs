@@ -1074,9 +1074,10 @@ fn astray(sample: &Pending, of: &Resolution<'_>) -> Option<(usize, StopReason)> 
             return None;
         }
         match Place::of(of.process, caller, sample.time) {
-            Place::File(_) => {}
-            // What it has called that was generated beside it.
+            // What it has called that was generated beside it, whether something names that or not.
             Place::Generated(mapped) if is_own_frame && is_loop_code(of.process, mapped) => return None,
+            Place::Announced { .. } if is_own_frame => return None,
+            Place::File(_) | Place::Announced { .. } => {}
             Place::NotKnown => return Some((index, StopReason::UnknownMapping)),
             _ => return Some((index, StopReason::NotExecutable)),
         }

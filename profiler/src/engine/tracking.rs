@@ -416,6 +416,7 @@ impl Tracking {
         parent.note_child(child.id, time);
         parent.waiting_children.retain(|waiting| *waiting != child.id);
         child.code = parent.code.fork(time);
+        child.learned.inherit(&parent.learned);
         let exe = child.known_program().and_then(|program| program.exe.clone());
         if exe.is_some() {
             child.code.is_run_by(exe.as_deref());
@@ -845,7 +846,7 @@ impl Tracking {
         for process in self.processes.iter_mut().filter(|process| process.is_live()) {
             // An interpreter whose library was loaded later than its program was read.
             if self.read_runtime && process.interpreted > 0 && !process.tables.was_wanted() {
-                process.tables.want(self.interpreter);
+                Self::want_tables(process, (self.interpreter, self.verify_names));
             }
             if at_once {
                 process.tables.hurry();
@@ -960,6 +961,14 @@ impl Tracking {
         }
     }
 
+    /// Wants the tables of a process' runtime read, which was loaded, or has made code, since its program was read.
+    fn want_tables(process: &mut Process, (interpreter, verify_names): (InterpreterFrames, bool)) {
+        if !process.tables.was_wanted() {
+            process.tables.ask_beside_dump(beside_dump(process, verify_names));
+        }
+        process.tables.want(interpreter);
+    }
+
     /// What a process announces in a dump has more in it than the tables.
     fn poll_tables_of(process: &mut Process, requests: &mut Requests) {
         let has_dump = process.announcements.has_dump();
@@ -974,7 +983,7 @@ impl Tracking {
     pub(super) fn note_met(&mut self, id: ProcessId, met: &Met) {
         let Some(process) = self.processes.get_mut(id).filter(|_| self.read_runtime) else { return };
         if met.unnamed {
-            process.tables.want(self.interpreter);
+            Self::want_tables(process, (self.interpreter, self.verify_names));
         }
         met.code.iter().for_each(|address| process.learned.want(*address));
     }

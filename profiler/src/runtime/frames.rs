@@ -20,6 +20,9 @@ use zerocopy::{FromBytes, IntoBytes};
 const MAX_NAME_BYTES: usize = 1 << 20;
 /// Bytes of instructions in which a frame is made; Ruby 3.1 takes 50.
 const MAX_MAKING_BYTES: usize = 96;
+/// Frames that are made in one part of the code: of 5 KiB, as much as is read together, Ruby 3.1 has place for a hundred. All
+/// that is read of a process stays known.
+const MAX_MAKING: usize = 128;
 
 /// Which words samples take along with frames of a runtime's code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +122,7 @@ impl LoopCode {
                 found.extend(end.map(|end| from..from + end + ends.len()));
             }
         }
+        found.truncate(MAX_MAKING);
         found
     }
 }
@@ -480,6 +484,7 @@ mod tests {
         }
         let far = [&made[..5], &[0x90; MAX_MAKING_BYTES], &made[6..10]].concat();
         assert!(code.making_in(&far).is_empty(), "that is another one's");
+        assert_eq!(code.making_in(&made[1..10].repeat(1000)).len(), MAX_MAKING);
     }
 
     #[test]

@@ -351,6 +351,26 @@ fn functions_that_were_inlined_into_code_that_a_dump_names_are_frames_with_lines
 }
 
 #[test]
+fn who_has_made_code_since_his_program_was_read_is_asked_beside_his_dump_too() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(3, INLINED)]);
+    world.machine.processes.get_mut(&PID).unwrap().read.exe = Some("/opt/app/electron".to_owned());
+    world.machine.mappings_mut(PID).unwrap().retain(|mapping| mapping.start != avma(JIT));
+    world.follow(&[PID]);
+    world.run_for(200);
+    map(&mut world, PID, memory_mapping(JIT, 0x10_0000));
+    begin_dump(&mut world, PID);
+    world.run_for(200);
+    announce(&mut world, PID, (JIT, 64, "JS:*outer a.js:1:1"));
+    world.sample(PID, &[JIT + 0x1008, MAIN, START]);
+    world.run_for(500);
+    let at = sample(&mut world, &[JIT + 8, MAIN, START], &[(0, 3)]);
+    world.run_for(300);
+    world.finish();
+    assert_eq!(lines(&world, at), "_start:0;main:0;outer:4;inlined:22");
+}
+
+#[test]
 fn a_dump_stands_alone_where_the_runtime_means_other_code_or_says_nothing() {
     let mut world = World::new(options());
     let other = "JS:*other a.js:3:1@4;JS:*inlined a.js:20:2@22";

@@ -437,6 +437,27 @@ fn a_stack_ends_at_generated_code_whose_caller_was_missed() {
     }
 }
 
+/// Of such code a perf map may name some and leave out some.
+#[test]
+fn a_stack_goes_on_from_generated_code_to_such_as_is_announced() {
+    for pushes in [Vec::new(), vec![vec![0x53].into()]] {
+        let mut world = World::new(options());
+        let map = format!("{:x} 40 caller\n", JIT + 0x1000);
+        world.machine.add_file(&format!("/tmp/perf-{PID}.map"), map.into_bytes());
+        let mark = EntryMark { least: 3, ..EntryMark::default() };
+        let (name, making) = ("[code of the loop]".to_owned(), Vec::new());
+        let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: false };
+        interpreter_with(&mut world, &[(16, "py::outer:/a.py")], mark, (Vec::new(), Some(code)));
+        world.sample(PID, &[MAIN, START]);
+        world.run_for(1200);
+        let at = sample(&mut world, &[JIT + 4, JIT + 0x1008, LOOP + 0x20, MAIN, START], &[16, 0], true);
+        world.run_for(400);
+        let account = world.finish().account.clone();
+        assert!(stack(&world, PID, at).contains("caller"), "{}", stack(&world, PID, at));
+        assert!(!account.stacks.cut.contains_key("return address outside executable mappings"));
+    }
+}
+
 #[test]
 fn a_list_is_not_put_to_the_loops_of_who_has_started_its_greenlet() {
     const GREENLET: u64 = 0x50_0000;

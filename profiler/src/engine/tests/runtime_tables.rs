@@ -11,6 +11,7 @@ use crate::engine::world::{Fate, MS, World, options};
 use crate::engine::{EngineOptions, Who};
 use crate::process::event::TaskChange;
 use crate::runtime::{FoundCode, FoundFrame, FoundInline, FoundLines};
+use crate::symbol::{deep_name, spend_on_names};
 
 const PID: u32 = 100;
 const OTHER: u32 = 101;
@@ -629,6 +630,30 @@ fn names_are_compared_with_a_perf_map_if_that_is_asked_for() {
     assert_eq!((&*example.announced, &*example.listed), ("LBurn;other()V [C1]", "void Burn.wrong()"));
     let text = account.to_string();
     assert!(text.contains("verified   4 of 7 names that two sources have agree, 3 do not; 2 frames are in"), "{text}");
+}
+
+#[test]
+fn a_name_that_is_not_demangled_yet_is_not_compared_with_one_that_is() {
+    // Nobody else's.
+    const DEAR: u32 = 4_343;
+    let (mangled, written) = deep_name();
+    for (spent_s, expected) in [(3600.0, (0, 0, 1)), (-3600.0, (1, 0, 0))] {
+        let mut world = World::new(EngineOptions { verify_names: true, ..options() });
+        jvm(&mut world, DEAR, &[found(JIT, &written)]);
+        world.follow(&[DEAR]);
+        world.run_for(300);
+        let line = format!("{JIT:x} 40 {mangled}\n");
+        world.machine.add_file(&format!("/tmp/perf-{DEAR}.map"), line.into_bytes());
+        world.sample(DEAR, &[MAIN, START]);
+        world.run_for(2000);
+        let processes = &world.engine.tracking.processes;
+        let holder = processes.iter().find(|process| process.id.pid == Pid(DEAR)).unwrap().holder();
+        spend_on_names(holder, spent_s);
+        world.sample(DEAR, &[JIT + 8, MAIN, START]);
+        world.run_for(500);
+        let verified = world.finish().account.verified.clone().unwrap();
+        assert_eq!((verified.agreed, verified.disagreed, verified.incomparable), expected, "{verified:?}");
+    }
 }
 
 /// An Erlang, and code of it at places that are 256 bytes apart.

@@ -346,6 +346,26 @@ fn code_of_a_perf_map_is_learned_from_memory_and_dropped_when_it_changes() {
 }
 
 #[test]
+fn a_childs_copy_of_learned_code_is_dropped_when_the_child_changes_it() {
+    let mut world = World::new(options());
+    app(&mut world, PID);
+    world.follow(&[PID]);
+    world.machine.add_file(&format!("/tmp/perf-{PID}.map"), format!("{JIT:x} 40 listed\n").into_bytes());
+    put(&mut world, PID, JIT, code(64));
+    world.sample_with_stack(PID, &[JIT], &[MAIN, 7, START, 7, 0]);
+    world.run_for(1500);
+    fork(&mut world, CHILD, PID);
+    world.sample(CHILD, &[JIT + 8, MAIN, START]);
+    world.run_for(300);
+    assert_eq!(cfa(&world, CHILD, JIT + 8), Some(CfaKind::Fp as u8));
+    put(&mut world, CHILD, JIT, vec![0x90; 64]);
+    world.run_for(2500);
+    assert_ne!(cfa(&world, CHILD, JIT + 8), Some(CfaKind::Fp as u8), "it is other code now");
+    assert_eq!(cfa(&world, PID, JIT + 8), Some(CfaKind::Fp as u8), "its parent's is as it was");
+    world.finish();
+}
+
+#[test]
 fn copies_of_recorded_code_are_found_in_memory() {
     let mut world = World::new(options());
     runtime(&mut world, PID);

@@ -136,10 +136,11 @@ fn parts_are_bounded_and_those_without_a_function_are_counted() {
     dump.inline(9, &INLINE);
     dump.load(10, &LoadFields { code_addr: 0x1000, code_index: 1, name: b"method", code: &[0x90; 0x80] });
     dump.inline(11, &InlineFields { size: 0x1000, ..INLINE });
+    // Of one range there are fewer.
     for method in 0..5000 {
-        dump.inline(11, &InlineFields { method, ..INLINE });
+        dump.inline(11, &InlineFields { method, size: 1 + method % 64, ..INLINE });
     }
-    dump.inline(11, &InlineFields { method: 5, ..INLINE });
+    dump.inline(11, &InlineFields { method: 5, size: 6, ..INLINE });
     let map = map(read(&dump.into_bytes()).0);
     let stats = map.stats();
     assert_eq!((stats.inlines, stats.dropped_without_function, stats.duplicates), (4096, 2 + 5000 - 4096, 1));

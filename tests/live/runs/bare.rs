@@ -215,19 +215,26 @@ fn code_at_addresses_that_are_used_again_is_not_taken_for_what_was_there() -> Re
     Ok(())
 }
 
-/// Asserts the chains and their shares of what stays in Reuse.java.
+/// Asserts the chains and their shares of what stays in Reuse.java. Where room is so scarce HotSpot compiles that anew, too, now
+/// and then: until the next reading nothing is known of it, and nothing wrong may be said.
 #[track_caller]
 fn assert_stays(recording: &Recording) {
     let (hot, cold) = ("Reuse.leafHot(I)I", "Reuse.leafCold(I)I");
     assert_share("what stays", recording.folded.share(hot, cold), 0.75);
-    let chains: [&[&str]; 2] =
-        [&["Reuse.outer(I)I", "Reuse.middle(I)I", hot], &["Reuse.outer(I)I", "Reuse.sideCold(I)I", cold]];
+    let callers = [(hot, "Reuse.middle(I)I"), ("Reuse.middle(I)I", "Reuse.outer(I)I"), (cold, "Reuse.sideCold(I)I")];
+    let has_caller = |stack: &Stack, is_right: bool| {
+        let frames: Vec<&str> = stack.frames.iter().map(|frame| in_any_tier(frame)).collect();
+        frames.windows(2).any(|pair| {
+            let own = callers.iter().find(|(callee, _)| *callee == pair[1]);
+            own.is_some_and(|(_, caller)| {
+                !(pair[0].starts_with('[') || pair[0] == "Interpreter") && (pair[0] == *caller) == is_right
+            })
+        })
+    };
+    assert_eq!(recording.folded.count(|stack| has_caller(stack, false)), 0, "called by somebody else");
     let whole = recording.folded.count(|stack| stack.has(hot) || stack.has(cold));
-    let part = recording.folded.count(|stack| {
-        let in_chain = chains.iter().any(|chain| stack.has_chain(chain));
-        in_chain && stack.has("start_thread") && !stack.is_cut()
-    });
-    assert_at_least_of_few("whole chains of what stays", Share { part, whole }, PROMISED);
+    let part = recording.folded.count(|stack| has_caller(stack, true) && stack.has("start_thread") && !stack.is_cut());
+    assert_at_least("whole chains of what stays", Share { part, whole }, 0.5);
 }
 
 /// A frame without the mark of its tier: which of its compilers HotSpot has come to depends on the machine.

@@ -23,11 +23,11 @@ int minor __asm__("_ZN2v88internal7Version6minor_E") = 4;
 int build __asm__("_ZN2v88internal7Version6build_E") = 254;
 int map_type __asm__("v8dbg_class_Map__instance_type__uint16_t") = 12;
 
-// Thousands more, of which none can be.
+// A thousand more, of which none can be.
 __asm__(".data\n.altmacro\n"
         ".macro one n\n.globl v8dbg_lie_\\n\n.type v8dbg_lie_\\n,@object\n.size v8dbg_lie_\\n,4\nv8dbg_lie_\\n: .long 0x7fffffff\n.endm\n"
         ".macro same name\n.globl v8dbg_\\name\n.type v8dbg_\\name,@object\n.size v8dbg_\\name,4\nv8dbg_\\name: .long 0x7fffffff\n.endm\n"
-        ".set i,0\n.rept 4000\none %i\n.set i,i+1\n.endr\n"
+        ".set i,0\n.rept 1000\none %i\n.set i,i+1\n.endr\n"
         "same FirstJSFunctionType\nsame LastJSFunctionType\nsame off_fp_function\nsame off_fp_context\n"
         "same off_fp_bytecode_array\nsame off_fp_bytecode_offset\n.noaltmacro\n.text\n");
 

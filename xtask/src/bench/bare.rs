@@ -185,7 +185,8 @@ fn attached(subject: &Subject, ours: &[Recording], report: &mut Report) -> Resul
         Ok(())
     };
     let named = ours[0].count("/sources/0/functions");
-    let read = format!("CPU of reading its tables in {} s, {named} functions named", LENGTH.as_secs());
+    let listed = if named > 0.0 { format!(", which list {named} functions") } else { String::new() };
+    let read = format!("CPU of reading its tables in {} s{listed}", LENGTH.as_secs());
     figure(read, &|one| one.count("/sources/0/tables/cpu_ns") / 1e6, "ms", subject.most_ms)?;
     if named > 1000.0 {
         let bytes = |one: &Recording| one.count("/sources/0/map_bytes") / one.count("/sources/0/functions");

@@ -26,7 +26,12 @@ pub(super) fn assert_bare(recording: &Recording) {
     let jit = |name: &str| recording.number(&format!("/jit/named/{name}"));
     assert_eq!((jit("jitdump"), jit("peeked"), jit("perf_map")), (0, 0, 0));
     assert_enough("frames by the runtime's own tables", jit("runtime"), 100);
+    assert_placed(recording);
     assert_at_least("named frames", recording.named_frames(), PROMISED);
+}
+
+#[track_caller]
+fn assert_placed(recording: &Recording) {
     assert_at_least("complete stacks", recording.complete(), PROMISED);
     let (placed, apart) = (recording.number("/stacks/with_list"), recording.number("/stacks/list_apart"));
     assert_at_least("placed", Share { part: placed, whole: placed + apart }, PROMISED);
@@ -166,7 +171,7 @@ fn each_sample_has_the_chain_that_the_program_itself_says_it_had_then() -> Resul
     let target = Target::start(command, &scratch)?;
     let words = ["--pid", target.said("pid")?, "-o", "out.json"];
     let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
-    assert_bare(&recording);
+    assert_placed(&recording);
     let (burnt, offset) = (burnt(&scratch.file("chains"))?, unix_minus_monotonic_ns());
     let mut right = Share { part: 0, whole: 0 };
     let mut named = Share { part: 0, whole: 0 };

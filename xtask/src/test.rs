@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Leave out a step, a runtime, or the live tests with NAME in their path; the summary repeats the reason
     #[arg(long, value_name = "NAME=REASON", value_parser = parse_skip)]
     skip: Vec<Skip>,
+    /// Go on after a step before the live tests has failed: nothing of what comes then can make the run pass
+    #[arg(long)]
+    no_fail_fast: bool,
     /// Build, then try these kernels in virtual machines and nothing else: names such as 5.10, 6.1, arm64-6.12, or the
     /// groups short (which is part of every run), all, arm64
     #[arg(long, value_name = "KERNEL", value_delimiter = ',')]
@@ -148,6 +151,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         match take(&mut skips, name) {
             Some(skip) => summary.skip(name, &skip.reason),
             None => summary.run(name, || step(workspace)),
+        }
+        if summary.failures() > 0 && !arguments.no_fail_fast {
+            summary.remark("not run", "what comes after the step that failed (--no-fail-fast runs it all the same)");
+            return verdict(workspace, &summary);
         }
     }
     let kernels = take(&mut skips, KERNELS);

@@ -18,11 +18,21 @@ pub trait Memory {
     /// # Errors
     /// Not even the first byte could be read.
     fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Reads several places, each from its address on; returns how many bytes of each could be read. Where one call can do for
+    /// many, this is to be faster than one after the other.
+    fn read_each(&self, reads: &mut [(Avma, &mut [u8])]) -> Vec<usize> {
+        reads.iter_mut().map(|(address, into)| self.read(*address, into).unwrap_or(0)).collect()
+    }
 }
 
 impl<M: Memory + ?Sized> Memory for &M {
     fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
         (**self).read(address, into)
+    }
+
+    fn read_each(&self, reads: &mut [(Avma, &mut [u8])]) -> Vec<usize> {
+        (**self).read_each(reads)
     }
 }
 
@@ -172,15 +182,38 @@ impl<M: Memory> Reader<M> {
     /// # Errors
     /// Not even the first byte is readable, or the budget is used up.
     pub fn now(&self, address: Avma, into: &mut [u8]) -> Result<usize, ReadError> {
-        let mut left = self.left.get();
-        left.steps = left.steps.checked_sub(1).ok_or(ReadError::OverBudget)?;
-        let pages = (address.0 % PAGE + into.len() as u64).div_ceil(PAGE);
-        let pages = u32::try_from(pages).map_err(|_| ReadError::OverBudget)?;
-        left.pages = left.pages.checked_sub(pages).ok_or(ReadError::OverBudget)?;
-        self.left.set(left);
+        self.charge(address, into.len())?;
         let count = self.memory.read(address, into).map_err(|_| ReadError::Unreadable(address.0))?;
         self.note(address, count);
         Ok(count)
+    }
+
+    /// As [`now`](Self::now), as many bytes of each of several places, in order, with as few calls as the memory needs for them.
+    pub fn now_each(&self, addresses: &[Avma], bytes: usize) -> Vec<Result<Vec<u8>, ReadError>> {
+        let affordable = addresses.iter().take_while(|address| self.charge(**address, bytes).is_ok()).count();
+        let mut places = vec![vec![0; bytes]; affordable];
+        let mut reads: Vec<(Avma, &mut [u8])> =
+            addresses.iter().copied().zip(places.iter_mut().map(Vec::as_mut_slice)).collect();
+        let counts = self.memory.read_each(&mut reads);
+        let found = addresses.iter().zip(places).zip(counts).map(|((address, mut place), count)| {
+            place.truncate(count);
+            self.note(*address, count);
+            if place.is_empty() { Err(ReadError::Unreadable(address.0)) } else { Ok(place) }
+        });
+        let mut found: Vec<_> = found.collect();
+        found.resize(addresses.len(), Err(ReadError::OverBudget));
+        found
+    }
+
+    /// Charges for bytes that are read past the pages.
+    fn charge(&self, address: Avma, bytes: usize) -> Result<(), ReadError> {
+        let mut left = self.left.get();
+        left.steps = left.steps.checked_sub(1).ok_or(ReadError::OverBudget)?;
+        let pages = (address.0 % PAGE + bytes as u64).div_ceil(PAGE);
+        let pages = u32::try_from(pages).map_err(|_| ReadError::OverBudget)?;
+        left.pages = left.pages.checked_sub(pages).ok_or(ReadError::OverBudget)?;
+        self.left.set(left);
+        Ok(())
     }
 
     /// A page, as far as it is readable.
@@ -311,6 +344,17 @@ mod tests {
         assert_eq!(reader.c_string(Avma(0x12000), 100), Err(ReadError::Unreadable(0x12004)));
         assert_eq!(reader.c_string(Avma(0x12000), 4).as_deref(), Ok(&b"end"[..]));
         assert_eq!(reader.c_string(Avma(0x12000), 2).as_deref(), Ok(&b"en"[..]));
+    }
+
+    #[test]
+    fn places_are_read_in_order_as_far_as_the_budget_goes() {
+        let reader = reader(Budget { pages: 3, steps: 100 });
+        let addresses = [0x10000, 0x12002, 0x20000, 0x10004].map(Avma);
+        let expected = [Ok(vec![0, 1, 2, 3]), Ok(vec![b'd', 0]), Err(ReadError::Unreadable(0x20000))];
+        let mut found = reader.now_each(&addresses, 4);
+        assert_eq!(found.pop(), Some(Err(ReadError::OverBudget)));
+        assert_eq!(found, expected);
+        assert_eq!(reader.left(), Budget { pages: 0, steps: 96 });
     }
 
     #[test]

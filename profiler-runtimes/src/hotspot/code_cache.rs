@@ -1,6 +1,6 @@
 //! The code cache: what code there is, where, and since when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use jitprof_common::units::Avma;
@@ -24,6 +24,8 @@ const MAX_FRAME: i64 = 1 << 20;
 const MAX_BLOB_NAME: usize = 128;
 /// Blobs whose names are read together.
 const TOGETHER: usize = 2048;
+/// Segments of which the map is looked at together.
+const MARKS: usize = 512;
 /// Bytes of a call on x86-64.
 const CALL: u32 = 5;
 /// A segment that belongs to no block.
@@ -295,7 +297,7 @@ impl CodeCache {
     ) -> Result<bool, ReadError> {
         let known = self.blobs.get(&blob.header.0).filter(|known| known.blob.id == blob.id);
         let Some(known) = known else { return Ok(false) };
-        let block = Block { start: blob.header.0.saturating_sub(layout.heap.block_bytes), layout };
+        let block = Block::of(blob.header.0, layout);
         match block.read(reader) {
             Ok(object) => Ok(block.is_used(&object) && block.holds(&object, known)),
             Err(ReadError::OverBudget) => Err(ReadError::OverBudget),
@@ -310,11 +312,11 @@ impl CodeCache {
         heap: Heap,
         update: &mut Update,
     ) -> Result<(), ReadError> {
-        let mut unread = Vec::new();
+        let (mut unread, mut ahead) = (Vec::new(), Ahead::default());
         let mut segment = 0;
         while let Some(begin) = heap.next_block(reader, segment)? {
-            let block = Block { start: heap.low + (begin << heap.log2_segment), layout };
-            let object = block.read(reader)?;
+            let block = heap.block(begin, layout);
+            let object = ahead.headers_of(block, reader, || heap.shown(reader, begin, layout))?;
             let length = layout.heap.block_length.of(&object).cast_unsigned();
             // A block that is being made or taken apart has any length: the map says where the next begins.
             let fits = length > 0 && length <= (heap.high - block.start) >> heap.log2_segment;
@@ -365,7 +367,9 @@ impl CodeCache {
         let mut names = Names::new(first.block.layout, reader, &mut strings);
         let blobs: Vec<_> = unread.iter().map(|unread| unread.read(&mut names)).collect();
         self.strings = strings;
-        for (unread, blob) in unread.drain(..).zip(blobs) {
+        let blocks: Vec<_> = unread.iter().map(|unread| unread.block).collect();
+        let looks = Block::read_each(&blocks, reader);
+        for ((unread, blob), now) in unread.drain(..).zip(blobs).zip(looks) {
             let Some(blob) = blob? else {
                 update.damaged += 1;
                 continue;
@@ -373,7 +377,7 @@ impl CodeCache {
             let compiled = unread.identity.compiled.filter(|_| blob.kind.is_compiled());
             let identity = Identity { compiled, ..unread.identity };
             let known = Known { blob: Arc::new(blob), identity, reading: self.reading };
-            let now = unread.block.read(reader)?;
+            let now = now?;
             if !unread.block.is_used(&now) || !unread.block.holds(&now, &known) {
                 update.unsettled += u32::from(!unread.block.is_dead(&unread.object, known.blob.kind));
                 continue;
@@ -429,6 +433,35 @@ impl Blob {
     }
 }
 
+/// Headers that were read together, in order. What the map shows of blocks is of an earlier moment: those that are not come to are
+/// passed over, and those that it does not show are read by themselves.
+#[derive(Default)]
+struct Ahead(VecDeque<(u64, Result<Vec<u8>, ReadError>)>);
+
+impl Ahead {
+    /// The headers of a block, which is behind all that were asked for before.
+    fn headers_of<'l, M: Memory>(
+        &mut self,
+        block: Block<'l>,
+        reader: &Reader<M>,
+        shown: impl FnOnce() -> Vec<Block<'l>>,
+    ) -> Result<Vec<u8>, ReadError> {
+        while self.0.front().is_some_and(|(start, _)| *start < block.start) {
+            self.0.pop_front();
+        }
+        if self.0.is_empty() {
+            let blocks = shown();
+            self.0.extend(blocks.iter().map(|block| block.start).zip(Block::read_each(&blocks, reader)));
+        }
+        match self.0.front() {
+            Some((start, _)) if *start == block.start => {
+                self.0.pop_front().map_or_else(|| block.read(reader), |(_, object)| object)
+            }
+            _ => block.read(reader),
+        }
+    }
+}
+
 /// A block of a heap: a header of the heap's, then one of the blob's.
 #[derive(Clone, Copy)]
 struct Block<'l> {
@@ -436,7 +469,12 @@ struct Block<'l> {
     layout: &'l Layout,
 }
 
-impl Block<'_> {
+impl<'l> Block<'l> {
+    /// That of the blob whose header is at an address.
+    fn of(header: u64, layout: &'l Layout) -> Self {
+        Self { start: header.saturating_sub(layout.heap.block_bytes), layout }
+    }
+
     /// The address of the blob's header.
     fn header(self) -> u64 {
         self.start.saturating_add(self.layout.heap.block_bytes)
@@ -444,11 +482,17 @@ impl Block<'_> {
 
     /// Both headers as they are now, as far as they are readable.
     fn read<M: Memory>(self, reader: &Reader<M>) -> Result<Vec<u8>, ReadError> {
-        let bytes = self.layout.heap.block_bytes + self.layout.compiled.bytes.max(self.layout.blob.bytes);
-        let mut object = vec![0; usize::try_from(bytes).unwrap_or(MAX_HEADER).min(MAX_HEADER)];
+        let mut object = vec![0; header_bytes(self.layout)];
         let count = reader.now(Avma(self.start), &mut object)?;
         object.truncate(count);
         Ok(object)
+    }
+
+    /// The same of several blocks.
+    fn read_each<M: Memory>(blocks: &[Self], reader: &Reader<M>) -> Vec<Result<Vec<u8>, ReadError>> {
+        let starts: Vec<_> = blocks.iter().map(|block| Avma(block.start)).collect();
+        let bytes = blocks.first().map_or(0, |block| header_bytes(block.layout));
+        reader.now_each(&starts, bytes)
     }
 
     fn is_used(self, object: &[u8]) -> bool {
@@ -564,6 +608,12 @@ impl Block<'_> {
     }
 }
 
+/// Bytes of both headers of a block.
+fn header_bytes(layout: &Layout) -> usize {
+    let bytes = layout.heap.block_bytes + layout.compiled.bytes.max(layout.blob.bytes);
+    usize::try_from(bytes).unwrap_or(MAX_HEADER).min(MAX_HEADER)
+}
+
 /// Whether a name of a blob can be one.
 fn is_plain(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
@@ -626,10 +676,35 @@ fn heaps<M: Memory>(at: &HeapLayout, reader: &Reader<M>) -> Result<Vec<Heap>, Re
 }
 
 impl Heap {
+    fn block<'l>(&self, segment: u64, layout: &'l Layout) -> Block<'l> {
+        Block { start: self.low + (segment << self.log2_segment), layout }
+    }
+
+    /// The blocks that the map shows from a segment on, some of them, as far as it can be read.
+    fn shown<'l, M: Memory>(&self, reader: &Reader<M>, from: u64, layout: &'l Layout) -> Vec<Block<'l>> {
+        let (mut blocks, mut marks) = (Vec::new(), [0; MARKS]);
+        for first in (from..self.segments()).step_by(MARKS) {
+            let marks = &mut marks[..usize::try_from(self.segments() - first).unwrap_or(MARKS).min(MARKS)];
+            if plus(Avma(self.map), first).and_then(|at| reader.bytes(at, marks)).is_err() {
+                break;
+            }
+            let used = marks.iter().position(|mark| *mark == FREE_SEGMENT).unwrap_or(marks.len());
+            let begins = (first..).zip(&marks[..used]).filter(|(_, mark)| **mark == 0);
+            blocks.extend(begins.map(|(segment, _)| self.block(segment, layout)));
+            if used < marks.len() || blocks.len() >= TOGETHER {
+                break;
+            }
+        }
+        blocks
+    }
+
+    fn segments(&self) -> u64 {
+        ((self.high - self.low) >> self.log2_segment).min(self.map_end - self.map)
+    }
+
     /// The first segment from one on that begins a block; none if there is no more of them.
     fn next_block<M: Memory>(&self, reader: &Reader<M>, from: u64) -> Result<Option<u64>, ReadError> {
-        let segments = ((self.high - self.low) >> self.log2_segment).min(self.map_end - self.map);
-        for segment in from..segments {
+        for segment in from..self.segments() {
             match reader.u8(plus(Avma(self.map), segment)?)? {
                 0 => return Ok(Some(segment)),
                 // Nothing was ever put from here on, or this is a block that was just put together with the last one.

@@ -54,6 +54,12 @@ pub fn read_memory(pid: Pid, addr: Avma, into: &mut [u8]) -> io::Result<usize> {
     Remote(pid).read(addr, into)
 }
 
+/// Reads several places of another process with few calls, as many bytes of each as are mapped from its address on. Returns how
+/// many that were.
+pub fn read_memory_of_each(pid: Pid, reads: &mut [(Avma, &mut [u8])]) -> Vec<usize> {
+    Remote(pid).read_each(reads)
+}
+
 /// The reader of what is being followed: it knows what is in the file, and what further bytes would bring.
 pub trait Ahead {
     /// The file's length, all of which has been read.

@@ -44,7 +44,7 @@ use self::ruby::Ruby;
 pub use self::threads::ThreadLists;
 use self::v8::V8;
 use crate::cost::thread_cpu_time;
-use crate::peek::read_memory;
+use crate::peek::{read_memory, read_memory_of_each};
 use crate::process::ProcessId;
 use crate::process::apart::Waits;
 use crate::process::procfs;
@@ -314,6 +314,10 @@ struct Live(Pid);
 impl Memory for Live {
     fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
         read_memory(self.0, address, into)
+    }
+
+    fn read_each(&self, reads: &mut [(Avma, &mut [u8])]) -> Vec<usize> {
+        read_memory_of_each(self.0, reads)
     }
 }
 

@@ -103,9 +103,9 @@ pub struct Args {
     #[arg(long, help_heading = "Recording")]
     pub no_peek: bool,
 
-    /// Do not read what the target's runtime knows of its own code: the tables of HotSpot and V8, the frames of CPython,
-    /// and what is registered for GDB (LLVM, numba). Without them the code of a process that announces nothing has no
-    /// names
+    /// Do not read what the target's runtime knows of its own code: the tables of HotSpot, V8 and Erlang, the frames of
+    /// CPython, PHP and Ruby, and what is registered for GDB (LLVM, numba). Without them the code of a process that announces
+    /// nothing has no names
     #[arg(long, help_heading = "Recording")]
     pub no_read_runtime: bool,
 
@@ -114,8 +114,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = NativeFramesArg::Show, help_heading = "Recording")]
     pub native_frames: NativeFramesArg,
 
-    /// Leave out the frames that an interpreter keeps in a list of its own (CPython's without a flag): samples do not take
-    /// them along
+    /// Leave out the frames that an interpreter keeps in a list of its own (those of CPython, PHP and Ruby without a flag):
+    /// samples do not take them along
     #[arg(long, help_heading = "Recording")]
     pub no_vm_frames: bool,
 

@@ -247,7 +247,8 @@ fn erlang(version: Option<Version>) -> (&'static str, &'static str) {
         }
         _ => (
             "start it with `erl +JPperf true` or with `ERL_FLAGS=\"+JPperf true\"` in its environment",
-            "it writes /tmp/jit-PID.dump and /tmp/perf-PID.map and keeps frame pointers",
+            "it writes /tmp/jit-PID.dump and /tmp/perf-PID.map and keeps frame pointers. Of OTP 25, 27 and 29 the emulator's own \
+             tables are read without a flag, unless `--no-read-runtime` is given",
         ),
     }
 }
@@ -257,11 +258,13 @@ fn ruby(version: Option<Version>) -> (&'static str, &'static str) {
     match version {
         Some(Version { major: 3, minor: ..=2 }) | Some(Version { major: ..=2, .. }) => (
             "this version cannot announce its functions; Ruby 3.3 can, with `ruby --yjit --yjit-perf app.rb`",
-            "it then writes /tmp/perf-PID.map",
+            "it then writes /tmp/perf-PID.map. Of Ruby 3.1 and 3.3 the frames are read without a flag, unless \
+             `--no-read-runtime` is given",
         ),
         _ => (
             "start it with `ruby --yjit --yjit-perf app.rb` (3.3 and later; ZJIT in 4.0: `--zjit --zjit-perf`)",
-            "it writes /tmp/perf-PID.map",
+            "it writes /tmp/perf-PID.map. Of Ruby 3.1 and 3.3 the frames are read without a flag, unless `--no-read-runtime` is \
+             given",
         ),
     }
 }

@@ -354,7 +354,7 @@ mod tests {
         let mut found = reader.now_each(&addresses, 4);
         assert_eq!(found.pop(), Some(Err(ReadError::OverBudget)));
         assert_eq!(found, expected);
-        assert_eq!(reader.left(), Budget { pages: 0, steps: 96 });
+        assert_eq!(reader.left(), Budget { pages: 0, steps: 97 });
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod memory;
 pub mod php;
 #[cfg(feature = "recorded")]
 pub mod recorded;
+#[cfg(test)]
+mod replay;
 pub mod ruby;
 pub mod v8;
 

@@ -12,6 +12,8 @@
 
 mod layout;
 mod reloads;
+#[cfg(test)]
+mod replay;
 mod shared;
 #[cfg(test)]
 mod tests;

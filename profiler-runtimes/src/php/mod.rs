@@ -16,6 +16,8 @@ mod closures;
 mod layout;
 
 #[cfg(test)]
+mod replay;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;

@@ -14,6 +14,8 @@ mod lines;
 mod objects;
 
 #[cfg(test)]
+mod replay;
+#[cfg(test)]
 mod tests;
 
 use jitprof_common::units::Avma;

@@ -32,6 +32,10 @@ const PICKED: [&str; 7] = [
     "ryujit10-paths",
 ];
 
+/// Processes whose memory is changed, and in how many ways a word is.
+const PROCESSES: u8 = 4;
+const WAYS: u8 = 7;
+
 const PERF_MAPS: [&str; 3] = ["cpython3.13.0-perf", "node20-perf", "otp25-head"];
 
 /// `stp x29, x30, [sp, #-32]!; mov x29, sp; str x19, [sp, #16]; bl; cbz x0, 8; ldr x19, [sp, #16]; ldp x29, x30, [sp], #32; ret`
@@ -76,6 +80,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     write("code_rows", "arm", &[&[1], ARM_CODE.map(u32::to_le_bytes).as_flattened()])?;
+    for process in 0..PROCESSES {
+        write("runtimes", &format!("{process}-whole"), &[&[process]])?;
+        for way in 0..WAYS {
+            // Which word is changed, how, and what its value is made of.
+            let change = [&[13 * way, 1, way][..], &0x0123_4567_89ab_cdef_u64.to_le_bytes()].concat();
+            write("runtimes", &format!("{process}-{way}"), &[&[process], &change])?;
+        }
+    }
     // What has cost gigabytes, or hours: rules of slots without end, common entries within one another, records that name one
     // function again and again or share a large common entry, and functions of many megabytes.
     for (name, frames) in [("slots", slots()?), ("overlapping", overlapping()?)] {

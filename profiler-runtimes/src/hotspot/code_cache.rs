@@ -436,7 +436,11 @@ impl Blob {
 /// Headers that were read together, in order. What the map shows of blocks is of an earlier moment: those that are not come to are
 /// passed over, and those that it does not show are read by themselves.
 #[derive(Default)]
-struct Ahead(VecDeque<(u64, Result<Vec<u8>, ReadError>)>);
+struct Ahead {
+    headers: VecDeque<(u64, Result<Vec<u8>, ReadError>)>,
+    /// The map could not be read in advance, and is not tried again.
+    is_blind: bool,
+}
 
 impl Ahead {
     /// The headers of a block, which is behind all that were asked for before.
@@ -446,19 +450,20 @@ impl Ahead {
         reader: &Reader<M>,
         shown: impl FnOnce() -> Vec<Block<'l>>,
     ) -> Result<Vec<u8>, ReadError> {
-        while self.0.front().is_some_and(|(start, _)| *start < block.start) {
-            self.0.pop_front();
+        while self.headers.front().is_some_and(|(start, _)| *start < block.start) {
+            self.headers.pop_front();
         }
-        if self.0.is_empty() {
+        if self.headers.is_empty() && !self.is_blind {
             let blocks = shown();
-            self.0.extend(blocks.iter().map(|block| block.start).zip(Block::read_each(&blocks, reader)));
+            self.is_blind = blocks.is_empty();
+            self.headers.extend(blocks.iter().map(|block| block.start).zip(Block::read_each(&blocks, reader)));
         }
-        match self.0.front() {
-            Some((start, _)) if *start == block.start => {
-                self.0.pop_front().map_or_else(|| block.read(reader), |(_, object)| object)
-            }
-            _ => block.read(reader),
+        if self.headers.front().is_some_and(|(start, _)| *start == block.start)
+            && let Some((_, object)) = self.headers.pop_front()
+        {
+            return object;
         }
+        block.read(reader)
     }
 }
 

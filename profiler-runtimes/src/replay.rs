@@ -80,9 +80,11 @@ pub(crate) fn damage(memory: &mut Recorded, taken: &[u64], damages: &[Damage]) {
 pub(crate) fn with_each_word_damaged(memory: &Recorded, taken: &[u64], read: impl Fn(&Recorded)) {
     let mut damaged = memory.clone();
     let others = taken.iter().rev();
-    for (at, other) in taken.iter().zip(others) {
+    for (number, (at, other)) in taken.iter().zip(others).enumerate() {
         let before = value_at(memory, *at);
-        for with in [0, u64::MAX, *at, *other, before.wrapping_add(8)] {
+        // Two of the ways for each word: neighbours have others.
+        let ways = [0, u64::MAX, *at, *other, before.wrapping_add(8)];
+        for with in [ways[number % ways.len()], ways[(number + 2) % ways.len()]] {
             damaged.overwrite(Avma(*at), &with.to_le_bytes());
             read(&damaged);
         }

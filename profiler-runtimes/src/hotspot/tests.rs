@@ -463,8 +463,9 @@ fn a_second_reading_finds_nothing_new_and_takes_one_look_at_each_blob() {
         Update { changes: Vec::new(), damaged: 0, unsettled: 0, unseen: update.unseen, incomplete: None }
     );
     let blobs = cache.blobs().count() as u64;
-    // For each: one byte of the map and its header. Other blocks are free, and some segments are looked at in vain.
-    assert!(before.steps - reader.left().steps < 3 * blobs + 100);
+    // For each: one byte of the map and its header. Other blocks are free, and some segments are looked at in vain: of the map
+    // the recording has what was looked at, and where it has nothing, blocks seem to begin.
+    assert!(before.steps - reader.left().steps < 20 * blobs + 100);
 }
 
 #[test]

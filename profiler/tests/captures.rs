@@ -177,7 +177,7 @@ impl Golden {
             let mut stack = row.stack;
             while let Some((callers, frame)) = profile.pop(stack) {
                 let frame = profile.frame(frame);
-                let file = frame.source.map_or("", |(file, _)| file);
+                let file = frame.source.map_or("", |source| source.file);
                 if frame.kind == FrameKind::Jit {
                     named.entry(frame.address).or_default().insert((frame.name.to_owned(), file.to_owned()));
                 }

@@ -26,6 +26,9 @@ const STACK: [(&str, &str); 7] = [
     ("", "main();"),
 ];
 
+/// What each calls; nothing is said of the innermost.
+const CALLED: [&str; 7] = ["", "pause(", "leaf(", "closure(", "method(", "outer(", "main("];
+
 /// How the parameters of each begin.
 const BEGINS: [&str; 6] =
     ["function pause(", "function leaf(", "closure: (", "  method(", "function outer(", "function main("];
@@ -150,12 +153,25 @@ fn check(name: &str) -> Vec<Frame> {
             _ => assert_eq!(at, line_of(marker), "{name}: {function}"),
         }
     }
+    check_columns(name, &frames, &lines);
     for (frame, begins) in frames.iter().zip(BEGINS) {
         let line = line_of(begins).unwrap();
         let column = lines[line as usize - 1].find('(').unwrap() as u32 + 1;
         assert_eq!(frame.function.begins(), Some(Place { line, column }), "{name}: {}", frame.function.name());
     }
     frames
+}
+
+/// Of the calls, the column is that of the name that is called, as in a stack trace of V8's own.
+fn check_columns(name: &str, frames: &[Frame], lines: &[&str]) {
+    for (frame, called) in frames.iter().zip(CALLED).skip(1) {
+        let Some(Place { line, column }) = frame.at else { continue };
+        // In a context of its own the program's last line is another, and a loop calls nothing.
+        let begin = lines[line as usize - 1].find(called).map_or(1, |at| at as u32 + 1);
+        if !lines[line as usize - 1].contains("for (;;)") {
+            assert_eq!(column, begin, "{name}: {} at {line}", frame.function.name());
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
@@ -11,7 +12,7 @@ use super::args::id;
 use super::config::default_title;
 use super::say::say;
 use crate::output::color::Class;
-use crate::output::frame_names::{frame_name, short_path};
+use crate::output::frame_names::{self, frame_name, short_path};
 use crate::profile::{FrameRef, Profile, Row, StackId, printable, shorten};
 use crate::record::{
     CallGraph, Doing, InterpreterFrames, RecordError, RecordOptions, Recorder, Stacks, Targets, ThreadStack,
@@ -196,11 +197,13 @@ struct FrameInJson<'a> {
     /// The program or library.
     #[serde(skip_serializing_if = "Option::is_none")]
     module: Option<&'a str>,
-    /// The source file, and the line if it is known.
+    /// The source file, and the line and the column, from 1, if they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<NonZeroU32>,
 }
 
 /// Names are whole and as the target has them: JSON has an escape for each character that a terminal would obey.
@@ -219,6 +222,7 @@ fn in_json<'a>(stacks: &'a Stacks, thread: &'a ThreadStack) -> ThreadInJson<'a> 
         module: None,
         file: None,
         line: None,
+        column: None,
     };
     let mut frames: Vec<FrameInJson<'_>> = thread.kernel.iter().map(of_kernel).collect();
     let mut ids = Vec::new();
@@ -229,8 +233,9 @@ fn in_json<'a>(stacks: &'a Stacks, thread: &'a ThreadStack) -> ThreadInJson<'a> 
         kind: Class::of(frame).label(),
         name: Cow::Owned(frame_name(frame, false)),
         module: frame.module.map(|module| module.path),
-        file: frame.source.map(|(file, _)| file),
-        line: frame.source.map(|(_, line)| line).filter(|line| *line > 0),
+        file: frame.source.map(|source| source.file),
+        line: frame.source.map(|source| source.line).filter(|line| *line > 0),
+        column: frame.source.and_then(|source| source.column),
     }));
     let ThreadStack { pid, tid, comm, state, .. } = thread;
     ThreadInJson { pid: pid.0, tid: tid.0, comm, state: *state, doing: doing_of(thread), frames }
@@ -270,11 +275,10 @@ fn stack_text(stacks: &Stacks, thread: &ThreadStack) -> String {
     text
 }
 
-/// The source line, or the file of the code.
+/// The place in the source, or the file of the code.
 fn place(frame: FrameRef<'_>) -> String {
     match (frame.source, frame.module) {
-        (Some((file, 0)), _) => short_path(&printable(file)).into_owned(),
-        (Some((file, line)), _) => format!("{}:{line}", short_path(&printable(file))),
+        (Some(source), _) => frame_names::place(source),
         // A bracketed module, such as [jit], says no more than the kind.
         (None, Some(module)) if !module.path.starts_with('[') => short_path(&printable(module.path)).into_owned(),
         (None, _) => String::new(),

@@ -14,7 +14,7 @@ use super::read::{Cells, Opened, Source, Wanted};
 use super::rows::{FrameRow, Tags};
 use super::store::{Entry, Store};
 use super::{DatasetError, Table};
-use crate::profile::{FrameId, FrameRef, Limits, ModuleRef, Profile, ProfileMeta, Row, SampledEvent, Task};
+use crate::profile::{FrameId, FrameRef, Limits, ModuleRef, Profile, ProfileMeta, Row, SampledEvent, SourceRef, Task};
 use crate::symbol::FrameKind;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
@@ -263,7 +263,7 @@ fn intern(profile: &mut Profile, row: Option<&FrameRow>, number: i64) -> FrameId
         tier: row.frame_tier(),
         inlined: row.inlined,
         module,
-        source: (!row.file.is_empty()).then_some((&*row.file, u32::try_from(row.line).unwrap_or(0))),
+        source: (!row.file.is_empty()).then(|| SourceRef::new(&row.file, u32::try_from(row.line).unwrap_or(0))),
         address: 0,
     })
 }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use indexmap::IndexSet;
 use rustc_hash::FxHashMap;
 
-use crate::profile::{FrameId, FrameRef, Profile, StackId, Task, TaskId, label_of, printable};
+use crate::profile::{FrameId, FrameRef, Profile, SourceRef, StackId, Task, TaskId, label_of, printable};
 use crate::symbol::{FrameKind, Tier};
 
 /// Samples of one stack of one thread name of a process in one step of time.
@@ -88,11 +88,11 @@ const TIERS: [(Tier, &str); 4] = [
 const COLUMNS: [&str; 4] = ["host", "comm", "thread", "version"];
 
 impl FrameRow {
-    /// The row of a frame. Its address is left out: the same function is the same row on every host.
+    /// The row of a frame. Its address and its column are left out: the same line is the same row on every host.
     pub fn of(frame: &FrameRef<'_>) -> Self {
         let kind = KINDS.iter().find(|(kind, _)| *kind == frame.kind).map_or("native", |known| known.1);
         let tier = TIERS.iter().find(|(tier, _)| frame.tier == Some(*tier)).map_or("", |known| known.1);
-        let (file, line) = frame.source.unwrap_or(("", 0));
+        let SourceRef { file, line, .. } = frame.source.unwrap_or_default();
         let mut row = Self {
             frame: 0,
             name: frame.name.to_owned(),

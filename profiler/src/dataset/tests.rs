@@ -43,7 +43,7 @@ fn labelled(labels: [(&'static str, &str); 3], minutes: u64, functions: &[(&str,
                 tier: (kind == FrameKind::Jit).then_some(Tier::Optimized),
                 inlined: false,
                 module: Some(Arc::new(Module { path: "/usr/bin/node".into(), build_id: Some("ab".into()) })),
-                source: Some(SourceLine { file: "a.js".into(), line: 3 }),
+                source: Some(SourceLine::new("a.js".into(), 3)),
                 address: 0x1000 + *samples,
             });
             stack = profile.push(stack, frame);

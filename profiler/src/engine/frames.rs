@@ -566,7 +566,7 @@ impl Frames {
         let answer = self.functions.get(&function)?.as_ref()?;
         let Known::Functions(functions) = &answer.known else { return None };
         let without_line = |frame: &Frame| Frame {
-            source: frame.source.as_ref().map(|source| SourceLine { file: Arc::clone(&source.file), line: 0 }),
+            source: frame.source.as_ref().map(SourceLine::without_line),
             ..frame.clone()
         };
         let holds = time.0 <= answer.done.0.saturating_add(FRESH_NS) && time >= answer.since && time <= answer.until;
@@ -798,8 +798,9 @@ impl Templates {
         let frames = functions.iter().filter_map(|function| {
             let template = self.frames.get(function.name as usize)?;
             let file = function.file.and_then(|file| self.names.get(file as usize));
-            let line = file.map(|file| SourceLine { file: Arc::clone(file), line: function.line });
-            let source = line.or_else(|| template.source.clone());
+            let (line, column) = (function.line, function.column);
+            let place = file.map(|file| SourceLine { file: Arc::clone(file), line, column });
+            let source = place.or_else(|| template.source.clone());
             let frame = Frame { inlined: function.inlined, source, ..template.clone() };
             Some(if function.guessed { frame.as_guess() } else { frame })
         });
@@ -902,10 +903,13 @@ mod tests {
         (frames, number)
     }
 
+    /// A function of the first name.
+    const FUNCTION: DescribedFunction =
+        DescribedFunction { name: 0, file: None, line: 0, column: None, inlined: false, guessed: false };
+
     /// An answer that has to be found again.
     fn unsure(name: &str) -> AnswerBody {
-        let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false, guessed: false };
-        let frames = vec![DescribedFrame::Unsure(vec![function])];
+        let frames = vec![DescribedFrame::Unsure(vec![FUNCTION])];
         let described = DescribedFrames { names: vec![name.to_owned()], frames, ..DescribedFrames::default() };
         AnswerBody::Frames(Some(Box::new(described)))
     }
@@ -941,10 +945,9 @@ mod tests {
             frames.compact(&mut queue, FrameShare { is_tight, askers: 1 });
             let number = frames.number(ask(1), now).unwrap();
             frames.asked = Some(Question { since: MonoNs(0), numbers: vec![number], used: vec![MonoNs(0)] });
-            let function = DescribedFunction { name: 0, file: None, line: 0, inlined: false, guessed: false };
             let described = DescribedFrames {
                 names: vec!["x".repeat(LEAST_NAME_BYTES + 1)],
-                frames: vec![DescribedFrame::Functions(vec![function])],
+                frames: vec![DescribedFrame::Functions(vec![FUNCTION])],
                 ..DescribedFrames::default()
             };
             let body = AnswerBody::Frames(Some(Box::new(described)));

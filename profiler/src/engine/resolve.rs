@@ -247,8 +247,7 @@ impl RunBy {
         let Self::Generated { is_innermost, .. } = self else { return Arc::clone(functions) };
         let certain = |frame: &Frame| {
             let tier = frame.tier.filter(|tier| *tier != Tier::Interpreted);
-            let line =
-                |source: &SourceLine| SourceLine { line: if is_innermost { 0 } else { source.line }, ..source.clone() };
+            let line = |source: &SourceLine| if is_innermost { source.without_line() } else { source.clone() };
             Frame { tier, source: frame.source.as_ref().map(line), ..frame.clone() }
         };
         functions.iter().map(certain).collect()
@@ -969,8 +968,8 @@ impl Resolver {
             return *frame;
         }
         let name = classify(place.name, hit.origin(), self.holder);
-        let line = place.line.map(|(file, line)| SourceLine { file: Arc::clone(file), line });
-        let file = || place.source.map(|file| SourceLine { file: Arc::clone(file), line: 0 });
+        let line = place.line.map(|(file, line)| SourceLine::new(Arc::clone(file), line));
+        let file = || place.source.map(|file| SourceLine::new(Arc::clone(file), 0));
         let known = profile.frame_count();
         let frame = profile.intern_frame(&Frame {
             name: Arc::from(name.display),

@@ -306,7 +306,7 @@ mod tests {
                 tier: name.tier,
                 inlined: false,
                 module: None,
-                source: Some(SourceLine { file: file.into(), line: 0 }),
+                source: Some(SourceLine::new(file.into(), 0)),
                 address: 0,
             };
             is_php_function(announced, &frame)

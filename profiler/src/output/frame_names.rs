@@ -2,25 +2,33 @@
 
 use std::borrow::Cow;
 
-use crate::profile::{FrameRef, Task, printable, shorten};
+use crate::profile::{FrameRef, SourceRef, Task, printable, shorten};
 use crate::symbol::{FrameKind, Tier};
 
 use super::options::OutputOptions;
 
-/// A frame as all outputs show it: the tier's mark, the printable name, and with `lines` the source line.
+/// A frame as all outputs show it: the tier's mark, the printable name, and with `lines` the place in the source.
 pub(crate) fn frame_name(frame: FrameRef<'_>, lines: bool) -> String {
     let mut shown = String::new();
     if let Some(mark) = tier_mark(frame) {
         shown.push(mark);
     }
     shown.push_str(&printable(frame.name));
-    if let (true, Some((file, line))) = (lines, frame.source) {
-        match line {
-            0 => shown.push_str(&format!(" ({})", short_path(&printable(file)))),
-            line => shown.push_str(&format!(" ({}:{line})", short_path(&printable(file)))),
-        }
+    if let (true, Some(source)) = (lines, frame.source) {
+        shown.push_str(&format!(" ({})", place(source)));
     }
     shown
+}
+
+/// `FILE`, `FILE:LINE` or `FILE:LINE:COLUMN`: as much as is known.
+pub(crate) fn place(source: SourceRef<'_>) -> String {
+    let file = printable(source.file);
+    let file = short_path(&file);
+    match (source.line, source.column) {
+        (0, _) => file.into_owned(),
+        (line, None) => format!("{file}:{line}"),
+        (line, Some(column)) => format!("{file}:{line}:{column}"),
+    }
 }
 
 /// V8's mark of a tier, as its users know it from `--prof` and `perf`, whatever runtime the code comes from. None when

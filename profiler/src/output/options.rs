@@ -21,8 +21,8 @@ pub struct OutputOptions {
     pub upwards: bool,
     /// How frames are coloured (SVG).
     pub colors: ColorScheme,
-    /// Appends ` (file:line)` to the names of frames whose line is known, which keeps the lines of a function apart
-    /// (SVG, folded, Firefox; pprof always has lines).
+    /// Appends ` (file:line:column)`, as far as it is known, to the names of frames, which keeps the places in a
+    /// function apart (SVG, folded, Firefox; pprof always has them).
     pub lines: bool,
     /// Keeps threads apart by a `comm-tid` frame below the root (SVG, folded; the others always do).
     pub per_thread: bool,

@@ -216,11 +216,12 @@ impl<'a> Tables<'a> {
     fn line(&mut self, frame: FrameRef<'_>) -> Line {
         let name = self.string(&frame_name(frame, false));
         let system_name = self.string(&printable(frame.name));
-        let (file, line) = frame.source.unwrap_or(("", 0));
-        let file = if file.is_empty() { 0 } else { self.string(&printable(file)) };
+        let source = frame.source.unwrap_or_default();
+        let file = if source.file.is_empty() { 0 } else { self.string(&printable(source.file)) };
         let kind = kinds::code(frame.kind, frame.tier);
         let function = self.functions.insert_full((name, system_name, file, kind), ()).0;
-        Line { function_id: id(function), line: i64::from(line) }
+        let column = source.column.map_or(0, |column| column.get().into());
+        Line { function_id: id(function), line: source.line.into(), column }
     }
 
     fn finish(mut self, parts: &[u64]) -> ProtoProfile {

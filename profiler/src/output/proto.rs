@@ -141,6 +141,9 @@ pub(super) struct Line {
     pub(super) function_id: u64,
     #[prost(int64, tag = "2")]
     pub(super) line: i64,
+    /// From 1; 0 where it is not known.
+    #[prost(int64, tag = "3")]
+    pub(super) column: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,5 +1,6 @@
 //! Frames with their names, modules and files, each kept once.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use indexmap::IndexSet;
@@ -28,6 +29,24 @@ pub struct ModuleRef<'a> {
     pub build_id: Option<&'a str>,
 }
 
+/// A place in source code as the profile holds it; the same fields as [`SourceLine`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceRef<'a> {
+    /// The file as the debug information or the runtime names it.
+    pub file: &'a str,
+    /// Line from 1; 0 when only the file is known.
+    pub line: u32,
+    /// Column in it, from 1, where that is known.
+    pub column: Option<NonZeroU32>,
+}
+
+impl<'a> SourceRef<'a> {
+    /// A line of a file, without a column.
+    pub fn new(file: &'a str, line: u32) -> Self {
+        Self { file, line, column: None }
+    }
+}
+
 /// A frame as the profile holds it; the same fields as [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameRef<'a> {
@@ -41,8 +60,8 @@ pub struct FrameRef<'a> {
     pub inlined: bool,
     /// Where the code came from.
     pub module: Option<ModuleRef<'a>>,
-    /// Source file and line from 1 (0 when only the file is known).
-    pub source: Option<(&'a str, u32)>,
+    /// The place that runs, where it is known.
+    pub source: Option<SourceRef<'a>>,
     /// File offset of ELF code; virtual address of generated code, but not in a service's profiles, which others than
     /// the target's owner read; 0 for the kernel and for notes.
     pub address: u64,
@@ -55,13 +74,20 @@ struct ModuleKey {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct SourceKey {
+    file: StringId,
+    line: u32,
+    column: Option<NonZeroU32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FrameKey {
     name: StringId,
     kind: FrameKind,
     tier: Option<Tier>,
     inlined: bool,
     module: Option<ModuleId>,
-    source: Option<(StringId, u32)>,
+    source: Option<SourceKey>,
     address: u64,
 }
 
@@ -130,7 +156,10 @@ impl FrameTable {
                 let (path, build_id) = (self.intern_string(path), build_id.map(|id| self.intern_string(id)));
                 self.intern_module(ModuleKey { path, build_id })
             }),
-            source: frame.source.as_ref().map(|source| (self.intern_string(&source.file), source.line)),
+            source: frame.source.as_ref().map(|&SourceLine { ref file, line, column }| {
+                let file = self.intern_string(file);
+                SourceKey { file, line, column }
+            }),
             kind: frame.kind,
             tier: frame.tier,
             inlined: frame.inlined,
@@ -148,7 +177,10 @@ impl FrameTable {
                 let build_id = module.build_id.map(|id| self.intern_text(id, None));
                 self.intern_module(ModuleKey { path, build_id })
             }),
-            source: frame.source.map(|(file, line)| (self.intern_text(file, None), line)),
+            source: frame.source.map(|SourceRef { file, line, column }| {
+                let file = self.intern_text(file, None);
+                SourceKey { file, line, column }
+            }),
             kind: frame.kind,
             tier: frame.tier,
             inlined: frame.inlined,
@@ -171,7 +203,7 @@ impl FrameTable {
             tier: key.tier,
             inlined: key.inlined,
             module,
-            source: key.source.map(|(file, line)| SourceLine { file: text(file), line }),
+            source: key.source.map(|SourceKey { file, line, column }| SourceLine { file: text(file), line, column }),
             address: key.address,
         })
     }
@@ -188,7 +220,10 @@ impl FrameTable {
                 let module = &self.modules[id.index()];
                 ModuleRef { path: self.string(module.path), build_id: module.build_id.map(|id| self.string(id)) }
             }),
-            source: key.source.map(|(file, line)| (self.string(file), line)),
+            source: key.source.map(|SourceKey { file, line, column }| {
+                let file = self.string(file);
+                SourceRef { file, line, column }
+            }),
             address: key.address,
         }
     }

@@ -29,7 +29,7 @@ impl<'p> FunctionRef<'p> {
             kind: frame.kind,
             tier: frame.tier,
             module: module.map(|module| module.path),
-            file: frame.source.map(|(file, _)| file),
+            file: frame.source.map(|source| source.file),
         }
     }
 

@@ -38,7 +38,7 @@ pub use amount::{Amount, Both};
 pub use call_tree::{CallTree, TreeLayout, TreeNode};
 pub use diff::{Change, Diff, Normalize, Side};
 pub use filter::{Filter, label_of};
-pub use frames::{FrameRef, ModuleRef};
+pub use frames::{FrameRef, ModuleRef, SourceRef};
 pub use function::{ByFunction, FunctionRef};
 pub use handle::{FrameId, StackId, TaskId};
 pub use labels::{LABEL_NAMES, Labels};

@@ -26,7 +26,7 @@ fn frame(name: &str, address: u64) -> Frame {
         tier: None,
         inlined: false,
         module: Some(Arc::new(Module { path: Arc::from("/bin/x"), build_id: None })),
-        source: Some(SourceLine { file: Arc::from("x.c"), line: 3 }),
+        source: Some(SourceLine::new(Arc::from("x.c"), 3)),
         address,
     }
 }
@@ -71,7 +71,7 @@ fn frames_come_back_as_they_went_in() {
     let got = profile.frame(id);
     assert_eq!((got.name, got.kind, got.address), ("main", FrameKind::Native, 0x40));
     assert_eq!(got.module, Some(ModuleRef { path: "/bin/x", build_id: None }));
-    assert_eq!(got.source, Some(("x.c", 3)));
+    assert_eq!(got.source, Some(SourceRef::new("x.c", 3)));
 }
 
 #[test]

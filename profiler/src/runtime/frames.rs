@@ -4,6 +4,7 @@
 //! and of what is interpreted, a frame is known by words of it, which the sample takes along as a [`Capture`] says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use jitprof_common::listed::{ListSpec, Step};
@@ -326,6 +327,9 @@ pub struct DescribedFunction {
     pub file: Option<u32>,
     /// The line that runs; 0 if it is not known.
     pub line: u32,
+    /// The column in it, if it is known: from 1, as V8's own stack traces have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<NonZeroU32>,
     /// Whether it was inlined into the next one.
     pub inlined: bool,
     /// Whether it is a guess: the runtime has it at a place near the address, and not at all places around it.
@@ -436,7 +440,7 @@ impl Answers {
     /// The same, with the file whose line may not be known.
     pub(super) fn function_in(&mut self, name: &str, (file, line): (&str, u32), inlined: bool) -> DescribedFunction {
         let file = (!file.is_empty()).then(|| self.name(file));
-        DescribedFunction { name: self.name(name), file, line, inlined, guessed: false }
+        DescribedFunction { name: self.name(name), file, line, column: None, inlined, guessed: false }
     }
 
     fn name(&mut self, name: &str) -> u32 {

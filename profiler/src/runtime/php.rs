@@ -227,7 +227,8 @@ mod tests {
         let said = answers.finish(0);
         assert_eq!(said.names, ["/srv/a.php", "php::A::b", "php.internal::usort"]);
         let functions = |name, line, file| {
-            DescribedFrame::Functions(vec![DescribedFunction { name, file, line, inlined: false, guessed: false }])
+            let function = DescribedFunction { name, file, line, column: None, inlined: false, guessed: false };
+            DescribedFrame::Functions(vec![function])
         };
         assert_eq!(said.frames, [functions(1, 7, Some(0)), functions(1, 0, Some(0)), functions(2, 0, None)]);
     }

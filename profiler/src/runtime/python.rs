@@ -145,7 +145,8 @@ mod tests {
         answers.frames.extend(described);
         let said = answers.finish(0);
         assert_eq!(said.names, ["/srv/app.py", "py::Class.method:/srv/app.py"]);
-        let functions = |line, file| vec![DescribedFunction { name: 1, file, line, inlined: false, guessed: false }];
+        let of = DescribedFunction { name: 1, file: None, line: 0, column: None, inlined: false, guessed: false };
+        let functions = |line, file| vec![DescribedFunction { file, line, ..of }];
         let [named, unsure] = [functions(7, Some(0)), functions(0, None)];
         assert_eq!(said.frames, [DescribedFrame::Functions(named), DescribedFrame::Unsure(unsure)]);
     }

@@ -191,7 +191,8 @@ mod tests {
         let said = answers.finish(0);
         assert_eq!(said.names, ["/srv/a.rb", "ruby::block in turn", "ruby.c::sort_by"]);
         let functions = |name, line, file| {
-            DescribedFrame::Functions(vec![DescribedFunction { name, file, line, inlined: false, guessed: false }])
+            let function = DescribedFunction { name, file, line, column: None, inlined: false, guessed: false };
+            DescribedFrame::Functions(vec![function])
         };
         assert_eq!(said.frames, [functions(1, 7, Some(0)), functions(2, 0, None)]);
     }

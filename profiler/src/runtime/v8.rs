@@ -2,6 +2,8 @@
 //!
 //! V8's code and functions are found frame by frame, and not listed: see [`jitprof_runtimes::v8`].
 
+use std::num::NonZeroU32;
+
 use jitprof_common::taken::{KEPT_WORDS, MAX_READ_WORDS, MAX_READS, MAX_WORDS};
 use jitprof_common::units::Avma;
 use jitprof_runtimes::v8::{
@@ -9,7 +11,7 @@ use jitprof_runtimes::v8::{
 };
 use jitprof_runtimes::{Memory, ReadError, Reader, Symbols};
 
-use super::frames::{Answers, Capture, DependsOn, DescribedFrame, FrameAsk, TakeRead, WhyUnnamed};
+use super::frames::{Answers, Capture, DependsOn, DescribedFrame, DescribedFunction, FrameAsk, TakeRead, WhyUnnamed};
 use super::modules::Modules;
 use super::{RuntimeRead, V8_TABLES};
 
@@ -97,8 +99,10 @@ fn answer(described: Described, answers: &mut Answers) -> DescribedFrame {
         Described::Functions(frames) => {
             let function = |frame: &Frame| {
                 let line = frame.at.map_or(0, |at| at.line);
+                let column = frame.at.and_then(|at| NonZeroU32::new(at.column));
                 let script = frame.function.script();
-                answers.function(&frame.to_string(), (script, line), frame.inlined)
+                let function = answers.function(&frame.to_string(), (script, line), frame.inlined);
+                DescribedFunction { column, ..function }
             };
             DescribedFrame::Functions(frames.iter().map(function).collect())
         }

@@ -1,6 +1,7 @@
 //! What one frame of a stack says, once it has been resolved.
 
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// Which world a frame's code belongs to.
@@ -42,6 +43,21 @@ pub struct SourceLine {
     pub file: Arc<str>,
     /// Line from 1; 0 when only the file is known.
     pub line: u32,
+    /// Column in it, from 1 and in UTF-16 code units as V8's own stack traces have it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<NonZeroU32>,
+}
+
+impl SourceLine {
+    /// A line of a file, without a column.
+    pub fn new(file: Arc<str>, line: u32) -> Self {
+        Self { file, line, column: None }
+    }
+
+    /// The file alone.
+    pub fn without_line(&self) -> Self {
+        Self::new(Arc::clone(&self.file), 0)
+    }
 }
 
 /// The file that a frame's code was loaded from, as profiles record it.

@@ -113,7 +113,7 @@ fn builtin(display: impl Into<String>) -> JitName {
 }
 
 fn source(file: &str, line: u32) -> Option<SourceLine> {
-    (!file.is_empty()).then(|| SourceLine { file: file.into(), line })
+    (!file.is_empty()).then(|| SourceLine::new(file.into(), line))
 }
 
 /// Splits a decimal number off the end: `text`, separator, number.

@@ -292,7 +292,7 @@ impl FrameBuilder<'_> {
         let source = source.map(|(file, line)| {
             let file = demangle::cut(&file);
             let file = self.cut(file);
-            SourceLine { file: self.names.intern(&file), line }
+            SourceLine::new(self.names.intern(&file), line)
         });
         let builtin = builtin_name(name);
         Frame {

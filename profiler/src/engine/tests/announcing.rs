@@ -891,7 +891,7 @@ fn inlined_functions_and_lines_are_told_with_their_function() {
     let mut sources = Vec::new();
     profile.visit_rows(|row| {
         let leaf = profile.pop(row.stack).map(|(_, leaf)| profile.frame(leaf));
-        sources.push(leaf.and_then(|leaf| leaf.source).map(|(file, line)| (file.to_owned(), line)));
+        sources.push(leaf.and_then(|leaf| leaf.source).map(|source| (source.file.to_owned(), source.line)));
     });
     assert_eq!(sources, [Some(("file.js".to_owned(), 7))]);
 }

@@ -1,5 +1,7 @@
 //! Frames that a runtime is asked about one by one, with words that samples bring along.
 
+use std::num::NonZeroU32;
+
 use jitprof_common::snapshot::SnapshotHeader;
 use jitprof_common::table::Region;
 use jitprof_common::taken::{MAX_SPECS, MAX_TAKEN, MAX_TAKES, MAX_WORDS};
@@ -348,6 +350,21 @@ fn functions_that_were_inlined_into_code_that_a_dump_names_are_frames_with_lines
     assert_eq!(asked(&world).concat().len(), 3, "each is asked about once");
     assert_eq!((account.jit.named.jitdump, account.jit.named.runtime, account.jit.leaves_named), (4, 0, 4));
     assert!(account.jit.not_looked_into.is_empty() && account.jit.unnamed.is_empty());
+}
+
+#[test]
+fn where_the_dump_has_the_line_already_the_runtime_has_the_column() {
+    let mut world = World::new(options());
+    dumping_node(&mut world, &[(3, "JS:*outer a.js:1:1@1:40"), (2, "JS:*outer a.js:1:1")]);
+    let times = [3, 2].map(|word| sample(&mut world, &[JIT + 8, MAIN, START], &[(0, word)]));
+    world.run_for(300);
+    let profile = &world.finish().profile;
+    let place = |at| {
+        let row = profile.rows().into_iter().find(|row| row.time == ms(at)).unwrap();
+        let (_, frame) = profile.pop(row.stack).unwrap();
+        profile.frame(frame).source.map(|source| (source.line, source.column.map(NonZeroU32::get)))
+    };
+    assert_eq!(times.map(place), [Some((1, Some(40))), Some((1, None))]);
 }
 
 #[test]
@@ -752,7 +769,7 @@ pub(super) fn lines(world: &World, at: u64) -> String {
     profile.frames_of(row.stack, &mut frames);
     let frame = |id: &FrameId| {
         let frame = profile.frame(*id);
-        format!("{}:{}", frame.name, frame.source.map_or(0, |(_, line)| line))
+        format!("{}:{}", frame.name, frame.source.map_or(0, |source| source.line))
     };
     frames.iter().map(frame).collect::<Vec<_>>().join(";")
 }

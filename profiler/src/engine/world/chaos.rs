@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -958,7 +959,8 @@ fn lies_of_tables(number: u8) -> RuntimeRead {
 /// Frames of functions without names, of more than was asked.
 fn lies_of_frames(number: u8) -> DescribedFrames {
     let (name, file, guessed) = (number.into(), Some(number.into()), number % 2 == 1);
-    let functions = vec![DescribedFunction { name, file, line: 1, inlined: true, guessed }];
+    let column = NonZeroU32::new(number.into());
+    let functions = vec![DescribedFunction { name, file, line: 1, column, inlined: true, guessed }];
     let is_unsure = number.is_multiple_of(3);
     let frame = if is_unsure { DescribedFrame::Unsure(functions) } else { DescribedFrame::Functions(functions) };
     DescribedFrames {

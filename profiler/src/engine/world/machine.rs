@@ -1,6 +1,7 @@
 //! A machine that is made up: processes and files with what is in them, and what somebody who reads them is told.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use jitprof_common::row::{CfaKind, Rule};
@@ -186,7 +187,8 @@ impl MadeRuntime {
                         described.names.extend([name.to_owned(), "A.java".to_owned()]);
                         let last = described.names.len() as u32 - 1;
                         let (line, inlined) = (line.parse().ok()?, depth < names.matches(" > ").count());
-                        Some(DescribedFunction { name: last - 1, file: Some(last), line, inlined, guessed })
+                        let (name, file) = (last - 1, Some(last));
+                        Some(DescribedFunction { name, file, line, column: None, inlined, guessed })
                     });
                     DescribedFrame::Functions(functions.collect())
                 });
@@ -201,7 +203,7 @@ impl MadeRuntime {
             let functions: Vec<DescribedFunction> = functions
                 .enumerate()
                 .map(|(depth, name)| {
-                    let (name, line) = at_line(name).unwrap_or((name, 0));
+                    let (name, line, column) = at_place(name).unwrap_or((name, 0, None));
                     described.names.push(name.to_owned());
                     let at = described.names.len() as u32 - 1;
                     let script = script(name).filter(|_| line > 0);
@@ -210,7 +212,7 @@ impl MadeRuntime {
                         at + 1
                     });
                     let inlined = depth == 0 && word % 2 == 1;
-                    DescribedFunction { name: at, file, line, inlined, guessed: false }
+                    DescribedFunction { name: at, file, line, column, inlined, guessed: false }
                 })
                 .collect();
             described.frames.push(match (word, functions.is_empty()) {
@@ -228,10 +230,11 @@ impl MadeRuntime {
     }
 }
 
-/// The name and the line of `JS:*outer a.js:1:1@7`.
-fn at_line(name: &str) -> Option<(&str, u32)> {
-    let (name, line) = name.rsplit_once('@')?;
-    Some((name, line.parse().ok()?))
+/// The name, the line and perhaps the column of `JS:*outer a.js:1:1@7:3`.
+fn at_place(name: &str) -> Option<(&str, u32, Option<NonZeroU32>)> {
+    let (name, place) = name.rsplit_once('@')?;
+    let (line, column) = place.split_once(':').unwrap_or((place, "0"));
+    Some((name, line.parse().ok()?, NonZeroU32::new(column.parse().ok()?)))
 }
 
 /// The script of `JS:*outer a.js:1:1`.

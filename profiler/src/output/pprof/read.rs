@@ -11,7 +11,9 @@ use super::sources::{ReadLimits, unpack};
 use super::tables::{Line, Location, Tables};
 use super::values::Values;
 use super::wire::Message;
-use crate::profile::{FrameId, FrameRef, ModuleRef, Profile, ProfileMeta, Row, SampledEvent, StackId, Task, TaskId};
+use crate::profile::{
+    FrameId, FrameRef, ModuleRef, Profile, ProfileMeta, Row, SampledEvent, SourceRef, StackId, Task, TaskId,
+};
 use crate::symbol::FrameKind;
 use jitprof_common::units::MonoNs;
 
@@ -197,7 +199,7 @@ impl<'a> PprofFile<'a> {
     }
 
     fn frame(&self, profile: &mut Profile, location: &Location, at: usize) -> Result<FrameId, PprofError> {
-        let Line { offset, function: id, line } = self.tables.lines[at];
+        let Line { offset, function: id, line, column } = self.tables.lines[at];
         let missing = PprofError::Index { field: "line", offset, what: "function", index: id };
         let function = self.tables.functions.get(id).ok_or(missing)?;
         let string = |index| self.tables.string(index, "function", offset);
@@ -212,13 +214,14 @@ impl<'a> PprofFile<'a> {
         let name = if self.tables.jitprof == 0 { name } else { system_name };
         let is_inlined = at + 1 < location.lines.end || location.inlined;
         let line = u32::try_from(line).unwrap_or(0);
+        let column = u32::try_from(column).ok().and_then(NonZeroU32::new);
         let frame = FrameRef {
             name: if name.is_empty() { UNKNOWN } else { name },
             kind,
             tier,
             inlined: is_inlined,
             module,
-            source: (!file.is_empty()).then_some((file, line)),
+            source: (!file.is_empty()).then_some(SourceRef { file, line, column }),
             address: location.address,
         };
         Ok(profile.intern_frame_ref(&frame))

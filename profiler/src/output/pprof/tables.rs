@@ -83,6 +83,7 @@ pub(super) struct Line {
     pub(super) offset: usize,
     pub(super) function: u64,
     pub(super) line: u64,
+    pub(super) column: u64,
 }
 
 /// A function, its texts as indices of the string table.
@@ -262,11 +263,12 @@ impl<'a> Tables<'a> {
 }
 
 fn line(message: Message<'_>) -> Result<Line, PprofError> {
-    let mut line = Line { offset: message.offset, function: 0, line: 0 };
+    let mut line = Line { offset: message.offset, function: 0, line: 0, column: 0 };
     message.fields(|number, value| {
         match number {
             1 => line.function = value.number(message)?,
             2 => line.line = value.number(message)?,
+            3 => line.column = value.number(message)?,
             _ => {}
         }
         Ok(())

@@ -92,20 +92,24 @@ fn is_file(word: &str) -> bool {
     word.rsplit_once('.').is_some_and(|(stem, extension)| !stem.is_empty() && !extension.is_empty())
 }
 
-/// Whether a name ends in `.word`, `.word:7` or one of both and `)`.
+/// Whether a name ends in `.word`, `.word:7`, `.word:7:3` or one of these and `)`.
 fn ends_in_place(name: &[char]) -> bool {
     let mut rest = name;
     if let [before @ .., ')'] = rest {
         rest = before;
     }
-    let digits = rest.iter().rev().take_while(|c| c.is_ascii_digit()).count();
-    if let [before @ .., ':'] = &rest[..rest.len() - digits]
-        && digits > 0
-    {
-        rest = before;
-    }
+    let rest = without_number(without_number(rest));
     let word = rest.iter().rev().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '$')).count();
     word > 0 && rest[..rest.len() - word].ends_with(&['.'])
+}
+
+/// A name without the `:7` at its end.
+fn without_number(name: &[char]) -> &[char] {
+    let digits = name.iter().rev().take_while(|c| c.is_ascii_digit()).count();
+    match &name[..name.len() - digits] {
+        [before @ .., ':'] if digits > 0 => before,
+        _ => name,
+    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ function label(name, room) {
     if (Array.from(name).length <= room) return name;
     const characters = without_namespaces(without_directories(name), room);
     const own = own_name(characters), half = Math.floor(Math.max(0, room - 2) / 2);
-    const in_place = /\.[\p{L}\p{N}_$]+(:[0-9]+)?\)?$/u.test(characters.join(""));
+    const in_place = /\.[\p{L}\p{N}_$]+(:[0-9]+){0,2}\)?$/u.test(characters.join(""));
     if (in_place || own.length === characters.length) return cut(characters, room, half);
     if (characters.length > room && own.length + 2 > room) return cut(own, room, half);
     return cut(characters, room, 0);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::frame_names::short_path;
 use super::super::look::Look;
 use super::super::options::OutputOptions;
-use crate::profile::{CallTree, FrameRef, Profile, printable};
+use crate::profile::{CallTree, FrameRef, Profile, SourceRef, printable};
 use crate::symbol::FrameKind;
 
 /// Files that are named of functions that look alike; of others their number is.
@@ -46,9 +46,9 @@ impl Places {
 
 impl<'p> Place<'p> {
     fn add(&mut self, frame: FrameRef<'p>, is_in_name: bool) {
-        match frame.source.filter(|(file, _)| !file.is_empty()) {
+        match frame.source.filter(|source| !source.file.is_empty()) {
             Some(_) if is_in_name => {}
-            Some((file, line)) => {
+            Some(SourceRef { file, line, .. }) => {
                 let lines = self.sources.entry(file).or_insert((line, line));
                 *lines = (least_known(lines.0, line), lines.1.max(line));
             }

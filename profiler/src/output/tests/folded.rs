@@ -61,6 +61,23 @@ fn frames_that_look_alike_are_one_line() {
 }
 
 #[test]
+fn places_in_a_line_are_apart_where_lines_are() {
+    let minified = |column| at_column(jit("f", None, 3, 1), column);
+    let frames = [minified(5), minified(146_721), minified(0), at_column(jit("f", None, 3, 0), 7)];
+    let samples: Vec<_> = frames
+        .iter()
+        .map(|frame| TestSample { time_ns: 0, task: task(1, "x"), frames: vec![frame.clone()], count: 1 })
+        .collect();
+    let profile = profile(&samples);
+    assert_eq!(string(&profile, Format::Folded, &OutputOptions::default()), "x;f 4\n");
+    let apart = string(&profile, Format::Folded, &OutputOptions { lines: true, ..OutputOptions::default() });
+    let mut apart: Vec<&str> = apart.lines().collect();
+    apart.sort_unstable();
+    let at = ["(/app/server.js) 1", "(/app/server.js:1) 1", "(/app/server.js:1:146721) 1", "(/app/server.js:1:5) 1"];
+    assert_eq!(apart, at.map(|place| format!("x;f {place}")));
+}
+
+#[test]
 fn names_are_escaped() {
     let frames = [
         named("a;b\nc\td\r"),

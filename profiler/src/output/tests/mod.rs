@@ -89,9 +89,14 @@ pub(super) fn jit(name: &str, tier: Option<Tier>, address: u64, line: u32) -> Fr
         kind: FrameKind::Jit,
         tier,
         module: Some(Arc::new(module)),
-        source: Some(SourceLine { file: Arc::from("/app/server.js"), line }),
+        source: Some(SourceLine::new(Arc::from("/app/server.js"), line)),
         ..native(name, "", address)
     }
+}
+
+pub(super) fn at_column(frame: Frame, column: u32) -> Frame {
+    let place = |source: SourceLine| SourceLine { column: NonZeroU32::new(column), ..source };
+    Frame { source: frame.source.map(place), ..frame }
 }
 
 pub(super) fn of_kind(kind: FrameKind, name: &str) -> Frame {

@@ -89,6 +89,17 @@ fn samples_locations_and_mappings_are_as_in_the_golden() {
 }
 
 #[test]
+fn places_in_a_line_are_one_function_with_their_columns() {
+    let frames = [5, 146_721, 0].map(|column| at_column(jit("f", None, 3, 1), column));
+    let samples = frames.map(|frame| TestSample { time_ns: 0, task: task(1, "x"), frames: vec![frame], count: 1 });
+    let decoded = decode(&profile(&samples));
+    assert_eq!(decoded.tables.function.len(), 1);
+    let mut columns: Vec<i64> = decoded.tables.location.iter().map(|location| location.line[0].column).collect();
+    columns.sort_unstable();
+    assert_eq!(columns, [0, 5, 146_721]);
+}
+
+#[test]
 fn the_header_says_what_the_values_mean() {
     let decoded = decode(&profile(&service()));
     let tables = &decoded.tables;

@@ -108,7 +108,7 @@ fn go_file() -> Vec<u8> {
         id,
         mapping_id: 7,
         address: 0x40_0000 + id,
-        line: lines.iter().map(|&(function_id, line)| Line { function_id, line }).collect(),
+        line: lines.iter().map(|&(function_id, line)| Line { function_id, line, column: 0 }).collect(),
         inlined: false,
     };
     let mapping = Mapping { id: 7, filename: number("/bin/srv"), has_functions: true, ..Mapping::default() };
@@ -208,7 +208,7 @@ fn labels_that_would_contradict_the_task_are_left_out() {
 #[test]
 fn frames_that_multiply_are_bounded() {
     // One location of many lines, called from itself many times, in many samples.
-    let lines = vec![Line { function_id: 1, line: 1 }; 10_000];
+    let lines = vec![Line { function_id: 1, line: 1, column: 0 }; 10_000];
     let location = vec![Location { id: 1, line: lines, ..Location::default() }];
     let sample_type = vec![ValueType { r#type: 1, unit: 2 }];
     let strings = ["", "samples", "count", "f"].map(str::to_owned).to_vec();
@@ -282,7 +282,7 @@ fn frames(text: fn() -> BoxedStrategy<String>) -> impl Strategy<Value = Frame> {
     ];
     let tiers = [None, Some(Tier::Interpreted), Some(Tier::Baseline), Some(Tier::Mid), Some(Tier::Optimized)];
     let module = proptest::option::of((text(), proptest::option::of("[0-9a-f]{1,2}")));
-    let source = proptest::option::of((name(), 0_u32..3));
+    let source = proptest::option::of((name(), 0_u32..3, 0_u32..3));
     let address = prop_oneof![0_u64..3, Just(u64::MAX)];
     (text(), 0..kinds.len(), 0..tiers.len(), any::<bool>(), module, source, address).prop_map(
         move |(name, kind, tier, inlined, module, source, address)| Frame {
@@ -292,7 +292,10 @@ fn frames(text: fn() -> BoxedStrategy<String>) -> impl Strategy<Value = Frame> {
             inlined,
             module: module
                 .map(|(path, build_id)| Arc::new(Module { path: Arc::from(path), build_id: build_id.map(Arc::from) })),
-            source: source.map(|(file, line)| SourceLine { file: Arc::from(file), line }),
+            source: source.map(|(file, line, column)| {
+                let column = NonZeroU32::new(column);
+                SourceLine { file: Arc::from(file), line, column }
+            }),
             address,
         },
     )

@@ -281,7 +281,7 @@ fn side_by_side(frames: &[(Frame, u64)]) -> Vec<TestSample> {
 }
 
 fn in_file(frame: Frame, file: &str, line: u32) -> Frame {
-    Frame { source: Some(SourceLine { file: Arc::from(file), line }), ..frame }
+    Frame { source: Some(SourceLine::new(Arc::from(file), line)), ..frame }
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl<'p> Flame<'p> {
 impl<'p> Origin<'p> {
     fn add(&mut self, frame: FrameRef<'p>) {
         let module = frame.module.map(|module| module.path);
-        let source = frame.source.filter(|(file, _)| !file.is_empty());
+        let source = frame.source.filter(|source| !source.file.is_empty()).map(|source| (source.file, source.line));
         self.module = self.module.into_iter().chain(module).min();
         self.source = self.source.into_iter().chain(source).min();
     }

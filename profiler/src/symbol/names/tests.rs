@@ -10,7 +10,7 @@ type Expected = (&'static str, FrameKind, Option<Tier>, Option<(&'static str, u3
 
 fn check(origin: CodeOrigin, cases: &[(&str, Expected)]) {
     for &(name, (display, kind, tier, place)) in cases {
-        let source = place.map(|(file, line)| SourceLine { file: file.into(), line });
+        let source = place.map(|(file, line)| SourceLine::new(file.into(), line));
         let expected = JitName { display: display.to_owned(), kind, tier, source, is_final: true };
         assert_eq!(classify(name, origin, None), expected, "{name:?}");
     }

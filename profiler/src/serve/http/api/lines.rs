@@ -11,7 +11,7 @@ use super::Request;
 use crate::output::color::Class;
 use crate::output::frame_names::{frame_name, merge_tiers};
 use crate::profile::printable;
-use crate::profile::{FrameRef, FrameTotals, MergeBy, Profile};
+use crate::profile::{FrameRef, FrameTotals, MergeBy, Profile, SourceRef};
 use crate::serve::http::fault::Fault;
 use crate::serve::http::flame::named;
 use crate::serve::http::params::Params;
@@ -73,7 +73,7 @@ impl<'p> MergeBy<'p> for ByLine {
     fn frame(&self, frame: FrameRef<'p>) -> Option<Place> {
         let frame = if self.merge_tiers { merge_tiers(frame) } else { frame };
         let is_it = self.classes.contains(&Class::of(frame)) && named(&frame_name(frame, false)) == self.name;
-        let (file, line) = frame.source.unwrap_or_default();
+        let SourceRef { file, line, .. } = frame.source.unwrap_or_default();
         let module = frame.module.map_or("", |module| module.path);
         let shown = |text: &str| if text.is_empty() { String::new() } else { printable(text).into_owned() };
         is_it.then(|| (shown(file), line, shown(module)))

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Service, run};
 use crate::output::{Format, OutputOptions, write};
-use crate::profile::{FrameRef, Task};
+use crate::profile::{FrameRef, SourceRef, Task};
 use crate::serve::http::flame::{Flame, Shape};
 use crate::serve::http::flame_json::flame_json;
 use crate::symbol::FrameKind;
@@ -82,7 +82,7 @@ fn recursion_counts_once_in_the_total_of_a_function() {
 fn a_line_is_said_of_the_file_that_it_is_in() {
     let mut profile = super::profile(MonoNs(1), &[]);
     let mut sample = |file: &str, line: u32| {
-        let (kind, source) = (FrameKind::Jit, Some((file, line)));
+        let (kind, source) = (FrameKind::Jit, Some(SourceRef::new(file, line)));
         let frame = FrameRef { name: "get", kind, tier: None, inlined: false, module: None, source, address: 1 };
         let frame = profile.intern_frame_ref(&frame);
         let stack = profile.push(profile.stack_root(), frame);

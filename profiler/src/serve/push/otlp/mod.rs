@@ -190,10 +190,11 @@ impl Tables {
 
     fn line(&mut self, frame: FrameRef<'_>) -> Line {
         let name = self.string(&printable(frame.name));
-        let (file, line) = frame.source.unwrap_or(("", 0));
-        let file = if file.is_empty() { 0 } else { self.string(&printable(file)) };
+        let source = frame.source.unwrap_or_default();
+        let file = if source.file.is_empty() { 0 } else { self.string(&printable(source.file)) };
         let function = OtlpFunction { name_strindex: name, system_name_strindex: name, filename_strindex: file };
-        Line { function_index: self.functions.index(function), line: line.into() }
+        let column = source.column.map_or(0, |column| column.get().into());
+        Line { function_index: self.functions.index(function), line: source.line.into(), column }
     }
 
     fn mapping(&mut self, module: ModuleRef<'_>) -> i32 {
@@ -232,11 +233,27 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
     use opentelemetry_proto::tonic::common::v1::any_value::Value as Published;
+    use opentelemetry_proto::tonic::profiles::v1development::Line as PublishedLine;
 
     use super::super::tests::{encoding, profile};
     use super::*;
+    use crate::profile::SourceRef;
+
+    #[test]
+    fn a_place_has_its_column_where_it_is_known() {
+        let place = |column| {
+            let source = Some(SourceRef { file: "a.js", line: 1, column: NonZeroU32::new(column) });
+            let (kind, tier, inlined) = (FrameKind::Jit, None, false);
+            let frame = FrameRef { name: "f", kind, tier, inlined, module: None, source, address: 0 };
+            let line = PublishedLine::decode(&*Tables::default().line(frame).encode_to_vec()).unwrap();
+            (line.line, line.column)
+        };
+        assert_eq!([0, 146_721].map(place), [(1, 0), (1, 146_721)]);
+    }
 
     /// The published definitions of another crate read what is written here.
     #[test]

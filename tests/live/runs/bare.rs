@@ -617,8 +617,9 @@ fn a_caller_whose_code_is_given_up_while_it_waits_has_its_line_and_what_it_has_i
     let scratch = Scratch::new()?;
     let program = target_file("node/given_up.js")?;
     let text = std::fs::read_to_string(&program)?;
-    let before = text.lines().position(|line| line.contains("// outer calls middle")).context("the call's line")?;
-    let line = before + 1;
+    let call = text.lines().enumerate().find(|(_, line)| line.contains("// outer calls middle"));
+    let (before, call) = call.context("the call's line")?;
+    let end = format!(":{}:{})", before + 1, call.find("middle(").context("the call")? + 1);
     let mut command = Command::new(path_from("JITPROF_NODE")?);
     command.arg("--allow-natives-syntax").arg(program).arg("600");
     let target = Target::start(command, &scratch)?;
@@ -626,10 +627,8 @@ fn a_caller_whose_code_is_given_up_while_it_waits_has_its_line_and_what_it_has_i
     let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
     let folded = &recording.folded;
     let is_given_up = |stack: &Stack| stack.has("spin") && stack.frames.iter().any(|frame| frame.starts_with("*outer"));
-    let is_at_call = |stack: &Stack| {
-        let end = format!(":{line})");
-        stack.frames.iter().any(|frame| frame.starts_with("*outer (") && frame.ends_with(&end))
-    };
+    let is_at_call =
+        |stack: &Stack| stack.frames.iter().any(|frame| frame.starts_with("*outer (") && frame.ends_with(&end));
     let whole = folded.count(is_given_up);
     assert_enough("samples below code that is given up", whole, 400);
     let through_middle = |stack: &Stack| stack.has_chain(&["outer", "middle", "spin"]) && is_at_call(stack);

@@ -81,8 +81,9 @@ fn functions_of_a_node_without_flags_that_waits_have_names_and_lines() -> Result
     let (shown, frames) = dump_of_node(&[])?;
     ensure!(!frames.iter().any(|frame| frame.contains("InterpreterEntryTrampoline")), "one has no name: {shown}");
     let text = std::fs::read_to_string(target_file("node/waits.js")?)?;
-    let call = text.lines().position(|line| line.contains("${waits(cell)}")).context("no such call")? + 1;
-    ensure!(shown.contains(&format!("/waits.js:{call}\n")), "not where `holds` calls: {shown}");
+    let place = |(before, line): (usize, &str)| Some((before + 1, line.find("waits(cell)}")? + 1));
+    let (line, column) = text.lines().enumerate().find_map(place).context("no such call")?;
+    ensure!(shown.contains(&format!("/waits.js:{line}:{column}\n")), "not where `holds` calls: {shown}");
     Ok(())
 }
 

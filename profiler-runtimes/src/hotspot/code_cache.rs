@@ -238,6 +238,11 @@ impl CodeCache {
         &self.heaps
     }
 
+    /// Whether the next reading comes soon after the last: a compilation that was asked for then may not have led to code yet.
+    pub fn comes_soon(&mut self, is_soon: bool) {
+        self.turnover.comes_soon(is_soon);
+    }
+
     /// Bytes that are kept, nearly.
     pub fn bytes(&self) -> usize {
         self.blobs.len() * (size_of::<Blob>() + size_of::<Known>() + 96) + self.strings.bytes() + self.turnover.bytes()

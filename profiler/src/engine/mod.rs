@@ -25,6 +25,7 @@ pub mod border;
 mod deferred;
 mod delays;
 mod dump;
+mod early;
 mod entry;
 mod extents;
 mod files;
@@ -658,7 +659,7 @@ impl Engine {
             if self.is_wanting {
                 self.is_wanting = self.tracking.ask_frames_early(&mut self.requests);
             }
-            self.tracking.poll_loading(&mut self.requests);
+            self.tracking.poll_hasty(&mut self.requests);
             self.look_at = self.tracking.next_look(self.requests.now);
         }
         self.at(Activity::Upkeep);
@@ -727,7 +728,7 @@ impl Engine {
             process.frames.want_listed(&mut sample.asked, std::mem::take(&mut met.listed), sample.time);
         }
         process.queue.samples.push_back(sample);
-        self.tracking.note_met(id, &met);
+        self.tracking.note_met(id, &met, now);
     }
 
     /// Asks for what is new.
@@ -880,7 +881,7 @@ impl Engine {
         if let Some(process) = self.tracking.processes.get(id) {
             let of = (&mut self.files, &mut self.requests);
             let met = self.resolving.prefetch_changed(process, changed, of.0, of.1);
-            self.tracking.note_met(id, &met);
+            self.tracking.note_met(id, &met, self.requests.now);
         }
     }
 

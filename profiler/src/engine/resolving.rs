@@ -203,7 +203,11 @@ impl Resolving {
                     }
                     met.listed.extend(u16::try_from(index).ok().zip(ask_of_listed(&hit, pc)));
                 }
-                Place::Generated(_) => met.unnamed = true,
+                Place::Generated(_) => {
+                    met.unnamed = true;
+                    let is_missed = !pc.is_doubted() && process.tables.should_name(pc.lookup(), time);
+                    met.missed.extend(is_missed.then(|| (pc.lookup(), time)));
+                }
                 Place::Special(_) | Place::Unmapped | Place::NotKnown | Place::Gone => {}
             }
         }
@@ -295,6 +299,7 @@ impl Resolving {
             let of = (process, user, time);
             let of_one = Self::prefetch_user(&self.stacks, &mut self.names, of, files, requests);
             met.unnamed |= of_one.unnamed;
+            met.missed.extend(of_one.missed);
             met.code.extend(of_one.code);
         }
         met
@@ -540,6 +545,8 @@ impl Resolving {
 pub(super) struct Met {
     /// There is generated code without a name.
     pub(super) unnamed: bool,
+    /// Where it is and when, if the runtime's tables should name it and were not read since.
+    pub(super) missed: Vec<(u64, MonoNs)>,
     /// Addresses of code that the runtime's tables name, whose instructions say more.
     pub(super) code: Vec<u64>,
     /// What is to be asked about frames in code that the runtime lists.

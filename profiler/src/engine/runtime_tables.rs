@@ -6,6 +6,7 @@
 //! there. A sample waits for the reading after it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use jitprof_common::sample::FramePc;
 use jitprof_common::units::{Avma, MonoNs, Pid};
@@ -13,6 +14,7 @@ use jitprof_jitdump::code::{CodeInline, CodeLoad, CodeOrigin, SourceRows};
 
 use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Request};
+use crate::engine::early::Early;
 use crate::engine::frames::in_module;
 use crate::engine::options::InterpreterFrames;
 use crate::engine::place::Place;
@@ -24,7 +26,7 @@ use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, FoundInline, Li
 /// Least time between two readings of one process: in a run, and in a continuous recording.
 const PAUSE_NS: u64 = 100_000_000;
 const CONTINUOUS_PAUSE_NS: u64 = 1_000_000_000;
-/// After a reading it rests for so many times the CPU time that the reading took...
+/// After a reading it rests for so many times the CPU time that the reading took, in the long run (see [`Early`])...
 const REST: u64 = 49;
 /// ...but no longer than this, for samples wait for the next one.
 const MAX_PAUSE_NS: u64 = 5_000_000_000;
@@ -113,6 +115,14 @@ pub(super) enum Change {
     },
 }
 
+impl Change {
+    /// Where there is code that was not there.
+    fn place(&self) -> Option<Range<u64>> {
+        let Self::Load(load, _) = self else { return None };
+        Some(load.start.0..load.start.0.saturating_add(load.size))
+    }
+}
+
 /// The tables of one process.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeTables {
@@ -142,6 +152,8 @@ pub(super) struct RuntimeTables {
     hurried: bool,
     /// Not before this time again.
     next_at: MonoNs,
+    /// Or sooner, where code is met that they should name.
+    early: Early,
     retry_ns: u64,
     pieces: BTreeMap<u64, Piece>,
     /// Frames are asked about, with these words.
@@ -316,13 +328,14 @@ impl RuntimeTables {
             // What is loaded later may have lists.
             State::Found if !self.lists && self.any_list().is_some() => self.wanted && requests.now >= self.next_at,
             State::Found if !self.lists => false,
-            State::Found => requests.now >= self.next_at && self.is_unconfirmed(ran_at),
+            State::Found => requests.now >= self.due_at() && self.is_unconfirmed(ran_at),
             State::Over => false,
         };
         if is_due && self.reading.is_none() {
             if std::mem::take(&mut self.is_void) {
                 requests.output(Output::DropRuntime(id));
             }
+            self.early.begin(requests.now < self.next_at);
             self.reading = Some(since);
             self.began = since.max(id.start);
             self.is_remembered = true;
@@ -331,11 +344,32 @@ impl RuntimeTables {
         }
     }
 
-    /// When a program that is still being loaded is looked at again, if that is not long overdue.
-    pub(super) fn loading_until(&self, now: MonoNs) -> Option<MonoNs> {
-        let is_waiting = self.is_loading && self.state == State::None && self.reading.is_none();
-        let is_overdue = now.0.saturating_sub(self.next_at.0) > MAX_LOADING_RETRY_NS;
-        (is_waiting && !is_overdue).then_some(self.next_at)
+    /// When the next reading of lists that were found is due.
+    fn due_at(&self) -> MonoNs {
+        // One that did not come to its end, or of which nothing was heard, is tried again in its own time.
+        let is_steady = (self.incomplete, self.missed) == (0, 0);
+        if is_steady { self.early.due_at(self.next_at) } else { self.next_at }
+    }
+
+    /// Whether the lists should name code at an address that was met at a time, and were not read since.
+    pub(super) fn should_name(&self, address: u64, time: MonoNs) -> bool {
+        self.state == State::Found && self.lists && self.is_unconfirmed(time) && self.early.has_heap_at(address)
+    }
+
+    /// Code was met there then that the lists should name.
+    pub(super) fn note_missed(&mut self, address: u64, time: MonoNs) {
+        self.early.meet(address, time);
+    }
+
+    /// When it is looked again before the next tick, if that is not long overdue: a program is still being loaded, or makes code.
+    pub(super) fn hasty_look(&self, now: MonoNs) -> Option<MonoNs> {
+        let look = match self.state {
+            State::None if self.is_loading => Some(self.next_at),
+            State::Found if self.lists => self.early.look_at(self.due_at(), now),
+            _ => None,
+        };
+        let is_overdue = |look: MonoNs| now.0.saturating_sub(look.0) > MAX_LOADING_RETRY_NS;
+        look.filter(|look| self.reading.is_none() && !is_overdue(*look))
     }
 
     /// The next reading does not wait until the last one's rest is over. One that did not come to its end, or of which nothing
@@ -385,6 +419,7 @@ impl RuntimeTables {
                 reading: self.reading,
                 leaves_lists: self.leaves_lists,
                 beside_dump: self.beside_dump,
+                early: std::mem::take(&mut self.early),
                 account: std::mem::take(&mut self.account),
                 ..Self::default()
             };
@@ -417,6 +452,7 @@ impl RuntimeTables {
         self.is_heard = true;
         // What does not come to its end is tried less and less often.
         let dear = read.cpu_ns.saturating_mul(REST << self.incomplete.min(MAX_INCOMPLETE));
+        self.early.owe(dear, self.began, requests.now);
         let pause = dear.clamp(least_pause.0, MAX_PAUSE_NS);
         let pause = if self.hurried && !read.incomplete { 0 } else { pause };
         self.next_at = MonoNs(requests.now.0.saturating_add(pause));
@@ -469,7 +505,9 @@ impl RuntimeTables {
         }
         brought.unloads = read.unloads;
         brought.entries.clone_from(&read.entries);
+        self.early.note_heaps(&read.heaps);
         self.take_changes(*read, (begun, done), &mut brought);
+        self.early.settle(brought.changes.iter().filter_map(Change::place), begun, requests.now);
         brought
     }
 

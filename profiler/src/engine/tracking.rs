@@ -125,7 +125,8 @@ fn beside_dump(process: &Process, verify_names: bool) -> BesideDump {
     }
 }
 
-/// When a process is to be looked at between two ticks, if it is: it replaces what it runs, or is still being loaded.
+/// When a process is to be looked at between two ticks, if it is: it replaces what it runs, is still being loaded, or runs code
+/// that its tables should name.
 fn hasty_look(process: &Process, now: MonoNs) -> Option<MonoNs> {
     if !process.is_live() {
         return None;
@@ -133,7 +134,7 @@ fn hasty_look(process: &Process, now: MonoNs) -> Option<MonoNs> {
     // What a dump names keeps its name.
     let loses_names = process.frames.is_losing(now) && !process.asks_inlined_alone();
     let loses = loses_names && process.tables.may_ask_early();
-    if loses { Some(now) } else { process.tables.loading_until(now) }
+    if loses { Some(now) } else { process.tables.hasty_look(now) }
 }
 
 impl Tracking {
@@ -889,7 +890,7 @@ impl Tracking {
         self.note_hasty(id, requests.now);
     }
 
-    /// An answer may show that a process is to be looked at before the next tick, where that is done.
+    /// An answer or a sample may show that a process is to be looked at before the next tick, where that is done.
     fn note_hasty(&mut self, id: ProcessId, now: MonoNs) {
         if !self.continuous && self.processes.get(id).is_some_and(|process| hasty_look(process, now).is_some()) {
             self.hasty.insert(id);
@@ -912,8 +913,8 @@ impl Tracking {
         }
     }
 
-    /// When it is to be looked between two ticks what there is: before a program has replaced what it runs, and while one is
-    /// loaded.
+    /// When it is to be looked between two ticks what there is: before a program has replaced what it runs, while one is loaded,
+    /// and where one makes code.
     pub(super) fn next_look(&mut self, now: MonoNs) -> Option<MonoNs> {
         let mut next = None;
         self.hasty.retain(|id| {
@@ -924,10 +925,11 @@ impl Tracking {
         next.map(|look| look.max(now.after(HASTY_LOOK)))
     }
 
-    /// Has those read again, where that is due, that were looked at while they were loaded.
-    pub(super) fn poll_loading(&mut self, requests: &mut Requests) {
+    /// Has those read again, where that is due, that were looked at while they were loaded, or in which code was met that their
+    /// tables should name.
+    pub(super) fn poll_hasty(&mut self, requests: &mut Requests) {
         let now = requests.now;
-        let is_due = |process: &Process| process.tables.loading_until(now).is_some_and(|until| until <= now);
+        let is_due = |process: &Process| process.tables.hasty_look(now).is_some_and(|look| look <= now);
         for id in &self.hasty {
             if let Some(process) = self.processes.get_mut(*id).filter(|process| process.is_live() && is_due(process)) {
                 Self::poll_tables_of(process, requests);
@@ -980,12 +982,16 @@ impl Tracking {
     }
 
     /// Notes what stacks of a process have met that more is to be read of.
-    pub(super) fn note_met(&mut self, id: ProcessId, met: &Met) {
+    pub(super) fn note_met(&mut self, id: ProcessId, met: &Met, now: MonoNs) {
         let Some(process) = self.processes.get_mut(id).filter(|_| self.read_runtime) else { return };
         if met.unnamed {
             Self::want_tables(process, (self.interpreter, self.verify_names));
         }
         met.code.iter().for_each(|address| process.learned.want(*address));
+        met.missed.iter().for_each(|(address, time)| process.tables.note_missed(*address, *time));
+        if !met.missed.is_empty() {
+            self.note_hasty(id, now);
+        }
     }
 
     /// Applies code events, to the children, too, that have a copy of the code from after them.

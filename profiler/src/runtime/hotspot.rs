@@ -28,6 +28,8 @@ const IN_HEAP: &str = "[callers in the heap]";
 const LOOKS: u32 = 2;
 /// How many readings look for the return barrier.
 const STUB_LOOKS: u32 = 100;
+/// Readings that are nearer to each other say nothing of compilations that were asked for and are not there: those take longer.
+const TURN_NS: u64 = 100_000_000;
 /// Bytes of a word.
 const WORD: i32 = 8;
 /// The first of the words that are kept for the next frame at the same address: what never changes of a method.
@@ -71,6 +73,8 @@ impl<T> Pending<T> {
 pub(super) struct HotSpot {
     layout: Layout,
     cache: CodeCache,
+    /// When the last reading began that did not come soon after another one.
+    turned_at: MonoNs,
     compilations: Compilations,
     /// Parts of the interpreter in which the frame of a method is whole, by address, once they have been read.
     whole: Vec<Codelet>,
@@ -89,6 +93,7 @@ impl HotSpot {
             Ok(layout) => Ok(Self {
                 layout,
                 cache: CodeCache::default(),
+                turned_at: MonoNs(0),
                 compilations: Compilations::default(),
                 whole: Vec::new(),
                 whole_stubs: Pending::default(),
@@ -118,6 +123,7 @@ impl HotSpot {
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
         let begun = self.unloading.look(&self.layout, reader);
         let compiled = self.compilations.count(&self.layout, reader);
+        self.note_turn(monotonic_now());
         let update = self.cache.update(&self.layout, reader);
         let compiled = [compiled, self.compilations.count(&self.layout, reader)];
         let unloads = self.unloading.look(&self.layout, reader);
@@ -147,6 +153,7 @@ impl HotSpot {
             capture: self.interpreter().and_then(|interpreter| capture(&self.layout, interpreter)),
             lists: true,
             may_have_passed,
+            heaps: self.heaps().collect(),
             unloads: unloads.number(),
             ..RuntimeRead::default()
         }
@@ -173,9 +180,25 @@ impl HotSpot {
             Change::Unloaded(blob) => (low..end).contains(&blob.header),
             Change::Loaded(_) => false,
         };
-        let heaps = self.cache.ranges().iter().copied();
-        let freed = heaps.filter(|heap| was_unloaded || update.changes.iter().any(|change| is_in(change, *heap)));
-        freed.map(|(low, end)| (low, end.0.saturating_sub(low.0))).collect()
+        let is_freed = |(low, size): &(Avma, u64)| {
+            let end = Avma(low.0.saturating_add(*size));
+            was_unloaded || update.changes.iter().any(|change| is_in(change, (*low, end)))
+        };
+        self.heaps().filter(is_freed).collect()
+    }
+
+    /// First byte and length of each heap.
+    fn heaps(&self) -> impl Iterator<Item = (Avma, u64)> {
+        self.cache.ranges().iter().map(|(low, end)| (*low, end.0.saturating_sub(low.0)))
+    }
+
+    /// A reading begins. Between two that come soon after each other hardly a compilation is made.
+    fn note_turn(&mut self, now: MonoNs) {
+        let is_soon = now.0.saturating_sub(self.turned_at.0) < TURN_NS;
+        self.cache.comes_soon(is_soon);
+        if !is_soon {
+            self.turned_at = now;
+        }
     }
 
     fn interpreter(&self) -> Option<&Arc<Blob>> {

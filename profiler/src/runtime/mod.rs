@@ -93,6 +93,10 @@ pub struct RuntimeRead {
     /// there may have been other code than what is there now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub may_have_passed: Vec<(Avma, u64)>,
+    /// Where the runtime puts all code that the lists have, and says of each piece whether it was there before: first byte,
+    /// length. What is met there without a name is worth a reading soon.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub heaps: Vec<(Avma, u64)>,
     /// How many classes the runtime has unloaded, if it says so. An answer about frames is of what was there as long as it
     /// has unloaded no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]

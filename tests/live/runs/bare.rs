@@ -169,11 +169,12 @@ fn a_bare_jvm_with_a_small_code_cache_has_stacks_of_all_that_is_not_new() -> Res
     let recording = java(&SMALL_CACHE, "java/Mixed.java", &scratch)?;
     let numbers = ["/stacks/cut", "/jit/unnamed", "/deferred"].map(|at| recording.account.pointer(at));
     println!("{numbers:?}");
-    // What was compiled since the last reading has no rows yet, and here that never ends.
-    assert_at_least("complete stacks", recording.complete(), 0.8);
+    // What was compiled since the last reading has no rows yet, and here that never ends. The next one comes sooner where it is
+    // met, as long as rest was saved since the program began.
+    assert_at_least("complete stacks", recording.complete(), 0.95);
     let whole = recording.folded.count(|stack| stack.has_prefix("Mixed."));
     let part = recording.folded.count(|stack| stack.has_prefix("Mixed.") && stack.has("JavaMain"));
-    assert_at_least("below the thread's beginning", Share { part, whole }, 0.8);
+    assert_at_least("below the thread's beginning", Share { part, whole }, 0.95);
     Ok(())
 }
 

@@ -326,6 +326,52 @@ fn asked(world: &World) -> usize {
 }
 
 #[test]
+fn tables_are_read_before_their_rest_is_over_where_they_should_name_what_is_met() {
+    for (heaps, is_continuous, readings) in [(1, false, 2), (1, true, 2), (0, false, 1)] {
+        let mut world = World::new(options());
+        let old = found(JIT, "LA;old()V");
+        jvm(&mut world, PID, std::slice::from_ref(&old));
+        let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+        // It rests for 490 ms.
+        (runtime.reading_ns, runtime.heaps) = (10 * MS, vec![(avma(JIT), 0x10_0000); heaps]);
+        world.follow(&[PID]);
+        if is_continuous {
+            world.continuous(60_000, 3_000);
+        }
+        world.run_for(50);
+        assert_eq!(asked(&world), 1);
+        set_code(&mut world, PID, &[old, found(JIT + 0x1000, "LA;new()V")]);
+        world.run_for(1);
+        world.sample(PID, &[JIT + 0x1008, MAIN, START]);
+        let at = (world.now.0 - ms(0).0) / MS;
+        world.run_for(200);
+        assert_eq!(asked(&world), readings, "{heaps} heaps, continuous: {is_continuous}");
+        world.run_for(400);
+        world.finish();
+        if !is_continuous {
+            let stack = stack(&world, PID, at);
+            assert!(stack.ends_with(";A.new()V"), "{stack}");
+        }
+    }
+}
+
+#[test]
+fn what_runs_after_an_early_reading_has_the_rows_of_its_code() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[]);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    (runtime.reading_ns, runtime.heaps) = (10 * MS, vec![(avma(JIT), 0x10_0000)]);
+    world.follow(&[PID]);
+    world.run_for(50);
+    set_code(&mut world, PID, &[found(JIT, "LA;compiled()V")]);
+    sample(&mut world);
+    world.run_for(200);
+    let sizes = world.engine.rows_of(PID, &[JIT + 8]).iter().map(|row| row.cfa_offset_bytes()).collect::<Vec<_>>();
+    assert_eq!(sizes, [32]);
+    world.finish();
+}
+
+#[test]
 fn tables_are_looked_for_again_when_code_without_a_name_is_met() {
     let mut world = World::new(options());
     app(&mut world, PID);

@@ -951,6 +951,7 @@ fn lies_of_tables(number: u8) -> RuntimeRead {
         incomplete: number & 8 == 0,
         cpu_ns: u64::from(number) << 50,
         may_have_passed: vec![(Avma(u64::from(number) << 56), u64::MAX); usize::from(number % 4)],
+        heaps: vec![(Avma(u64::from(number % 2) << 56), u64::MAX); usize::from(number % 16)],
         unloads: (number & 32 == 0).then(|| number.into()),
         ..RuntimeRead::default()
     }

@@ -114,6 +114,8 @@ pub struct MadeRuntime {
     pub depends_on: Option<DependsOn>,
     /// Where code may have come and gone between two readings.
     pub may_have_passed: Vec<(Avma, u64)>,
+    /// Where it puts code.
+    pub heaps: Vec<(Avma, u64)>,
     /// How many classes it has unloaded, and since when its functions are there.
     pub unloads: Option<(u64, MonoNs)>,
     /// Where code lies that its frames are in.
@@ -162,6 +164,7 @@ impl MadeRuntime {
             capture,
             lists,
             may_have_passed,
+            heaps: self.heaps.clone(),
             unloads,
             entries: self.entries.clone(),
         }

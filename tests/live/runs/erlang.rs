@@ -5,9 +5,9 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_enough, assert_share, path_from,
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_enough, assert_share, compile, path_from,
     target_file,
 };
 
@@ -25,17 +25,22 @@ fn record_run(module: &str, flags: &[&str]) -> Result<Recording> {
 
 /// Records a module's `main`.
 fn record_module(module: &str, flags: &[&str], how: &[&str]) -> Result<Recording> {
-    let scratch = Scratch::new()?;
+    record_module_in(&Scratch::new()?, module, flags, how)
+}
+
+/// The same, with what lies in its directory.
+fn record_module_in(scratch: &Scratch, module: &str, flags: &[&str], how: &[&str]) -> Result<Recording> {
+    let sources = ["burn", "server", "builtins", "natives"].map(|name| target_file(&format!("erlang/{name}.erl")));
     let compiled = Command::new(path_from("JITPROF_ERLC")?)
-        .args([target_file("erlang/burn.erl")?, target_file("erlang/server.erl")?, target_file("erlang/builtins.erl")?])
+        .args(sources.into_iter().collect::<Result<Vec<_>>>()?)
         .current_dir(scratch.path())
         .status()?;
     ensure!(compiled.success(), "erlc failed");
     let mut command = Command::new(path_from("JITPROF_ERL")?);
     command.arg("-noshell").args(flags).args(["+S", "1", "-pa", ".", "-run", module, "main", "600"]);
-    let target = Target::start(command, &scratch)?;
+    let target = Target::start(command, scratch)?;
     let words = [&["--pid", target.said("pid")?], how].concat();
-    let recording = Jitprof::recording(&scratch, words)?.record_cpu(target.pid()?, 3);
+    let recording = Jitprof::recording(scratch, words)?.record_cpu(target.pid()?, 3);
     // Erlang writes to /tmp, whatever is asked for.
     for file in [format!("/tmp/jit-{}.dump", target.pid()?), format!("/tmp/perf-{}.map", target.pid()?)] {
         if std::fs::exists(&file)? {
@@ -171,6 +176,71 @@ fn what_is_written_in_c_has_its_erlang_callers() -> Result<()> {
     let spawned = folded.count(|stack| is_in_c(stack) && is_in(stack, "spawns/0") && !is_whole(stack));
     let whole = folded.count(|stack| is_in_c(stack) && works(stack) == 1) - spawned;
     assert_at_least("callers of what is written in C", Share { part, whole }, 0.98);
+    Ok(())
+}
+
+/// Records a module that calls functions of its own in C.
+fn record_natives() -> Result<Recording> {
+    let scratch = Scratch::new()?;
+    let headers = format!("-I{}", path_from("JITPROF_ERL_INCLUDE")?.display());
+    let library = compile(&scratch, "cc", "erlang/natives.c", &["-O1", "-g", "-shared", "-fPIC", &headers])?;
+    std::fs::rename(library, scratch.file("natives.so"))?;
+    record_module_in(&scratch, "natives", &[], &["--lines"])
+}
+
+/// The line of `natives.erl` that reads so, as frames of a function have it.
+fn at_line(function: &str, text: &str) -> Result<String> {
+    let file = target_file("erlang/natives.erl")?;
+    let source = std::fs::read_to_string(&file)?;
+    let line = source.lines().position(|line| line.trim() == text).context("no such line")? + 1;
+    Ok(format!("natives:{function} ({}:{line})", file.display()))
+}
+
+/// Asserts that a function in C was called by two of Erlang in the shares that are known, and that nearly every stack of it
+/// has one of them, with the line of the call, and who has called that.
+fn assert_called(recording: &Recording, (native, spins): (&str, &str), [hot, cold]: [[&str; 3]; 2]) -> Result<()> {
+    let chain = |[function, call, in_loop]: [&str; 3]| -> Result<_> {
+        Ok([at_line("loop/2", in_loop)?, at_line(&format!("{function}/1"), call)?])
+    };
+    let chains = [chain(hot)?, chain(cold)?];
+    let is_by = |stack: &Stack, chain: &[String; 2]| {
+        let caller = stack.frames.windows(chain.len()).position(|frames| frames == chain);
+        let called = stack.frames.windows(2).position(|frames| is_call(frames, native, spins));
+        caller.zip(called).is_some_and(|(caller, called)| caller + 1 < called)
+    };
+    let count = |meant: &[[String; 2]]| {
+        recording.folded.count(|stack| stack.has(spins) && meant.iter().any(|chain| is_by(stack, chain)))
+    };
+    let whole = recording.folded.count(|stack| stack.has(spins));
+    assert_enough(native, whole, 100);
+    assert_at_least(&format!("callers of {native}"), Share { part: count(&chains), whole }, 0.98);
+    assert_share(hot[0], Share { part: count(&chains[..1]), whole: count(&chains) }, 0.75);
+    Ok(())
+}
+
+/// Whether one frame is of `native`, and the next one, inward, of `spins`.
+fn is_call(frames: &[String], native: &str, spins: &str) -> bool {
+    let is_of = |frame: &String, name: &str| frame.split(' ').next() == Some(name);
+    matches!(frames, [outer, inner] if is_of(outer, native) && is_of(inner, spins))
+}
+
+#[test]
+fn functions_in_c_of_a_module_have_their_erlang_callers_and_lines_on_dirty_schedulers_as_well() -> Result<()> {
+    let recording = record_natives()?;
+    recording.assert_named();
+    assert_at_least("complete stacks", recording.complete(), 0.98);
+    let [hot, cold] = [["hot", "R = ordinary(N * 3),", "A = hot(N),"], ["cold", "R = ordinary(N),", "B = cold(N),"]];
+    assert_called(&recording, ("ordinary_function", "spin_ordinary"), [hot, cold])?;
+    let hot = ["dirty_hot", "R = dirty(N * 3),", "C = dirty_hot(N),"];
+    let cold = ["dirty_cold", "R = dirty(N),", "D = dirty_cold(N),"];
+    assert_called(&recording, ("dirty_function", "spin_dirty"), [hot, cold])?;
+    // One runs on the thread that runs Erlang, the other on a thread that runs nothing else.
+    let on_dirty = |spins: &str| Share {
+        part: recording.folded.count(|stack| stack.has(spins) && stack.has("erts_dirty_process_main")),
+        whole: recording.folded.count(|stack| stack.has(spins)),
+    };
+    assert_at_least("dirty work on dirty schedulers", on_dirty("spin_dirty"), 0.98);
+    assert_eq!(on_dirty("spin_ordinary").part, 0);
     Ok(())
 }
 

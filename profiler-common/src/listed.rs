@@ -437,7 +437,7 @@ mod tests {
         let spec = ListSpec::of_words(&[&begin, &begin], &end).unwrap();
         assert_eq!((spec.span, spec.stride, spec.aside, spec.ways[WAY_TO_END][1]), (8, 8, 0, end[1]));
         assert_eq!((spec.ways[1][0], spec.fields[0]), (begin[0], Field::new(0, u64::MAX, 0, 0)));
-        assert_eq!(ListSpec::of_words(&[&begin; MAX_BASES + 1], &end), None);
+        assert_eq!(ListSpec::of_words(&[&begin[..]; MAX_BASES + 1], &end), None);
         assert_eq!(ListSpec::of_words(&[&begin], &[begin[0]; MAX_STEPS + 1]), None);
     }
 

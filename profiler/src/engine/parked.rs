@@ -1,12 +1,13 @@
-//! Stacks that are not the thread's: on a dirty scheduler's thread runs what an Erlang process has called, and the process' own
-//! stack lies in memory.
+//! Stacks that are not the thread's: on a dirty scheduler's thread runs what an Erlang process has called, and the process'
+//! own stack lies in memory.
 //!
 //! ```text
 //! thread:  function in C ← erts_call_dirty_nif                ← erts_dirty_process_main ← …
 //! sample:  function in C ← erts_call_dirty_nif ← m:f/1 ← … ← normal_exit/0 ← erts_dirty_process_main ← …
 //! ```
 //!
-//! Of Erlang's words none but a return address has its two lowest bits clear: what is one and lies in generated code is a frame.
+//! Of Erlang's words none but a return address has its two lowest bits clear: such a word that leads to generated code is a
+//! frame.
 
 use std::ops::Range;
 

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use jitprof_tests::{
-    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_enough, assert_share, compile, path_from,
-    target_file,
+    Jitprof, Recording, Scratch, Share, Stack, Target, assert_at_least, assert_at_least_of_few, assert_enough,
+    assert_share, compile, path_from, target_file,
 };
 
 fn record(flags: &[&str]) -> Result<Recording> {
@@ -115,7 +115,7 @@ fn without_any_flag_the_emulators_own_tables_name_whole_chains_with_their_lines(
     let named = |origin: &str| recording.number(&format!("/jit/named/{origin}"));
     assert_eq!((named("jitdump"), named("perf_map"), recording.number("/jit/named/peeked")), (0, 0, 0));
     assert_enough("frames by the runtime's own tables", named("runtime"), 100);
-    assert_at_least("complete stacks", recording.complete(), 0.98);
+    assert_at_least("complete stacks", recording.complete(), 0.995);
     let source = std::fs::read_to_string(target_file("erlang/burn.erl")?)?;
     let line = |text: &str| source.lines().position(|line| line.trim() == text).map_or(0, |at| at + 1);
     let file = target_file("erlang/burn.erl")?;
@@ -132,7 +132,7 @@ fn without_any_flag_the_emulators_own_tables_name_whole_chains_with_their_lines(
     let part = recording
         .folded
         .count(|stack| stack.has("init:start_em/1") && chains.iter().any(|chain| has_chain(stack, chain)));
-    assert_at_least("chains with lines down to the process' first functions", Share { part, whole }, 0.98);
+    assert_at_least("chains with lines down to the process' first functions", Share { part, whole }, 0.995);
     let count = |caller: &str| recording.folded.count(|stack| has_chain(stack, &[caller]));
     assert_share("middle", Share { part: count(&hot), whole: count(&hot) + count(&cold) }, 0.75);
     Ok(())
@@ -142,11 +142,11 @@ fn without_any_flag_the_emulators_own_tables_name_whole_chains_with_their_lines(
 fn a_server_without_any_flag_has_whole_stacks_and_so_has_the_scheduler() -> Result<()> {
     let recording = record_run("server", &[])?;
     assert_burns(&recording);
-    assert_at_least("complete stacks", recording.complete(), 0.98);
+    assert_at_least("complete stacks", recording.complete(), 0.995);
     let served = ["proc_lib:init_p_do_apply/3", "gen_server:try_handle_call/4", "server:handle_call/3", "burn:outer/1"];
     let whole = recording.folded.count(|stack| stack.has("burn:outer/1"));
     let part = recording.folded.count(|stack| served.iter().all(|function| stack.has(function)));
-    assert_at_least("callers", Share { part, whole }, 0.98);
+    assert_at_least("callers", Share { part, whole }, 0.995);
     Ok(())
 }
 
@@ -156,7 +156,9 @@ fn what_is_written_in_c_has_its_erlang_callers() -> Result<()> {
         ["sorts/0", "tables/1", "binaries/0", "expressions/0", "errors/0", "numbers/0", "spawns/0", "garbage/1"];
     let recording = record_run("builtins", &[])?;
     recording.assert_named();
-    assert_at_least("complete stacks", recording.complete(), 0.98);
+    // While the collector moves a stack, the process still says that it is where it was: what is read there is no return
+    // address, or was one, so that such a stack is cut.
+    assert_at_least("complete stacks", recording.complete(), 0.99);
     let folded = &recording.folded;
     // The function itself, or what it has no frame beside: a list comprehension or a function within it.
     let is_in = |stack: &Stack, work: &str| {
@@ -175,7 +177,7 @@ fn what_is_written_in_c_has_its_erlang_callers() -> Result<()> {
     let part = folded.count(|stack| is_in_c(stack) && works(stack) == 1 && is_whole(stack));
     let spawned = folded.count(|stack| is_in_c(stack) && is_in(stack, "spawns/0") && !is_whole(stack));
     let whole = folded.count(|stack| is_in_c(stack) && works(stack) == 1) - spawned;
-    assert_at_least("callers of what is written in C", Share { part, whole }, 0.98);
+    assert_at_least("callers of what is written in C", Share { part, whole }, 0.99);
     Ok(())
 }
 
@@ -213,7 +215,7 @@ fn assert_called(recording: &Recording, (native, spins): (&str, &str), [hot, col
     };
     let whole = recording.folded.count(|stack| stack.has(spins));
     assert_enough(native, whole, 100);
-    assert_at_least(&format!("callers of {native}"), Share { part: count(&chains), whole }, 0.98);
+    assert_at_least_of_few(&format!("callers of {native}"), Share { part: count(&chains), whole }, 0.98);
     assert_share(hot[0], Share { part: count(&chains[..1]), whole: count(&chains) }, 0.75);
     Ok(())
 }
@@ -239,7 +241,7 @@ fn functions_in_c_of_a_module_have_their_erlang_callers_and_lines_on_dirty_sched
         part: recording.folded.count(|stack| stack.has(spins) && stack.has("erts_dirty_process_main")),
         whole: recording.folded.count(|stack| stack.has(spins)),
     };
-    assert_at_least("dirty work on dirty schedulers", on_dirty("spin_dirty"), 0.98);
+    assert_at_least_of_few("dirty work on dirty schedulers", on_dirty("spin_dirty"), 0.98);
     assert_eq!(on_dirty("spin_ordinary").part, 0);
     Ok(())
 }

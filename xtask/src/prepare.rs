@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::{self, Root};
 use crate::workspace::Workspace;
@@ -16,6 +16,9 @@ use crate::workspace::Workspace;
 pub(crate) const GSYMUTIL: &str = "gsymutil";
 /// Debian 12 has both; together 90 MB to fetch.
 const LLVM_VERSIONS: [u32; 2] = [14, 19];
+
+/// The variable that says where `erl_nif.h` is.
+const ERLANG_HEADERS: &str = "JITPROF_ERL_INCLUDE";
 
 /// The wheel that the expectations were measured with.
 const WASMTIME_WHEEL: &str = "wasmtime==50.0.1";
@@ -135,7 +138,25 @@ fn ruby(_: &Workspace) -> Result<Variables> {
 fn erlang(_: &Workspace) -> Result<Variables> {
     let erl = program("JITPROF_ERL", "erl", &["erlang-base"])?;
     let erlc = program("JITPROF_ERLC", "erlc", &["erlang-base"])?;
-    Ok(vec![("JITPROF_ERL", erl.into()), ("JITPROF_ERLC", erlc.into())])
+    let headers = erlang_headers(&erl)?;
+    Ok(vec![("JITPROF_ERL", erl.into()), ("JITPROF_ERLC", erlc.into()), (ERLANG_HEADERS, headers.into())])
+}
+
+/// Where the header is that functions in C are compiled with that Erlang calls.
+fn erlang_headers(erl: &Path) -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os(ERLANG_HEADERS) {
+        return Ok(given.into());
+    }
+    let root =
+        command::output(Command::new(erl).args(["-noshell", "-eval", "io:put_chars(code:root_dir()), halt()."]))?;
+    let headers = Path::new(root.trim()).join("usr/include");
+    let header = headers.join("erl_nif.h");
+    if !header.is_file() {
+        let missing = || format!("there is no {}; set {ERLANG_HEADERS} to where it is", header.display());
+        apt_install(&["erlang-dev"]).with_context(missing)?;
+        ensure!(header.is_file(), missing());
+    }
+    Ok(headers)
 }
 
 /// JDK 17 or later: older ones do not run a program from its source, or do not say where they keep their code.

@@ -40,6 +40,7 @@ mod listed;
 mod maintenance;
 mod names;
 mod options;
+mod parked;
 mod pending;
 mod place;
 mod process;

@@ -26,6 +26,7 @@ mod deferred;
 mod delays;
 mod dump;
 mod entry;
+mod exchanged;
 mod extents;
 mod files;
 mod fork_log;

@@ -567,6 +567,10 @@ impl Resolver {
             return by_library;
         }
         let FileKey::Key(key) = FileKey::of(of.files, mapped, address) else { return None };
+        // What is not is counted where it is shown.
+        if !of.names.is_answered(key) {
+            return None;
+        }
         self.native(key, Some(&mapped.mapping.path), of).runs_another.then_some(ExchangedBy::Interpreters)
     }
 

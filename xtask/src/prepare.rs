@@ -222,8 +222,12 @@ fn gsymutil(_: &Workspace) -> Result<Variables> {
     Ok(vec![(VARIABLE, tools.map(|tool| tool.display().to_string()).join(":").into())])
 }
 
+/// The one that most tests run; and with colons it and pyenv's interpreters of the versions just before, those that are there.
 fn python(_: &Workspace) -> Result<Variables> {
-    Ok(vec![("JITPROF_PYTHON", python_with_perf_jit()?.into())])
+    let python = python_with_perf_jit()?;
+    let before = ["3.11", "3.12"].iter().flat_map(|version| pyenv_python(version));
+    let all = std::env::join_paths(before.chain([python.clone()]))?;
+    Ok(vec![("JITPROF_PYTHON", python.into()), ("JITPROF_PYTHONS", all)])
 }
 
 /// pyenv's interpreters of the versions in which each function has a native frame, those that are there, with colons.

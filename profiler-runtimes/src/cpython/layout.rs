@@ -226,6 +226,12 @@ impl Layout {
     pub fn entry(&self) -> EntryMark {
         self.entry
     }
+
+    /// Whether a thread that calls another interpreter is found by the state that it had before. From 3.12 on the state that
+    /// it gets is put in each of the places.
+    pub fn keeps_first_state(&self) -> bool {
+        self.version.minor < 12
+    }
 }
 
 fn version<S: Symbols, M: Memory>(python: &S, reader: &Reader<M>) -> Result<Version, LayoutError> {

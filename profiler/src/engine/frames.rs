@@ -851,6 +851,12 @@ fn is_same_file(one: &Mapping, other: &Mapping) -> bool {
     other.kind == MappingKind::File && (one.device, one.inode) == (other.device, other.inode)
 }
 
+/// Whether a mapping is of the module that has these parts.
+pub(super) fn is_of_module(space: &AddressSpace, parts: &[(Avma, u64)], mapping: &Mapping, time: MonoNs) -> bool {
+    let home = parts.first().and_then(|(start, _)| home(space, *start, time));
+    home.is_some_and(|home| is_same_file(home, mapping))
+}
+
 /// The parts of a mapping in which frames' words are taken, by ascending address, if it is not all or nothing.
 pub(super) fn taken_in(space: &AddressSpace, capture: &Capture, mapped: &Mapped) -> Vec<(u64, u64)> {
     let mapping = &mapped.mapping;

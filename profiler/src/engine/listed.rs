@@ -9,6 +9,7 @@ use jitprof_common::sample::FramePc;
 use jitprof_common::units::MonoNs;
 
 use crate::engine::border::FrameList;
+use crate::engine::exchanged::Exchanged;
 use crate::engine::frames::{Asked, Frames};
 use crate::runtime::{EntryMark, FrameAsk, ListCapture};
 
@@ -40,6 +41,56 @@ pub(super) struct NativeLoops<'a> {
     pub(super) goes_on: bool,
     /// The innermost frame is in the first instructions of one, and may not be in the list yet.
     pub(super) begins: bool,
+    /// Where others may have another list.
+    pub(super) exchanged: &'a Exchanged,
+}
+
+impl<'a> NativeLoops<'a> {
+    /// The loops of a list that has begun in so many, and those of other lists; nothing if it may be one or the other.
+    fn of_list(&self, count: usize, may_be_late: bool) -> Option<(&'a [usize], &'a [usize])> {
+        if self.exchanged.is_unsure() {
+            return None;
+        }
+        if self.exchanged.keeps_outermost() {
+            let (inner, own) = self.frames.split_at_checked(self.frames.len().checked_sub(count)?)?;
+            let is_late = may_be_late && inner.len() == 1;
+            let elsewhere = if self.exchanged.is_behind(inner.len()) { inner } else { &[] };
+            return (!self.goes_on && (is_late || !elsewhere.is_empty())).then_some((own, elsewhere));
+        }
+        let ends_behind = |inner| inner == self.frames.len() || self.exchanged.is_behind(inner);
+        let skipped = match (ends_behind(count), may_be_late && ends_behind(count + 1)) {
+            (true, false) => 0,
+            (false, true) => 1,
+            (true, true) | (false, false) => return None,
+        };
+        let (own, elsewhere) = self.frames.split_at_checked(count + skipped)?;
+        Some((own.get(skipped..)?, elsewhere))
+    }
+}
+
+/// Which elements belong to which user frames.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// Of each, its index and its part of the list, from the innermost.
+    pub(super) parts: Vec<(usize, Part)>,
+    /// User frames that are loops of another list, which is not there.
+    pub(super) elsewhere: Vec<usize>,
+}
+
+impl Placed {
+    fn of(loops: &[usize], parts: Vec<Part>, elsewhere: &[usize]) -> Self {
+        Self { parts: loops.iter().copied().zip(parts).collect(), elsewhere: elsewhere.to_vec() }
+    }
+
+    /// What belongs to a user frame.
+    pub(super) fn part_of(&self, index: usize) -> Option<Part> {
+        self.parts.iter().find(|(at, _)| *at == index).map(|(_, part)| *part)
+    }
+
+    /// Whether a user frame has the outermost elements.
+    pub(super) fn is_last(&self, index: usize) -> bool {
+        self.parts.last().is_some_and(|(at, _)| *at == index)
+    }
 }
 
 /// What a record is.
@@ -84,16 +135,10 @@ impl Listed {
         self.is_cut
     }
 
-    /// Which elements belong to which user frames: of each, its index and its part of the list, from the innermost;
-    /// `is_own` tells of a record whether it is a function of the runtime's own, which runs in none, and `has_switched` whether
-    /// the outermost loops may be those of another list, which has been exchanged for this one. Nothing if that cannot be known.
-    pub(super) fn placed(
-        &self,
-        native: NativeLoops<'_>,
-        is_own: impl Fn(u16) -> bool,
-        has_switched: impl Fn() -> bool,
-    ) -> Option<Vec<(usize, Part)>> {
-        let NativeLoops { frames: in_loop, goes_on, begins } = native;
+    /// Which elements belong to which user frames; `is_own` tells of a record whether it is a function of the runtime's own,
+    /// which runs in none. Nothing if that cannot be known.
+    pub(super) fn placed(&self, native: NativeLoops<'_>, is_own: impl Fn(u16) -> bool) -> Option<Placed> {
+        let NativeLoops { frames: in_loop, goes_on, begins, exchanged } = native;
         let (mut loops, rest) = self.loops(&is_own);
         // The innermost loop may have no frame yet, which as many loops as parts rule out, if these are all.
         let may_be_late = in_loop.starts_with(&[0]);
@@ -102,8 +147,9 @@ impl Listed {
             loops.push(rest);
             let are_as_many = in_loop.len() == loops.len() && !(may_be_late && goes_on);
             let is_sure = are_as_many || (in_loop.len() > loops.len() && !may_be_late);
-            let is_sure = is_sure && self.frames(rest).next().is_some();
-            return is_sure.then(|| in_loop.iter().copied().zip(loops).collect());
+            let is_innermost = !exchanged.keeps_outermost() && !exchanged.is_unsure();
+            let is_sure = is_sure && is_innermost && self.frames(rest).next().is_some();
+            return is_sure.then(|| Placed::of(in_loop, loops, &[]));
         }
         if !self.is_whole || !self.frames(rest).all(&is_own) {
             return None;
@@ -112,21 +158,24 @@ impl Listed {
         if let Some(outermost) = loops.last_mut() {
             outermost.1 = rest.1;
         }
-        let own = match in_loop.len().checked_sub(loops.len())? {
+        let (own, elsewhere) = match in_loop.len().checked_sub(loops.len())? {
             0 if may_be_late && goes_on => return None,
-            0 => in_loop,
-            // It is about to begin, and has no frame yet, or about to end. In its midst it has one where marks are none: then
-            // what the list has is another loop's, as where greenlets have switched. Where marks are frames, a loop that ends
-            // looks like that one.
-            1 if (begins || self.marks_are_frames) && !has_switched() => in_loop.strip_prefix(&[0])?,
-            _ => return None,
+            0 => (in_loop, &[][..]),
+            // It is about to begin, and has no frame yet, or about to end. In its midst it has one where marks are none. Where
+            // marks are frames, a loop that ends looks like that one.
+            _ => native.of_list(loops.len(), may_be_late && (begins || self.marks_are_frames))?,
         };
-        Some(own.iter().copied().zip(loops).collect())
+        Some(Placed::of(own, loops, elsewhere))
+    }
+
+    /// In how many loops its elements have begun.
+    pub(super) fn loop_count(&self, is_own: impl Fn(u16) -> bool) -> usize {
+        self.loops(&is_own).0.len()
     }
 
     /// Whether it has elements of more loops than so many; not if it is not whole.
     pub(super) fn has_more_loops_than(&self, count: usize, is_own: impl Fn(u16) -> bool) -> bool {
-        self.is_whole && self.loops(&is_own).0.len() > count
+        self.is_whole && self.loop_count(is_own) > count
     }
 
     /// The elements of each loop, and those outside of any.
@@ -206,6 +255,7 @@ mod tests {
     use jitprof_common::listed::{ListEnd, ListSpec};
 
     use super::*;
+    use crate::engine::exchanged::ExchangedBy;
 
     const SHIM: EntryMark = EntryMark { least: 3, is_frame: false, has_base: false, no_frames: 0 };
 
@@ -223,9 +273,28 @@ mod tests {
             lasting: 0,
             tells_innermost: false,
             of_first_thread: false,
+            keeps_first: false,
             generated: None,
         };
         Listed::ask(&list, &capture, MonoNs(1), &mut Frames::default())
+    }
+
+    /// All loops of one list.
+    fn native(frames: &[usize], begins: bool) -> NativeLoops<'_> {
+        static NOTHING: Exchanged = Exchanged::new(false);
+        NativeLoops { frames, goes_on: false, begins, exchanged: &NOTHING }
+    }
+
+    fn exchanged(keeps_first: bool, noted: &[(ExchangedBy, usize)]) -> Exchanged {
+        let mut exchanged = Exchanged::new(keeps_first);
+        noted.iter().for_each(|(by, inner)| exchanged.note(*by, *inner));
+        exchanged
+    }
+
+    /// The records of the frames that are put to each user frame.
+    fn put(listed: &Listed, native: &NativeLoops<'_>, is_own: impl Fn(u16) -> bool) -> Option<Vec<(usize, Vec<u16>)>> {
+        let placed = listed.placed(*native, is_own)?;
+        Some(placed.parts.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect())
     }
 
     /// The records of the frames of each loop, and those of none.
@@ -267,11 +336,7 @@ mod tests {
 
     #[test]
     fn as_many_marks_as_loops_are_placed_and_a_loop_that_has_no_frame_yet() {
-        let placed = |listed: &Listed, in_loop: &[usize]| {
-            let native = NativeLoops { frames: in_loop, goes_on: false, begins: true };
-            let placed = listed.placed(native, |_| false, || false)?;
-            Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
-        };
+        let placed = |listed: &Listed, in_loop: &[usize]| put(listed, &native(in_loop, true), |_| false);
         let two = of(&[0, 3, 0, 0, 3], SHIM, ListEnd::Last);
         let expected: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(1, vec![0]), (4, vec![2, 3])]);
         assert_eq!(placed(&two, &[1, 4]), expected);
@@ -279,8 +344,8 @@ mod tests {
         for apart in [&[2, 3, 4][..], &[1], &[], &[0, 1, 2, 3]] {
             assert_eq!(placed(&two, apart), None, "{apart:?}");
         }
-        let in_its_midst = NativeLoops { frames: &[0, 1, 4], goes_on: false, begins: false };
-        assert_eq!(two.placed(in_its_midst, |_| false, || false), None, "of which loops the list is, is not known");
+        let in_its_midst = native(&[0, 1, 4], false);
+        assert_eq!(two.placed(in_its_midst, |_| false), None, "of which loops the list is, is not known");
         assert_eq!(two.all().collect::<Vec<_>>(), [0, 2, 3]);
         assert_eq!(placed(&of(&[0, 3], SHIM, ListEnd::Unreadable), &[1]), None, "there may be more");
         let torn = of(&[0, 3, 0], SHIM, ListEnd::Last);
@@ -291,8 +356,7 @@ mod tests {
     #[test]
     fn the_innermost_loop_of_a_stack_that_goes_on_is_not_taken_for_one_with_a_frame() {
         let placed = |listed: &Listed, in_loop: &[usize], goes_on: bool| {
-            let placed = listed.placed(NativeLoops { frames: in_loop, goes_on, begins: true }, |_| false, || false)?;
-            Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
+            put(listed, &NativeLoops { goes_on, ..native(in_loop, true) }, |_| false)
         };
         let two = of(&[0, 3, 0, 3], SHIM, ListEnd::Last);
         let sure: Option<Vec<(usize, Vec<u16>)>> = Some(vec![(0, vec![0]), (4, vec![2])]);
@@ -311,10 +375,66 @@ mod tests {
         let frames = EntryMark { least: 1, is_frame: true, has_base: false, no_frames: 0 };
         for (mark, records, begins) in [(frames, [0, 1], false), (SHIM, [0, 3], true)] {
             let one = of(&records, mark, ListEnd::Last);
-            let native = NativeLoops { frames: &[0, 4], goes_on: false, begins };
-            let placed = |has_switched: bool| one.placed(native, |_| false, || has_switched).map(|placed| placed.len());
-            assert_eq!((placed(false), placed(true)), (Some(1), None), "{mark:?}");
+            let exchanged = exchanged(false, &[(ExchangedBy::Greenlets, 1)]);
+            let (alone, among) =
+                (native(&[0, 4], begins), NativeLoops { exchanged: &exchanged, ..native(&[0, 4], begins) });
+            let placed = |native| one.placed(native, |_| false).map(|placed| placed.parts.len());
+            assert_eq!((placed(alone), placed(among)), (Some(1), None), "{mark:?}");
         }
+    }
+
+    /// Of five loops, the inner ones and the outer ones are of two lists.
+    #[test]
+    fn a_list_is_of_the_loops_within_the_call_that_has_exchanged_it() {
+        let two = of(&[0, 3, 0, 3], SHIM, ListEnd::Last);
+        let frames = [1, 3, 5, 7, 9];
+        for by in [ExchangedBy::Interpreters, ExchangedBy::Greenlets] {
+            let placed = |after: &[usize], keeps_first: bool| {
+                let noted: Vec<_> = after.iter().map(|inner| (by, *inner)).collect();
+                let exchanged = exchanged(keeps_first, &noted);
+                let placed = two.placed(NativeLoops { exchanged: &exchanged, ..native(&frames, false) }, |_| false)?;
+                Some((placed.parts.iter().map(|(at, _)| *at).collect::<Vec<_>>(), placed.elsewhere))
+            };
+            let inner = Some((vec![1, 3], vec![5, 7, 9]));
+            assert_eq!(placed(&[2], false), inner);
+            assert_eq!(placed(&[2, 2, 4], false), inner, "one within another one");
+            for apart in [&[][..], &[1], &[3], &[1, 3, 4]] {
+                assert_eq!(placed(apart, false), None, "{apart:?}");
+            }
+            let is_other = by == ExchangedBy::Greenlets;
+            assert_eq!(placed(&[3], true), if is_other { None } else { Some((vec![7, 9], vec![1, 3, 5])) });
+            assert_eq!(placed(&[2], true), if is_other { inner } else { None }, "the first list is of the outer ones");
+        }
+    }
+
+    #[test]
+    fn a_loop_that_begins_within_such_a_call_is_told_from_what_has_called_it_or_not_placed() {
+        let (one, two) = (of(&[0, 3], SHIM, ListEnd::Last), of(&[0, 3, 0, 3], SHIM, ListEnd::Last));
+        let placed = |listed: &Listed, frames: &[usize], after: usize| {
+            let exchanged = exchanged(false, &[(ExchangedBy::Interpreters, after)]);
+            let placed = listed.placed(NativeLoops { exchanged: &exchanged, ..native(frames, true) }, |_| false)?;
+            Some((placed.parts.iter().map(|(at, _)| *at).collect::<Vec<_>>(), placed.elsewhere))
+        };
+        assert_eq!(placed(&one, &[0, 3, 5, 7], 2), Some((vec![3], vec![5, 7])));
+        assert_eq!(placed(&two, &[0, 3, 5, 7], 2), Some((vec![0, 3], vec![5, 7])));
+        assert_eq!(
+            placed(&one, &[0, 3], 1),
+            None,
+            "the inner loop's list, or the outer one's and the inner has no frame yet"
+        );
+    }
+
+    /// What is cut has lost its outermost elements, and the list of a first state is of the outermost loops.
+    #[test]
+    fn the_first_list_is_not_put_anywhere_if_it_or_the_stack_is_cut() {
+        let exchanged = exchanged(true, &[(ExchangedBy::Interpreters, 1)]);
+        let placed = |records: &[u64], end, goes_on| {
+            let native = NativeLoops { goes_on, exchanged: &exchanged, ..native(&[1, 3, 5], false) };
+            of(records, SHIM, end).placed(native, |_| false).map(|placed| placed.elsewhere)
+        };
+        assert_eq!(placed(&[0, 3, 0, 3], ListEnd::Last, false), Some(vec![1]));
+        assert_eq!(placed(&[0, 3, 0, 3], ListEnd::Last, true), None);
+        assert_eq!(placed(&[0, 3, 0, 3, 0], ListEnd::TooLong, false), None);
     }
 
     #[test]
@@ -322,11 +442,7 @@ mod tests {
         let ruby = EntryMark { least: 0x80, is_frame: true, has_base: false, no_frames: 1 << 6 };
         let listed = of(&[1, 0x82, 5, 6, 0x82, 5, 5], ruby, ListEnd::Last);
         assert_eq!(listed.all().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6]);
-        let placed = |own: &[u16]| {
-            let native = NativeLoops { frames: &[3, 7], goes_on: false, begins: false };
-            let placed = listed.placed(native, |record| own.contains(&record), || false)?;
-            Some(placed.into_iter().map(|(at, part)| (at, listed.frames(part).collect())).collect::<Vec<_>>())
-        };
+        let placed = |own: &[u16]| put(&listed, &native(&[3, 7], false), |record| own.contains(&record));
         let expected: Vec<(usize, Vec<u16>)> = vec![(3, vec![0, 1]), (7, vec![2, 4, 5, 6])];
         assert_eq!(placed(&[2, 5, 6]), Some(expected));
         assert_eq!(placed(&[2, 5]), None);

@@ -27,6 +27,7 @@ mod delays;
 mod dump;
 mod early;
 mod entry;
+mod exchanged;
 mod extents;
 mod files;
 mod fork_log;

@@ -309,6 +309,11 @@ impl Names {
         }
     }
 
+    /// Whether an address is answered, if only by that it has no name.
+    pub(super) fn is_answered(&self, key: SymbolKey) -> bool {
+        self.table.get(&key).is_some_and(|known| known.frames.is_some())
+    }
+
     /// The frames of an address, innermost first and never empty, and whether that is final. What is not answered is
     /// named `[file+0x…]` or `[kernel]`, and counted.
     pub(super) fn frames(&mut self, holder: Holder, key: SymbolKey, files: &Files) -> (Arc<[Frame]>, bool) {

@@ -13,17 +13,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::account::{Account, NamedBy};
 use crate::advice;
 use crate::engine::entry::Entry;
+use crate::engine::exchanged::{Exchanged, ExchangedBy, runs_another_interpreter};
 use crate::engine::files::Files;
-use crate::engine::frames::{Known, ask_of_listed, in_module, listed_code};
+use crate::engine::frames::{Known, ask_of_listed, in_module, is_of_module, listed_code};
 use crate::engine::learned::is_loop_code;
-use crate::engine::listed::{Listed, NativeLoops, Part, is_settled};
+use crate::engine::listed::{Listed, NativeLoops, Placed, is_settled};
 use crate::engine::names::Names;
 use crate::engine::options::EngineOptions;
 use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
 use crate::engine::requests::Requests;
-use crate::engine::space::AddressSpace;
 use crate::engine::verify::{is_same_code, verify, verify_asked, verify_listed};
 use crate::process::ProcessId;
 use crate::profile::{FrameId, Holder, Profile, Task};
@@ -194,6 +194,8 @@ struct NativeFrames {
     is_loop: bool,
     /// All functions have it that V8's interpreter runs: it says which one no more than a loop does.
     is_shared: bool,
+    /// In CPython's own module, it calls another interpreter.
+    runs_another: bool,
 }
 
 impl NativeFrames {
@@ -209,6 +211,7 @@ impl NativeFrames {
             interpreter: None,
             is_loop: false,
             is_shared: false,
+            runs_another: false,
         }
     }
 
@@ -433,8 +436,9 @@ impl Resolver {
                 }
                 Resolved::Native(native) => {
                     self.anonymous.in_files += 1;
-                    let own = placed.as_ref().and_then(|all| all.iter().find(|(at, _)| *at == index));
-                    if let Some(((_, part), listed)) = own.zip(sample.listed.as_ref()) {
+                    let own = placed.as_ref().and_then(|placed| placed.part_of(index));
+                    let is_of_another = placed.as_ref().is_some_and(|placed| placed.elsewhere.contains(&index));
+                    if let Some((part, listed)) = own.zip(sample.listed.as_ref()) {
                         let (inlined, mut around) = native.around_loop();
                         // A loop without a symbol is one all the same.
                         if self.hides_loops && native.interpreter.is_none() {
@@ -442,7 +446,7 @@ impl Resolver {
                         }
                         frames.extend_from_slice(inlined);
                         let is_made = |record: &u16| !(is_making && *record == INNERMOST);
-                        let called = listed.frames(*part).find(is_made).filter(|_| inlined.is_empty());
+                        let called = listed.frames(part).find(is_made).filter(|_| inlined.is_empty());
                         if called.is_some_and(|record| is_shown_natively(record, sample, of, frames)) {
                             frames.pop();
                         }
@@ -453,17 +457,17 @@ impl Resolver {
                             },
                             false => RunBy::Interpreter,
                         };
-                        let functions = listed.frames(*part).filter(is_made).zip(by.each());
+                        let functions = listed.frames(part).filter(is_made).zip(by.each());
                         let listed_frame = |(record, by)| self.listed_frame((record, by), sample, of, frames);
                         let last = functions.map(listed_frame).last();
                         // A loop may have no frame yet.
                         self.listed = last.flatten().map(|name| (index, name));
-                        let is_last = placed.as_ref().and_then(|all| all.last()).is_some_and(|(at, _)| *at == index);
+                        let is_last = placed.as_ref().is_some_and(|placed| placed.is_last(index));
                         if is_last && listed.is_cut() {
                             frames.push(self.cut(StopReason::DepthLimit, of.profile));
                         }
                         frames.extend_from_slice(around);
-                    } else if self.lacks_list(&native, pc, sample, of.process) {
+                    } else if is_of_another || self.lacks_list(&native, pc, sample, of.process) {
                         let (inlined, around) = native.around_loop();
                         frames.extend_from_slice(inlined);
                         self.count_unnamed(unnamed::LIST_NOT_TAKEN, of.account);
@@ -531,39 +535,45 @@ impl Resolver {
 
     /// Which records of a sample's list belong to which of its user frames; nothing if there is no list, or that cannot be
     /// known.
-    fn placed(&self, sample: &Pending, of: &Resolution<'_>) -> Option<Vec<(usize, Part)>> {
-        let (listed, capture) = (sample.listed.as_ref()?, of.process.tables.list()?);
-        let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
-        let (mut in_loop, mut begins) = (Vec::new(), false);
-        // Where generated code is the loop's own frame, there is no other one of it.
-        let is_own_frame = capture.generated.as_ref().is_some_and(|code| code.pushes.is_empty());
-        // The innermost frame that the next loop has called for its work: generated code, by whatever functions, or right above it.
-        let (mut generated, mut within) = (None, None);
-        for (index, pc) in of.stacks.frames(sample.user).enumerate() {
-            let at = in_module(&of.process.space, &capture.loops, pc, sample.time);
-            let is_generated = is_unnamed_loop_code(of.process, pc, sample.time);
-            if is_generated && !is_own_frame {
-                generated.get_or_insert(index);
-            }
-            if at.is_some() || (is_generated && is_own_frame) {
-                let from = generated.take().or(within).unwrap_or(index);
-                let is_first =
-                    |at: Avma| capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
-                begins |= from == 0 && at.is_some_and(is_first);
-                in_loop.push(from);
-            }
-            within = is_in(&capture.within, pc).then_some(index);
-        }
+    fn placed(&mut self, sample: &Pending, of: &mut Resolution<'_>) -> Option<Placed> {
+        let listed = sample.listed.as_ref()?;
+        let (in_loop, begins) = loops_of(sample, of)?;
+        let count = listed.loop_count(|record| is_own(record, sample, of));
+        let is_of_all = count == in_loop.len();
+        let exchanged = if is_of_all { Exchanged::new(false) } else { self.exchanged(&in_loop, sample, of) };
         // Other cuts are mostly where no loop is behind, as in a program that a runtime is a library of, but not where one was.
         let is_short = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
         let goes_on = is_short || (may_go_on(sample.stop) && self.cut_amid_loops.contains(&of.process.id));
-        // No loop has begun at what is not written yet.
-        let is_making = is_making_frame(sample, of);
-        let is_own = |record: u16| (is_making && record == INNERMOST) || own_name(record, sample, of).is_some();
-        let has_switched =
-            || of.stacks.frames(sample.user).any(|pc| exchanges_lists(&of.process.space, pc, sample.time));
-        let native = NativeLoops { frames: &in_loop, goes_on, begins };
-        listed.placed(native, is_own, has_switched)
+        let native = NativeLoops { frames: &in_loop, goes_on, begins, exchanged: &exchanged };
+        listed.placed(native, |record| is_own(record, sample, of))
+    }
+
+    /// Where another list may have come to a sample's thread.
+    fn exchanged(&mut self, in_loop: &[usize], sample: &Pending, of: &mut Resolution<'_>) -> Exchanged {
+        let stacks = of.stacks;
+        let mut exchanged = Exchanged::new(of.process.tables.list().is_some_and(|list| list.keeps_first));
+        for (index, pc) in stacks.frames(sample.user).enumerate() {
+            if let Some(by) = self.exchanges(pc, sample.time, of) {
+                exchanged.note(by, in_loop.partition_point(|at| *at < index));
+            }
+        }
+        exchanged
+    }
+
+    /// By what a frame may have exchanged the list: its library, or a function of the interpreter's own module.
+    fn exchanges(&mut self, pc: FramePc, time: MonoNs, of: &mut Resolution<'_>) -> Option<ExchangedBy> {
+        let (process, address) = (of.process, Avma(pc.lookup()));
+        let mapped = process.space.lookup(address, time)?;
+        let by_library = ExchangedBy::of_library(mapped.mapping.basename());
+        if by_library.is_some() || !is_of_module(&process.space, &process.tables.list()?.loops, &mapped.mapping, time) {
+            return by_library;
+        }
+        let FileKey::Key(key) = FileKey::of(of.files, mapped, address) else { return None };
+        // What is not is counted where it is shown.
+        if !of.names.is_answered(key) {
+            return None;
+        }
+        self.native(key, Some(&mapped.mapping.path), of).runs_another.then_some(ExchangedBy::Interpreters)
     }
 
     /// Whether an interpreter's frames are missing that samples take along on this kernel: its process was not looked at in
@@ -802,7 +812,8 @@ impl Resolver {
             .map(|frame| of.profile.intern_frame(own(frame).as_ref().unwrap_or(frame)))
             .collect();
         let is_shared = named.iter().any(|frame| &*frame.name == SHARED_FRAME);
-        let native = NativeFrames { frames, entry, interpreter, is_loop, is_shared };
+        let runs_another = named.iter().any(|frame| runs_another_interpreter(&frame.name));
+        let native = NativeFrames { frames, entry, interpreter, is_loop, is_shared, runs_another };
         if is_final {
             self.native.insert(place, native.clone());
         }
@@ -1025,9 +1036,6 @@ const MAX_TO_LOOP: usize = 3;
 const INNERMOST: u16 = 0;
 /// Bytes of an evaluation loop in which it may not have put its frame into the list; it does so before it runs an instruction.
 const LOOP_BEGIN: u64 = 256;
-/// In the name of a library that exchanges the lists of a thread, and copies the native stacks that go with them to and fro
-/// above frames of its own: gevent, eventlet and SQLAlchemy do so by it.
-const EXCHANGES_LISTS: &str = "greenlet";
 
 /// Whether a stack that ends for this reason may have frames behind its end. What returns to nothing is as a rule the first
 /// function of a stack of its own, a fiber's.
@@ -1094,9 +1102,35 @@ fn is_unnamed_loop_code(process: &Process, pc: FramePc, time: MonoNs) -> bool {
     matches!(Place::of(process, pc, time), Place::Generated(mapped) if is_loop_code(process, mapped))
 }
 
-/// Whether a frame is in a library by which another list may have come to a thread.
-fn exchanges_lists(space: &AddressSpace, pc: FramePc, time: MonoNs) -> bool {
-    space.lookup(Avma(pc.lookup()), time).is_some_and(|mapped| mapped.mapping.basename().contains(EXCHANGES_LISTS))
+/// The user frames in loops of a sample's interpreter, from the innermost, and whether the first of them has just begun.
+fn loops_of(sample: &Pending, of: &Resolution<'_>) -> Option<(Vec<usize>, bool)> {
+    let capture = of.process.tables.list()?;
+    let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
+    let (mut in_loop, mut begins) = (Vec::new(), false);
+    // Where generated code is the loop's own frame, there is no other one of it.
+    let is_own_frame = capture.generated.as_ref().is_some_and(|code| code.pushes.is_empty());
+    // The innermost frame that the next loop has called for its work: generated code, by whatever functions, or right above it.
+    let (mut generated, mut within) = (None, None);
+    for (index, pc) in of.stacks.frames(sample.user).enumerate() {
+        let at = in_module(&of.process.space, &capture.loops, pc, sample.time);
+        let is_generated = is_unnamed_loop_code(of.process, pc, sample.time);
+        if is_generated && !is_own_frame {
+            generated.get_or_insert(index);
+        }
+        if at.is_some() || (is_generated && is_own_frame) {
+            let from = generated.take().or(within).unwrap_or(index);
+            let is_first = |at: Avma| capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
+            begins |= from == 0 && at.is_some_and(is_first);
+            in_loop.push(from);
+        }
+        within = is_in(&capture.within, pc).then_some(index);
+    }
+    Some((in_loop, begins))
+}
+
+/// Whether a record is of a function of the runtime's own, or is not written yet: no loop has begun there.
+fn is_own(record: u16, sample: &Pending, of: &Resolution<'_>) -> bool {
+    (record == INNERMOST && is_making_frame(sample, of)) || own_name(record, sample, of).is_some()
 }
 
 /// The name of a record of the sample's list, if it is one of the runtime's own functions.

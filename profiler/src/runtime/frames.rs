@@ -89,6 +89,9 @@ pub struct ListCapture {
     /// There is one in the process, and its first thread has it.
     #[serde(default)]
     pub of_first_thread: bool,
+    /// A thread that runs several interpreters is found by the state that it had first: the list is of the outermost loops.
+    #[serde(default)]
+    pub keeps_first: bool,
     /// The code that the runtime generates for its functions, if that runs within the loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<LoopCode>,

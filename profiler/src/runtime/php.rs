@@ -79,6 +79,7 @@ impl Php {
             lasting: 0,
             tells_innermost: true,
             of_first_thread: true,
+            keeps_first: false,
             generated: self.generated.clone(),
         };
         Capture { list: Some(list), ..Capture::default() }

@@ -68,6 +68,7 @@ impl Python {
             lasting: 0,
             tells_innermost: false,
             of_first_thread: false,
+            keeps_first: self.functions.layout().keeps_first_state(),
             generated: None,
         };
         Capture { list: Some(list), ..Capture::default() }

@@ -93,6 +93,7 @@ impl Ruby {
             lasting: self.functions.layout().was_old(),
             tells_innermost: false,
             of_first_thread: false,
+            keeps_first: false,
             generated: (Machine::NATIVE == Machine::X86_64).then(yjit),
         };
         Capture { list: Some(list), ..Capture::default() }

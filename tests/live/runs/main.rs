@@ -27,6 +27,7 @@ mod php_bare;
 mod pretenders;
 mod python;
 mod python_bare;
+mod python_services;
 mod ruby_bare;
 mod selection;
 mod serve;

@@ -30,8 +30,9 @@ pub(super) fn assert_bare(recording: &Recording) {
     assert_at_least("named frames", recording.named_frames(), PROMISED);
 }
 
+/// All stacks are complete, and the interpreter's frames have their places in them.
 #[track_caller]
-fn assert_placed(recording: &Recording) {
+pub(super) fn assert_placed(recording: &Recording) {
     assert_at_least("complete stacks", recording.complete(), PROMISED);
     let (placed, apart) = (recording.number("/stacks/with_list"), recording.number("/stacks/list_apart"));
     assert_at_least("placed", Share { part: placed, whole: placed + apart }, PROMISED);

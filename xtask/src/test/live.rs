@@ -70,7 +70,7 @@ const MAX_TRIED_AGAIN: usize = 8;
 
 /// Beginnings of the names of tests that may run beside each other: what they look at is of processes of their own, and
 /// neither what they cost nor how long they take.
-const TOGETHER: [&str; 27] = [
+const TOGETHER: [&str; 28] = [
     "bare::",
     "captures::",
     "containers::",
@@ -92,6 +92,7 @@ const TOGETHER: [&str; 27] = [
     "php_bare::",
     "python::",
     "python_bare::",
+    "python_services::",
     "ruby_bare::",
     "selection::",
     "trace::",

@@ -29,6 +29,8 @@ const WORK: u64 = LOOP + LOOP_SIZE;
 const PRINTED: u64 = 1 << 48 | 16;
 /// In the upper byte of a record that marks where a loop has begun.
 const MARK: u64 = 3 << 56;
+/// What stands for the functions of a loop whose list samples do not have.
+const UNLISTED: &str = "[interpreted functions that were not looked at]";
 
 /// A process whose interpreter keeps a list of frames.
 fn python(world: &mut World, functions: &[(u64, &str)]) {
@@ -45,14 +47,15 @@ fn interpreter_with(
     world: &mut World,
     functions: &[(u64, &str)],
     mark: EntryMark,
-    (within, generated): (Vec<(Avma, u64)>, Option<LoopCode>),
+    more: (Vec<(Avma, u64)>, Option<LoopCode>),
 ) {
-    app(world, PID);
-    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
-    runtime.name = Some("CPython 3.13.0".to_owned());
+    interpreter_of(world, functions, list_of(mark, more));
+}
+
+fn list_of(mark: EntryMark, (within, generated): (Vec<(Avma, u64)>, Option<LoopCode>)) -> ListCapture {
     let fields = [Field::new(0, u64::MAX, 0, 0), Field::new(56, u64::MAX, 1, 0)];
     let walk = ListSpec::new(&[&[Step::add_thread_pointer(8), Step::load(0)]], &fields, 8).unwrap();
-    let list = ListCapture {
+    ListCapture {
         walk,
         mark,
         loops: vec![(avma(LOOP), LOOP_SIZE)],
@@ -60,8 +63,16 @@ fn interpreter_with(
         lasting: 0,
         tells_innermost: mark.is_frame,
         of_first_thread: mark.is_frame,
+        keeps_first: false,
         generated,
-    };
+    }
+}
+
+/// The same, with this list.
+fn interpreter_of(world: &mut World, functions: &[(u64, &str)], list: ListCapture) {
+    app(world, PID);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.name = Some("CPython 3.13.0".to_owned());
     runtime.capture = Some(Capture { list: Some(list), ..Capture::default() });
     runtime.functions = functions.iter().map(|(code, name)| (*code, (*name).to_owned())).collect();
     world.follow(&[PID]);
@@ -482,6 +493,54 @@ fn a_list_is_not_put_to_the_loops_of_who_has_started_its_greenlet() {
     assert_eq!(stack(&world, PID, about_to_end), "_start;main;helper;outer;main;helper");
     let apart = "[how these two parts go together is not known]";
     assert_eq!(stack(&world, PID, switched), format!("leaf;{apart};_start;main;helper;g_initialstub;helper"));
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 1));
+}
+
+/// The library may be a file of its own, or a part of the interpreter's; the list is of the state that runs, or of the first.
+#[test]
+fn a_list_is_put_to_the_loops_of_the_interpreter_that_it_is_of() {
+    const LIBRARY: u64 = 0x50_0000;
+    for (keeps_first, caller) in [(false, LIBRARY + 8), (false, MAIN + 0x110), (true, LIBRARY + 8)] {
+        let mut world = World::new(options());
+        let mark = EntryMark { least: 3, ..EntryMark::default() };
+        let list = ListCapture { keeps_first, ..list_of(mark, (Vec::new(), None)) };
+        interpreter_of(&mut world, &[(16, "py::outer:/a.py"), (32, "py::leaf:/a.py")], list);
+        world.machine.file_mut("/bin/app").unwrap().symbols.insert(MAIN - APP + 0x100, "interp_exec".to_owned());
+        world.machine.add_program("/lib/_interpreters.so", b"interpreters", &[(0, "interp_exec")]);
+        let library = mapped(&world, LIBRARY, "/lib/_interpreters.so");
+        map(&mut world, PID, library);
+        world.run_for(100);
+        let nested = [LOOP + 0x420, caller, LOOP + 0x30, MAIN, START];
+        let own = if keeps_first { 16 } else { 32 };
+        let at = sample(&mut world, &nested, &[own, 0], true);
+        world.run_for(400);
+        let account = world.finish().account.clone();
+        let (outer, inner) = if keeps_first { ("outer", UNLISTED) } else { (UNLISTED, "leaf") };
+        assert_eq!(stack(&world, PID, at), format!("_start;main;helper;{outer};interp_exec;helper;{inner}"));
+        assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 0));
+        let unnamed: Vec<_> = account.jit.unnamed.iter().map(|(why, count)| (&**why, *count)).collect();
+        assert_eq!(unnamed, [("the frames of its interpreter were not taken along", 1)], "{keeps_first}");
+    }
+}
+
+#[test]
+fn a_greenlets_list_is_put_to_its_own_loops_unless_it_is_being_exchanged() {
+    const GREENLET: u64 = 0x50_0000;
+    let mut world = World::new(options());
+    python(&mut world, &[(32, "py::leaf:/a.py")]);
+    world.machine.add_program("/lib/_greenlet.so", b"greenlet", &[(0, "g_initialstub")]);
+    let library = mapped(&world, GREENLET, "/lib/_greenlet.so");
+    map(&mut world, PID, library);
+    world.run_for(100);
+    let nested = [GREENLET + 8, LOOP + 0x420, GREENLET + 8, LOOP + 0x30, MAIN, START];
+    let runs = sample(&mut world, &nested[1..], &[32, 0], true);
+    let switches = sample(&mut world, &nested, &[32, 0], true);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, runs), format!("_start;main;helper;{UNLISTED};g_initialstub;helper;leaf"));
+    let apart = "[how these two parts go together is not known]";
+    let native = "_start;main;helper;g_initialstub;helper;g_initialstub";
+    assert_eq!(stack(&world, PID, switches), format!("leaf;{apart};{native}"));
     assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 1));
 }
 

@@ -460,6 +460,7 @@ impl<'a> Teller<'a> {
                             lasting: 0,
                             tells_innermost: false,
                             of_first_thread: false,
+                            keeps_first: false,
                             generated: None,
                         });
                         Capture { list, ..Capture::default() }

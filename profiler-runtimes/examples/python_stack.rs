@@ -6,6 +6,11 @@
 //!
 //! `--record FILE`: keeps what was read, and the threads with their thread pointers beside it (`FILE.threads`), for tests.
 
+#[path = "shared/modules.rs"]
+mod modules;
+#[path = "shared/threads.rs"]
+mod threads;
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -18,9 +23,8 @@ use jitprof_common::units::Avma;
 use jitprof_runtimes::cpython::{Functions, INSTRUCTION, Layout};
 use jitprof_runtimes::recorded::Recorder;
 use jitprof_runtimes::{Budget, Memory, Reader, Symbols, walk};
-use nix::sys::{ptrace, wait};
-use nix::unistd::Pid;
-use object::{Object, ObjectSymbol};
+use nix::sys::ptrace;
+use threads::{Thread, hold};
 
 const BUDGET: Budget = Budget { pages: 1 << 14, steps: 1 << 22 };
 /// What a module that is looked at has in its name.
@@ -48,46 +52,15 @@ impl Symbols for Target {
     }
 }
 
-fn target(pid: i32) -> Result<Target> {
-    let (mut symbols, mut seen) = (HashMap::new(), Vec::new());
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    for line in maps.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [range, _, "00000000", _, _, path] = words[..] else { continue };
-        if seen.contains(&path) || !MODULES.iter().any(|module| path.contains(module)) {
-            continue;
-        }
-        seen.push(path);
-        let (start, end) = range.split_once('-').ok_or("no range")?;
-        let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
-        let bytes = fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))?;
-        let file = object::File::parse(bytes.as_slice())?;
-        let bias = if file.kind() == object::ObjectKind::Dynamic { start } else { 0 };
-        for symbol in file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition()) {
-            let name = symbol.name()?;
-            if SYMBOLS.iter().any(|begin| name.starts_with(begin)) {
-                symbols.insert(name.to_owned(), bias + symbol.address());
-            }
-        }
-    }
+fn target(pid: &str) -> Result<Target> {
+    let mut symbols = HashMap::new();
+    let is_looked_at = |path: &str| MODULES.iter().any(|module| path.contains(module));
+    let is_kept = |name: &str| SYMBOLS.iter().any(|begin| name.starts_with(begin));
+    modules::each(pid, is_looked_at, |file, bias| modules::add_symbols(&mut symbols, (file, bias), is_kept))?;
     Ok(Target { memory: File::open(format!("/proc/{pid}/mem"))?, symbols })
 }
 
-/// Threads that are held, with their thread pointers.
-fn hold(pid: i32) -> Result<Vec<(Pid, u64)>> {
-    let mut threads = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let tid = Pid::from_raw(entry?.file_name().to_str().ok_or("no TID")?.parse()?);
-        ptrace::seize(tid, ptrace::Options::empty())?;
-        ptrace::interrupt(tid)?;
-        wait::waitpid(tid, Some(wait::WaitPidFlag::__WALL))?;
-        threads.push((tid, ptrace::getregs(tid)?.fs_base));
-    }
-    threads.sort();
-    Ok(threads)
-}
-
-fn print<M: Memory, S: Symbols>(memory: M, symbols: &S, threads: &[(Pid, u64)]) -> Result<Functions> {
+fn print<M: Memory, S: Symbols>(memory: M, symbols: &S, threads: &[Thread]) -> Result<Functions> {
     let reader = Reader::new(&memory, BUDGET);
     let begun = Instant::now();
     let layout = Layout::read(symbols, Some(symbols), &reader)?;
@@ -113,7 +86,7 @@ fn print<M: Memory, S: Symbols>(memory: M, symbols: &S, threads: &[(Pid, u64)]) 
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let pid = words.first().ok_or("no process")?.parse()?;
+    let pid = words.first().ok_or("no process")?;
     let target = target(pid)?;
     let threads = hold(pid)?;
     if let [_, option, file] = &words[..]
@@ -128,7 +101,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn record(target: &Target, threads: &[(Pid, u64)], file: &str) -> Result<()> {
+fn record(target: &Target, threads: &[Thread], file: &str) -> Result<()> {
     let recorder = Recorder::new(target);
     let reader = Reader::new(&recorder, BUDGET);
     reader.note_words();

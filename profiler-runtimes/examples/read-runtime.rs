@@ -6,6 +6,9 @@
 //! another reader's (`ADDRESS METHOD:LINE;...`) agree; the stacks of waiting threads; what a second reading costs and
 //! finds; the same, till a file is there; all memory that was read, as a file for tests.
 
+#[path = "shared/modules.rs"]
+mod modules;
+
 use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::fs::{self, File};
@@ -17,8 +20,6 @@ use jitprof_common::units::Avma;
 use jitprof_runtimes::hotspot::{BlobName, Change, CodeCache, Kind, Layout, Pc, codelets, waiting_threads};
 use jitprof_runtimes::recorded::Recorder;
 use jitprof_runtimes::{Budget, Memory, Reader, Symbols, gdb_jit};
-use object::read::elf::ElfFile64;
-use object::{Object, ObjectSymbol};
 use rustix::time::{ClockId, clock_gettime};
 
 /// More than any process that is read here needs.
@@ -48,27 +49,9 @@ impl Symbols for Process {
 impl Process {
     fn open(pid: &str) -> Result<Self, Box<dyn Error>> {
         let mut symbols = HashMap::new();
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-        let mut seen = Vec::new();
-        for line in maps.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [range, _, "00000000", _, _, path] = words[..] else { continue };
-            if seen.contains(&path) || !MODULES.iter().any(|module| path.contains(module)) {
-                continue;
-            }
-            seen.push(path);
-            let (start, end) = range.split_once('-').ok_or("no range")?;
-            let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
-            let bytes = fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))?;
-            let file = ElfFile64::<object::Endianness>::parse(bytes.as_slice())?;
-            let bias = if file.kind() == object::ObjectKind::Dynamic { start } else { 0 };
-            for symbol in file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition()) {
-                let name = symbol.name()?;
-                if name.starts_with("gHotSpot") || name.starts_with("__jit_debug_") {
-                    symbols.insert(name.to_owned(), bias + symbol.address());
-                }
-            }
-        }
+        let is_looked_at = |path: &str| MODULES.iter().any(|module| path.contains(module));
+        let is_kept = |name: &str| name.starts_with("gHotSpot") || name.starts_with("__jit_debug_");
+        modules::each(pid, is_looked_at, |file, bias| modules::add_symbols(&mut symbols, (file, bias), is_kept))?;
         Ok(Self { memory: File::open(format!("/proc/{pid}/mem"))?, symbols })
     }
 }

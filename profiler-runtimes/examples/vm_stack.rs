@@ -7,6 +7,11 @@
 //! `--record FILE`: keeps what was read for tests, and beside it what they need as well: of Ruby the threads with their thread
 //! pointers (`FILE.threads`), of Erlang where the emulator's variables are (`FILE.data`).
 
+#[path = "shared/modules.rs"]
+mod modules;
+#[path = "shared/threads.rs"]
+mod threads;
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -20,9 +25,9 @@ use jitprof_common::listed::Record;
 use jitprof_common::units::Avma;
 use jitprof_runtimes::recorded::Recorder;
 use jitprof_runtimes::{Budget, Memory, Reader, Symbols, beam, php, ruby, walk};
-use nix::sys::{ptrace, wait};
-use nix::unistd::Pid;
-use object::{Object, ObjectSegment, ObjectSymbol};
+use nix::sys::ptrace;
+use object::{Object, ObjectSegment};
+use threads::{Thread, hold};
 
 const BUDGET: Budget = Budget { pages: 1 << 14, steps: 1 << 22 };
 /// How the names of the files begin that may have such a runtime in them.
@@ -54,9 +59,6 @@ const WORD: u64 = 8;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A thread that is held, and its thread pointer.
-type Thread = (Pid, u64);
-
 /// A process: its memory by `/proc`, and the symbols of its runtime, where that is loaded.
 struct Target {
     memory: File,
@@ -84,50 +86,25 @@ impl Symbols for Target {
     }
 }
 
-fn target(pid: i32) -> Result<Target> {
-    let (mut symbols, mut data, mut seen) = (HashMap::new(), Avma(0)..Avma(0), Vec::new());
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    for line in maps.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [range, _, "00000000", _, _, path] = words[..] else { continue };
+fn target(pid: &str) -> Result<Target> {
+    let mut symbols: HashMap<String, u64> = HashMap::new();
+    let mut data = Avma(0)..Avma(0);
+    let is_looked_at = |path: &str| {
         let name = path.rsplit('/').next().unwrap_or(path);
-        if seen.contains(&path) || !MODULES.iter().any(|module| name.starts_with(module)) {
-            continue;
+        MODULES.iter().any(|module| name.starts_with(module))
+    };
+    modules::each(pid, is_looked_at, |file, bias| {
+        let had_emulator = symbols.contains_key(EMULATOR);
+        modules::add_symbols(&mut symbols, (file, bias), |name| SYMBOLS.contains(&name))?;
+        if !had_emulator && symbols.contains_key(EMULATOR) {
+            let writable = file.segments().filter(|segment| segment.permissions().writable());
+            let largest = writable.max_by_key(|segment| segment.size()).ok_or("no variables")?;
+            let first = bias + largest.address();
+            data = Avma(first)..Avma(first + largest.size());
         }
-        seen.push(path);
-        let (start, end) = range.split_once('-').ok_or("no range")?;
-        let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
-        let bytes = fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))?;
-        let file = object::File::parse(bytes.as_slice())?;
-        let bias = if file.kind() == object::ObjectKind::Dynamic { start } else { 0 };
-        for symbol in file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition()) {
-            let name = symbol.name()?;
-            if SYMBOLS.contains(&name) {
-                symbols.insert(name.to_owned(), bias + symbol.address());
-            }
-            if name == EMULATOR {
-                let writable = file.segments().filter(|segment| segment.permissions().writable());
-                let largest = writable.max_by_key(|segment| segment.size()).ok_or("no variables")?;
-                let first = bias + largest.address();
-                data = Avma(first)..Avma(first + largest.size());
-            }
-        }
-    }
+        Ok(())
+    })?;
     Ok(Target { memory: File::open(format!("/proc/{pid}/mem"))?, symbols, data, hidden: Vec::new() })
-}
-
-/// Holds all threads.
-fn hold(pid: i32) -> Result<Vec<Thread>> {
-    let mut threads = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let tid = Pid::from_raw(entry?.file_name().to_str().ok_or("no TID")?.parse()?);
-        ptrace::seize(tid, ptrace::Options::empty())?;
-        ptrace::interrupt(tid)?;
-        wait::waitpid(tid, Some(wait::WaitPidFlag::__WALL))?;
-        threads.push((tid, ptrace::getregs(tid)?.fs_base));
-    }
-    threads.sort();
-    Ok(threads)
 }
 
 /// All that is read of the runtime that is there.
@@ -199,7 +176,7 @@ fn show_beam<M: Memory, S: Symbols>(reader: &Reader<M>, symbols: &S, data: Range
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let pid = words.first().ok_or("no process")?.parse()?;
+    let pid = words.first().ok_or("no process")?;
     let mut target = target(pid)?;
     let threads = hold(pid)?;
     let shown = if let [_, option, file] = &words[..]

@@ -1,6 +1,7 @@
 //! Recordings of real processes for tests, and what hostile processes might have in their place.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jitprof_common::units::Avma;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::recorded::Recorded;
-use crate::{Budget, Reader};
+use crate::{Budget, Memory, Reader};
 
 /// What looking at one word may cost, which lies on two pages at most.
 const ONE_WORD: Budget = Budget { pages: 2, steps: 1 };
@@ -50,6 +51,11 @@ pub(crate) fn taken(memory: &Recorded, budget: Budget, read: impl FnOnce(&Reader
     reader.used_words().into_iter().collect()
 }
 
+/// Budgets of a reading: the whole one, and such as run out.
+pub(crate) fn budgets(whole: Budget, pages: u32, steps: u64) -> impl Strategy<Value = Budget> {
+    prop_oneof![Just(whole), (1..pages, 1..steps).prop_map(|(pages, steps)| Budget { pages, steps })]
+}
+
 /// Words to be damaged.
 pub(crate) fn damages() -> impl Strategy<Value = Vec<Damage>> {
     prop::collection::vec((any::<Index>(), 0..WAYS, any::<u64>()), 1..MAX_DAMAGES)
@@ -73,6 +79,19 @@ pub(crate) fn damage(memory: &mut Recorded, taken: &[u64], damages: &[Damage]) {
             _ => value_at(memory, at) ^ (value >> 8 & 0xff) << (value % 8 * 8),
         };
         memory.overwrite(Avma(at), &with.to_le_bytes());
+    }
+}
+
+/// Memory that has these bytes from 0x1000 on, and nothing else.
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
+
+impl Memory for Bytes {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        let from = address.0.checked_sub(0x1000).and_then(|from| usize::try_from(from).ok());
+        let part = from.and_then(|from| self.0.get(from..)).ok_or(io::ErrorKind::NotFound)?;
+        let count = part.len().min(into.len());
+        into[..count].copy_from_slice(&part[..count]);
+        Ok(count)
     }
 }
 

@@ -89,10 +89,28 @@ fn tools(workspace: &Workspace, which: &[&str]) -> Result<()> {
 
 /// The same for a platform.
 pub(crate) fn jitprof_for(workspace: &Workspace, platform: &Platform, profile: Profile) -> Result<PathBuf> {
+    jitprof_with(workspace, platform, profile, &[])
+}
+
+/// Builds `jitprof` for the demo and returns the binary's path: without its optional parts, which take long to compile, and
+/// kept in `folder` so that nobody takes it for the whole. Where that was built before, it is used.
+pub(crate) fn jitprof_for_demo(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    if workspace.target.join(Profile::Release.folder()).join("jitprof").is_file() {
+        return jitprof(workspace, Profile::Release);
+    }
+    let built = jitprof_with(workspace, &Platform::host(), Profile::Release, &["--no-default-features"])?;
+    let kept = folder.join("jitprof");
+    std::fs::rename(&built, &kept)
+        .with_context(|| format!("cannot move {} into {}", built.display(), folder.display()))?;
+    Ok(kept)
+}
+
+fn jitprof_with(workspace: &Workspace, platform: &Platform, profile: Profile, features: &[&str]) -> Result<PathBuf> {
     let object = bpf_programs(workspace, platform)?;
     command::progress("building jitprof");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package", "jitprof", "--bin", "jitprof"]).env("JITPROF_BPF_OBJECT", object);
+    cargo.args(["build", "--package", "jitprof", "--bin", "jitprof"]).args(features);
+    cargo.env("JITPROF_BPF_OBJECT", object);
     binary(workspace, cargo, platform, profile, "jitprof")
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{self, Profile};
+use crate::build;
 use crate::command::{self, Root};
 use crate::workspace::Workspace;
 
@@ -21,10 +21,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
-    let jitprof = build::jitprof(workspace, Profile::Release)?;
-    let jitdemo = build::jitdemo(workspace)?;
     let folder = workspace.target.join("demo");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let jitprof = build::jitprof_for_demo(workspace, &folder)?;
+    let jitdemo = build::jitdemo(workspace)?;
     let svg = arguments.output.clone().unwrap_or_else(|| folder.join("jitprof-demo.svg"));
     let Some(mut profiler) = Root::detect().command(&jitprof) else {
         bail!(

@@ -37,8 +37,7 @@ fn has_component(workspace: &Workspace, component: &str) -> Result<bool> {
     })
 }
 
-/// The path of a bpf-linker of the pinned version, which is kept where cargo keeps what it compiles; installs it if need be
-/// (about 90 s).
+/// The path of a bpf-linker of the pinned version, which is kept where cargo keeps what it compiles; installs it if need be.
 pub(crate) fn ensure_bpf_linker(workspace: &Workspace) -> Result<PathBuf> {
     let tools = workspace.build_folder().join("tools");
     let linker = tools.join("bin/bpf-linker");
@@ -54,6 +53,10 @@ pub(crate) fn ensure_bpf_linker(workspace: &Workspace) -> Result<PathBuf> {
         .arg(&tools)
         .arg("--target-dir")
         .arg(&build)
+        // It links once a build, and rustc's LLVM does the work: not worth the time to optimise it, and to debug it as its
+        // makers do.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     let line = command::shown(&install);

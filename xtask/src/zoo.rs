@@ -302,10 +302,40 @@ mod tests {
         assert_eq!(names.len(), RUNTIMES.len());
     }
 
+    fn document(path: &str) -> String {
+        fs::read_to_string(format!("{}/../docs/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    }
+
+    #[test]
+    fn what_is_recorded_is_a_start_that_there_is() {
+        let document = document("measurements/runtimes.md");
+        let mut rows = 0;
+        for cells in document.lines().map(table::cells) {
+            let [name, _, _, how, ..] = cells[..] else { continue };
+            let Some(runtime) = RUNTIMES.iter().find(|runtime| runtime.name == name) else { continue };
+            rows += 1;
+            let is_known = runtime.modes.iter().any(|mode| mode.how == how);
+            assert!(is_known, "{name} is not started with {how} any more: take the row away");
+        }
+        assert!(rows > 0, "no row is read");
+    }
+
+    #[test]
+    fn what_the_guide_starts_with_nothing_the_zoo_starts_so_too() {
+        let guide = document("guide/runtimes.md");
+        let starts = guide.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+        let names: Vec<&str> = starts.filter(|(_, start)| start.starts_with("nothing")).map(|(name, _)| name).collect();
+        let is_bare = |name: &&str| {
+            let mut runtimes = RUNTIMES.iter().filter(|runtime| runtime.guide.contains(name));
+            runtimes.any(|runtime| runtime.modes.iter().any(Mode::is_bare))
+        };
+        let others: Vec<&&str> = names.iter().filter(|name| !is_bare(name)).collect();
+        assert!(!names.is_empty() && others.is_empty(), "started with a flag only: {others:?}");
+    }
+
     #[test]
     fn what_the_guide_says_was_run_is_in_the_zoo() {
-        let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/runtimes.md");
-        let guide = fs::read_to_string(guide).unwrap();
+        let guide = document("guide/runtimes.md");
         let rows = guide.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
         let mut missing = Vec::new();
         for cells in rows.map(|row| row.split(" | ").collect::<Vec<_>>()).skip(1) {

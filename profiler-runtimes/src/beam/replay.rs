@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Budget;
 use crate::recorded::{Counting, Recorded};
-use crate::replay::{beside, damage, damages, memory, taken, version_of};
+use crate::replay::{beside, budgets, damage, damages, memory, taken, version_of};
 
 const BUDGET: Budget = Budget { pages: 1 << 14, steps: 1 << 20 };
 /// Each with where the emulator's variables are, and what the program said of its functions and of a stack.
@@ -187,7 +187,7 @@ proptest! {
     fn hostile_memory_costs_a_bounded_reading(
         recording in 0..RECORDINGS.len(),
         damages in damages(),
-        budget in prop_oneof![Just(BUDGET), (1..400_u32, 1..200_000_u64).prop_map(|(pages, steps)| Budget { pages, steps })],
+        budget in budgets(BUDGET, 400, 200_000),
     ) {
         let mut recording = Recording::of(RECORDINGS[recording]);
         let honest = recording.layout();

@@ -174,22 +174,9 @@ impl<M: Memory> Table<'_, M> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
     use crate::Budget;
-
-    struct Bytes(Vec<u8>);
-
-    impl Memory for Bytes {
-        fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
-            let from = address.0.checked_sub(0x1000).and_then(|from| usize::try_from(from).ok());
-            let part = from.and_then(|from| self.0.get(from..)).ok_or(io::ErrorKind::NotFound)?;
-            let count = part.len().min(into.len());
-            into[..count].copy_from_slice(&part[..count]);
-            Ok(count)
-        }
-    }
+    use crate::replay::Bytes;
 
     fn line(table: &[u8], first: u32, unit: u64) -> Result<u32, Unknown> {
         let reader = Reader::new(Bytes(table.to_vec()), Budget { pages: 9, steps: 1000 });

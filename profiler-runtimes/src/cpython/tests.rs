@@ -1,4 +1,4 @@
-//! What was recorded of real processes: `recorded/cpython/stacks.py` under nine builds, by `recorded/cpython/record.sh`.
+//! What was recorded of real processes: `recorded/cpython/stacks.py` under nine builds, by `recorded/record_stacks.sh`.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -12,6 +12,7 @@ use super::layout::{Instructions, SIZE, TYPE};
 use super::*;
 use crate::listed::follow;
 use crate::recorded::{Counting, Recorded};
+use crate::replay::budgets;
 use crate::{Budget, Symbols, Walked, walk};
 
 const BUDGET: Budget = Budget { pages: 1 << 12, steps: 1 << 18 };
@@ -497,7 +498,7 @@ proptest! {
         build in 0..BUILDS.len(),
         places in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..512, any::<u64>(), 0..5_u8), 1..2000),
         asked in any::<(u64, u64)>(),
-        budget in prop_oneof![Just(BUDGET), (1..200_u32, 1..20_000_u64).prop_map(|(pages, steps)| Budget { pages, steps })],
+        budget in budgets(BUDGET, 200, 20_000),
     ) {
         let mut recording = recording(BUILDS[build]);
         let honest = layout(&recording.memory);

@@ -56,22 +56,9 @@ impl<'r, M: Memory> Numbers<'r, M> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
     use crate::Budget;
-
-    struct Bytes(Vec<u8>);
-
-    impl Memory for Bytes {
-        fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
-            let from = address.0.checked_sub(0x1000).and_then(|from| usize::try_from(from).ok());
-            let part = from.and_then(|from| self.0.get(from..)).ok_or(io::ErrorKind::NotFound)?;
-            let count = part.len().min(into.len());
-            into[..count].copy_from_slice(&part[..count]);
-            Ok(count)
-        }
-    }
+    use crate::replay::Bytes;
 
     /// The runtime's own way to write them, as its documentation has it.
     fn write(mut number: u32, bias: u8) -> Vec<u8> {

@@ -7,6 +7,7 @@ use jitprof_common::listed::ListEnd;
 use proptest::prelude::*;
 
 use super::*;
+use crate::replay::budgets;
 use crate::{Budget, Symbols, walk};
 
 const BUDGET: Budget = Budget { pages: 1 << 12, steps: 1 << 18 };
@@ -616,7 +617,7 @@ proptest! {
         version in 0..VERSIONS.len(),
         places in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..512, any::<u64>(), 0..5_u8), 1..500),
         asked in any::<(u64, u64)>(),
-        budget in prop_oneof![Just(BUDGET), (1..20_u32, 1..2000_u64).prop_map(|(pages, steps)| Budget { pages, steps })],
+        budget in budgets(BUDGET, 20, 2000),
     ) {
         let (_, engine, offsets) = VERSIONS[version];
         let mut process = nested(engine, offsets);

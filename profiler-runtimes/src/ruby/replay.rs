@@ -1,4 +1,4 @@
-//! What was recorded of real processes: `recorded/ruby/stacks.rb`, by `recorded/ruby/record.sh`.
+//! What was recorded of real processes: `recorded/ruby/stacks.rb`, by `recorded/record_stacks.sh`.
 
 use jitprof_common::listed::{ListEnd, ListSpec, MAX_LISTED, Step};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::listed::follow;
 use crate::recorded::{Counting, Recorded};
-use crate::replay::{beside, damage, damages, memory, taken, version_of, with_each_word_damaged};
+use crate::replay::{beside, budgets, damage, damages, memory, taken, version_of, with_each_word_damaged};
 use crate::{Budget, Walked};
 
 const BUDGET: Budget = Budget { pages: 1 << 12, steps: 1 << 18 };
@@ -243,7 +243,7 @@ proptest! {
         recording in 0..RECORDINGS.len(),
         damages in damages(),
         also in any::<Record>(),
-        budget in prop_oneof![Just(BUDGET), (1..40_u32, 1..2000_u64).prop_map(|(pages, steps)| Budget { pages, steps })],
+        budget in budgets(BUDGET, 40, 2000),
     ) {
         let (mut memory, threads) = (memory(RECORDINGS[recording]), threads(RECORDINGS[recording]));
         let honest = functions(&memory).layout().clone();

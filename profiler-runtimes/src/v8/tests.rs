@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::recorded::{Counting, Recorded};
+use crate::replay::budgets;
 use crate::{Budget, Symbols};
 
 const BUDGET: Budget = Budget { pages: 1 << 12, steps: 1 << 18 };
@@ -743,7 +744,7 @@ proptest! {
         kind in 0..3_usize,
         places in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..512, any::<u64>(), 0..4_u8), 1..2000),
         words in any::<(u64, u64, u64, u64)>(),
-        budget in prop_oneof![Just(BUDGET), (1..200_u32, 1..20_000_u64).prop_map(|(pages, steps)| Budget { pages, steps })],
+        budget in budgets(BUDGET, 200, 20_000),
     ) {
         let kinds = ["default", "baseline", "interpreted"];
         let mut recording = recording(&format!("{}-{}", VERSIONS[version], kinds[kind]));

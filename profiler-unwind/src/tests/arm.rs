@@ -1,9 +1,8 @@
 //! AArch64: its own registers, and return addresses that are in a register or anywhere in the frame.
 
-use gimli::UnwindSection as _;
 use proptest::prelude::*;
 
-use super::properties::{ARM, Op, encode, op};
+use super::properties::{ARM, Op, compare_with_gimli, encode, op};
 use super::recorded_frames;
 use super::*;
 use crate::{rows_of_code, rows_of_jit};
@@ -78,31 +77,10 @@ fn arm_rule_by_gimli(row: &UnwindTableRow<usize>, section: &gimli::EhFrame<Slice
     }
 }
 
-/// Compares a function, address by address; one that gimli refuses must have no rows.
 fn compare(section: &Section, code: &Range<u64>) -> Result<(), TestCaseError> {
-    let (table, _) = compile_arm(&section.0);
-    let bases = BaseAddresses::default().set_eh_frame(0);
     let mut eh = gimli::EhFrame::new(&section.0, LittleEndian);
     eh.set_vendor(gimli::Vendor::AArch64);
-    let fde = eh.fde_for_address(&bases, code.start, gimli::EhFrame::cie_from_offset).unwrap();
-    let mut context = gimli::UnwindContext::new();
-    let mut expected = Vec::new();
-    if let Ok(mut rows) = fde.rows(&eh, &bases, &mut context) {
-        while let Ok(Some(row)) = rows.next_row() {
-            let range = row.start_address().max(code.start)..row.end_address().min(code.end);
-            expected.push((range, arm_rule_by_gimli(row, &eh)));
-        }
-    }
-    if expected.last().is_none_or(|(range, _)| range.end < code.end) {
-        prop_assert!(table.is_empty());
-        return Ok(());
-    }
-    for (range, rule) in expected {
-        for address in range {
-            prop_assert_eq!(table.rule_at(address), rule, "at {:#x}", address);
-        }
-    }
-    Ok(())
+    compare_with_gimli(&compile_arm(&section.0).0, &eh, code, arm_rule_by_gimli)
 }
 
 proptest! {

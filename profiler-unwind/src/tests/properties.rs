@@ -137,23 +137,25 @@ pub(super) fn encode(ops: &[Op], out: &mut Vec<u8>) {
     }
 }
 
-/// Compares a whole section, address by address; a function that gimli refuses must have no rows.
-fn compare(section: &Section, code: &Range<u64>) -> Result<(), TestCaseError> {
-    let (table, _) = section.rows();
+/// Compares a function, address by address; one that gimli refuses must have no rows.
+pub(super) fn compare_with_gimli(
+    table: &RowTable,
+    eh: &gimli::EhFrame<Slice<'_>>,
+    code: &Range<u64>,
+    rule: impl Fn(&UnwindTableRow<usize>, &gimli::EhFrame<Slice<'_>>) -> Rule,
+) -> Result<(), TestCaseError> {
     let bases = BaseAddresses::default().set_eh_frame(0);
-    let eh = gimli::EhFrame::new(&section.0, LittleEndian);
     let fde = eh.fde_for_address(&bases, code.start, gimli::EhFrame::cie_from_offset).unwrap();
     let mut context = gimli::UnwindContext::new();
     let mut expected = Vec::new();
-    if let Ok(mut rows) = fde.rows(&eh, &bases, &mut context) {
+    if let Ok(mut rows) = fde.rows(eh, &bases, &mut context) {
         while let Ok(Some(row)) = rows.next_row() {
-            let (start, end) = (row.start_address(), row.end_address());
-            expected.push((start.max(code.start)..end.min(code.end), rule_by_gimli(row, &eh, false)));
+            let range = row.start_address().max(code.start)..row.end_address().min(code.end);
+            expected.push((range, rule(row, eh)));
         }
     }
     // What gimli reads up to an error is a prefix of what the program says; here one error drops the function.
-    let whole = expected.last().is_some_and(|(range, _)| range.end >= code.end);
-    if !whole {
+    if expected.last().is_none_or(|(range, _)| range.end < code.end) {
         prop_assert!(table.is_empty());
         return Ok(());
     }
@@ -163,6 +165,11 @@ fn compare(section: &Section, code: &Range<u64>) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+fn compare(section: &Section, code: &Range<u64>) -> Result<(), TestCaseError> {
+    let eh = gimli::EhFrame::new(&section.0, LittleEndian);
+    compare_with_gimli(&section.rows().0, &eh, code, |row, eh| rule_by_gimli(row, eh, false))
 }
 
 proptest! {

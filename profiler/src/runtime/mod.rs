@@ -106,6 +106,15 @@ pub struct RuntimeRead {
     pub entries: Vec<Avma>,
 }
 
+impl RuntimeRead {
+    /// A runtime that is there and cannot be read: of this version, or of none that is known, so that it is looked at again.
+    fn refused(version: Option<String>, error: &impl ToString) -> Self {
+        let incomplete = version.is_none();
+        let problem = (!incomplete).then(|| error.to_string());
+        Self { runtime: version, problem, incomplete, anew: true, ..Self::default() }
+    }
+}
+
 /// A difference between two readings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CodeChange {

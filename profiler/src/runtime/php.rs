@@ -55,9 +55,7 @@ impl Php {
             // It may be there the next time.
             LayoutError::Read(_) | LayoutError::NotStarted | LayoutError::NoVersion => None,
         };
-        let incomplete = version.is_none();
-        let problem = (!incomplete).then(|| error.to_string());
-        Some(Err(RuntimeRead { runtime: version, problem, incomplete, anew: true, ..RuntimeRead::default() }))
+        Some(Err(RuntimeRead::refused(version, &error)))
     }
 
     /// As in `PHP 8.2.7`.

@@ -44,9 +44,7 @@ impl Python {
             | LayoutError::Missing { version, .. }
             | LayoutError::Implausible { version, .. } => Some(name_of(*version)),
         };
-        let incomplete = version.is_none();
-        let problem = (!incomplete).then(|| error.to_string());
-        Some(Err(RuntimeRead { runtime: version, problem, incomplete, anew: true, ..RuntimeRead::default() }))
+        Some(Err(RuntimeRead::refused(version, &error)))
     }
 
     /// As in `CPython 3.13.0`.

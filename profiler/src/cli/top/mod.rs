@@ -136,13 +136,9 @@ fn look(
     let look = view::Look { has_colors: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) };
     let (mut due, mut warnings, mut is_changed) = (Instant::now(), said.count(), true);
     while !ends.load(Ordering::Acquire) {
-        let has_news = source.poll(model);
-        is_changed |= has_news;
-        if said.count() != warnings
-            && let Some(warning) = said.last()
-        {
+        is_changed |= source.poll(model);
+        if said.count() != warnings && said.last().is_some_and(|warning| model.warn(&warning)) {
             warnings = said.count();
-            model.say(&warning);
             is_changed = true;
         }
         if model.is_stale() && Instant::now() >= due {
@@ -163,7 +159,7 @@ fn look(
             match model.key_pressed(key) {
                 Action::Nothing => {}
                 Action::Quit => return Ok(()),
-                Action::Write(profile, options) => model.say(&write_svg(&profile, &options)),
+                Action::Write(profile, options) => model.answer(&write_svg(&profile, &options)),
             }
         }
     }

@@ -102,6 +102,8 @@ pub(super) struct Model {
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,
     pub(super) message: Option<String>,
+    /// Whether that says what a key has done.
+    is_answer: bool,
     pub(super) health: Option<Health>,
     pub(super) figures: Figures,
     /// Line that is chosen, and the first one on the screen.
@@ -130,6 +132,7 @@ impl Model {
             is_paused: false,
             shows_help: false,
             message: None,
+            is_answer: false,
             health: None,
             figures: Figures::default(),
             cursor: 0,
@@ -172,6 +175,22 @@ impl Model {
     /// Says something in the line at the bottom, until the next key.
     pub(super) fn say(&mut self, text: &str) {
         self.message = Some(shorten(&printable(text), 400).into_owned());
+        self.is_answer = false;
+    }
+
+    /// Says what a key has done.
+    pub(super) fn answer(&mut self, text: &str) {
+        self.say(text);
+        self.is_answer = true;
+    }
+
+    /// Says what went wrong meanwhile, unless it would take the place of what a key has done, maybe before that was seen.
+    /// Returns whether it is said.
+    pub(super) fn warn(&mut self, text: &str) -> bool {
+        if !self.is_answer {
+            self.say(text);
+        }
+        !self.is_answer
     }
 
     /// Whether there is something new to be worked out.
@@ -265,7 +284,7 @@ impl Model {
         if control && matches!(key.code, KeyCode::Char('c')) {
             return Action::Quit;
         }
-        self.message = None;
+        (self.message, self.is_answer) = (None, false);
         if self.typing.is_some() {
             self.typed(key.code, control);
             return Action::Nothing;
@@ -409,7 +428,7 @@ impl Model {
 
     fn write(&mut self) -> Action {
         let Some(shown) = &self.shown else {
-            self.say("there is nothing yet that could be written");
+            self.answer("there is nothing yet that could be written");
             return Action::Nothing;
         };
         let of_thread = self.question.of_thread(shown);

@@ -109,7 +109,10 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         let given_back = disable_raw_mode().and(execute!(io::stdout(), LeaveAlternateScreen, Show));
-        drop(std::panic::take_hook());
+        // A thread that panics cannot change what is done then, and would end here without its words.
+        if !std::thread::panicking() {
+            drop(std::panic::take_hook());
+        }
         self.said.print();
         if let Err(error) = given_back {
             tracing::debug!("the terminal has gone: {error}");

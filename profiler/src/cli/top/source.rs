@@ -98,7 +98,9 @@ impl Source {
         loop {
             match self.news.try_recv() {
                 Ok(Ok(news)) => model.take(news),
-                Ok(Err(trouble)) => model.say(&trouble),
+                Ok(Err(trouble)) => {
+                    model.warn(&trouble);
+                }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     if !std::mem::replace(&mut self.ended, true) {

@@ -211,6 +211,20 @@ fn ranges_are_ten_seconds_a_minute_and_all() {
 }
 
 #[test]
+fn a_warning_waits_until_what_a_key_has_done_was_seen() {
+    let mut model = model(&SAMPLES);
+    assert!(model.warn("lost events"));
+    model.answer("written app.svg");
+    assert!(!model.warn("more lost events"));
+    let last = |model: &mut Model| screen(model, 80, 24).join("\n");
+    assert!(last(&mut model).contains("written app.svg"));
+    press(&mut model, "p");
+    assert!(model.warn("more lost events"));
+    let shown = last(&mut model);
+    assert!(shown.contains("more lost events") && !shown.contains("written"), "{shown}");
+}
+
+#[test]
 fn what_is_chosen_stays_so_where_the_order_changes() {
     let mut model = model(&SAMPLES);
     press(&mut model, "↓");

@@ -20,8 +20,6 @@ const MAX_HEAP: u64 = 2 << 30;
 const MAX_HEADER: usize = 512;
 /// Bytes of a stack frame that are believed.
 const MAX_FRAME: i64 = 1 << 20;
-/// Bytes of a blob's name.
-const MAX_BLOB_NAME: usize = 128;
 /// Blobs whose names are read together.
 const TOGETHER: usize = 2048;
 /// Segments of which the map is looked at together.
@@ -300,14 +298,26 @@ impl CodeCache {
         reader: &Reader<M>,
         blob: &Blob,
     ) -> Result<bool, ReadError> {
-        let known = self.blobs.get(&blob.header.0).filter(|known| known.blob.id == blob.id);
-        let Some(known) = known else { return Ok(false) };
-        let block = Block::of(blob.header.0, layout);
-        match block.read(reader) {
-            Ok(object) => Ok(block.is_used(&object) && block.holds(&object, known)),
-            Err(ReadError::OverBudget) => Err(ReadError::OverBudget),
-            Err(_) => Ok(false),
-        }
+        self.are_still_there(layout, reader, &[blob]).pop().unwrap_or(Ok(false))
+    }
+
+    /// The same of several blobs, in their order.
+    pub(super) fn are_still_there<M: Memory>(
+        &self,
+        layout: &Layout,
+        reader: &Reader<M>,
+        blobs: &[&Blob],
+    ) -> Vec<Result<bool, ReadError>> {
+        let known = |blob: &&Blob| self.blobs.get(&blob.header.0).filter(|known| known.blob.id == blob.id);
+        let known: Vec<_> = blobs.iter().map(known).collect();
+        let blocks: Vec<_> = known.iter().flatten().map(|known| Block::of(known.blob.header.0, layout)).collect();
+        let mut looks = blocks.iter().zip(Block::read_each(&blocks, reader));
+        let is_there = |known: Option<&Known>| match known.and_then(|known| Some((known, looks.next()?))) {
+            Some((known, (block, Ok(object)))) => Ok(block.is_used(&object) && block.holds(&object, known)),
+            Some((_, (_, Err(ReadError::OverBudget)))) => Err(ReadError::OverBudget),
+            Some((_, (_, Err(_)))) | None => Ok(false),
+        };
+        known.into_iter().map(is_there).collect()
     }
 
     fn read_heap<M: Memory>(
@@ -370,6 +380,8 @@ impl CodeCache {
         reader.refresh();
         let mut strings = std::mem::take(&mut self.strings);
         let mut names = Names::new(first.block.layout, reader, &mut strings);
+        let methods: Vec<_> = unread.iter().filter_map(|unread| unread.method(&mut names)).collect();
+        names.prefetch(&methods);
         let blobs: Vec<_> = unread.iter().map(|unread| unread.read(&mut names)).collect();
         self.strings = strings;
         let blocks: Vec<_> = unread.iter().map(|unread| unread.block).collect();
@@ -422,6 +434,14 @@ struct Unread<'l> {
 }
 
 impl Unread<'_> {
+    /// The method that it was compiled from, if it was from one.
+    fn method<M: Memory>(&self, names: &mut Names<'_, M>) -> Option<Avma> {
+        let (method, ..) = self.identity.compiled?;
+        let level = names.layout.compiled.level.of(self.block.blob_of(&self.object));
+        let kind = kind(names.blob(self.identity.name)?.as_bytes(), level)?;
+        kind.is_compiled().then_some(method)
+    }
+
     /// Reads the rest; none, if it is no blob.
     fn read<M: Memory>(&self, names: &mut Names<'_, M>) -> Result<Option<Blob>, ReadError> {
         let blob = self.block.blob(&self.object, self.identity, names);
@@ -556,8 +576,8 @@ impl<'l> Block<'l> {
     fn blob<M: Memory>(self, object: &[u8], identity: Identity, names: &mut Names<'_, M>) -> Option<Blob> {
         let (layout, header) = (self.layout, self.header());
         let object = self.blob_of(object);
-        let blob_name = names.reader.c_string(identity.name, MAX_BLOB_NAME).ok().filter(|name| is_plain(name))?;
-        let kind = kind(&blob_name, layout.compiled.level.of(object))?;
+        let blob_name = names.blob(identity.name)?;
+        let kind = kind(blob_name.as_bytes(), layout.compiled.level.of(object))?;
         let frame_bytes = layout.blob.frame_size.of(object).checked_mul(8)?;
         let complete = layout.blob.frame_complete.of(object);
         let frame = match kind {
@@ -582,7 +602,7 @@ impl<'l> Block<'l> {
             deopt_handlers: [None; 3],
             original_pc: None,
             method: Avma(0),
-            name: BlobName::Blob(names.string(&String::from_utf8_lossy(&blob_name))),
+            name: BlobName::Blob(blob_name),
         };
         if let Some((method, compile_id, entry_bci)) = identity.compiled.filter(|_| kind.is_compiled()) {
             let at = &layout.compiled;
@@ -622,11 +642,6 @@ impl<'l> Block<'l> {
 fn header_bytes(layout: &Layout) -> usize {
     let bytes = layout.heap.block_bytes + layout.compiled.bytes.max(layout.blob.bytes);
     usize::try_from(bytes).unwrap_or(MAX_HEADER).min(MAX_HEADER)
-}
-
-/// Whether a name of a blob can be one.
-fn is_plain(name: &[u8]) -> bool {
-    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
 }
 
 /// What a blob is, by the runtime's name for it.

@@ -136,6 +136,23 @@ impl Field {
         self.read(reader, object).map(|word| Avma(word.cast_unsigned()))
     }
 
+    /// The same of an object of which it has been fetched.
+    pub(super) fn fetched<M: Memory>(self, reader: &Reader<M>, object: Avma) -> Option<i64> {
+        let mut word = [0; 8];
+        reader.fetched(self.within(object).ok()?, &mut word[..self.bytes()])?;
+        Some(self.extended(u64::from_le_bytes(word)))
+    }
+
+    /// The same, where it is an address.
+    pub(super) fn fetched_pointer<M: Memory>(self, reader: &Reader<M>, object: Avma) -> Option<Avma> {
+        self.fetched(reader, object).map(|word| Avma(word.cast_unsigned()))
+    }
+
+    /// Where it lies in an object, and its bytes.
+    pub(super) fn place(self, object: Avma) -> Option<(Avma, usize)> {
+        Some((self.within(object).ok()?, self.bytes()))
+    }
+
     /// The address of the field itself.
     pub(super) fn within(self, object: Avma) -> Result<Avma, ReadError> {
         plus(object, u64::from(self.offset))

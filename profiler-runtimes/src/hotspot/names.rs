@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use jitprof_common::units::Avma;
 
-use super::layout::{Layout, plus};
+use super::layout::{Field, Layout, plus};
 use crate::{Memory, ReadError, Reader};
 
+/// Bytes of a blob's name.
+const MAX_BLOB_NAME: usize = 128;
 /// Bytes of a symbol that are read. A symbol may have 65535; what is longer is cut.
 const MAX_SYMBOL: usize = 1024;
-/// Constants that a pool can have.
+/// Constants that a pool can have, and bytes of each.
 const MAX_CONSTANTS: i64 = 65535;
+const SLOT: usize = 8;
 
 /// What a method is called, as its class file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,8 +38,9 @@ impl MethodName {
     /// As the runtime's tool interface has it, so that perf's agent for the JVM writes it: `Ljava/lang/String;indexOf(I)I`.
     pub fn in_class_file(&self) -> String {
         let (class, address) = self.hidden();
-        let address = address.map_or_else(String::new, |address| format!(".{address}"));
-        format!("L{class}{address};{}{}", self.method, self.signature)
+        let (point, address) = address.map_or(("", ""), |address| (".", address));
+        let (method, signature): (&str, &str) = (&self.method, &self.signature);
+        ["L", class, point, address, ";", method, signature].concat()
     }
 
     /// A hidden class, as that of a lambda, has an address behind its name, and each interface of the runtime shows it
@@ -124,18 +128,88 @@ pub(super) struct Names<'a, M> {
     pub(super) layout: &'a Layout,
     pub(super) reader: &'a Reader<M>,
     strings: &'a mut Strings,
+    blobs: HashMap<u64, Option<Arc<str>>>,
     symbols: HashMap<u64, Arc<str>>,
     methods: HashMap<u64, MethodName>,
 }
 
 impl<'a, M: Memory> Names<'a, M> {
     pub(super) fn new(layout: &'a Layout, reader: &'a Reader<M>, strings: &'a mut Strings) -> Self {
-        Self { layout, reader, strings, symbols: HashMap::new(), methods: HashMap::new() }
+        let (blobs, symbols, methods) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { layout, reader, strings, blobs, symbols, methods }
     }
 
-    /// One copy of a string.
-    pub(super) fn string(&mut self, string: &str) -> Arc<str> {
-        self.strings.keep(string)
+    /// The runtime's own name for blobs, where that can be one.
+    pub(super) fn blob(&mut self, name: Avma) -> Option<Arc<str>> {
+        if let Some(known) = self.blobs.get(&name.0) {
+            return known.clone();
+        }
+        let read = self.reader.c_string(name, MAX_BLOB_NAME).ok().filter(|name| is_plain(name));
+        let read = read.map(|name| self.strings.keep(&String::from_utf8_lossy(&name)));
+        self.blobs.insert(name.0, read.clone());
+        read
+    }
+
+    /// Fetches what the names of methods are read from: of all of them one level of pointers after another, for one name leads
+    /// from page to page. All that is found is read again by what reads the names, which comes to the same places unless what
+    /// it finds is no name.
+    pub(super) fn prefetch(&self, methods: &[Avma]) {
+        let (at, reader) = (&self.layout.method, self.reader);
+        prefetch(reader, methods, &[at.const_method]);
+        let constants = targets(reader, methods, at.const_method);
+        prefetch(reader, &constants, &[at.constants, at.name_index, at.signature_index]);
+        let pools = targets(reader, &constants, at.constants);
+        prefetch(reader, &pools, &[at.pool_holder, at.pool_length]);
+        let holders = targets(reader, &pools, at.pool_holder);
+        prefetch(reader, &holders, &[at.klass_name]);
+        self.prefetch_symbols(targets(reader, &holders, at.klass_name));
+        let slots: Vec<Avma> = constants.iter().flat_map(|constant| self.slots_of_names(*constant)).collect();
+        self.prefetch_constants(&slots);
+    }
+
+    /// The same for the files of methods whose names were fetched.
+    pub(super) fn prefetch_files(&self, methods: &[Avma]) {
+        let (at, reader) = (&self.layout.method, self.reader);
+        let pools = targets(reader, &targets(reader, methods, at.const_method), at.constants);
+        prefetch(reader, &pools, &[at.pool_source_file]);
+        let slot = |pool: &Avma| self.fetched_slot(*pool, at.pool_source_file.fetched(reader, *pool)?);
+        let slots: Vec<Avma> = pools.iter().filter_map(slot).collect();
+        self.prefetch_constants(&slots);
+    }
+
+    /// Where the constants are that name a method.
+    fn slots_of_names(&self, constant: Avma) -> impl Iterator<Item = Avma> {
+        let (at, reader) = (&self.layout.method, self.reader);
+        let pool = at.constants.fetched_pointer(reader, constant);
+        let indices = [at.name_index, at.signature_index].into_iter();
+        indices.filter_map(move |index| self.fetched_slot(pool?, index.fetched(reader, constant)?))
+    }
+
+    fn fetched_slot(&self, pool: Avma, index: i64) -> Option<Avma> {
+        let count = self.layout.method.pool_length.fetched(self.reader, pool)?;
+        self.slot(pool, count, index).ok()
+    }
+
+    fn prefetch_constants(&self, slots: &[Avma]) {
+        self.reader.prefetch(slots.iter().map(|slot| (*slot, SLOT)));
+        let symbol = |slot: &Avma| {
+            let mut word = [0; SLOT];
+            self.reader.fetched(*slot, &mut word)?;
+            Some(symbol_of(u64::from_le_bytes(word)))
+        };
+        self.prefetch_symbols(slots.iter().filter_map(symbol).collect());
+    }
+
+    fn prefetch_symbols(&self, mut symbols: Vec<Avma>) {
+        let (at, reader) = (&self.layout.method, self.reader);
+        symbols.sort_unstable();
+        symbols.dedup();
+        prefetch(reader, &symbols, &[at.symbol_length]);
+        let body = |symbol: &Avma| {
+            let bytes = usize::try_from(at.symbol_length.fetched(reader, *symbol)?).unwrap_or(0);
+            Some((at.symbol_body.within(*symbol).ok()?, bytes.min(MAX_SYMBOL)))
+        };
+        reader.prefetch(symbols.iter().filter_map(body));
     }
 
     /// The name of a method.
@@ -166,14 +240,17 @@ impl<'a, M: Memory> Names<'a, M> {
     }
 
     fn constant(&mut self, pool: Avma, index: i64) -> Result<Arc<str>, ReadError> {
-        let at = &self.layout.method;
-        let count = at.pool_length.read(self.reader, pool)?.min(MAX_CONSTANTS);
-        if !(1..count).contains(&index) {
+        let count = self.layout.method.pool_length.read(self.reader, pool)?;
+        let slot = self.slot(pool, count, index)?;
+        self.symbol(symbol_of(self.reader.u64(slot)?))
+    }
+
+    /// Where a pool of so many constants has one of them.
+    fn slot(&self, pool: Avma, count: i64, index: i64) -> Result<Avma, ReadError> {
+        if !(1..count.min(MAX_CONSTANTS)).contains(&index) {
             return Err(ReadError::Malformed { what: "constant of a class", address: pool.0 });
         }
-        let slot = plus(pool, at.pool_bytes + 8 * index.cast_unsigned())?;
-        // The lowest bit is a mark of the pool's own.
-        self.symbol(Avma(self.reader.u64(slot)? & !1))
+        plus(pool, self.layout.method.pool_bytes + SLOT as u64 * index.cast_unsigned())
     }
 
     fn symbol(&mut self, symbol: Avma) -> Result<Arc<str>, ReadError> {
@@ -192,6 +269,33 @@ impl<'a, M: Memory> Names<'a, M> {
         self.symbols.insert(symbol.0, string.clone());
         Ok(string)
     }
+}
+
+/// The symbol that a constant is: the lowest bit is a mark of the pool's own.
+fn symbol_of(constant: u64) -> Avma {
+    Avma(constant & !1)
+}
+
+/// Fetches fields of objects.
+fn prefetch<M: Memory>(reader: &Reader<M>, objects: &[Avma], fields: &[Field]) {
+    let places = |object: &Avma| {
+        let object = *object;
+        fields.iter().filter_map(move |field| field.place(object))
+    };
+    reader.prefetch(objects.iter().flat_map(places));
+}
+
+/// Where the pointers lead that objects have in a field, as far as that has been fetched: each place once.
+fn targets<M: Memory>(reader: &Reader<M>, objects: &[Avma], field: Field) -> Vec<Avma> {
+    let mut found: Vec<Avma> = objects.iter().filter_map(|object| field.fetched_pointer(reader, *object)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Whether a name of a blob can be one.
+fn is_plain(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
 }
 
 /// Java's own form of UTF-8 has characters beyond 16 bits as two surrogates of three bytes each.

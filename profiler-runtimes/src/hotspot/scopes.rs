@@ -14,6 +14,8 @@ use crate::{Memory, ReadError, Reader};
 const MAX_DEPTH: usize = 64;
 /// Bytes of each of a compiled method's tables.
 const MAX_TABLE: u64 = 64 << 20;
+/// Bytes of one that is fetched before it is looked at: on one page, seldom on two.
+const SMALL_TABLE: u64 = 1024;
 /// Addresses of a compiled method of which it is looked up whether anything was inlined; large ones have some thousand.
 const MAX_LOOKED_UP: u64 = 1 << 14;
 /// Entries of a table of lines.
@@ -117,27 +119,26 @@ impl CodeCache {
         reader: &Reader<M>,
         asked: &[(&Blob, Avma, Pc)],
     ) -> Vec<Result<Option<Position>, ReadError>> {
-        let is_there = |blob: &Blob| match blob.method.0 {
-            0 => Ok(false),
-            _ => self.is_still_there(layout, reader, blob),
-        };
-        let before: Vec<_> = asked.iter().map(|(blob, ..)| is_there(blob)).collect();
+        let blobs: Vec<_> = asked.iter().map(|(blob, ..)| *blob).collect();
+        let mut before = self.are_still_there(layout, reader, &blobs);
+        for (is_there, _) in before.iter_mut().zip(&blobs).filter(|(_, blob)| blob.method.0 == 0) {
+            *is_there = Ok(false);
+        }
         reader.refresh();
         let mut strings = Strings::default();
         let mut names = Names::new(layout, reader, &mut strings);
+        let there = blobs.iter().zip(&before).filter(|(_, is_there)| **is_there == Ok(true));
+        prefetch(&names, there.map(|(blob, _)| *blob));
         let read = asked.iter().zip(before).map(|((blob, pc, come_by), is_there)| {
             if is_there? { position(&mut names, blob, *pc, *come_by).map(Some) } else { Ok(None) }
         });
         let read: Vec<_> = read.collect();
-        let certain = read.into_iter().zip(asked).map(|(position, (blob, ..))| match position {
-            Ok(Some(_)) | Err(ReadError::Malformed { .. }) => {
-                if is_there(blob)? {
-                    position
-                } else {
-                    Ok(None)
-                }
-            }
-            position => position,
+        let said = read.iter().zip(&blobs).filter(|(read, _)| says_something(read)).map(|(_, blob)| *blob);
+        let said: Vec<_> = said.collect();
+        let mut again = self.are_still_there(layout, reader, &said).into_iter();
+        let certain = read.into_iter().map(|position| {
+            let is_there = if says_something(&position) { again.next().unwrap_or(Ok(false)) } else { Ok(true) };
+            if is_there? { position } else { Ok(None) }
         });
         certain.collect()
     }
@@ -157,6 +158,32 @@ impl CodeCache {
         }
         Ok(pcs)
     }
+}
+
+/// Whether what was read says something of what was there, if that was still there.
+fn says_something(read: &Result<Option<Position>, ReadError>) -> bool {
+    matches!(read, Ok(Some(_)) | Err(ReadError::Malformed { .. }))
+}
+
+/// Fetches what says which methods are at addresses of blobs, as far as it is known where that is.
+fn prefetch<'b, M: Memory>(names: &Names<'_, M>, blobs: impl Iterator<Item = &'b Blob>) {
+    let (layout, reader) = (names.layout, names.reader);
+    let mut blobs: Vec<_> = blobs.collect();
+    blobs.sort_unstable_by_key(|blob| blob.header);
+    blobs.dedup_by_key(|blob| blob.header);
+    let header_bytes = usize::try_from(layout.compiled.bytes).unwrap_or(0);
+    reader.prefetch(blobs.iter().map(|blob| (blob.header, header_bytes)));
+    let tables: Vec<_> = blobs.iter().filter_map(|blob| Tables::of(layout, reader, blob).ok()).collect();
+    reader.prefetch(tables.iter().flat_map(|tables| tables.small(layout)));
+    let methods: Vec<_> = blobs.iter().map(|blob| blob.method).collect();
+    names.prefetch(&methods);
+    names.prefetch_files(&methods);
+    let lines = |method: &Avma| {
+        let constant = layout.method.const_method.fetched_pointer(reader, *method)?;
+        let bytes = layout.method.code_size.fetched(reader, constant)?.cast_unsigned();
+        Some((lines_behind(layout, constant, bytes).ok()?, 1))
+    };
+    reader.prefetch(methods.iter().filter_map(lines));
 }
 
 fn position<M: Memory>(names: &mut Names<'_, M>, blob: &Blob, pc: Avma, come_by: Pc) -> Result<Position, ReadError> {
@@ -258,7 +285,7 @@ fn line<M: Memory>(layout: &Layout, reader: &Reader<M>, method: Avma, bci: u32) 
     if at.const_flags.read(reader, constant)? & at.const_has_lines == 0 {
         return Ok(None);
     }
-    let table = plus(plus(constant, at.const_method_bytes)?, bytes)?;
+    let table = lines_behind(layout, constant, bytes)?;
     let mut numbers = Numbers::new(reader, table, layout.number_bias());
     let (mut at, mut line) = (0_u32, 0_u32);
     let mut best: Option<(u32, u32)> = None;
@@ -283,6 +310,11 @@ fn line<M: Memory>(layout: &Layout, reader: &Reader<M>, method: Avma, bci: u32) 
         }
     }
     Err(ReadError::Malformed { what: "end of lines", address: table.0 })
+}
+
+/// Where the table of lines begins, behind so many bytes of bytecodes.
+fn lines_behind(layout: &Layout, constant: Avma, bytes: u64) -> Result<Avma, ReadError> {
+    plus(plus(constant, layout.method.const_method_bytes)?, bytes)
 }
 
 impl Tables {
@@ -324,6 +356,14 @@ impl Tables {
             metadata,
             metadata_count: between(metadata, metadata_end)? / 8,
         })
+    }
+
+    /// Those of which a look needs nearly all pages there are, so that they may be fetched before it.
+    fn small(&self, layout: &Layout) -> impl Iterator<Item = (Avma, usize)> {
+        let pcs = (self.pcs, self.pcs_count * layout.pcs.bytes);
+        let tables = [pcs, (self.scopes, self.scopes_bytes), (self.metadata, 8 * self.metadata_count)];
+        let small = tables.into_iter().filter(|(_, bytes)| *bytes <= SMALL_TABLE);
+        small.filter_map(|(start, bytes)| Some((start, usize::try_from(bytes).ok()?)))
     }
 
     /// The numbers of a scope: its caller's, its method, and more.

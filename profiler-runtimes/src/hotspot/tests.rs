@@ -1,7 +1,8 @@
 //! Readings of recorded JVMs: see `recorded/hotspot/record.sh`.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::{fs, io};
@@ -9,6 +10,7 @@ use std::{fs, io};
 use jitprof_common::units::Avma;
 use proptest::prelude::*;
 
+use super::names::{Names, Strings};
 use super::*;
 use crate::recorded::Recorded;
 use crate::{Base, Budget, Memory, ReadError, Reader, Symbols};
@@ -557,6 +559,87 @@ fn code_that_nothing_uses_any_more_is_gone_before_it_is_freed() {
         let update = cache.update(&layout, &Reader::new(&memory, ENOUGH));
         assert_eq!((update.changes.len(), update.damaged), (usize::from(major != 17), 0), "{recording}");
         assert!(cache.blobs().all(|other| other.header != blob.header));
+    }
+}
+
+/// A recording, and how often it was asked for something.
+struct Asked<'a>(&'a Recorded, Cell<u32>);
+
+impl Memory for Asked<'_> {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        self.1.set(self.1.get() + 1);
+        self.0.read(address, into)
+    }
+
+    fn read_each(&self, reads: &mut [(Avma, &mut [u8])]) -> Vec<usize> {
+        self.1.set(self.1.get() + 1);
+        self.0.read_each(reads)
+    }
+}
+
+#[test]
+fn all_that_names_are_read_from_is_fetched_before_with_some_calls_and_nothing_else() {
+    for (recording, _) in COMPILED {
+        let memory = memory(recording);
+        let (layout, _, cache) = read(&memory);
+        let methods = cache.blobs().map(|blob| blob.method).filter(|method| method.0 != 0);
+        let methods: Vec<Avma> = methods.collect();
+        let asked = Asked(&memory, Cell::new(0));
+        let reader = Reader::new(&asked, ENOUGH);
+        reader.note_words();
+        let mut strings = Strings::default();
+        let mut names = Names::new(&layout, &reader, &mut strings);
+        names.prefetch(&methods);
+        let (calls, pages) = (asked.1.get(), reader.left().pages);
+        assert!(calls <= 9 && reader.left().steps == ENOUGH.steps, "{recording}: {calls}");
+        for method in &methods {
+            names.method(*method).unwrap();
+        }
+        assert_eq!((asked.1.get(), reader.left().pages), (calls, pages), "{recording}");
+        let used: BTreeSet<u64> = reader.used_words().iter().map(|word| word / 4096).collect();
+        assert!(used.len() > 5 && (ENOUGH.pages - pages) as usize <= used.len(), "{recording}: {pages}");
+    }
+}
+
+/// Where nothing is that a runtime has, and all that is there leads anywhere in it.
+const ASTRAY: Range<u64> = 0x2000_0000_0000..0x3000_0000_0000;
+
+/// A recording that leads there, and how many pages of that were fetched.
+struct Astray<'a>(&'a Recorded, Cell<usize>);
+
+impl Memory for Astray<'_> {
+    fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+        if !ASTRAY.contains(&address.0) {
+            return self.0.read(address, into);
+        }
+        self.1.set(self.1.get() + 1);
+        for (at, word) in (address.0..).step_by(8).zip(into.chunks_mut(8)) {
+            let anywhere = ASTRAY.start + (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20);
+            word.copy_from_slice(&anywhere.to_le_bytes()[..word.len()]);
+        }
+        Ok(into.len())
+    }
+}
+
+#[test]
+fn of_methods_that_lead_anywhere_not_many_more_pages_are_fetched_than_are_read() {
+    for (recording, _) in COMPILED {
+        let mut memory = memory(recording);
+        let (layout, reader, cache) = read(&memory);
+        drop(reader);
+        let compiled = cache.blobs().filter(|blob| blob.method.0 != 0);
+        let methods: Vec<Avma> = compiled.map(|blob| layout.compiled.method.within(blob.header).unwrap()).collect();
+        for (number, method) in (1..).zip(&methods) {
+            memory.overwrite(*method, &(ASTRAY.start + number * 0x1_0000).to_le_bytes());
+        }
+        let astray = Astray(&memory, Cell::new(0));
+        let reader = Reader::new(&astray, ENOUGH);
+        reader.note_words();
+        let update = CodeCache::default().update(&layout, &reader);
+        assert_eq!((update.incomplete, update.damaged), (None, 0), "{recording}");
+        let used: BTreeSet<u64> = reader.used_words().range(ASTRAY).map(|word| word / 4096).collect();
+        let (used, fetched) = (used.len(), astray.1.get());
+        assert!(used > 4 * methods.len() && fetched < 2 * used, "{recording}: {fetched} {used} {}", methods.len());
     }
 }
 

@@ -30,11 +30,15 @@ impl Remote {
     /// Reads several places with few calls. Returns how many bytes of each could be read.
     pub(super) fn read_each(self, reads: &mut [(Avma, &mut [u8])]) -> Vec<usize> {
         let mut counts = Vec::with_capacity(reads.len());
+        let mut at_once = AT_ONCE;
         while counts.len() < reads.len() {
-            let next = reads.len().min(counts.len() + AT_ONCE);
+            let next = reads.len().min(counts.len() + at_once);
             let part = &mut reads[counts.len()..next];
             let copied = self.read_some(part).unwrap_or(0);
-            counts.extend(share_out(copied, part));
+            let shares = share_out(copied, part);
+            // Each call is told of all its places, also of those behind the one that ends it: where many do, calls are small.
+            at_once = (2 * shares.len()).min(AT_ONCE);
+            counts.extend(shares);
         }
         counts
     }
@@ -95,6 +99,19 @@ mod tests {
             let first = index % 200;
             assert_eq!(&place[..], if index % 3 == 2 { &[0; 4] } else { &bytes[first..first + 4] });
         }
+    }
+
+    #[test]
+    fn where_nothing_can_be_read_each_place_is_tried_and_the_next_one_is_read_all_the_same() {
+        let there = [7_u8; 4];
+        let mut places = vec![[0; 4]; 2 * AT_ONCE];
+        let last = places.len() - 1;
+        let address = |index: usize| Avma(if index == last { there.as_ptr() as u64 } else { 0x10 });
+        let mut reads: Vec<(Avma, &mut [u8])> =
+            places.iter_mut().enumerate().map(|(index, place)| (address(index), &mut place[..])).collect();
+        let counts = Remote(Pid(std::process::id())).read_each(&mut reads);
+        assert_eq!((counts.len(), counts.iter().sum::<usize>(), counts[last]), (2 * AT_ONCE, 4, 4));
+        assert_eq!(places[last], there);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Frames that a runtime keeps in a list of its own; see `jitprof_common::listed`.
 
 use core::ffi::c_void;
+use core::mem::offset_of;
 
 use aya_ebpf::helpers::{
     bpf_probe_read_kernel, bpf_probe_read_user,
@@ -9,14 +10,14 @@ use aya_ebpf::helpers::{
 use jitprof_common::{
     listed::{
         ASIDE, ASIDE_WORDS, DETOURED, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS,
-        MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS,
-        Step, WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
+        MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, Step,
+        WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
     },
     sample::{Counter, SampleBuffer},
 };
 
 use crate::FRAMES_END;
-use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, count, is_roomy};
+use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, clear, count, is_roomy};
 
 /// The words of an element, those beside it, and some that are 0.
 pub type Element = [u64; ELEMENT_WORDS];
@@ -39,13 +40,13 @@ impl List {
     /// For a new sample.
     #[inline(always)]
     pub fn reset(&mut self) {
-        self.header =
-            ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, detoured: 0, state: [0; STATE_WORDS] };
-        self.at = 0;
-        self.end = 0;
-        (self.object, self.detoured) = (0, 0);
+        const WORDS: usize = offset_of!(List, element) / 8;
+        // SAFETY: all before the element is words, and may be 0.
+        unsafe { clear((&raw mut *self).cast::<[u64; WORDS]>()) }
     }
 }
+
+const _: () = assert!(ListEnd::Empty as u32 == 0);
 
 /// Takes the list of the thread along, if one is asked for and no words of frames were taken. It goes behind the frames.
 #[inline(always)]

@@ -13,13 +13,14 @@ mod take;
 mod user;
 
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 use aya_ebpf::{
     EbpfContext,
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::{
-        bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
-        generated::{bpf_get_stack, bpf_loop},
+        bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
+        generated::{bpf_get_current_comm, bpf_get_stack, bpf_loop},
     },
     macros::perf_event,
     programs::PerfEventContext,
@@ -63,8 +64,14 @@ fn begin(
     let started_ns = unsafe { bpf_ktime_get_ns() };
     let ids = bpf_get_current_pid_tgid();
     let (pid, tid) = ((ids >> 32) as u32, ids as u32);
-    let comm = bpf_get_current_comm().unwrap_or([0; COMM_LEN]);
-    if !select::wanted(pid, tid, &comm) {
+    // In one place: of a copy LLVM would keep each byte for itself.
+    let mut comm = MaybeUninit::<[u8; COMM_LEN]>::uninit();
+    // SAFETY: the helper writes all bytes, zeros if it fails.
+    let comm = unsafe {
+        bpf_get_current_comm(comm.as_mut_ptr().cast(), COMM_LEN as u32);
+        comm.assume_init_ref()
+    };
+    if !select::wanted(pid, tid, comm) {
         return None;
     }
     count(Counter::Taken, 1);
@@ -84,7 +91,7 @@ fn begin(
         in_kernel: registers.in_kernel as u8,
         snapshot: 0,
         taken: 0,
-        comm,
+        comm: *comm,
     };
     walk.user_frames = 0;
     (walk.take, walk.noted, walk.taken) = (0, 0, 0);

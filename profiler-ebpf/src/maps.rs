@@ -181,6 +181,18 @@ pub fn is_roomy() -> bool {
     SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA)) < SAMPLES.query(u64::from(BPF_RB_RING_SIZE)) / 4
 }
 
+/// Makes words 0, one by one: LLVM would make a call of it that goes byte by byte, and the verifier through all its turns.
+///
+/// # Safety
+/// The words can be written.
+#[inline(always)]
+pub unsafe fn clear<const WORDS: usize>(words: *mut [u64; WORDS]) {
+    for at in 0..WORDS {
+        // SAFETY: there are so many words.
+        unsafe { words.cast::<u64>().add(at).write_volatile(0) }
+    }
+}
+
 /// Adds to a counter of this CPU.
 #[inline(always)]
 pub fn count(counter: Counter, amount: u64) {

@@ -12,7 +12,7 @@ use jitprof_common::{
 
 use crate::maps::{
     CACHE, CACHED_ROWS_OF_A_BLOCK, CODE_MASK, EPOCHS, PAGES, PROCESS_REGIONS, REGIONS, ROW_CACHE, ROW_CACHE_BLOCK_BITS,
-    ROWS, USE_ROWS,
+    ROWS, USE_ROWS, clear,
 };
 
 /// Generated code that nothing is known about yet or that is replaced all the time, or a file whose rows are being built.
@@ -51,23 +51,12 @@ pub struct Cache {
 
 impl Cache {
     /// No mapping, and no page of any object.
-    pub const EMPTY: Self = Self {
-        start: 0,
-        end: 0,
-        bias: 0,
-        object: 0,
-        page_object: 0,
-        page: 0,
-        page_span: Span { first: 0, count: 0 },
-        flags: 0,
-        unknown: 0,
-        by_file: 0,
-        take: 0,
-        reserved: 0,
-        file_key: 0,
-        code_key: 0,
-        doubted: 0,
-    };
+    #[inline(always)]
+    fn reset(&mut self) {
+        const WORDS: usize = size_of::<Cache>() / 8;
+        // SAFETY: it is nothing but numbers.
+        unsafe { clear((&raw mut *self).cast::<[u64; WORDS]>()) }
+    }
 
     /// Whether a cached row is of this address, of the walk's process, and of what its tables are now.
     #[inline(always)]
@@ -198,8 +187,8 @@ pub fn is_unknown(sampled: bool) -> bool {
 pub fn begin(pid: u32) {
     let epochs = Epochs::decode(EPOCHS.get(epoch_slot(pid)).copied().unwrap_or(0));
     if let Some(cache) = cache() {
-        let (file_key, code_key) = (cached_row_key(pid, epochs, false), cached_row_key(pid, epochs, true));
-        *cache = Cache { file_key, code_key, ..Cache::EMPTY };
+        cache.reset();
+        (cache.file_key, cache.code_key) = (cached_row_key(pid, epochs, false), cached_row_key(pid, epochs, true));
     }
 }
 

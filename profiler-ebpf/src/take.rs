@@ -17,7 +17,7 @@ use jitprof_common::{
 
 use crate::FRAMES_END;
 use crate::list;
-use crate::maps::{KEPT, KEPT_FRAMES, NOTED, SPECS, STATE, TAKES, Walk};
+use crate::maps::{KEPT, KEPT_FRAMES, NOTED, SPECS, STATE, TAKES, Walk, clear};
 use crate::tables::takes;
 use crate::user;
 
@@ -131,7 +131,8 @@ fn turn() -> bool {
         return true;
     }
     let Some((record, frame_pointer, spec)) = at_hand(walk) else { return true };
-    record.words = [0; MAX_WORDS];
+    // SAFETY: the record is the walk's alone.
+    unsafe { clear(&raw mut record.words) };
     record.reads = u32::from(read_one(&spec.reads[0], frame_pointer, record));
     if record.reads == 1 {
         let slot = usize::from(walk.sample.header.kernel_frames & 0x7f) + (record.index & 0x3ff) as usize;

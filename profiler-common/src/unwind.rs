@@ -22,8 +22,10 @@ pub struct Registers {
     pub lr: u64,
 }
 
-/// Whether `Registers::pc` is the sampled instruction or a return address.
+/// Whether `Registers::pc` is the sampled instruction or a return address. A whole word: the BPF program would copy what is
+/// unused of it byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
 pub enum PcKind {
     /// The instruction that the CPU was at.
     Instruction,

@@ -152,13 +152,14 @@ fn turn<const TAKES: bool>() -> bool {
     walk.user_frames += 1;
     let tables = Tables { pid: walk.tables_of };
     let stepped = step(walk.frame, &UserMemory, &tables);
-    walk.snapshot.note(&walk.frame, walk.user_frames - 1);
+    let Some(cache) = tables::cache() else { return true };
+    walk.snapshot.note(&walk.frame, walk.user_frames - 1, cache);
     if TAKES {
-        take::note(walk);
+        take::note(walk, cache);
     }
     match stepped {
         Ok(caller) => {
-            note_doubted(walk, &caller);
+            note_doubted(walk, &caller, cache.doubted());
             walk.frame = caller;
             false
         }
@@ -172,8 +173,7 @@ fn turn<const TAKES: bool>() -> bool {
 /// Notes where a row has led that was not followed, before the caller that the frame pointer has found instead: it may be
 /// memory that was mapped a moment ago.
 #[inline(always)]
-fn note_doubted(walk: &mut Walk, caller: &Frame) {
-    let doubted = tables::doubted();
+fn note_doubted(walk: &mut Walk, caller: &Frame, doubted: u64) {
     let has_room = (walk.user_frames as usize) < MAX_USER_FRAMES;
     if doubted == 0 || !has_room || doubted == lookup_pc(caller.registers.pc, caller.kind) {
         return;

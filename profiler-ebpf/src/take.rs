@@ -18,7 +18,7 @@ use jitprof_common::{
 use crate::FRAMES_END;
 use crate::list;
 use crate::maps::{KEPT, KEPT_FRAMES, NOTED, SPECS, STATE, TAKES, Walk, clear};
-use crate::tables::takes;
+use crate::tables::Cache;
 use crate::user;
 
 /// A frame of which words are taken.
@@ -54,8 +54,8 @@ pub fn begin(ctx: &PerfEventContext, walk: &mut Walk) {
 
 /// Notes the frame at hand, of which the walk has just looked for the caller, if words are taken of it.
 #[inline(always)]
-pub fn note(walk: &mut Walk) {
-    if walk.take == 0 || !takes() {
+pub fn note(walk: &mut Walk, cache: &Cache) {
+    if walk.take == 0 || !cache.takes() {
         return;
     }
     if let Some(noted) = NOTED.get_ptr_mut(0) {

@@ -230,13 +230,26 @@ extern "C" fn list_place() -> u64 {
     walk.list.at
 }
 
+/// Where the element at hand is, or 0, and what its record has besides if it was met on a detour. Off a detour without a call.
+#[inline(always)]
+fn place(walk: &mut Walk) -> (u64, u64) {
+    let from = if walk.list.object == 0 {
+        walk.list.detoured = 0;
+        walk.list.at
+    } else {
+        // Hidden from LLVM: the verifier knows nothing of the result.
+        core::hint::black_box(list_place())
+    };
+    // From memory: the function has written it, and the verifier would walk through all that follows for a 0 that it knows.
+    // SAFETY: a variable can be read.
+    (from, unsafe { (&raw const walk.list.detoured).read_volatile() })
+}
+
 #[inline(always)]
 fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     let count = walk.list.header.count as usize;
     let stride = u64::from(spec.stride);
-    // Hidden from LLVM: the verifier knows nothing of the result.
-    let from = core::hint::black_box(list_place());
-    let detoured = walk.list.detoured;
+    let (from, detoured) = place(walk);
     if (from | detoured) == 0 || (stride != 0 && from >= walk.list.end) {
         return Some(ListEnd::Last);
     }
@@ -259,6 +272,9 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     let mut record: Record = [0; 2];
     for at in 0..MAX_FIELDS {
         let field = &spec.fields[at];
+        if field.mask == 0 {
+            continue;
+        }
         let kept = word(&walk.list.element, field.offset.into())
             & field.mask
             & all_if_zero(word(&walk.list.element, field.unless.into()));
@@ -301,8 +317,10 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     walk.list.header.count = count as u32 + 1;
     if detoured == 0 {
         walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
-        walk.list.object = detour(&walk.list.element, spec, from);
-        walk.list.header.detoured |= u32::from(walk.list.object != 0);
+        if (spec.detour.object | spec.detour.unless) != 0 {
+            walk.list.object = detour(&walk.list.element, spec, from);
+            walk.list.header.detoured |= u32::from(walk.list.object != 0);
+        }
     }
     None
 }

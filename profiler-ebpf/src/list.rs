@@ -34,7 +34,21 @@ pub struct List {
     object: u64,
     detoured: u64,
     element: Element,
+    /// By the bits of the place: what this sample has already read of one.
+    known: [Known; KNOWN],
 }
+
+/// What is kept of words that the record's first word points to, for the next element of the same function.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Known {
+    place: u64,
+    words: Record,
+    reserved: u64,
+}
+
+/// A power of two.
+const KNOWN: usize = 4;
 
 impl List {
     /// For a new sample.
@@ -54,6 +68,8 @@ pub fn records(walk: &mut Walk) {
     if walk.take == 0 || walk.noted != 0 || begin() == 0 {
         return;
     }
+    // SAFETY: it is words, and may be 0.
+    unsafe { clear((&raw mut walk.list.known).cast::<[u64; size_of::<[Known; KNOWN]>() / 8]>()) };
     // One turn more than there is room for shows whether there are more. The turns themselves know of no limit but that of
     // memory: a comparison more in them, and LLVM keeps the place in two registers, of which 6.1 bounds one.
     let most = if is_roomy() { MAX_LISTED } else { MAX_LISTED_IN_FULL_RING } as u32;
@@ -285,7 +301,42 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
             record[1] |= kept;
         }
     }
-    let place = record[0];
+    let words = of_first(&mut walk.list.known, spec, record[0]);
+    record = [record[0] ^ words[0], (record[1] ^ words[1]) | detoured];
+    let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
+    // Hidden from LLVM as above; the verifier needs the comparison.
+    let to = core::hint::black_box(to);
+    if to > size_of::<SampleBuffer>() - size_of::<Record>() {
+        return Some(ListEnd::TooLong);
+    }
+    // SAFETY: the record lies within the sample.
+    unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
+    walk.list.header.count = count as u32 + 1;
+    if detoured == 0 {
+        walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
+        if (spec.detour.object | spec.detour.unless) != 0 {
+            walk.list.object = detour(&walk.list.element, spec, from);
+            walk.list.header.detoured |= u32::from(walk.list.object != 0);
+        }
+    }
+    None
+}
+
+/// What is kept of the words that a record's first word, `place`, points to: the same for all elements of one function, which
+/// a program that recurses has many of.
+#[inline(always)]
+fn of_first(known: &mut [Known; KNOWN], spec: &ListSpec, place: u64) -> Record {
+    let known = &mut known[(place >> 5) as usize & (KNOWN - 1)];
+    if known.place != place {
+        known.words = read_of_first(spec, place);
+        known.place = place;
+    }
+    known.words
+}
+
+#[inline(always)]
+fn read_of_first(spec: &ListSpec, place: u64) -> Record {
+    let mut record: Record = [0; 2];
     for at in 0..MAX_OF_FIRST {
         let field = &spec.of_first[at];
         if field.mask == 0 {
@@ -305,24 +356,7 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
             record[1] ^= field.of(word);
         }
     }
-    record[1] |= detoured;
-    let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
-    // Hidden from LLVM as above; the verifier needs the comparison.
-    let to = core::hint::black_box(to);
-    if to > size_of::<SampleBuffer>() - size_of::<Record>() {
-        return Some(ListEnd::TooLong);
-    }
-    // SAFETY: the record lies within the sample.
-    unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
-    walk.list.header.count = count as u32 + 1;
-    if detoured == 0 {
-        walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
-        if (spec.detour.object | spec.detour.unless) != 0 {
-            walk.list.object = detour(&walk.list.element, spec, from);
-            walk.list.header.detoured |= u32::from(walk.list.object != 0);
-        }
-    }
-    None
+    record
 }
 
 /// The object whose others an element stands for, or 0.

@@ -48,6 +48,9 @@ pub struct Walk {
     pub sample: SampleBuffer,
 }
 
+/// A value of a per-CPU map has 32 KiB at most.
+const _: () = assert!(size_of::<Walk>() <= 32 << 10);
+
 /// What the walk in progress on a CPU has looked up last.
 #[map]
 pub static CACHE: PerCpuArray<Cache> = PerCpuArray::with_max_entries(1, 0);

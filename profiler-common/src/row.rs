@@ -47,7 +47,8 @@ pub enum CfaKind {
     /// `cfa = fp + offset`, and `sp` is on another stack, which may lie above: BEAM's calls on the C stack.
     FpAway = 10,
     /// The caller's frame pointer and the return address are at `fp` as usual, but its stack pointer was saved:
-    /// `cfa = *(fp + offset)`. Interpreters that move arguments away from where their caller has put them (HotSpot).
+    /// `cfa = *(fp + offset)`, with an offset of -8 and no other: so all three are one read. Interpreters that move arguments
+    /// away from where their caller has put them (HotSpot).
     FpSender = 11,
     /// `cfa = parked sp + offset`: `sp` is on another stack, and that of the thread's own one is parked in memory that only its
     /// runtime leads to ([`StackMemory::parked_sp`](crate::unwind::StackMemory::parked_sp)): BEAM's calls on the C stack
@@ -196,6 +197,8 @@ impl Rule {
     }
 }
 
+/// The only offset of [`CfaKind::FpSender`], in bytes.
+pub const SENDER_FROM_FP: i64 = -8;
 /// Where a call of x86-64 leaves the return address, in bytes from the CFA.
 const RETURN_BELOW_CFA: i64 = -8;
 /// Distances from the frame pointer's slot that rows can say.

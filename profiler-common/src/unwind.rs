@@ -6,7 +6,7 @@
 
 use crate::limits::{MAX_FRAME_BYTES, MIN_CODE_ADDRESS, USER_ADDRESS_END};
 use crate::machine::Machine;
-use crate::row::{CfaKind, FpKind, RETURN_CODE_BELOW_CFA, RETURN_CODE_LINK_REGISTER, Row};
+use crate::row::{CfaKind, FpKind, RETURN_CODE_BELOW_CFA, RETURN_CODE_LINK_REGISTER, Row, SENDER_FROM_FP};
 use crate::stop::StopReason;
 
 /// The registers that a step needs and recovers.
@@ -22,8 +22,10 @@ pub struct Registers {
     pub lr: u64,
 }
 
-/// Whether `Registers::pc` is the sampled instruction or a return address.
+/// Whether `Registers::pc` is the sampled instruction or a return address. A whole word: the BPF program would copy what is
+/// unused of it byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
 pub enum PcKind {
     /// The instruction that the CPU was at.
     Instruction,
@@ -64,6 +66,16 @@ pub trait StackMemory {
     #[inline(always)]
     fn read_pair(&self, address: u64) -> Result<(u64, u64), ReadFault> {
         Ok((self.read_u64(address)?, self.read_u64(address.wrapping_add(8))?))
+    }
+
+    /// Reads the three words at `address`, for the same reason.
+    ///
+    /// # Errors
+    /// As [`StackMemory::read_u64`], for any.
+    #[inline(always)]
+    fn read_three(&self, address: u64) -> Result<[u64; 3], ReadFault> {
+        let (first, second) = self.read_pair(address)?;
+        Ok([first, second, self.read_u64(address.wrapping_add(16))?])
     }
 
     /// The stack pointer of the thread's own stack while it runs on another one, if it is known where that is parked.
@@ -290,12 +302,15 @@ impl<M: StackMemory> Walk<'_, M> {
 
     #[inline(always)]
     fn by_sender(&self, row: Row, sp: u64, fp: u64) -> Result<Frame, StopReason> {
-        let sender = self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?;
+        if row.cfa_offset_bytes() != SENDER_FROM_FP {
+            return Err(StopReason::UnsupportedRule);
+        }
+        let words = self.memory.read_three(fp.wrapping_add_signed(SENDER_FROM_FP));
+        let [sender, caller_fp, return_address] = words.map_err(|ReadFault| StopReason::ReadFault)?;
         // Before the frame is made the frame pointer is somebody else's, and anything lies there.
         if fp < sp || sender <= fp || sender.wrapping_sub(fp) >= MAX_FRAME_BYTES {
             return Err(StopReason::BadFrame);
         }
-        let (caller_fp, return_address) = self.read_pair(fp)?;
         self.caller(return_address, sender, caller_fp)
     }
 

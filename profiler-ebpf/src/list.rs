@@ -1,6 +1,7 @@
 //! Frames that a runtime keeps in a list of its own; see `jitprof_common::listed`.
 
 use core::ffi::c_void;
+use core::mem::offset_of;
 
 use aya_ebpf::helpers::{
     bpf_probe_read_kernel, bpf_probe_read_user,
@@ -9,14 +10,14 @@ use aya_ebpf::helpers::{
 use jitprof_common::{
     listed::{
         ASIDE, ASIDE_WORDS, DETOURED, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS,
-        MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, STATE_WORDS,
-        Step, WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
+        MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, Step,
+        WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
     },
     sample::{Counter, SampleBuffer},
 };
 
 use crate::FRAMES_END;
-use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, count, is_roomy};
+use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, clear, count, is_roomy};
 
 /// The words of an element, those beside it, and some that are 0.
 pub type Element = [u64; ELEMENT_WORDS];
@@ -33,19 +34,33 @@ pub struct List {
     object: u64,
     detoured: u64,
     element: Element,
+    /// By the bits of the place: what this sample has already read of one.
+    known: [Known; KNOWN],
 }
+
+/// What is kept of words that the record's first word points to, for the next element of the same function.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Known {
+    place: u64,
+    words: Record,
+    reserved: u64,
+}
+
+/// A power of two.
+const KNOWN: usize = 4;
 
 impl List {
     /// For a new sample.
     #[inline(always)]
     pub fn reset(&mut self) {
-        self.header =
-            ListHeader { count: 0, end: ListEnd::Empty as u32, base: 0, detoured: 0, state: [0; STATE_WORDS] };
-        self.at = 0;
-        self.end = 0;
-        (self.object, self.detoured) = (0, 0);
+        const WORDS: usize = offset_of!(List, element) / 8;
+        // SAFETY: all before the element is words, and may be 0.
+        unsafe { clear((&raw mut *self).cast::<[u64; WORDS]>()) }
     }
 }
+
+const _: () = assert!(ListEnd::Empty as u32 == 0);
 
 /// Takes the list of the thread along, if one is asked for and no words of frames were taken. It goes behind the frames.
 #[inline(always)]
@@ -53,6 +68,8 @@ pub fn records(walk: &mut Walk) {
     if walk.take == 0 || walk.noted != 0 || begin() == 0 {
         return;
     }
+    // SAFETY: it is words, and may be 0.
+    unsafe { clear((&raw mut walk.list.known).cast::<[u64; size_of::<[Known; KNOWN]>() / 8]>()) };
     // One turn more than there is room for shows whether there are more. The turns themselves know of no limit but that of
     // memory: a comparison more in them, and LLVM keeps the place in two registers, of which 6.1 bounds one.
     let most = if is_roomy() { MAX_LISTED } else { MAX_LISTED_IN_FULL_RING } as u32;
@@ -229,13 +246,26 @@ extern "C" fn list_place() -> u64 {
     walk.list.at
 }
 
+/// Where the element at hand is, or 0, and what its record has besides if it was met on a detour. Off a detour without a call.
+#[inline(always)]
+fn place(walk: &mut Walk) -> (u64, u64) {
+    let from = if walk.list.object == 0 {
+        walk.list.detoured = 0;
+        walk.list.at
+    } else {
+        // Hidden from LLVM: the verifier knows nothing of the result.
+        core::hint::black_box(list_place())
+    };
+    // From memory: the function has written it, and the verifier would walk through all that follows for a 0 that it knows.
+    // SAFETY: a variable can be read.
+    (from, unsafe { (&raw const walk.list.detoured).read_volatile() })
+}
+
 #[inline(always)]
 fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     let count = walk.list.header.count as usize;
     let stride = u64::from(spec.stride);
-    // Hidden from LLVM: the verifier knows nothing of the result.
-    let from = core::hint::black_box(list_place());
-    let detoured = walk.list.detoured;
+    let (from, detoured) = place(walk);
     if (from | detoured) == 0 || (stride != 0 && from >= walk.list.end) {
         return Some(ListEnd::Last);
     }
@@ -258,6 +288,9 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     let mut record: Record = [0; 2];
     for at in 0..MAX_FIELDS {
         let field = &spec.fields[at];
+        if field.mask == 0 {
+            continue;
+        }
         let kept = word(&walk.list.element, field.offset.into())
             & field.mask
             & all_if_zero(word(&walk.list.element, field.unless.into()));
@@ -268,7 +301,42 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
             record[1] |= kept;
         }
     }
-    let place = record[0];
+    let words = of_first(&mut walk.list.known, spec, record[0]);
+    record = [record[0] ^ words[0], (record[1] ^ words[1]) | detoured];
+    let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
+    // Hidden from LLVM as above; the verifier needs the comparison.
+    let to = core::hint::black_box(to);
+    if to > size_of::<SampleBuffer>() - size_of::<Record>() {
+        return Some(ListEnd::TooLong);
+    }
+    // SAFETY: the record lies within the sample.
+    unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
+    walk.list.header.count = count as u32 + 1;
+    if detoured == 0 {
+        walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
+        if (spec.detour.object | spec.detour.unless) != 0 {
+            walk.list.object = detour(&walk.list.element, spec, from);
+            walk.list.header.detoured |= u32::from(walk.list.object != 0);
+        }
+    }
+    None
+}
+
+/// What is kept of the words that a record's first word, `place`, points to: the same for all elements of one function, which
+/// a program that recurses has many of.
+#[inline(always)]
+fn of_first(known: &mut [Known; KNOWN], spec: &ListSpec, place: u64) -> Record {
+    let known = &mut known[(place >> 5) as usize & (KNOWN - 1)];
+    if known.place != place {
+        known.words = read_of_first(spec, place);
+        known.place = place;
+    }
+    known.words
+}
+
+#[inline(always)]
+fn read_of_first(spec: &ListSpec, place: u64) -> Record {
+    let mut record: Record = [0; 2];
     for at in 0..MAX_OF_FIRST {
         let field = &spec.of_first[at];
         if field.mask == 0 {
@@ -288,22 +356,7 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
             record[1] ^= field.of(word);
         }
     }
-    record[1] |= detoured;
-    let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
-    // Hidden from LLVM as above; the verifier needs the comparison.
-    let to = core::hint::black_box(to);
-    if to > size_of::<SampleBuffer>() - size_of::<Record>() {
-        return Some(ListEnd::TooLong);
-    }
-    // SAFETY: the record lies within the sample.
-    unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
-    walk.list.header.count = count as u32 + 1;
-    if detoured == 0 {
-        walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
-        walk.list.object = detour(&walk.list.element, spec, from);
-        walk.list.header.detoured |= u32::from(walk.list.object != 0);
-    }
-    None
+    record
 }
 
 /// The object whose others an element stands for, or 0.

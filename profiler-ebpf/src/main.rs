@@ -13,13 +13,14 @@ mod take;
 mod user;
 
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 use aya_ebpf::{
     EbpfContext,
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::{
-        bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
-        generated::{bpf_get_stack, bpf_loop},
+        bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
+        generated::{bpf_get_current_comm, bpf_get_stack, bpf_loop},
     },
     macros::perf_event,
     programs::PerfEventContext,
@@ -63,8 +64,14 @@ fn begin(
     let started_ns = unsafe { bpf_ktime_get_ns() };
     let ids = bpf_get_current_pid_tgid();
     let (pid, tid) = ((ids >> 32) as u32, ids as u32);
-    let comm = bpf_get_current_comm().unwrap_or([0; COMM_LEN]);
-    if !select::wanted(pid, tid, &comm) {
+    // In one place: of a copy LLVM would keep each byte for itself.
+    let mut comm = MaybeUninit::<[u8; COMM_LEN]>::uninit();
+    // SAFETY: the helper writes all bytes, zeros if it fails.
+    let comm = unsafe {
+        bpf_get_current_comm(comm.as_mut_ptr().cast(), COMM_LEN as u32);
+        comm.assume_init_ref()
+    };
+    if !select::wanted(pid, tid, comm) {
         return None;
     }
     count(Counter::Taken, 1);
@@ -84,7 +91,7 @@ fn begin(
         in_kernel: registers.in_kernel as u8,
         snapshot: 0,
         taken: 0,
-        comm,
+        comm: *comm,
     };
     walk.user_frames = 0;
     (walk.take, walk.noted, walk.taken) = (0, 0, 0);
@@ -145,13 +152,14 @@ fn turn<const TAKES: bool>() -> bool {
     walk.user_frames += 1;
     let tables = Tables { pid: walk.tables_of };
     let stepped = step(walk.frame, &UserMemory, &tables);
-    walk.snapshot.note(&walk.frame, walk.user_frames - 1);
+    let Some(cache) = tables::cache() else { return true };
+    walk.snapshot.note(&walk.frame, walk.user_frames - 1, cache);
     if TAKES {
-        take::note(walk);
+        take::note(walk, cache);
     }
     match stepped {
         Ok(caller) => {
-            note_doubted(walk, &caller);
+            note_doubted(walk, &caller, cache.doubted());
             walk.frame = caller;
             false
         }
@@ -165,8 +173,7 @@ fn turn<const TAKES: bool>() -> bool {
 /// Notes where a row has led that was not followed, before the caller that the frame pointer has found instead: it may be
 /// memory that was mapped a moment ago.
 #[inline(always)]
-fn note_doubted(walk: &mut Walk, caller: &Frame) {
-    let doubted = tables::doubted();
+fn note_doubted(walk: &mut Walk, caller: &Frame, doubted: u64) {
     let has_room = (walk.user_frames as usize) < MAX_USER_FRAMES;
     if doubted == 0 || !has_room || doubted == lookup_pc(caller.registers.pc, caller.kind) {
         return;

@@ -48,6 +48,9 @@ pub struct Walk {
     pub sample: SampleBuffer,
 }
 
+/// A value of a per-CPU map has 32 KiB at most.
+const _: () = assert!(size_of::<Walk>() <= 32 << 10);
+
 /// What the walk in progress on a CPU has looked up last.
 #[map]
 pub static CACHE: PerCpuArray<Cache> = PerCpuArray::with_max_entries(1, 0);
@@ -179,6 +182,18 @@ pub static MM_START_STACK: Global<u64> = Global::new(0);
 #[inline(always)]
 pub fn is_roomy() -> bool {
     SAMPLES.query(u64::from(BPF_RB_AVAIL_DATA)) < SAMPLES.query(u64::from(BPF_RB_RING_SIZE)) / 4
+}
+
+/// Makes words 0, one by one: LLVM would make a call of it that goes byte by byte, and the verifier through all its turns.
+///
+/// # Safety
+/// The words can be written.
+#[inline(always)]
+pub unsafe fn clear<const WORDS: usize>(words: *mut [u64; WORDS]) {
+    for at in 0..WORDS {
+        // SAFETY: there are so many words.
+        unsafe { words.cast::<u64>().add(at).write_volatile(0) }
+    }
 }
 
 /// Adds to a counter of this CPU.

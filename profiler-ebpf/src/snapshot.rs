@@ -14,7 +14,7 @@ use jitprof_common::{
 };
 
 use crate::maps::{MM_START_STACK, STATE, TASK_MM, USE_ROWS, Walk, count, is_roomy};
-use crate::tables::is_unknown;
+use crate::tables::Cache;
 
 /// What a walk remembers about unknown code, and what this CPU may still hand over.
 #[repr(C)]
@@ -33,8 +33,8 @@ impl Snapshot {
 
     /// Remembers the frame if it is the first one in unknown code.
     #[inline(always)]
-    pub fn note(&mut self, frame: &Frame, index: u32) {
-        if USE_ROWS.load() == 0 || self.noted != 0 || !is_unknown(index == 0) {
+    pub fn note(&mut self, frame: &Frame, index: u32, cache: &Cache) {
+        if USE_ROWS.load() == 0 || self.noted != 0 || !cache.is_unknown(index == 0) {
             return;
         }
         self.noted = 1;

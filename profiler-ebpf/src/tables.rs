@@ -12,7 +12,7 @@ use jitprof_common::{
 
 use crate::maps::{
     CACHE, CACHED_ROWS_OF_A_BLOCK, CODE_MASK, EPOCHS, PAGES, PROCESS_REGIONS, REGIONS, ROW_CACHE, ROW_CACHE_BLOCK_BITS,
-    ROWS, USE_ROWS,
+    ROWS, USE_ROWS, clear,
 };
 
 /// Generated code that nothing is known about yet or that is replaced all the time, or a file whose rows are being built.
@@ -51,23 +51,35 @@ pub struct Cache {
 
 impl Cache {
     /// No mapping, and no page of any object.
-    pub const EMPTY: Self = Self {
-        start: 0,
-        end: 0,
-        bias: 0,
-        object: 0,
-        page_object: 0,
-        page: 0,
-        page_span: Span { first: 0, count: 0 },
-        flags: 0,
-        unknown: 0,
-        by_file: 0,
-        take: 0,
-        reserved: 0,
-        file_key: 0,
-        code_key: 0,
-        doubted: 0,
-    };
+    #[inline(always)]
+    fn reset(&mut self) {
+        const WORDS: usize = size_of::<Cache>() / 8;
+        // SAFETY: it is nothing but numbers.
+        unsafe { clear((&raw mut *self).cast::<[u64; WORDS]>()) }
+    }
+
+    /// Where the row that was looked up last led and nothing is known to be mapped, or 0.
+    #[inline(always)]
+    pub fn doubted(&self) -> u64 {
+        self.doubted
+    }
+
+    /// Whether words are taken along with frames where a row was looked up last.
+    #[inline(always)]
+    pub fn takes(&self) -> bool {
+        self.take != 0
+    }
+
+    /// Whether the frame whose row was looked up last is in code whose rows may come later. `sampled`: it is the innermost,
+    /// so that there is code in any case, if only in a mapping too new to be known.
+    #[inline(always)]
+    pub fn is_unknown(&self, sampled: bool) -> bool {
+        match self.unknown {
+            NEW_CODE => true,
+            NEW_MAPPING => sampled,
+            _ => false,
+        }
+    }
 
     /// Whether a cached row is of this address, of the walk's process, and of what its tables are now.
     #[inline(always)]
@@ -170,36 +182,13 @@ extern "C" fn find_region(pid: u32, address: u64) -> u64 {
     u64::from(is_known)
 }
 
-/// Where the row that was looked up last led and nothing is known to be mapped, or 0.
-#[inline(always)]
-pub fn doubted() -> u64 {
-    cache().map_or(0, |cache| cache.doubted)
-}
-
-/// Whether words are taken along with frames where a row was looked up last.
-#[inline(always)]
-pub fn takes() -> bool {
-    cache().is_some_and(|cache| cache.take != 0)
-}
-
-/// Whether the frame whose row was looked up last is in code whose rows may come later. `sampled`: it is the innermost,
-/// so that there is code in any case, if only in a mapping too new to be known.
-#[inline(always)]
-pub fn is_unknown(sampled: bool) -> bool {
-    match cache().map(|cache| cache.unknown) {
-        Some(NEW_CODE) => true,
-        Some(NEW_MAPPING) => sampled,
-        _ => false,
-    }
-}
-
 /// Drops what the walk before has looked up, and sees what of the cached rows of a process still holds.
 #[inline(always)]
 pub fn begin(pid: u32) {
     let epochs = Epochs::decode(EPOCHS.get(epoch_slot(pid)).copied().unwrap_or(0));
     if let Some(cache) = cache() {
-        let (file_key, code_key) = (cached_row_key(pid, epochs, false), cached_row_key(pid, epochs, true));
-        *cache = Cache { file_key, code_key, ..Cache::EMPTY };
+        cache.reset();
+        (cache.file_key, cache.code_key) = (cached_row_key(pid, epochs, false), cached_row_key(pid, epochs, true));
     }
 }
 
@@ -217,7 +206,7 @@ fn cached(pid: u32, address: u64) -> Option<&'static mut CachedRow> {
 
 /// The cache of the walk in progress on this CPU.
 #[inline(always)]
-fn cache() -> Option<&'static mut Cache> {
+pub fn cache() -> Option<&'static mut Cache> {
     // SAFETY: the entry of this CPU is the walk's alone, and no caller keeps it across another call.
     Some(unsafe { &mut *CACHE.get_ptr_mut(0)? })
 }

@@ -17,8 +17,8 @@ use jitprof_common::{
 
 use crate::FRAMES_END;
 use crate::list;
-use crate::maps::{KEPT, KEPT_FRAMES, NOTED, SPECS, STATE, TAKES, Walk};
-use crate::tables::takes;
+use crate::maps::{KEPT, KEPT_FRAMES, NOTED, SPECS, STATE, TAKES, Walk, clear};
+use crate::tables::Cache;
 use crate::user;
 
 /// A frame of which words are taken.
@@ -54,8 +54,8 @@ pub fn begin(ctx: &PerfEventContext, walk: &mut Walk) {
 
 /// Notes the frame at hand, of which the walk has just looked for the caller, if words are taken of it.
 #[inline(always)]
-pub fn note(walk: &mut Walk) {
-    if walk.take == 0 || !takes() {
+pub fn note(walk: &mut Walk, cache: &Cache) {
+    if walk.take == 0 || !cache.takes() {
         return;
     }
     if let Some(noted) = NOTED.get_ptr_mut(0) {
@@ -131,7 +131,8 @@ fn turn() -> bool {
         return true;
     }
     let Some((record, frame_pointer, spec)) = at_hand(walk) else { return true };
-    record.words = [0; MAX_WORDS];
+    // SAFETY: the record is the walk's alone.
+    unsafe { clear(&raw mut record.words) };
     record.reads = u32::from(read_one(&spec.reads[0], frame_pointer, record));
     if record.reads == 1 {
         let slot = usize::from(walk.sample.header.kernel_frames & 0x7f) + (record.index & 0x3ff) as usize;

@@ -163,6 +163,12 @@ impl StackMemory for UserMemory {
     }
 
     #[inline(always)]
+    fn read_three(&self, address: u64) -> Result<[u64; 3], ReadFault> {
+        // SAFETY: the helper checks the address and never faults.
+        unsafe { bpf_probe_read_user(address as *const [u64; 3]) }.map_err(|_| ReadFault)
+    }
+
+    #[inline(always)]
     fn parked_sp(&self) -> Result<u64, ReadFault> {
         match list::parked_sp() {
             0 => Err(ReadFault),

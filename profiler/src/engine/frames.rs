@@ -565,10 +565,8 @@ impl Frames {
         let function = ask.listed_function().filter(|_| self.over)?;
         let answer = self.functions.get(&function)?.as_ref()?;
         let Known::Functions(functions) = &answer.known else { return None };
-        let without_line = |frame: &Frame| Frame {
-            source: frame.source.as_ref().map(SourceLine::without_line),
-            ..frame.clone()
-        };
+        let without_line =
+            |frame: &Frame| Frame { source: frame.source.as_ref().map(SourceLine::without_line), ..frame.clone() };
         let holds = time.0 <= answer.done.0.saturating_add(FRESH_NS) && time >= answer.since && time <= answer.until;
         holds.then(|| Known::Functions(functions.iter().map(without_line).collect()))
     }

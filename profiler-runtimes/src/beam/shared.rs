@@ -22,6 +22,16 @@ const PAGE: u64 = 4096;
 const ALIGNED: u64 = 8;
 /// How the scheduler begins, behind seven bytes for its frame: `and $-64, %rsp; mov %rsp, (%rdi)`.
 const SCHEDULER: [u8; 7] = [0x48, 0x83, 0xe4, 0xc0, 0x48, 0x89, 0x27];
+/// What fills the bytes before a part.
+const PADDING: [&[u8]; 7] = [
+    &[0x90],
+    &[0x66, 0x90],
+    &[0x0f, 0x1f, 0x00],
+    &[0x0f, 0x1f, 0x40, 0x00],
+    &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+    &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+    &[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00],
+];
 /// Those seven bytes: `sub $…, %rsp`.
 const FRAME: [u8; 3] = [0x48, 0x81, 0xec];
 /// See [`FRAME`].
@@ -72,6 +82,7 @@ pub(super) fn find<M: Memory>(
             return Err(ReadError::Malformed { what: "shared code", address: start });
         }
     }
+    starts.extend(own_targets(start, &bytes).take(MAX_PARTS));
     let scheduler = scheduler_in(&bytes).map(|at| start + at as u64);
     starts.extend(scheduler);
     let ends = starts.iter().copied().skip(1).chain([own]);
@@ -116,8 +127,38 @@ fn targets(from: u64, code: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
+/// Parts that other parts jump to, as a call of a function in C does: what is aligned is padded there, which labels within a
+/// part are not.
+fn own_targets(start: u64, bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    targets(start, bytes).filter(move |at| {
+        let before = at.checked_sub(start).and_then(|at| bytes.get(..usize::try_from(at).ok()?));
+        at.is_multiple_of(ALIGNED) && before.is_some_and(|code| PADDING.iter().any(|nop| code.ends_with(nop)))
+    })
+}
+
 /// Where the scheduler begins among the bytes of shared code.
 fn scheduler_in(bytes: &[u8]) -> Option<usize> {
     let is_there = |part: &[u8]| part.starts_with(&FRAME) && part[FRAME_BYTES..] == SCHEDULER;
     bytes.windows(FRAME_BYTES + SCHEDULER.len()).position(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_only_shared_code_jumps_to_is_known_by_its_padding() {
+        // To 0x1018 behind padding, to 0x1010 within a part, to 0x1019.
+        let mut bytes = vec![0x50; 0x20];
+        for (at, target) in [(0, 0x18), (5, 0x10), (10, 0x19)] {
+            bytes[at] = 0xe9;
+            bytes[at + 1..at + 5].copy_from_slice(&(target - (at as u32 + 5)).to_le_bytes());
+        }
+        for (nop, found) in [(&PADDING[0], true), (&PADDING[6], true), (&&[0x00][..], false)] {
+            bytes[0x11..0x18].fill(0x50);
+            bytes[0x18 - nop.len()..0x18].copy_from_slice(nop);
+            let starts: Vec<u64> = own_targets(0x1000, &bytes).collect();
+            assert_eq!(starts, if found { vec![0x1018] } else { vec![] }, "{nop:x?}");
+        }
+    }
 }

@@ -26,7 +26,7 @@ fn java_with(flags: &[&str], program: &str, scratch: &Scratch, how: &[&str]) -> 
     command.args(flags).arg(target_file(program)?).arg("600").current_dir(scratch.path());
     let target = Target::start(command, scratch)?;
     // HotSpot compiles what runs in earnest within its first second of CPU time.
-    wait_until("HotSpot to compile", || Ok((target.cpu_ms()? >= 3000).then_some(())))?;
+    wait_until("HotSpot to compile", || Ok((target.cpu_ms()? >= 5000).then_some(())))?;
     let words = [&["--pid", target.said("pid")?], how].concat();
     Jitprof::recording_at(scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)
 }
@@ -189,7 +189,7 @@ fn code_at_addresses_that_are_used_again_is_not_taken_for_what_was_there() -> Re
     command.args(SMALL_CACHE).args(apart).arg(target_file("java/Reuse.java")?).arg("600");
     let target = Target::start(command, &scratch)?;
     let pid = target.said("pid")?.to_owned();
-    wait_until("HotSpot to compile", || Ok((target.cpu_ms()? >= 3000).then_some(())))?;
+    wait_until("HotSpot to compile", || Ok((target.cpu_ms()? >= 5000).then_some(())))?;
 
     let recording = Jitprof::recording(&scratch, ["--pid", &*pid])?.record_cpu(target.pid()?, 5)?;
     let (of_one, right, wrong) = by_generation(&recording);

@@ -41,7 +41,6 @@ mod listed;
 mod maintenance;
 mod names;
 mod options;
-mod parked;
 mod pending;
 mod place;
 mod process;

@@ -131,10 +131,6 @@ pub(super) struct Pending {
     /// The list of its runtime's frames that it has brought along, until its process is known, and what was asked about them.
     pub(super) list: Option<Box<FrameList>>,
     pub(super) listed: Option<Box<Listed>>,
-    /// Words of a stack that is not the thread's, from the innermost on, which may be returned to.
-    pub(super) parked: Box<[u64]>,
-    /// The user frame behind which others of that stack are missing.
-    pub(super) parked_cut: Option<usize>,
     /// What the walk can be finished from.
     pub(super) snapshot: Option<Box<Snapshot>>,
     /// The user frames whose callers were found by the rows of the sample's time, and not by those that the tables had.
@@ -155,17 +151,15 @@ impl Pending {
             asked: Asked::default(),
             list: sample.listed.clone(),
             listed: None,
-            parked: Box::default(),
-            parked_cut: None,
             snapshot: None,
             by_rows: 0..0,
         }
     }
 
-    /// Frames of a list that it keeps, and words of a parked stack.
+    /// Frames of a list that it keeps.
     pub(super) fn listed_frames(&self) -> usize {
         let arrived = self.list.as_ref().map_or(0, |list| list.records.len());
-        arrived + self.listed.as_ref().map_or(0, |listed| listed.asked.frames.len()) + self.parked.len()
+        arrived + self.listed.as_ref().map_or(0, |listed| listed.asked.frames.len())
     }
 
     /// What was asked about its frames.

@@ -485,9 +485,6 @@ impl Resolver {
                     break;
                 }
             }
-            if sample.parked_cut == Some(index) {
-                frames.push(self.cut(StopReason::DepthLimit, of.profile));
-            }
             if let Some((_, why)) = astray.filter(|(at, _)| *at == index) {
                 (stop, entry) = (why, Entry::No);
                 break;
@@ -502,7 +499,7 @@ impl Resolver {
             }
         }
         entry = entry.beside(of.process.space.has_mapped_c_library());
-        let is_list_cut = sample.listed.as_ref().map_or(sample.parked_cut.is_some(), |listed| listed.is_cut());
+        let is_list_cut = sample.listed.as_ref().is_some_and(|listed| listed.is_cut());
         let is_complete = entry.completes(stop);
         if !is_complete {
             *of.account.stacks.cut.entry(stop.describe()).or_default() += 1;

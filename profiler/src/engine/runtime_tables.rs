@@ -21,9 +21,7 @@ use crate::engine::place::Place;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
 use crate::process::{Mapping, ProcessId};
-use crate::runtime::{
-    Capture, CodeChange, FoundCode, FoundFrame, FoundInline, ListCapture, NO_ROOM, ParkedStack, RuntimeRead,
-};
+use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, FoundInline, ListCapture, NO_ROOM, RuntimeRead};
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
 const PAUSE_NS: u64 = 100_000_000;
@@ -206,11 +204,6 @@ impl RuntimeTables {
 
     fn any_list(&self) -> Option<&ListCapture> {
         self.latest_capture()?.list.as_ref()
-    }
-
-    /// The stack beside the thread's that samples have.
-    pub(super) fn parked_stack(&self) -> Option<&ParkedStack> {
-        self.capture.as_ref()?.parked_stack.as_ref()
     }
 
     /// What is known of it, or of whom it is a child.

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use jitprof_common::limits::USER_ADDRESS_END;
-use jitprof_common::listed::{ListSpec, Step};
+use jitprof_common::listed::Step;
 use jitprof_common::units::Avma;
 use jitprof_runtimes::beam::{
     Change, Function, Layout, LayoutError, Module, Modules as Code, Reloads, Shared, SharedKind,
@@ -11,8 +10,8 @@ use jitprof_runtimes::beam::{
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::code::Room;
-use super::frames::{Capture, ParkedStack};
-use super::modules::{DIRTY_CALLS, Module as EmulatorFile, Modules};
+use super::frames::Capture;
+use super::modules::Modules;
 use super::{CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 
 /// A symbol by which the emulator is known: what is linked with it, or loaded by it, imports this.
@@ -40,10 +39,6 @@ const SCHEDULER_KEY: u64 = 2;
 const CURRENT_PROCESS: u64 = 112;
 /// See [`SCHEDULER_KEY`].
 const STACK_POINTER: u64 = 88;
-/// Where in a scheduler's data its number is: 0 if it is a dirty one, which runs on its own stack what a process has called.
-const SCHEDULER_NUMBER: u64 = 128;
-/// Bytes of such a process' stack that samples have; a frame has some words.
-const PARKED_BYTES: u64 = 4096;
 
 /// An emulator whose layout is known.
 pub(super) struct Beam {
@@ -52,7 +47,6 @@ pub(super) struct Beam {
     reloads: Reloads,
     /// From the thread pointer to where the process that the thread runs has parked its stack pointer.
     parked_sp: Vec<Step>,
-    parked_stack: Option<ParkedStack>,
 }
 
 impl Beam {
@@ -60,11 +54,12 @@ impl Beam {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let module = modules.iter().find(|module| module.address_of(EMULATOR).is_some())?;
         Some(match Layout::find(module, module.data(), reader) {
-            Ok(layout) => {
-                let parked_sp = parked_sp(modules, reader);
-                let parked_stack = parked_stack(module, &parked_sp);
-                Ok(Self { layout, code: Code::default(), reloads: Reloads::default(), parked_sp, parked_stack })
-            }
+            Ok(layout) => Ok(Self {
+                layout,
+                code: Code::default(),
+                reloads: Reloads::default(),
+                parked_sp: parked_sp(modules, reader),
+            }),
             // It may still be about to begin.
             Err(LayoutError::Missing | LayoutError::Unreadable(_)) => {
                 Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
@@ -104,7 +99,7 @@ impl Beam {
         RuntimeRead {
             runtime: Some(runtime),
             changes,
-            capture: Some(Capture { parked_sp, parked_stack: self.parked_stack.clone(), ..Capture::default() }),
+            capture: Some(Capture { parked_sp, ..Capture::default() }),
             lists: true,
             may_have_passed,
             incomplete: update.incomplete.is_some(),
@@ -124,23 +119,6 @@ fn parked_sp<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Vec<Step> {
         Step::load(CURRENT_PROCESS),
         Step::load(STACK_POINTER),
     ]
-}
-
-/// How the stack of a process is taken whose work a dirty scheduler does; nothing where it is not known what calls such work
-/// (Debian's OTP 29 has no symbols).
-fn parked_stack(emulator: &EmulatorFile, parked_sp: &[Step]) -> Option<ParkedStack> {
-    let calls: Vec<(Avma, u64)> = DIRTY_CALLS.iter().flat_map(|name| emulator.parts_of(name)).collect();
-    let words = words_of_dirty(parked_sp).filter(|_| !calls.is_empty())?;
-    Some(ParkedStack { words, calls })
-}
-
-/// The words from a parked stack pointer on, if a thread is a dirty scheduler's; none of another one's, which come to their
-/// end at once.
-fn words_of_dirty(parked_sp: &[Step]) -> Option<ListSpec> {
-    let scheduler = parked_sp.split_last_chunk::<2>()?.0;
-    let beyond = [scheduler, &[Step::load(SCHEDULER_NUMBER), Step::add(USER_ADDRESS_END)]].concat();
-    let end = [parked_sp, &[Step::add(PARKED_BYTES)]].concat();
-    ListSpec::of_words(&[&beyond, parked_sp], &end)
 }
 
 /// A function as announcements have it. What lies before its code is data, and a call that is made where no clause of it
@@ -205,24 +183,8 @@ fn lines(module: &Module, function: &Function) -> FoundLines {
 
 #[cfg(test)]
 mod tests {
-    use jitprof_common::listed::WAY_TO_END;
-
     use super::super::code::tests::everywhere;
     use super::*;
-
-    #[test]
-    fn the_words_of_a_parked_stack_are_those_of_dirty_schedulers_alone() {
-        let thread = [Step::add_thread_pointer(0x310), Step::load(0), Step::load(40)];
-        let parked = [&thread[..], &[Step::load(112), Step::load(88)]].concat();
-        let words = words_of_dirty(&parked).unwrap();
-        // Another one has a number, so that it begins behind its end.
-        assert_eq!(words.ways[0][..3], thread);
-        assert_eq!(words.ways[0][3..5], [Step::load(SCHEDULER_NUMBER), Step::add(USER_ADDRESS_END)]);
-        assert_eq!(words.ways[1][..5], parked[..]);
-        assert_eq!(words.ways[WAY_TO_END][..5], parked[..]);
-        assert_eq!(words.ways[WAY_TO_END][5], Step::add(PARKED_BYTES));
-        assert_eq!(words_of_dirty(&[]), None, "the C library is another one");
-    }
 
     #[test]
     fn a_stack_ends_where_the_first_function_of_its_process_returns_to_and_at_the_scheduler() {

@@ -226,6 +226,13 @@ impl ListSpec {
         if array.stride == 0 { None } else { spec.with(bases, fields, array.aside) }
     }
 
+    /// The same of an array of words, of which each is kept.
+    pub fn of_words(bases: &[&[Step]], end: &[Step]) -> Option<Self> {
+        let mut spec = Self { stride: 8, ..Self::default() };
+        spec.set_way(WAY_TO_END, end)?;
+        spec.with(bases, &[Field::new(0, u64::MAX, 0, 0)], 0)
+    }
+
     /// With words of the runtime's state, and the way to what they are counted from.
     pub fn with_state(mut self, way: &[Step], fields: &[Field]) -> Option<Self> {
         self.set_way(WAY_TO_STATE, way)?;
@@ -422,6 +429,16 @@ mod tests {
         for wrong in [Detour { object: 56, ..detour }, Detour { unless: 4, ..detour }] {
             assert_eq!(spec.with_detour(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn an_array_of_words_has_nothing_beside_them() {
+        let (begin, end) = ([Step::load(8)], [Step::load(8), Step::add(4096)]);
+        let spec = ListSpec::of_words(&[&begin, &begin], &end).unwrap();
+        assert_eq!((spec.span, spec.stride, spec.aside, spec.ways[WAY_TO_END][1]), (8, 8, 0, end[1]));
+        assert_eq!((spec.ways[1][0], spec.fields[0]), (begin[0], Field::new(0, u64::MAX, 0, 0)));
+        assert_eq!(ListSpec::of_words(&[&begin[..]; MAX_BASES + 1], &end), None);
+        assert_eq!(ListSpec::of_words(&[&begin], &[begin[0]; MAX_STEPS + 1]), None);
     }
 
     #[test]

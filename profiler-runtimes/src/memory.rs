@@ -223,7 +223,8 @@ impl<M: Memory> Reader<M> {
     fn note(&self, address: Avma, count: usize) {
         #[cfg(feature = "recorded")]
         if let Some(used) = &mut *self.used.borrow_mut() {
-            used.extend((address.0 / 8..=address.0.saturating_add(count as u64) / 8).map(|word| word * 8));
+            let last = address.0.saturating_add(count.saturating_sub(1) as u64);
+            used.extend((address.0 / 8..=last / 8).map(|word| word * 8));
         }
         #[cfg(not(feature = "recorded"))]
         let (_, _) = (address, count);

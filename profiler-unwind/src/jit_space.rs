@@ -1,7 +1,7 @@
 //! The rows of one process' generated code, by address, as they are now.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use jitprof_common::row::{CfaKind, Row, Rule};
 use jitprof_common::table::PAGE_BITS;
@@ -245,6 +245,13 @@ impl JitSpace {
         for start in gone {
             self.remove(start, MonoNs(0));
         }
+    }
+
+    /// Removes all code that reaches into a range, as if its rows had never been true.
+    pub fn remove_within(&mut self, range: &Range<u64>) {
+        let reaching = self.functions.range(..range.end).rev().take_while(|(_, function)| function.end > range.start);
+        let gone: Vec<(u64, MonoNs)> = reaching.map(|(start, function)| (*start, function.loaded)).collect();
+        gone.into_iter().for_each(|(start, loaded)| self.remove(start, loaded));
     }
 
     /// Keeps at most so many functions from now on; those that are there stay.
@@ -689,6 +696,21 @@ mod tests {
         assert!(space.was_true(0x1_0019, MonoNs(35)));
         // Nothing is there any more; what the tables still said leads nowhere worse than the frame pointer.
         assert!(space.was_true(0x1_0011, MonoNs(35)));
+    }
+
+    #[test]
+    fn what_is_removed_from_a_range_has_no_rows_at_any_time() {
+        let mut space = JitSpace::default();
+        for start in [0x1_0000, 0x2_0000, 0x3_0000] {
+            space.load(start, 0x100, MonoNs(10), Some(frame_pointer_rows(start)));
+        }
+        space.flush(|_, _| {});
+        space.mark_published(MonoNs(20), |_| {});
+        space.remove_within(&(0x1_00ff..0x2_0001));
+        let has_row = |address: u64| [15, 30].map(|time| space.row_at(address, MonoNs(time)).is_some());
+        assert_eq!([0x1_0001, 0x2_0001, 0x3_0001].map(has_row), [[false; 2], [false; 2], [true; 2]]);
+        assert!(space.is_dirty() && space.with_rows() == 1, "the BPF program's are withdrawn");
+        assert!(space.load_unrecorded(0x1_0000, 0x100, None));
     }
 
     #[test]

@@ -52,12 +52,13 @@ pub(crate) struct Runtime {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// All of them, in the order in which they are prepared.
-pub(crate) const RUNTIMES: [Runtime; 19] = [
+pub(crate) const RUNTIMES: [Runtime; 20] = [
     Runtime { name: "node", find: node },
     Runtime { name: "python", find: python },
     Runtime { name: "older_python", find: older_python },
     Runtime { name: "wasmtime", find: wasmtime },
     Runtime { name: "php", find: php },
+    Runtime { name: "php_fpm", find: php_fpm },
     Runtime { name: "ruby", find: ruby },
     Runtime { name: "erlang", find: erlang },
     Runtime { name: "java", find: java },
@@ -123,6 +124,20 @@ fn php(_: &Workspace) -> Result<Variables> {
         bail!("{} has no opcache, which is PHP's JIT; install php-opcache, or set JITPROF_PHP", php.display());
     }
     Ok(vec![("JITPROF_PHP", php.into())])
+}
+
+/// Of the same version as the command line's.
+fn php_fpm(_: &Workspace) -> Result<Variables> {
+    const VARIABLE: &str = "JITPROF_PHP_FPM";
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        return Ok(vec![(VARIABLE, given)]);
+    }
+    let php = program("JITPROF_PHP", "php", &["php-cli"])?;
+    let says = "echo PHP_MAJOR_VERSION, '.', PHP_MINOR_VERSION;";
+    let version = command::output(Command::new(&php).args(["-r", says]))?;
+    let version = version.trim();
+    let fpm = program(VARIABLE, &format!("php-fpm{version}"), &[&format!("php{version}-fpm")])?;
+    Ok(vec![(VARIABLE, fpm.into())])
 }
 
 /// 3.1, whose frames are known.

@@ -14,6 +14,7 @@ mod layout;
 mod reloads;
 #[cfg(test)]
 mod replay;
+mod schedulers;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use jitprof_common::units::Avma;
 use self::layout::Header;
 pub use self::layout::{Layout, LayoutError};
 pub use self::reloads::Reloads;
+pub use self::schedulers::Schedulers;
 pub use self::shared::{Shared, SharedKind};
 use crate::{Memory, ReadError, Reader};
 

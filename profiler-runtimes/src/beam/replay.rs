@@ -180,7 +180,7 @@ fn read_all<M: Memory>(layout: &Layout, reader: &Reader<M>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     /// Whatever stands in memory, a reading ends, within its budget.
     #[test]

@@ -131,8 +131,9 @@ fn targets(from: u64, code: &[u8]) -> impl Iterator<Item = u64> + '_ {
 /// part are not.
 fn own_targets(start: u64, bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     targets(start, bytes).filter(move |at| {
-        let before = at.checked_sub(start).and_then(|at| bytes.get(..usize::try_from(at).ok()?));
-        at.is_multiple_of(ALIGNED) && before.is_some_and(|code| PADDING.iter().any(|nop| code.ends_with(nop)))
+        let parts = at.checked_sub(start).and_then(|at| bytes.split_at_checked(usize::try_from(at).ok()?));
+        let is_padded = |code: &[u8]| PADDING.iter().any(|nop| code.ends_with(nop));
+        at.is_multiple_of(ALIGNED) && parts.is_some_and(|(before, part)| !part.is_empty() && is_padded(before))
     })
 }
 
@@ -159,6 +160,7 @@ mod tests {
             bytes[0x18 - nop.len()..0x18].copy_from_slice(nop);
             let starts: Vec<u64> = own_targets(0x1000, &bytes).collect();
             assert_eq!(starts, if found { vec![0x1018] } else { vec![] }, "{nop:x?}");
+            assert_eq!(own_targets(0x1000, &bytes[..0x18]).next(), None, "nothing begins behind the last part");
         }
     }
 }

@@ -80,10 +80,11 @@ impl Fake {
     }
 
     fn atom(&mut self, text: &str, release: Release) -> u64 {
-        let number = self.atoms.iter().position(|known| known == text).unwrap_or_else(|| {
-            self.atoms.push(text.to_owned());
-            self.atoms.len() - 1
-        }) as u64;
+        if let Some(known) = self.atoms.iter().position(|known| known == text) {
+            return (known as u64) << 6 | 0x0b;
+        }
+        let number = self.atoms.len() as u64;
+        self.atoms.push(text.to_owned());
         let (atom, name) = (ATOMS + 0x1_0000 + number * 64, ATOMS + 0x4_0000 + number * 64);
         self.put(ATOMS + 0x100, &[ATOMS + 0x1000]);
         self.put(ATOMS + 0x1000 + 8 * number, &[atom]);

@@ -490,7 +490,7 @@ fn a_list_that_is_a_circle_ends() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     /// Whatever stands in memory, a reading ends, within its budget.
     #[test]

@@ -211,7 +211,7 @@ fn object_file_of(functions: u32, name: &str, size: u64) -> Vec<u8> {
 
 #[test]
 fn names_without_end_take_no_more_than_there_is_room_for() {
-    let file = object_file(3000, &"n".repeat(200_000));
+    let file = object_file(300, &"n".repeat(200_000));
     let reader = Reader::new(Recorded::default(), ENOUGH);
     let (functions, is_all) = functions_in(&file, &reader, (MAX_FUNCTIONS, 100_000)).unwrap();
     assert_eq!((functions.len(), functions[0].name.len(), is_all), (100_000 / MAX_NAME, MAX_NAME, false));

@@ -806,7 +806,7 @@ fn read_everything(memory: &Recorded, budget: Budget) -> Budget {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Words of a recording are replaced by others: small ones, addresses of the recording, anything.
     #[test]

@@ -609,7 +609,7 @@ fn a_list_that_is_a_circle_ends() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     /// Whatever stands in memory, a reading ends, within its budget.
     #[test]

@@ -735,7 +735,7 @@ fn a_version_that_is_not_known_is_told() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     /// Whatever stands in memory, a reading ends, within its budget.
     #[test]

@@ -28,8 +28,8 @@ const ANSWER_LIMITS: Limits =
     Limits { string_bytes: 24 << 20, frames: 1 << 17, stacks: 1 << 20, tasks: 1 << 14, rows: 1 << 20, in_shares: true };
 
 /// Bytes of the archive's own files, unpacked, as they are read and as they are written.
-const MAX_READ_BYTES: u64 = if cfg!(test) { 8 << 20 } else { 64 << 20 };
-const MAX_WRITE_BYTES: u64 = if cfg!(test) { 6 << 20 } else { 48 << 20 };
+const MAX_READ_BYTES: u64 = if cfg!(test) { 2 << 20 } else { 64 << 20 };
+const MAX_WRITE_BYTES: u64 = if cfg!(test) { 3 << 19 } else { 48 << 20 };
 /// How much is read of the archive's own files.
 pub(super) const READ_LIMITS: ReadLimits =
     ReadLimits { bytes: MAX_READ_BYTES, entries: 1 << 20, stack_frames: 4 << 10, frames: 1 << 26 };

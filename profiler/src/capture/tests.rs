@@ -17,7 +17,7 @@ use crate::engine::{CallGraph, Engine, InterpreterFrames, Output, Who};
 const SECOND: u64 = 1_000_000_000;
 const START: MonoNs = MonoNs(SECOND);
 /// Samples of the run that is captured here.
-const SAMPLES: u64 = 20;
+const SAMPLES: u64 = 6;
 const START_OF_FILE: &[u8] = b"jitprof capture 1\n";
 
 fn options() -> EngineOptions {

@@ -214,7 +214,7 @@ fn frame() -> impl Strategy<Value = FrameRow> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn rows_written_are_the_rows_read(rows in prop::collection::vec(sample(), 1..80)) {

@@ -626,13 +626,13 @@ impl Announcements {
         }
     }
 
-    /// Takes a last line without its end, once nothing more will be read.
-    pub(super) fn finish(&mut self, code: &mut GeneratedCode) {
+    /// The last line of a map, which has no end, once nothing more will be read.
+    pub(super) fn finish(&mut self) -> Vec<CodeEvent> {
+        let mut lines = Vec::new();
         if let Some(map) = &mut self.perf_map {
-            let mut lines = Vec::new();
             map.stream.finish(&mut lines);
-            lines.into_iter().for_each(|line| code.apply(line));
         }
+        lines
     }
 
     /// The dumps: as which file each is open, its path, and how it is read.

@@ -1,5 +1,7 @@
 //! The generated code of one process: names for userspace, and rows for the BPF program.
 
+use std::ops::Range;
+
 use jitprof_common::machine::Machine;
 use jitprof_common::row::{CfaKind, FpKind, Rule};
 use jitprof_common::units::MonoNs;
@@ -186,6 +188,18 @@ impl GeneratedCode {
             CodeEvent::Move { .. } | CodeEvent::Unload { .. } | CodeEvent::Inline(_) | CodeEvent::Close { .. } => {}
         }
         self.map.apply(event);
+    }
+
+    /// Takes up the names of one announcement, of code that is unwound by something else.
+    pub(super) fn apply_names(&mut self, event: CodeEvent) {
+        self.map.apply(event);
+    }
+
+    /// Code in a part of memory is unwound by something else: what rows it has were never true.
+    pub(super) fn remove_rows(&mut self, range: &Range<u64>) {
+        if let Some(rows) = &mut self.rows {
+            rows.remove_within(range);
+        }
     }
 
     /// Takes up code that was found in the runtime's own tables.

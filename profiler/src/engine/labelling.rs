@@ -181,10 +181,15 @@ pub(super) fn runtime_of(process: &Process) -> Option<Runtime> {
 
 /// Whether a runtime is in a process that keeps frames of the program's functions in a list.
 pub(super) fn keeps_frames(process: &Process) -> bool {
+    has_any(process, &[Runtime::CPython, Runtime::Php, Runtime::Ruby])
+}
+
+/// Whether one of these runtimes is in a process, be it a library of another program.
+pub(super) fn has_any(process: &Process, runtimes: &[Runtime]) -> bool {
     let Some(exe) = process.known_program().and_then(|program| program.exe.clone()) else { return false };
     let mapped_files = executable_files(process);
     let found = detect(&Clues { exe: &exe, mapped_files: &mapped_files, ..Clues::default() });
-    found.iter().any(|detected| matches!(detected.runtime, Runtime::CPython | Runtime::Php | Runtime::Ruby))
+    found.iter().any(|detected| runtimes.contains(&detected.runtime))
 }
 
 /// The executable files that a process has mapped, and memory by the name that it was given as a file.

@@ -255,7 +255,9 @@ impl Learned {
             if start != read_from.0 || bytes.len() != size as usize {
                 continue;
             }
-            let named = listed(&process.code, address.0, now).map(|hit| (hit.origin(), hit.since()));
+            let is_in_loop = is_in_loop_frame(process, *address, now);
+            let named = listed(&process.code, address.0, now).filter(|_| !is_in_loop);
+            let named = named.map(|hit| (hit.origin(), hit.since()));
             let mapped = Place::mapped(&process.space, *address, now);
             let is_of_loop = matches!(mapped, Place::Generated(mapped) if is_loop_code(process, mapped));
             let (of, code) = (&mut process.learned, &mut process.code);
@@ -274,6 +276,25 @@ impl Learned {
     pub(super) fn is_making_frame(&self, address: u64) -> bool {
         let piece = self.making.range(..=address).next_back();
         piece.is_some_and(|(_, ranges)| ranges.iter().any(|range| range.contains(&address)))
+    }
+
+    /// It has become known which code runs in the frame of its interpreter's loop: rows that it has were made for functions
+    /// with frames of their own. What is announced elsewhere keeps its rows.
+    pub(super) fn give_up_in_loop_frames(process: &mut Process) {
+        let latest = MonoNs(u64::MAX);
+        let live = process.space.live().map(|mapped| &mapped.mapping);
+        let in_loops = live.filter(|mapping| is_in_loop_frame(process, mapping.start, latest));
+        let ranges: Vec<Range<u64>> = in_loops.map(|mapping| mapping.start.0..mapping.end.0).collect();
+        let (learned, code) = (&mut process.learned, &mut process.code);
+        // They ascend, and a process may have as many as it likes.
+        let is_in = |at: &u64| {
+            let next = ranges.partition_point(|range| range.end <= *at);
+            ranges.get(next).is_some_and(|range| range.contains(at))
+        };
+        learned.pieces.retain(|at, _| !is_in(at));
+        learned.making.retain(|at, _| !is_in(at));
+        learned.tried.retain(|at, outstanding| *outstanding || !is_in(at));
+        ranges.iter().for_each(|range| code.remove_rows(range));
     }
 
     /// Drops all pieces: their rows were made for another kind of code.
@@ -359,7 +380,9 @@ fn take_copy(learned: &mut Learned, code: &mut GeneratedCode, start: u64, bytes:
 
 /// What is to be read for an address: the function of a perf map, or what a copy of a template around it may take.
 fn place(process: &Process, address: u64, now: MonoNs) -> Option<(u64, u32)> {
-    if let Some(hit) = listed(&process.code, address, now) {
+    // Whatever names code in the frame of an interpreter's loop, it is read as all of that is.
+    let hit = listed(&process.code, address, now).filter(|_| !is_in_loop_frame(process, Avma(address), now));
+    if let Some(hit) = hit {
         return Some((hit.start().0, u32::try_from(hit.size()).ok()?));
     }
     if let Some(place) = process.learned.place_of(address) {
@@ -388,6 +411,14 @@ pub(super) fn is_loop_code(process: &Process, mapped: &Mapped) -> bool {
         return process.tables.has_entry_in(mapping);
     }
     (mapping.prot.shared || !code.is_shared) && mapping.end.0.saturating_sub(mapping.start.0) >= MIN_LOOP_CODE
+}
+
+/// Whether an address is in such code as has no frame but the loop's, whatever names it: PHP's JIT makes it.
+pub(super) fn is_in_loop_frame(process: &Process, address: Avma, time: MonoNs) -> bool {
+    let code = process.tables.list().and_then(|list| list.generated.as_ref());
+    let place = || Place::mapped(&process.space, address, time);
+    code.is_some_and(|code| code.pushes.is_empty())
+        && matches!(place(), Place::Generated(mapped) if is_loop_code(process, mapped))
 }
 
 /// Whether code may turn out to be such code, once the first frames of the process were looked at, which is under way.

@@ -159,7 +159,8 @@ impl Listed {
             outermost.1 = rest.1;
         }
         let (own, elsewhere) = match in_loop.len().checked_sub(loops.len())? {
-            0 if may_be_late && goes_on => return None,
+            // The one that is about to be exchanged, or the first one's of which the outer loops lie behind the cut.
+            0 if exchanged.is_unsure() || (goes_on && (may_be_late || exchanged.keeps_outermost())) => return None,
             0 => (in_loop, &[][..]),
             // It is about to begin, and has no frame yet, or about to end. In its midst it has one where marks are none. Where
             // marks are frames, a loop that ends looks like that one.
@@ -434,6 +435,9 @@ mod tests {
         };
         assert_eq!(placed(&[0, 3, 0, 3], ListEnd::Last, false), Some(vec![1]));
         assert_eq!(placed(&[0, 3, 0, 3], ListEnd::Last, true), None);
+        let as_many = [0, 3, 0, 3, 0, 3];
+        assert_eq!(placed(&as_many, ListEnd::Last, false), Some(vec![]));
+        assert_eq!(placed(&as_many, ListEnd::Last, true), None, "some may be of loops behind the cut");
         assert_eq!(placed(&[0, 3, 0, 3, 0], ListEnd::TooLong, false), None);
     }
 

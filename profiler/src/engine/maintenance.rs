@@ -43,8 +43,8 @@ const NAME_TURNS: u32 = 30;
 const MAX_PROFILE_BYTES: usize = 8 << 20;
 const MAX_REMEMBERED: usize = 64 << 10;
 /// Memory that the announced code of all processes may take in a continuous recording; beyond it, the process that
-/// takes the most takes up no more.
-pub(super) const ALL_CODE_BYTES: usize = 40 << 20;
+/// takes the most takes up no more. Tests have less.
+pub(super) const ALL_CODE_BYTES: usize = if cfg!(test) { 10 << 20 } else { 40 << 20 };
 /// Bytes of records that are not whole, of the dumps of all processes, and how many are given up in a tick. One record has
 /// 16 MiB at most.
 pub(super) const MAX_TORN_BYTES: usize = if cfg!(test) { 2 << 20 } else { 64 << 20 };

@@ -41,6 +41,7 @@ mod listed;
 mod maintenance;
 mod names;
 mod options;
+mod parked;
 mod pending;
 mod place;
 mod process;
@@ -337,7 +338,7 @@ impl Engine {
         let process = self.tracking.processes.get_mut(id)?;
         let files = process.announcements.files();
         let is_announced = process.announcements.any();
-        process.announcements.finish(&mut process.code);
+        process.finish_announcements();
         let map = std::mem::take(&mut process.code.map);
         Some(Announced { process: id, map, files, is_announced })
     }

@@ -27,9 +27,9 @@ pub(super) const MAX_PENDING: usize = if cfg!(test) { 2 << 10 } else { 256 << 10
 pub(super) const MAX_LISTED_FRAMES: usize = if cfg!(test) { 4 << 10 } else { 4 << 20 };
 /// Words of distinct stacks kept at most, 64 MiB; beyond it the samples of who has the most are resolved with what is known.
 /// Tests keep fewer.
-pub(super) const MAX_STACK_WORDS: usize = if cfg!(test) { 256 << 10 } else { 8 << 20 };
-/// Words of stacks that are kept when no sample waits, 1 MiB: a program comes back to the same ones.
-pub(super) const KEPT_STACK_WORDS: usize = 128 << 10;
+pub(super) const MAX_STACK_WORDS: usize = if cfg!(test) { 64 << 10 } else { 8 << 20 };
+/// Words of stacks that are kept when no sample waits, 1 MiB: a program comes back to the same ones. Tests keep fewer.
+pub(super) const KEPT_STACK_WORDS: usize = if cfg!(test) { 32 << 10 } else { 128 << 10 };
 /// Stacks that are known to have been asked for, by process; beyond it all are asked for again.
 const MAX_ASKED: usize = 64 << 10;
 
@@ -131,6 +131,10 @@ pub(super) struct Pending {
     /// The list of its runtime's frames that it has brought along, until its process is known, and what was asked about them.
     pub(super) list: Option<Box<FrameList>>,
     pub(super) listed: Option<Box<Listed>>,
+    /// Words of a stack that is not the thread's, from the innermost on, which may be returned to.
+    pub(super) parked: Box<[u64]>,
+    /// The user frame behind which others of that stack are missing.
+    pub(super) parked_cut: Option<usize>,
     /// What the walk can be finished from.
     pub(super) snapshot: Option<Box<Snapshot>>,
     /// The user frames whose callers were found by the rows of the sample's time, and not by those that the tables had.
@@ -151,15 +155,17 @@ impl Pending {
             asked: Asked::default(),
             list: sample.listed.clone(),
             listed: None,
+            parked: Box::default(),
+            parked_cut: None,
             snapshot: None,
             by_rows: 0..0,
         }
     }
 
-    /// Frames of a list that it keeps.
+    /// Frames of a list that it keeps, and words of a parked stack.
     pub(super) fn listed_frames(&self) -> usize {
         let arrived = self.list.as_ref().map_or(0, |list| list.records.len());
-        arrived + self.listed.as_ref().map_or(0, |listed| listed.asked.frames.len())
+        arrived + self.listed.as_ref().map_or(0, |listed| listed.asked.frames.len()) + self.parked.len()
     }
 
     /// What was asked about its frames.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jitprof_common::units::{MonoNs, Pid, Tid};
+use jitprof_jitdump::code::CodeEvent;
 
 use crate::account::{Naming, ProcessNaming};
 use crate::engine::announcements::Announcements;
@@ -15,7 +16,7 @@ use crate::engine::files::Asked;
 use crate::engine::frames::Frames;
 use crate::engine::generated::GeneratedCode;
 use crate::engine::labels::LabelHistory;
-use crate::engine::learned::Learned;
+use crate::engine::learned::{Learned, is_in_loop_frame};
 use crate::engine::pending::Queue;
 use crate::engine::publish::Published;
 use crate::engine::resolve::Anonymous;
@@ -209,6 +210,23 @@ impl Process {
     pub(super) fn name(&self) -> String {
         let leader = self.comm(Tid(self.id.pid.0)).map(|comm| comm.to_string());
         leader.or_else(|| self.known_program().map(|program| program.comm.clone())).unwrap_or_default()
+    }
+
+    /// Takes up an announcement. Code that runs in the frame of its interpreter's loop is unwound as all such code is: of that
+    /// only the name is of use.
+    pub(super) fn take_announced(&mut self, event: CodeEvent) {
+        let is_in_loop = |start| is_in_loop_frame(self, start, MonoNs(u64::MAX));
+        match event.start().is_some_and(is_in_loop) {
+            true => self.code.apply_names(event),
+            false => self.code.apply(event),
+        }
+    }
+
+    /// Nothing more will be read of what it announces.
+    pub(super) fn finish_announcements(&mut self) {
+        for line in self.announcements.finish() {
+            self.take_announced(line);
+        }
     }
 
     /// Whether a sample waits for records that may be there, but cannot be read yet.

@@ -16,7 +16,7 @@ use crate::engine::entry::Entry;
 use crate::engine::exchanged::{Exchanged, ExchangedBy, runs_another_interpreter};
 use crate::engine::files::Files;
 use crate::engine::frames::{Known, ask_of_listed, in_module, is_of_module, listed_code};
-use crate::engine::learned::is_loop_code;
+use crate::engine::learned::{is_in_loop_frame, is_loop_code};
 use crate::engine::listed::{Listed, NativeLoops, Placed, is_settled};
 use crate::engine::names::Names;
 use crate::engine::options::EngineOptions;
@@ -24,9 +24,11 @@ use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
 use crate::engine::requests::Requests;
-use crate::engine::verify::{is_same_code, verify, verify_asked, verify_listed};
+use crate::engine::verify::{
+    announced_first, function_of, is_of_one_function, is_same_code, verify, verify_asked, verify_listed,
+};
 use crate::process::ProcessId;
-use crate::profile::{FrameId, Holder, Profile, Task};
+use crate::profile::{FrameId, Holder, Profile, SourceRef, Task};
 use crate::runtime::WhyUnnamed;
 use crate::symbol::names::{classify, interpreted, may_inline};
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, Tier, is_guess, mapped_as};
@@ -113,7 +115,7 @@ pub(super) fn readiness(
                 FileKey::NotYet => named = false,
                 FileKey::Nothing | FileKey::Replaced => {}
             },
-            Place::Generated(_) if is_said(sample, index, process) => {}
+            Place::Generated(_) if is_said(sample, index, process) || is_run_by_list(sample, pc, process) => {}
             Place::Generated(_) => {
                 // What the tables do not have by now they will not have.
                 let may_come = process.code.is_known() && !process.tables.are_found();
@@ -137,6 +139,12 @@ fn is_said(sample: &Pending, index: usize, process: &Process) -> bool {
         Some(Known::Own | Known::Unnamed(_)) => !process.asks_inlined_alone(),
         None => false,
     }
+}
+
+/// Whether a frame is of code in the frame of its interpreter's loop, and the sample's list says what that runs: there is no
+/// name to wait for.
+fn is_run_by_list(sample: &Pending, pc: FramePc, process: &Process) -> bool {
+    sample.listed.is_some() && is_in_loop_frame(process, Avma(pc.lookup()), sample.time)
 }
 
 /// The keys of a sample's kernel frames, innermost first: all but the innermost are return addresses.
@@ -245,15 +253,20 @@ impl RunBy {
         std::iter::once(self).chain(std::iter::repeat(outer))
     }
 
-    /// A function as it is shown: without what is not certain.
+    /// Functions as they are shown: without what is not certain.
     fn shown(self, functions: &Arc<[Frame]>) -> Arc<[Frame]> {
-        let Self::Generated { is_innermost, .. } = self else { return Arc::clone(functions) };
-        let certain = |frame: &Frame| {
-            let tier = frame.tier.filter(|tier| *tier != Tier::Interpreted);
-            let line = |source: &SourceLine| if is_innermost { source.without_line() } else { source.clone() };
-            Frame { tier, source: frame.source.as_ref().map(line), ..frame.clone() }
-        };
-        functions.iter().map(certain).collect()
+        match self {
+            Self::Interpreter => Arc::clone(functions),
+            Self::Generated { .. } => functions.iter().map(|frame| self.certain(frame)).collect(),
+        }
+    }
+
+    /// What is certain of a function.
+    fn certain(self, frame: &Frame) -> Frame {
+        let Self::Generated { is_innermost, .. } = self else { return frame.clone() };
+        let tier = frame.tier.filter(|tier| *tier != Tier::Interpreted);
+        let line = |source: &SourceLine| if is_innermost { source.without_line() } else { source.clone() };
+        Frame { tier, source: frame.source.as_ref().map(line), ..frame.clone() }
     }
 }
 
@@ -400,7 +413,9 @@ impl Resolver {
         let is_making = is_making_frame(sample, of);
         let astray = astray(sample, of);
         // What lies beyond is not shown, and a part of the list that was put there would not be either.
-        let placed = self.placed(sample, of).filter(|_| astray.is_none());
+        let stale = stale_in_loop(sample, of);
+        let is_shown = |placed: &Placed| stale.is_none_or(|stale| placed.parts.iter().all(|(at, _)| *at <= stale));
+        let placed = self.placed(sample, of).filter(|placed| astray.is_none() && is_shown(placed));
         // A capture of an earlier version does not say it.
         self.walks_lists |= sample.listed.is_some();
         self.alike = sample.asked.is_full().then(HashMap::default);
@@ -416,7 +431,7 @@ impl Resolver {
                 Resolved::Jit(of_code) => {
                     of.account.jit.leaves_named += u64::from(index == 0);
                     entry = of_code;
-                    frames.append(&mut self.chain);
+                    self.announced((index, pc, placed.as_ref()), sample, of, frames);
                     if by_kernel && !was_true(of.process, pc, sample.time) {
                         // What the BPF program took for its caller may be anything.
                         (stop, entry) = (StopReason::StaleRules, Entry::No);
@@ -485,6 +500,9 @@ impl Resolver {
                     break;
                 }
             }
+            if sample.parked_cut == Some(index) {
+                frames.push(self.cut(StopReason::DepthLimit, of.profile));
+            }
             if let Some((_, why)) = astray.filter(|(at, _)| *at == index) {
                 (stop, entry) = (why, Entry::No);
                 break;
@@ -499,7 +517,7 @@ impl Resolver {
             }
         }
         entry = entry.beside(of.process.space.has_mapped_c_library());
-        let is_list_cut = sample.listed.as_ref().is_some_and(|listed| listed.is_cut());
+        let is_list_cut = sample.listed.as_ref().map_or(sample.parked_cut.is_some(), |listed| listed.is_cut());
         let is_complete = entry.completes(stop);
         if !is_complete {
             *of.account.stacks.cut.entry(stop.describe()).or_default() += 1;
@@ -536,11 +554,13 @@ impl Resolver {
         let listed = sample.listed.as_ref()?;
         let (in_loop, begins) = loops_of(sample, of)?;
         let count = listed.loop_count(|record| is_own(record, sample, of));
-        let is_of_all = count == in_loop.len();
-        let exchanged = if is_of_all { Exchanged::new(false) } else { self.exchanged(&in_loop, sample, of) };
         // Other cuts are mostly where no loop is behind, as in a program that a runtime is a library of, but not where one was.
         let is_short = matches!(sample.stop, StopReason::DepthLimit | StopReason::SnapshotEnd);
         let goes_on = is_short || (may_go_on(sample.stop) && self.cut_amid_loops.contains(&of.process.id));
+        let keeps_first = of.process.tables.list().is_some_and(|list| list.keeps_first);
+        let is_of_all = count == in_loop.len() && !(goes_on && keeps_first);
+        let exchanged =
+            if is_of_all { exchanged_above(&in_loop, sample, of) } else { self.exchanged(&in_loop, sample, of) };
         let native = NativeLoops { frames: &in_loop, goes_on, begins, exchanged: &exchanged };
         listed.placed(native, |record| is_own(record, sample, of))
     }
@@ -598,6 +618,85 @@ impl Resolver {
         let (_, name) = self.listed.as_ref().filter(|(at, _)| at + 1 == index)?;
         let announced = interpreted(hit.name(), hit.origin())?;
         Some((Arc::clone(name), announced.display == **name))
+    }
+
+    /// Appends announced code, and what belongs to it of a sample's list.
+    fn announced(
+        &mut self,
+        (index, pc, placed): (usize, FramePc, Option<&Placed>),
+        sample: &Pending,
+        of: &mut Resolution<'_>,
+        frames: &mut Vec<FrameId>,
+    ) {
+        let own = placed.and_then(|placed| placed.part_of(index)).zip(sample.listed.as_ref());
+        let Some((part, listed)) = own else {
+            frames.append(&mut self.chain);
+            return;
+        };
+        let records: Vec<u16> = listed.frames(part).collect();
+        self.announced_in_list((index, pc, &records), sample, of, frames);
+        if listed.is_cut() && placed.is_some_and(|placed| placed.is_last(index)) {
+            frames.push(self.cut(StopReason::DepthLimit, of.profile));
+        }
+    }
+
+    /// Appends announced code that runs in the frame of its interpreter's loop, and the part of the list that runs there. A
+    /// function is one frame: that of the code, under the name that the list has for it. A function that returns is in the list
+    /// no more: it was called by what is. Other code stands where the loop would, and the list says what it runs: a trace goes on
+    /// in other functions than the one after which it is called.
+    fn announced_in_list(
+        &mut self,
+        (index, pc, records): (usize, FramePc, &[u16]),
+        sample: &Pending,
+        of: &mut Resolution<'_>,
+        frames: &mut Vec<FrameId>,
+    ) {
+        let announced = std::mem::take(&mut self.chain);
+        if records.first().is_some_and(|record| is_shown_natively(*record, sample, of, frames)) {
+            frames.pop();
+        }
+        let one = announced_among(pc, records, sample, of);
+        let is_returning = one.is_none() && index == 0 && is_in_one_function(pc, sample, of.process);
+        if is_returning {
+            frames.extend_from_slice(&announced);
+        }
+        let by = RunBy::Generated { is_innermost: true, may_be_new: false };
+        for (at, (record, by)) in records.iter().zip(by.each()).enumerate() {
+            match one.as_ref().filter(|(same, _)| *same == at) {
+                Some((_, function)) => self.one_frame((index, &announced, &by.certain(function)), of, frames),
+                None => {
+                    self.listed_frame((*record, by), sample, of, frames);
+                }
+            }
+        }
+        if one.is_none() && !is_returning {
+            frames.extend(announced);
+        }
+    }
+
+    /// Appends the frames of announced code, which is of a function that a list has under this name.
+    fn one_frame(
+        &mut self,
+        (index, announced, function): (usize, &[FrameId], &Frame),
+        of: &mut Resolution<'_>,
+        frames: &mut Vec<FrameId>,
+    ) {
+        let Some((own, inlined)) = announced.split_last() else { return };
+        frames.extend_from_slice(inlined);
+        let own = of.profile.frame(*own);
+        let place = own.source.map(|SourceRef { file, line, column }| SourceLine { file: file.into(), line, column });
+        let frame = Frame {
+            name: Arc::clone(&function.name),
+            kind: own.kind,
+            tier: own.tier,
+            inlined: false,
+            module: Some(self.jit_module(None)),
+            source: function.source.clone().or(place),
+            address: own.address,
+        };
+        let known = of.profile.frame_count();
+        frames.push(of.profile.intern_frame(&frame));
+        self.exact += usize::from(index == 0 && frame.address != 0 && of.profile.frame_count() > known);
     }
 
     /// Appends the functions of a frame of the sample's list, innermost first. Returns the name of the outermost.
@@ -1042,14 +1141,8 @@ fn may_go_on(stop: StopReason) -> bool {
 
 /// Whether a sample's list has elements of more loops than its native stack has.
 fn lacks_loops(listed: &Listed, sample: &Pending, of: &Resolution<'_>) -> bool {
-    let Some(capture) = of.process.tables.list() else { return false };
-    let is_own_frame = capture.generated.as_ref().is_some_and(|code| code.pushes.is_empty());
-    let is_loop = |pc: &FramePc| {
-        in_module(&of.process.space, &capture.loops, *pc, sample.time).is_some()
-            || (is_own_frame && is_unnamed_loop_code(of.process, *pc, sample.time))
-    };
-    let count = of.stacks.frames(sample.user).filter(is_loop).count();
-    listed.has_more_loops_than(count, |record| own_name(record, sample, of).is_some())
+    let Some((in_loop, _)) = loops_of(sample, of) else { return false };
+    listed.has_more_loops_than(in_loop.len(), |record| own_name(record, sample, of).is_some())
 }
 
 /// Whether generated code within the process' interpreter's loop makes frames itself.
@@ -1094,6 +1187,19 @@ fn astray(sample: &Pending, of: &Resolution<'_>) -> Option<(usize, StopReason)> 
     frames.windows(2).enumerate().find_map(missed)
 }
 
+/// The first user frame in announced code of an interpreter's loop for whose caller the BPF program did not have the rules.
+fn stale_in_loop(sample: &Pending, of: &Resolution<'_>) -> Option<usize> {
+    sample.listed.as_ref()?;
+    let is_stale = |(index, pc): &(usize, FramePc)| {
+        !pc.is_doubted()
+            && !sample.by_rows.contains(index)
+            && is_in_loop_frame(of.process, Avma(pc.lookup()), sample.time)
+            && matches!(Place::of(of.process, *pc, sample.time), Place::Announced { .. })
+            && !was_true(of.process, *pc, sample.time)
+    };
+    of.stacks.frames(sample.user).enumerate().find(is_stale).map(|(index, _)| index)
+}
+
 /// Whether a frame is of generated code that runs within an interpreter's loop, and that nothing names.
 fn is_unnamed_loop_code(process: &Process, pc: FramePc, time: MonoNs) -> bool {
     matches!(Place::of(process, pc, time), Place::Generated(mapped) if is_loop_code(process, mapped))
@@ -1104,17 +1210,22 @@ fn loops_of(sample: &Pending, of: &Resolution<'_>) -> Option<(Vec<usize>, bool)>
     let capture = of.process.tables.list()?;
     let is_in = |code: &[_], pc: FramePc| in_module(&of.process.space, code, pc, sample.time).is_some();
     let (mut in_loop, mut begins) = (Vec::new(), false);
+    // Code in the loop's own frame calls others of its kind, which return to it: together they are one loop.
+    let mut stood_for_loop = false;
     // Where generated code is the loop's own frame, there is no other one of it.
     let is_own_frame = capture.generated.as_ref().is_some_and(|code| code.pushes.is_empty());
     // The innermost frame that the next loop has called for its work: generated code, by whatever functions, or right above it.
     let (mut generated, mut within) = (None, None);
     for (index, pc) in of.stacks.frames(sample.user).enumerate() {
         let at = in_module(&of.process.space, &capture.loops, pc, sample.time);
-        let is_generated = is_unnamed_loop_code(of.process, pc, sample.time);
-        if is_generated && !is_own_frame {
+        if !is_own_frame && is_unnamed_loop_code(of.process, pc, sample.time) {
             generated.get_or_insert(index);
         }
-        if at.is_some() || (is_generated && is_own_frame) {
+        let stands_for_loop = is_in_loop_frame(of.process, Avma(pc.lookup()), sample.time);
+        if std::mem::replace(&mut stood_for_loop, stands_for_loop) && stands_for_loop {
+            in_loop.pop();
+        }
+        if at.is_some() || stands_for_loop {
             let from = generated.take().or(within).unwrap_or(index);
             let is_first = |at: Avma| capture.loops.iter().any(|(start, _)| at.0.wrapping_sub(start.0) < LOOP_BEGIN);
             begins |= from == 0 && at.is_some_and(is_first);
@@ -1123,6 +1234,19 @@ fn loops_of(sample: &Pending, of: &Resolution<'_>) -> Option<(Vec<usize>, bool)>
         within = is_in(&capture.within, pc).then_some(index);
     }
     Some((in_loop, begins))
+}
+
+/// What may be exchanging the list of a sample that has begun in as many loops as its stack has: the list may be of another
+/// stack all the same, which is there no more.
+fn exchanged_above(in_loop: &[usize], sample: &Pending, of: &Resolution<'_>) -> Exchanged {
+    let mut exchanged = Exchanged::new(false);
+    let above = of.stacks.frames(sample.user).take(in_loop.first().copied().unwrap_or(0));
+    let by_library = |pc: FramePc| {
+        let mapped = of.process.space.lookup(Avma(pc.lookup()), sample.time)?;
+        ExchangedBy::of_library(mapped.mapping.basename())
+    };
+    above.filter_map(by_library).for_each(|by| exchanged.note(by, 0));
+    exchanged
 }
 
 /// Whether a record is of a function of the runtime's own, or is not written yet: no loop has begun there.
@@ -1135,6 +1259,24 @@ fn own_name(record: u16, sample: &Pending, of: &Resolution<'_>) -> Option<Arc<st
     let known = of.process.frames.get(&sample.listed.as_ref()?.asked, (record.into(), None), sample.time);
     let Some(Known::Functions(functions)) = known else { return None };
     functions.last().filter(|function| function.kind == FrameKind::Builtin).map(|function| Arc::clone(&function.name))
+}
+
+/// Which of the functions of a part of a list, from the innermost, code is announced as. What it is about to call, or what has
+/// just returned to it, may stand before it; what stands beyond is another call.
+fn announced_among(pc: FramePc, records: &[u16], sample: &Pending, of: &Resolution<'_>) -> Option<(usize, Frame)> {
+    let Place::Announced { hit, .. } = Place::of(of.process, pc, sample.time) else { return None };
+    let asked = &sample.listed.as_ref()?.asked;
+    let known = |record: &u16| of.process.frames.get(asked, (usize::from(*record), None), sample.time);
+    let is_own = |function: &Frame| function.kind == FrameKind::Builtin;
+    let functions = records.iter().map(|record| function_of(known(record))).enumerate();
+    let last = functions.filter(|(_, function)| !function.as_ref().is_some_and(is_own)).take(2);
+    announced_first(hit.name(), last)
+}
+
+/// Whether a frame is in code that is announced as that of one function.
+fn is_in_one_function(pc: FramePc, sample: &Pending, process: &Process) -> bool {
+    let place = Place::of(process, pc, sample.time);
+    matches!(place, Place::Announced { hit, .. } if is_of_one_function(hit.name()))
 }
 
 /// Whether the function of a record is one of the runtime's own whose native frame is the last of these frames, and says so

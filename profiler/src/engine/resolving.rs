@@ -20,6 +20,7 @@ use crate::engine::learned::Learned;
 use crate::engine::listed::Listed;
 use crate::engine::names::Names;
 use crate::engine::options::EngineOptions;
+use crate::engine::parked::{self, Parked};
 use crate::engine::pending::{
     KEPT_STACK_WORDS, MAX_LISTED_FRAMES, MAX_PENDING, MAX_STACK_WORDS, Pending, RawStack, Stacks,
 };
@@ -175,11 +176,14 @@ impl Resolving {
                 sample.asked.note_full();
             }
         }
+        let Some(list) = list else { return };
         let has_list = |capture: &&ListCapture| !capture.of_first_thread || sample.tid.0 == id.pid.0;
-        if let Some((list, capture)) = list.zip(capture.list.as_ref().filter(has_list)) {
+        if capture.parked_stack.is_some() {
+            sample.parked = parked::words_of(&list);
+        } else if let Some(capture) = capture.list.as_ref().filter(has_list) {
             sample.listed = Some(Box::new(Listed::ask(&list, capture, sample.time, frames)));
-            self.listed += sample.listed_frames();
         }
+        self.listed += sample.listed_frames();
     }
 
     fn prefetch_user(
@@ -353,6 +357,7 @@ impl Resolving {
 
     fn resolve(&mut self, mut sample: Pending, process: &mut Process, files: &Files) {
         self.deferred.give_up(&mut sample);
+        self.put_parked(&mut sample, process);
         let mut resolution = Resolution {
             process,
             names: &mut self.names,
@@ -369,6 +374,16 @@ impl Resolving {
         process.resolved += 1;
         self.pending -= 1;
         self.listed -= sample.listed_frames();
+    }
+
+    /// Puts the frames of a stack that is not the thread's to where its work is called from there.
+    fn put_parked(&mut self, sample: &mut Pending, process: &Process) {
+        let Some(Parked { user, frames, is_whole }) = parked::placed(sample, process, &self.stacks) else { return };
+        sample.user = self.stacks.intern(&user);
+        sample.parked_cut = frames.clone().next_back().filter(|_| !is_whole);
+        // Their callers are where the stack has them, whatever the tables had.
+        sample.by_rows = frames;
+        self.account.stacks.with_list += 1;
     }
 
     /// Whether every sample taken before `time` is in the profile.

@@ -21,7 +21,9 @@ use crate::engine::place::Place;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
 use crate::process::{Mapping, ProcessId};
-use crate::runtime::{Capture, CodeChange, FoundCode, FoundFrame, FoundInline, ListCapture, NO_ROOM, RuntimeRead};
+use crate::runtime::{
+    Capture, CodeChange, FoundCode, FoundFrame, FoundInline, ListCapture, NO_ROOM, ParkedStack, RuntimeRead,
+};
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
 const PAUSE_NS: u64 = 100_000_000;
@@ -73,6 +75,8 @@ pub(super) enum BesideDump {
     Nothing,
     /// What was inlined into optimised code, which a dump of V8's does not say.
     Inlined,
+    /// Its list of frames, for callers: PHP's dump names code that leaves none on the native stack.
+    Listed,
     /// Everything, to be compared.
     All,
 }
@@ -206,6 +210,11 @@ impl RuntimeTables {
         self.latest_capture()?.list.as_ref()
     }
 
+    /// The stack beside the thread's that samples have.
+    pub(super) fn parked_stack(&self) -> Option<&ParkedStack> {
+        self.capture.as_ref()?.parked_stack.as_ref()
+    }
+
     /// What is known of it, or of whom it is a child.
     fn latest_capture(&self) -> Option<&Capture> {
         self.capture.as_ref().or(self.inherited.as_ref())
@@ -217,6 +226,10 @@ impl RuntimeTables {
         let capture = parent.latest_capture().filter(list_alone).filter(|_| self.state == State::Unknown);
         self.inherited = capture.cloned();
         self.leaves_lists |= parent.leaves_lists;
+        // Until it is known what the child runs: a dump that it has inherited does not take its list from it.
+        if self.inherited.is_some() {
+            self.beside_dump = parent.beside_dump;
+        }
         self.entries.extend(&parent.entries);
         self.inherited.is_some()
     }
@@ -276,7 +289,8 @@ impl RuntimeTables {
     pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
         let capture = self.latest_capture().filter(|_| !self.leaves_list());
         let is_known = self.state == State::Found || self.ended_found || self.inherited.is_some();
-        capture.filter(|_| is_known && self.are_read(has_dump))
+        let is_list_meant = has_dump && self.beside_dump == BesideDump::Listed;
+        capture.filter(|capture| is_known && self.are_read(has_dump) && (capture.list.is_some() || !is_list_meant))
     }
 
     /// Whether words are taken of frames at an address in the runtime's own code.
@@ -287,6 +301,11 @@ impl RuntimeTables {
     /// This is to be asked about frames that a dump names.
     pub(super) fn ask_beside_dump(&mut self, what: BesideDump) {
         self.beside_dump = what;
+    }
+
+    /// What was said last.
+    pub(super) fn beside_dump(&self) -> BesideDump {
+        self.beside_dump
     }
 
     /// Whether they are to be read of a process that has a dump, or none.

@@ -18,7 +18,7 @@ use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
 use crate::engine::frames::{FrameRoom, FrameRooms};
 use crate::engine::generated::CodeBounds;
-use crate::engine::labelling::{Labelling, ask_program, keeps_frames, runtime_of};
+use crate::engine::labelling::{Labelling, ask_program, has_any, keeps_frames, runtime_of};
 use crate::engine::learned::Learned;
 use crate::engine::options::InterpreterFrames;
 use crate::engine::process::{Process, ProgramState};
@@ -121,6 +121,8 @@ fn beside_dump(process: &Process, verify_names: bool) -> BesideDump {
     match runtime_of(process) {
         _ if verify_names => BesideDump::All,
         Some(Runtime::Node | Runtime::V8) => BesideDump::Inlined,
+        // Also in a web server that has it for a module.
+        _ if has_any(process, &[Runtime::Php]) => BesideDump::Listed,
         _ => BesideDump::Nothing,
     }
 }
@@ -695,9 +697,25 @@ impl Tracking {
         let (who, how) = ((id, until), (program, process.code.wants_code(), shared));
         let opened = (opened, context);
         let brought = process.announcements.take_dump(who, how, (file, path), opened, parts.requests);
+        self.want_list_beside(id, parts);
         self.take_brought(id, brought, parts);
         if let Some(process) = self.processes.get_mut(id) {
             process.announcements.poll(id, parts.requests);
+        }
+    }
+
+    /// A process has a dump. By then PHP is in it, if that writes it, which may have been loaded since the program was read: its
+    /// list is read beside the dump.
+    fn want_list_beside(&mut self, id: ProcessId, parts: &mut Parts<'_>) {
+        let Some(process) = self.processes.get_mut(id).filter(|_| self.read_runtime) else { return };
+        let what = beside_dump(process, self.verify_names);
+        if what != BesideDump::Listed || process.tables.beside_dump() == what {
+            return;
+        }
+        process.tables.ask_beside_dump(what);
+        process.tables.want(self.interpreter);
+        if let Some(unwinding) = &mut parts.unwinding {
+            unwinding.change(id);
         }
     }
 
@@ -802,11 +820,16 @@ impl Tracking {
     ) {
         let pause = least_pause(self.continuous);
         let Some(process) = self.processes.get_mut(id) else { return };
+        // Of a child, what its parent knew of that.
+        let knew_loop_code = process.tables.list().is_some_and(|list| list.generated.is_some());
         let brought = process.tables.take(since, body, times, pause, parts.requests);
         process.frames.note_unloads(brought.unloads, times);
         process.tables.note_entries(&process.space, &brought.entries, parts.requests.now);
         if brought.is_first {
             process.snapshots = Default::default();
+            if !knew_loop_code {
+                Learned::give_up_in_loop_frames(process);
+            }
             if let Some(unwinding) = &mut parts.unwinding {
                 unwinding.change(id);
             }
@@ -1017,7 +1040,7 @@ impl Tracking {
                 if let Some(heir) = self.processes.get_mut(*heir)
                     && !names_better(heir, event)
                 {
-                    heir.code.apply(event.clone());
+                    heir.take_announced(event.clone());
                 }
             }
         }
@@ -1025,7 +1048,7 @@ impl Tracking {
             if brought.drops_lines {
                 process.code.map.drop_listed();
             }
-            brought.events.into_iter().for_each(|event| process.code.apply(event));
+            brought.events.into_iter().for_each(|event| process.take_announced(event));
         }
     }
 
@@ -1090,7 +1113,7 @@ impl Tracking {
     /// Nothing more will be read.
     pub(super) fn finish_announcements(&mut self) {
         for process in self.processes.iter_mut() {
-            process.announcements.finish(&mut process.code);
+            process.finish_announcements();
         }
     }
 

@@ -22,6 +22,8 @@ const ERLANG_SHARED: &str = "global::";
 /// What PHP calls closures up to 8.3, and how it begins what it calls them from 8.4 on, and its list always.
 const PHP_CLOSURE: &str = "{closure}";
 const PHP_CLOSURE_AT: &str = "{closure:";
+/// How PHP announces all of a class without a name.
+const NAMELESS_CLASS: &str = "@anonymous";
 
 /// A frame of generated code has been named: is it named so by a second source, too?
 pub(super) fn verify(
@@ -214,10 +216,50 @@ impl<'a> PhpCode<'a> {
     }
 }
 
+/// Which of some functions of PHP's list, from the innermost, PHP has announced code as. Where no more is announced than a class
+/// without a name, and several are of such classes, nobody knows.
+pub(super) fn announced_first(
+    name: &str,
+    functions: impl Iterator<Item = (usize, Option<Frame>)>,
+) -> Option<(usize, Frame)> {
+    let is_same = |function: &Frame| is_announced_as(name, function);
+    let mut same = functions.filter_map(|(at, function)| Some((at, function.filter(is_same)?)));
+    let first = same.next()?;
+    let is_by_class = announced_function(name).is_some_and(|announced| announced.ends_with(NAMELESS_CLASS));
+    let may_be_another = is_by_class && same.next().is_some();
+    (!may_be_another).then_some(first)
+}
+
+/// Whether PHP has announced code under this name that is of the same function as an element of its list: it was compiled from
+/// that, or begins there, as a trace does. Of a class without a name no more is announced than that it has none.
+fn is_announced_as(name: &str, listed: &Frame) -> bool {
+    let is_same = |announced| is_php_function(announced, listed).unwrap_or_else(|| listed.name.starts_with(announced));
+    announced_function(name).is_some_and(is_same)
+}
+
+/// The function that code was compiled from, or begins in, as PHP announces it.
+fn announced_function(name: &str) -> Option<&str> {
+    match PhpCode::of(name)? {
+        PhpCode::Function(function) => Some(function),
+        PhpCode::Several => begin_of_trace(name),
+    }
+}
+
+/// Whether PHP has announced code under this name that is of one function, whatever runs before or behind it.
+pub(super) fn is_of_one_function(name: &str) -> bool {
+    matches!(PhpCode::of(name), Some(PhpCode::Function(_)))
+}
+
+/// The function of `TRACE-ID$FUNCTION$LINE`.
+fn begin_of_trace(name: &str) -> Option<&str> {
+    let (_, place) = name.strip_prefix("TRACE-")?.split_once('$')?;
+    Some(place.rsplit_once('$').map_or(place, |(function, _)| function))
+}
+
 /// Whether PHP's announcement of a function and an element of its list are the same function.
 fn is_php_function(announced: &str, listed: &Frame) -> Option<bool> {
     // The name of a class without a name has its file behind a zero byte, at which the announcement ends.
-    if announced.ends_with("@anonymous") {
+    if announced.ends_with(NAMELESS_CLASS) {
         return None;
     }
     let is_of_program = listed.kind == FrameKind::Interpreter;
@@ -236,7 +278,7 @@ fn is_php_function(announced: &str, listed: &Frame) -> Option<bool> {
 }
 
 /// The function that a frame of a list is of.
-fn function_of(known: Option<Known>) -> Option<Frame> {
+pub(super) fn function_of(known: Option<Known>) -> Option<Frame> {
     match known? {
         Known::Functions(functions) => functions.last().cloned(),
         Known::Own | Known::Unnamed(_) => None,
@@ -296,21 +338,53 @@ mod tests {
         assert_eq!(PhpCode::of("leaf"), None);
     }
 
+    /// An element of PHP's list.
+    fn listed(name: &str, file: &str) -> Frame {
+        let name = classify(name, CodeOrigin::Runtime, None);
+        Frame {
+            name: name.display.into(),
+            kind: name.kind,
+            tier: name.tier,
+            inlined: false,
+            module: None,
+            source: Some(SourceLine::new(file.into(), 0)),
+            address: 0,
+        }
+    }
+
+    #[test]
+    fn code_of_phps_is_of_a_function_of_its_list_by_what_it_was_compiled_from_or_where_it_begins() {
+        let is_of = |announced: &str, name: &str, file: &str| is_announced_as(announced, &listed(name, file));
+        assert!(is_of("JIT$A::b", "php::A::b", "/a.php") && !is_of("JIT$A::b", "php::B::b", "/a.php"));
+        assert!(is_of("TRACE-3$A::b$7", "php::A::b", "/a.php") && !is_of("TRACE-3$A::b$7", "php::A::c", "/a.php"));
+        assert!(is_of("TRACE-3$/srv/a.php$7", "php::a.php", "/srv/a.php"));
+        assert!(is_of("JIT$A::{closure}", "php::A::{closure:a.php:7}", "/a.php"));
+        assert!(is_of("JIT$class@anonymous", "php::class@anonymous::b", "/a.php"));
+        assert!(!is_of("JIT$class@anonymous", "php::A::b", "/a.php"));
+        assert!(!is_of("JIT$$leave_function", "php::leave_function", "/a.php"), "what all functions share is of none");
+        assert!(!is_of("usort", "php::usort", "/a.php"), "somebody else's name");
+    }
+
+    #[test]
+    fn of_several_methods_of_classes_without_names_none_is_what_code_is_announced_as() {
+        let first = |announced: &str, names: [Option<&str>; 2]| {
+            let functions = names.into_iter().map(|name| name.map(|name| listed(name, "/a.php")));
+            announced_first(announced, functions.enumerate()).map(|(at, _)| at)
+        };
+        let [one, other] = [Some("php::class@anonymous::b"), Some("php::class@anonymous::c")];
+        for announced in ["JIT$class@anonymous", "TRACE-3$class@anonymous"] {
+            assert_eq!(first(announced, [one, other]), None);
+            assert_eq!(first(announced, [one, Some("php::A::b")]), Some(0));
+            assert_eq!(first(announced, [None, other]), Some(1));
+            assert_eq!(first(announced, [Some("php::A::b"), other]), Some(1));
+        }
+        assert_eq!(first("JIT$A::b", [Some("php::A::b"); 2]), Some(0), "it has called itself");
+        assert_eq!(first("JIT$A::b", [one, other]), None);
+    }
+
     #[test]
     fn a_function_of_phps_is_the_same_in_both_spellings() {
-        let same = |announced: &str, listed: &str, file: &str| {
-            let name = classify(listed, CodeOrigin::Runtime, None);
-            let frame = Frame {
-                name: name.display.into(),
-                kind: name.kind,
-                tier: name.tier,
-                inlined: false,
-                module: None,
-                source: Some(SourceLine::new(file.into(), 0)),
-                address: 0,
-            };
-            is_php_function(announced, &frame)
-        };
+        let same = |announced: &str, name: &str, file: &str| is_php_function(announced, &listed(name, file));
         assert_eq!(same("A::b", "php::A::b", "/a.php"), Some(true));
         assert_eq!(same("A::b", "php::C::b", "/a.php"), Some(false));
         assert_eq!(same("usort", "php.internal::usort", ""), Some(false), "code is generated of the program's alone");

@@ -122,10 +122,10 @@ mod tests {
     #[test]
     fn all_lines_have_a_bounded_size_and_count_what_they_counted() {
         let frame = |at: usize| native(&format!("{at:04}{}", "n".repeat(2000)), "/bin/x", 1);
-        // Two hundred stacks of three hundred frames, which differ in their leaf.
+        // Twenty-five stacks of three hundred frames, which differ in their leaf.
         let stack = |leaf: usize| (0..300).map(|at| frame(if at == 299 { at + leaf } else { at })).collect();
         let sample = |leaf| TestSample { time_ns: 0, task: task(1, "x"), frames: stack(leaf), count: 3 };
-        let profile = profile(&(0..200).map(sample).collect::<Vec<_>>());
+        let profile = profile(&(0..25).map(sample).collect::<Vec<_>>());
         let options = OutputOptions::default();
         let tree = CountedTree::new(&profile, &looks(&options), false);
         let written = |limit| {
@@ -134,14 +134,14 @@ mod tests {
             String::from_utf8(bytes).unwrap()
         };
         assert_eq!(line_bytes(&tree, MAX_BYTES), MAX_LINE_BYTES);
-        assert!(written(MAX_LINE_BYTES).len() > 20 << 20);
-        for most in [16 << 20, 4 << 20] {
+        assert!(written(MAX_LINE_BYTES).len() > 5 << 19);
+        for most in [2 << 20, 512 << 10] {
             let limit = line_bytes(&tree, most);
             assert!(LEAST_LINE_BYTES < limit && limit < MAX_LINE_BYTES, "{limit}");
             let text = written(limit);
             // "…" is not counted.
             assert!((text.len() as u64) < most + most / 4, "{limit}: {}", text.len());
-            assert_eq!(text.lines().count(), 200);
+            assert_eq!(text.lines().count(), 25);
             assert!(text.lines().all(|line| line.ends_with(" 3") && line.split(';').count() == 301));
         }
         assert_eq!(line_bytes(&tree, 0), LEAST_LINE_BYTES);

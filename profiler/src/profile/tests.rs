@@ -154,6 +154,8 @@ fn fill(samples: &[Sample]) -> Profile {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn rows_do_not_depend_on_the_order_of_samples(
         samples in prop::collection::vec((0..200_u64, 0..3_u32, prop::collection::vec(0..4_usize, 0..5)), 0..40),

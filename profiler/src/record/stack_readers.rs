@@ -39,9 +39,23 @@ pub(super) struct Wanted {
 /// The bytes of a stack from its pointer on, as far as they can be read, and the thread's list.
 pub(super) type Read = (Vec<u8>, Option<Walked>);
 
+/// Times that tests shorten.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    stall: Duration,
+    doubtful: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { stall: STALL_LIMIT, doubtful: DOUBTFUL_LIMIT }
+    }
+}
+
 /// One process after the other.
 #[derive(Debug, Default)]
 pub(super) struct StackReaders {
+    limits: Limits,
     current: Option<(Pid, StackReader)>,
     silent: HashSet<Pid>,
     /// Whose processes they are.
@@ -77,7 +91,7 @@ impl StackReaders {
         }
         let (_, reader) = self.current.as_ref()?;
         let is_doubtful = !self.doubtful.is_empty() && self.doubtful.contains(&user_of(pid));
-        reader.read(wanted, if is_doubtful { DOUBTFUL_LIMIT } else { STALL_LIMIT })
+        reader.read(wanted, if is_doubtful { self.limits.doubtful } else { self.limits.stall })
     }
 }
 
@@ -155,7 +169,8 @@ mod tests {
         })
         .unwrap();
         assert!(never.read(wanted(3), Duration::from_millis(10)).is_none());
-        let mut readers = StackReaders { current: Some((Pid(1), never)), ..StackReaders::default() };
+        let limits = Limits { doubtful: Duration::from_millis(50), ..Limits::default() };
+        let mut readers = StackReaders { limits, current: Some((Pid(1), never)), ..StackReaders::default() };
         readers.doubtful.insert(user_of(Pid(1)));
         let begun = Instant::now();
         assert!((0..100).all(|_| readers.read(Pid(1), wanted(3)).is_none()));

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use jitprof_common::listed::Step;
+use jitprof_common::limits::USER_ADDRESS_END;
+use jitprof_common::listed::{ListSpec, Step};
 use jitprof_common::units::Avma;
 use jitprof_runtimes::beam::{
-    Change, Function, Layout, LayoutError, Module, Modules as Code, Reloads, Shared, SharedKind,
+    Change, Function, Layout, LayoutError, Module, Modules as Code, Reloads, Schedulers, Shared, SharedKind,
 };
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::code::Room;
-use super::frames::Capture;
-use super::modules::Modules;
+use super::frames::{Capture, ParkedStack};
+use super::modules::{DIRTY_CALLS, Module as EmulatorFile, Modules};
 use super::{CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundLines, RuntimeRead};
 
 /// A symbol by which the emulator is known: what is linked with it, or loaded by it, imports this.
@@ -32,13 +33,15 @@ const MAX_CODE_BYTES: usize = 64 << 10;
 const MAX_ALL_CODE: usize = 32 << 20;
 /// What glibc says for debuggers of where a thread has the values of its keys: of three numbers the last one.
 const KEYS: &str = "_thread_db_pthread_specific";
-/// The key of a scheduler's data, where in these its process is, and where in that the stack pointer of its code is while the
-/// thread runs something else. OTP 25 to 29 have them there.
+/// The key of a part of a scheduler's data (that of a dirty one is elsewhere), where from there its process is, and where in
+/// that the stack pointer of its code is while the thread runs something else. OTP 25 to 29 have them there.
 const SCHEDULER_KEY: u64 = 2;
 /// See [`SCHEDULER_KEY`].
 const CURRENT_PROCESS: u64 = 112;
 /// See [`SCHEDULER_KEY`].
 const STACK_POINTER: u64 = 88;
+/// Bytes of the stack of a process whose work a dirty scheduler does that samples have; a frame has some words.
+const PARKED_BYTES: u64 = 4096;
 
 /// An emulator whose layout is known.
 pub(super) struct Beam {
@@ -47,6 +50,7 @@ pub(super) struct Beam {
     reloads: Reloads,
     /// From the thread pointer to where the process that the thread runs has parked its stack pointer.
     parked_sp: Vec<Step>,
+    parked_stack: Option<ParkedStack>,
 }
 
 impl Beam {
@@ -54,12 +58,16 @@ impl Beam {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let module = modules.iter().find(|module| module.address_of(EMULATOR).is_some())?;
         Some(match Layout::find(module, module.data(), reader) {
-            Ok(layout) => Ok(Self {
-                layout,
-                code: Code::default(),
-                reloads: Reloads::default(),
-                parked_sp: parked_sp(modules, reader),
-            }),
+            Ok(layout) => {
+                let keys = keys(modules, reader);
+                Ok(Self {
+                    layout,
+                    code: Code::default(),
+                    reloads: Reloads::default(),
+                    parked_sp: keys.map(parked_sp).unwrap_or_default(),
+                    parked_stack: keys.and_then(|keys| parked_stack(module, keys, reader)),
+                })
+            }
             // It may still be about to begin.
             Err(LayoutError::Missing | LayoutError::Unreadable(_)) => {
                 Err(RuntimeRead { incomplete: true, anew: true, ..RuntimeRead::default() })
@@ -99,7 +107,7 @@ impl Beam {
         RuntimeRead {
             runtime: Some(runtime),
             changes,
-            capture: Some(Capture { parked_sp, ..Capture::default() }),
+            capture: Some(Capture { parked_sp, parked_stack: self.parked_stack.clone(), ..Capture::default() }),
             lists: true,
             may_have_passed,
             incomplete: update.incomplete.is_some(),
@@ -108,17 +116,34 @@ impl Beam {
     }
 }
 
-/// The way to where the process that a thread runs has parked its stack pointer; none where the C library is another one.
-fn parked_sp<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Vec<Step> {
-    let keys = modules.iter().find_map(|module| module.address_of(KEYS));
-    let Some(offset) = keys.and_then(|keys| reader.u32(Avma(keys.0.saturating_add(8))).ok()) else { return Vec::new() };
-    vec![
-        Step::add_thread_pointer(offset.into()),
-        Step::load(0),
-        Step::load(16 * SCHEDULER_KEY + 8),
-        Step::load(CURRENT_PROCESS),
-        Step::load(STACK_POINTER),
-    ]
+/// The way to where a thread has the values of its keys; none where the C library is another one.
+fn keys<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<[Step; 2]> {
+    let keys = modules.iter().find_map(|module| module.address_of(KEYS))?;
+    let offset = reader.u32(Avma(keys.0.saturating_add(8))).ok()?;
+    Some([Step::add_thread_pointer(offset.into()), Step::load(0)])
+}
+
+/// The way to where the process that a thread runs has parked its stack pointer.
+fn parked_sp(keys: [Step; 2]) -> Vec<Step> {
+    let to_process = [Step::load(16 * SCHEDULER_KEY + 8), Step::load(CURRENT_PROCESS)];
+    [&keys[..], &to_process, &[Step::load(STACK_POINTER)]].concat()
+}
+
+/// How the stack of a process is taken whose work a dirty scheduler does; nothing where it is not known what calls such work
+/// (Debian's OTP 29 has no symbols), or which process that is.
+fn parked_stack<M: Memory>(emulator: &EmulatorFile, keys: [Step; 2], reader: &Reader<M>) -> Option<ParkedStack> {
+    let calls: Vec<(Avma, u64)> = DIRTY_CALLS.iter().flat_map(|name| emulator.parts_of(name)).collect();
+    let schedulers = Schedulers::find(emulator, reader).filter(|_| !calls.is_empty())?;
+    Some(ParkedStack { words: words_of_dirty(keys, schedulers.to_data())?, calls })
+}
+
+/// The words from a parked stack pointer on, if a thread is a dirty scheduler's; none of another one's, which come to their
+/// end at once. `to_data` leads from the values of its keys to its scheduler's data.
+fn words_of_dirty(keys: [Step; 2], to_data: Step) -> Option<ListSpec> {
+    let beyond = [&keys[..], &[to_data, Schedulers::TO_NUMBER, Step::add(USER_ADDRESS_END)]].concat();
+    let parked = [&keys[..], &[to_data, Schedulers::TO_PROCESS, Step::load(STACK_POINTER)]].concat();
+    let end = [&parked[..], &[Step::add(PARKED_BYTES)]].concat();
+    ListSpec::of_words(&[&beyond, &parked], &end)
 }
 
 /// A function as announcements have it. What lies before its code is data, and a call that is made where no clause of it
@@ -183,8 +208,26 @@ fn lines(module: &Module, function: &Function) -> FoundLines {
 
 #[cfg(test)]
 mod tests {
+    use jitprof_common::listed::WAY_TO_END;
+
     use super::super::code::tests::everywhere;
     use super::*;
+
+    #[test]
+    fn the_words_of_a_parked_stack_are_those_of_dirty_schedulers_alone() {
+        let keys = [Step::add_thread_pointer(0x310), Step::load(0)];
+        let words = words_of_dirty(keys, Step::load(72)).unwrap();
+        let [thread, first] = keys;
+        // Another one has a number, so that it begins behind its end.
+        let beyond = [thread, first, Step::load(72), Schedulers::TO_NUMBER, Step::add(USER_ADDRESS_END)];
+        assert_eq!(words.ways[0][..5], beyond);
+        let parked = [thread, first, Step::load(72), Schedulers::TO_PROCESS, Step::load(88)];
+        assert_eq!(words.ways[1][..5], parked);
+        assert_eq!(words.ways[WAY_TO_END][..5], parked);
+        assert_eq!(words.ways[WAY_TO_END][5], Step::add(PARKED_BYTES));
+        let of_others = [thread, first, Step::load(40), Step::load(112), Step::load(88)];
+        assert_eq!(parked_sp(keys), of_others, "that of an ordinary one is found in another way");
+    }
 
     #[test]
     fn a_stack_ends_where_the_first_function_of_its_process_returns_to_and_at_the_scheduler() {

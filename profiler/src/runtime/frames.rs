@@ -49,6 +49,20 @@ pub struct Capture {
     /// nothing if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parked_sp: Vec<(u64, u64)>,
+    /// The stack of what a thread runs that has none of its own there; no list is walked then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked_stack: Option<ParkedStack>,
+}
+
+/// A stack that is not the thread's: it is what it has called that runs on the thread's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkedStack {
+    /// How its words are taken, up to behind its end: the first function's own caller says where that is.
+    #[serde(serialize_with = "write_walk", deserialize_with = "read_walk")]
+    pub words: ListSpec,
+    /// Where the runtime's module has what calls the program's functions for it, and the length of each part. Other mappings of
+    /// the same bytes count as well.
+    pub calls: Vec<(Avma, u64)>,
 }
 
 /// A list of frames that samples take along, and how it goes with the native stack.
@@ -173,7 +187,8 @@ pub struct TakeRead {
 impl Capture {
     /// As the BPF program has it. What is too much for it is left out.
     pub fn spec(&self) -> FrameSpec {
-        let list = self.list.as_ref().map(|list| list.walk).unwrap_or_default();
+        let parked = self.parked_stack.as_ref().map(|stack| stack.words);
+        let list = self.list.as_ref().map(|list| list.walk).or(parked).unwrap_or_default();
         let way: Vec<Step> = self.parked_sp.iter().map(|(op, operand)| Step { op: *op, operand: *operand }).collect();
         let list = list.with_parked_sp(&way).unwrap_or(list);
         let mut spec = FrameSpec { key: u64::from(self.key), list, ..FrameSpec::default() };

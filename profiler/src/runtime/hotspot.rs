@@ -320,6 +320,7 @@ fn capture(layout: &Layout, interpreter: &Blob) -> Option<Capture> {
         left_by: Vec::new(),
         generated: Some((spec.start, spec.end.0.saturating_sub(spec.start.0))),
         parked_sp: Vec::new(),
+        parked_stack: None,
         list: None,
     })
 }

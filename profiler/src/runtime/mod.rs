@@ -32,7 +32,7 @@ use serde_bytes::ByteBuf;
 use self::beam::Beam;
 pub use self::frames::{
     Capture, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, EntryMark, FrameAsk, ListCapture,
-    ListedCode, LoopCode, Making, TakeRead, WhyUnnamed,
+    ListedCode, LoopCode, Making, ParkedStack, TakeRead, WhyUnnamed,
 };
 use self::gdb_list::Lists;
 use self::hotspot::HotSpot;

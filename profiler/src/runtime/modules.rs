@@ -44,7 +44,7 @@ const WANTED: [&[u8]; 14] = [
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
 /// CPython, PHP or Ruby has some of these names, and Erlang's emulator not all of them.
-const WANTED_BESIDES: [&[u8]; 19] = [
+const WANTED_BESIDES: [&[u8]; 23] = [
     b"Py_Version\0",
     b"Py_NewRef\0",
     b"PyFrame_GetCode\0",
@@ -64,15 +64,21 @@ const WANTED_BESIDES: [&[u8]; 19] = [
     b"rb_vm_exec\0",
     b"the_active_code_index\0",
     b"etp_otp_release\0",
+    b"erts_call_dirty_nif\0",
+    b"erts_call_dirty_bif\0",
+    b"erts_get_scheduler_data\0",
+    b"erts_aligned_dirty_cpu_scheduler_data\0",
 ];
-/// The functions whose parts are looked for: the loops over instructions.
-const SPLIT: [&str; 3] = [EVALUATION_LOOP, PHP_LOOP, RUBY_LOOP];
+/// The functions whose parts are looked for: the loops over instructions, and what calls what is not run on its own stack.
+const SPLIT: [&str; 5] = [EVALUATION_LOOP, PHP_LOOP, RUBY_LOOP, DIRTY_CALLS[0], DIRTY_CALLS[1]];
 /// The function in which CPython runs instructions.
 pub(super) const EVALUATION_LOOP: &str = "_PyEval_EvalFrameDefault";
 /// The function in which PHP does.
 pub(super) const PHP_LOOP: &str = "execute_ex";
 /// The function in which Ruby handles exceptions; what runs instructions is a part of it, or one that it calls.
 pub(super) const RUBY_LOOP: &str = "rb_vm_exec";
+/// The functions by which Erlang's emulator calls what runs on its dirty schedulers.
+pub(super) const DIRTY_CALLS: [&str; 2] = ["erts_call_dirty_nif", "erts_call_dirty_bif"];
 /// The symbol by which Ruby's module is known.
 pub(super) const RUBY: &str = "ruby_version";
 /// Jumps that lead to where a register or memory says, in a loop over instructions that has no name: Ruby 3.3's has 131.

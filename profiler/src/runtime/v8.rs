@@ -173,6 +173,7 @@ impl Plan {
                 left_by: spec.left_by.into_iter().collect(),
                 generated: None,
                 parked_sp: Vec::new(),
+                parked_stack: None,
                 list: None,
             },
             slots: [context?, function?, array?, offset?],

@@ -68,17 +68,20 @@ fn names_are_among_those_that_blazesym_finds_for_the_same_address() {
         return;
     };
     let text = std::fs::read_to_string("/proc/kallsyms").unwrap();
-    let mut aliases: HashMap<u64, Vec<&str>> = HashMap::new();
+    let chosen = || functions.entries.iter().step_by(97);
+    let mut aliases: HashMap<u64, Vec<&str>> = chosen().map(|entry| (entry.start, Vec::new())).collect();
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
         let start = u64::from_str_radix(words.next().unwrap(), 16).unwrap();
-        aliases.entry(start).or_default().push(words.nth(1).unwrap());
+        if let Some(names) = aliases.get_mut(&start) {
+            names.push(words.nth(1).unwrap());
+        }
     }
     let source = blazesym::symbolize::source::Kernel { vmlinux: blazesym::MaybeDefault::None, ..Default::default() };
     let source = blazesym::symbolize::source::Source::from(source);
     let other = blazesym::symbolize::Symbolizer::builder().enable_demangling(false).build();
     let mut compared = 0;
-    for entry in functions.entries.iter().step_by(97) {
+    for entry in chosen() {
         let Ok((name, _)) = name_and_module(&kernel, entry.start) else {
             continue;
         };

@@ -417,15 +417,15 @@ fn asking_twice_is_answered_once_and_frames_are_shared() {
 }
 
 #[test]
-fn more_requests_than_the_queue_holds_are_all_answered() {
+fn more_requests_than_a_worker_takes_at_a_time_are_all_answered() {
     let mut naming = Naming::spawn(GsymStore::default()).unwrap();
     let id = add(&mut naming, &BUILT.1);
-    let keys: Vec<_> = (0..150_000).map(|at| SymbolKey::File(id, FileOffset(1 << 40 | at))).collect();
+    let keys: Vec<_> = (0..5_000).map(|at| SymbolKey::File(id, FileOffset(1 << 40 | at))).collect();
     keys.iter().for_each(|key| naming.request(*key));
     assert_eq!(naming.wait(WAIT), 0);
     let stats = naming.stats();
-    assert_eq!((stats.requests, stats.waiting()), (150_000, 0), "{stats:?}");
-    assert_eq!(stats.unresolved.get(&Unresolved::OutsideSegments), Some(&150_000));
+    assert_eq!((stats.requests, stats.waiting()), (5_000, 0), "{stats:?}");
+    assert_eq!(stats.unresolved.get(&Unresolved::OutsideSegments), Some(&5_000));
 }
 
 #[test]
@@ -462,6 +462,8 @@ fn a_file_that_holds_the_worker_is_given_up_and_the_others_are_named() {
 fn names_do_not_stay_off_after_files_that_held_the_worker_for_a_while() {
     let limits = Limits { stall: Duration::from_millis(15), refused: Duration::ZERO, ..Limits::default() };
     let mut naming = Naming::spawn_within(limits, GsymStore::default()).unwrap();
+    // The symbols alone of this test's own binary hold a worker for longer than that, and not for seconds.
+    naming.set_budget(SymbolBudget { debug: 4 << 20, ..SymbolBudget::RUN });
     let own = std::env::current_exe().unwrap();
     let start = image::layout_of(&File::open(&own).unwrap()).unwrap().section(".text").unwrap().file_offset;
     // A small file of the same owner, which is one on the same file system.
@@ -678,13 +680,13 @@ fn a_file_waits_when_the_time_for_names_is_used_up() {
     let mut naming = Naming::spawn(GsymStore::default()).unwrap();
     naming.set_budget(SymbolBudget { cpu_percent: Some(-1e12), ..SymbolBudget::CONTINUOUS });
     // Its credit is gone with the first look.
-    let id = naming.add(File::open("/proc/self/exe").unwrap(), "own", None);
-    let key = SymbolKey::File(id, FileOffset(0x100));
+    let id = add(&mut naming, &BUILT.1);
+    let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
     naming.request(key);
     assert_eq!(naming.wait(WAIT), 0);
-    assert!(naming.frames(key)[0].name.starts_with("[own+0x"), "named by its place meanwhile");
+    assert!(naming.frames(key)[0].name.starts_with("[libinlines.so+0x"), "named by its place meanwhile");
     naming.set_budget(SymbolBudget::RUN);
     naming.request(key);
     assert_eq!(naming.wait(WAIT), 0);
-    assert!(!naming.frames(key)[0].name.starts_with('['));
+    assert!(naming.frames(key).last().unwrap().name.ends_with("outer"));
 }

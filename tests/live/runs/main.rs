@@ -24,6 +24,7 @@ mod onednn;
 mod page;
 mod php;
 mod php_bare;
+mod php_fpm;
 mod pretenders;
 mod python;
 mod python_bare;

@@ -1,4 +1,4 @@
-//! PHP: its generated code keeps no frame pointers, so only the innermost frame is certain.
+//! PHP: a dump or a map names the code that runs, and its own list of frames has the callers.
 
 use std::process::Command;
 
@@ -12,6 +12,8 @@ const PREFORK: &str = "php/prefork.php";
 /// Settings of opcache.jit.
 const FUNCTIONS: &str = "1205";
 const TRACES: &str = "1254";
+/// Callers that have to be there.
+const PROMISED: f64 = 0.99;
 /// Settings of opcache.jit_debug.
 const MAP: &str = "0x10";
 const DUMP_AND_MAP: &str = "0x20";
@@ -84,9 +86,39 @@ fn a_perf_map_is_enough() -> Result<()> {
     Ok(())
 }
 
+#[track_caller]
+fn assert_callers(what: &str, recording: &Recording) {
+    assert_burns(recording);
+    assert_at_least(&format!("{what}: complete stacks"), recording.complete(), PROMISED);
+    let folded = &recording.folded;
+    let chains = [["burn.php", "outer", "middle", "leaf_hot"], ["burn.php", "outer", "side_cold", "leaf_cold"]];
+    let shares = chains.map(|chain| folded.through(&chain));
+    assert_at_least(&format!("{what}: chains"), shares.into_iter().sum(), PROMISED);
+    let [once, twice] = [1, 2].map(|times| folded.count(|stack| stack.number_of("leaf_hot") == times));
+    assert_enough(&format!("{what}: samples of leaf_hot"), once, 100);
+    assert_eq!(twice, 0, "{what}: a function is one frame\n{}", folded.largest(5));
+}
+
+/// Its code leaves its callers on no native stack.
+#[test]
+fn announced_functions_have_their_callers_and_one_frame_each() -> Result<()> {
+    for (what, debug) in [("a dump", DUMP_AND_MAP), ("a map", MAP)] {
+        assert_callers(what, &record(FUNCTIONS, Some(debug))?);
+        assert_callers(&format!("{what} of traces"), &record(TRACES, Some(debug))?);
+    }
+    Ok(())
+}
+
+#[test]
+fn workers_share_a_dump_and_have_their_own_callers() -> Result<()> {
+    let recording = record_script(PREFORK, (FUNCTIONS, Some(DUMP_AND_MAP)), &[])?;
+    assert_callers("workers", &recording);
+    Ok(())
+}
+
 #[test]
 fn a_stack_of_one_frame_is_not_called_complete() -> Result<()> {
-    let recording = record(TRACES, Some(MAP))?;
+    let recording = record_script("php/burn.php", (TRACES, Some(MAP)), &["--no-read-runtime"])?;
     let folded = &recording.folded;
     let complete = folded.complete_with("leaf_hot");
     assert_eq!(complete.part, 0, "PHP's native callers are missing");

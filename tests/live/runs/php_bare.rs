@@ -9,7 +9,7 @@ use jitprof_tests::{
 };
 
 /// Samples a second.
-const FREQUENCY: &str = "499";
+pub(crate) const FREQUENCY: &str = "499";
 /// What is promised.
 const PROMISED: f64 = 0.995;
 /// With the cache of compiled scripts, as services have it.
@@ -52,6 +52,36 @@ fn chain(recording: &Recording, names: &[&str]) -> Share {
     Share { part: folded.count(|stack| has_leaf(stack) && in_order(stack)), whole: folded.count(has_leaf) }
 }
 
+/// Of an application as frameworks make them: both leaves with all that leads to them.
+#[track_caller]
+pub(crate) fn assert_application(recording: &Recording) {
+    assert_bare(recording);
+    let [hot, cold] = ["App\\Catalog\\Items::leafHot", "App\\Catalog\\Items::leafCold"];
+    assert_share("leafHot", recording.folded.share(hot, cold), 0.75);
+    // What closures are called depends on the version.
+    let begin = [
+        "_start",
+        "execute_ex",
+        "index.php",
+        "App\\Kernel::handle",
+        "App\\Http\\Pipeline::handle",
+        "App\\Http\\Pipeline::",
+        "App\\Middleware\\Timing::process",
+        "App\\Http\\Pipeline::",
+        "App\\Middleware\\Session::process",
+        "App\\Http\\Pipeline::",
+        "App\\Http\\Router::handle",
+    ];
+    let page = ["App\\View\\View::render", "page.php"];
+    let to_hot = ["App\\Catalog\\Items::rows", hot];
+    let to_cold = ["App\\Catalog\\Items::found", "array_map", "App\\Catalog\\Items::", cold];
+    let hot = [&begin[..], &["App\\Controller\\ItemController::show"], &page, &to_hot].concat();
+    let cold = [&begin[..], &["App\\Controller\\ItemController::search"], &page, &to_cold].concat();
+    let chains = [hot, cold].map(|names| chain(recording, &names));
+    assert_enough("samples of the leaves", chains.iter().map(|share| share.whole).sum(), 1000);
+    assert_at_least("chains", chains.into_iter().sum(), PROMISED);
+}
+
 fn record_burning(settings: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let target = start("php/burn.php", settings, &scratch)?;
@@ -74,6 +104,17 @@ fn functions_stand_in_whole_stacks_with_their_shares() -> Result<()> {
 #[test]
 fn functions_of_cached_scripts_do_though_the_innermost_notes_no_instruction() -> Result<()> {
     record_burning(CACHED)
+}
+
+/// Namespaces, a loader of classes, interfaces, middleware in closures, a router, generators, a template.
+#[test]
+fn an_application_has_its_whole_chains() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let target = start("php/app/public/index.php", CACHED, &scratch)?;
+    let words = ["--pid", target.said("pid")?];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)?;
+    assert_application(&recording);
+    Ok(())
 }
 
 #[test]

@@ -1,7 +1,8 @@
 # php-fpm with two workers, each of which burn.php keeps busy: a master that sleeps, and workers of another user that
 # write to its dump. A FastCGI client takes the place of the web server.
 #
-# fpm.py FOLDER SECONDS PHP_FPM [OPTION...]: writes its configuration into FOLDER, prints the master's `ready pid=N`
+# fpm.py [--script PATH] FOLDER SECONDS PHP_FPM [OPTION...]: writes its configuration into FOLDER, prints the master's
+# `ready pid=N workers=N,N`. With php-fpm's `-R` its workers are root's, who may read the script wherever it lies.
 
 import os
 import socket
@@ -11,14 +12,18 @@ import sys
 import threading
 import time
 
-folder, seconds, command = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+words = sys.argv[1:]
 script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "burn.php")
+if words[0] == "--script":
+    script, words = os.path.abspath(words[1]), words[2:]
+folder, seconds, command = words[0], float(words[1]), words[2:]
 address = os.path.join(folder, "fpm.sock")
 configuration = os.path.join(folder, "fpm.conf")
 # 33 is www-data's number, which a root without /etc/passwd does not know by name.
+user = 0 if "-R" in command else 33
 with open(configuration, "w") as file:
     file.write(
-        f"[global]\nerror_log = {folder}/fpm.log\n[www]\nuser = 33\ngroup = 33\nlisten = {address}\npm = static\n"
+        f"[global]\nerror_log = {folder}/fpm.log\n[www]\nuser = {user}\ngroup = {user}\nlisten = {address}\npm = static\n"
         "pm.max_children = 2\n"
     )
 if os.path.exists(address):
@@ -34,7 +39,8 @@ def record(kind, content):
 
 
 # FCGI_BEGIN_REQUEST as a responder, FCGI_PARAMS and FCGI_STDIN, both with their ends.
-variables = {"SCRIPT_FILENAME": script, "REQUEST_METHOD": "GET", "SCRIPT_NAME": "/burn.php", "QUERY_STRING": ""}
+name = "/" + os.path.basename(script)
+variables = {"SCRIPT_FILENAME": script, "REQUEST_METHOD": "GET", "SCRIPT_NAME": name, "QUERY_STRING": ""}
 request = record(1, struct.pack("!HB5x", 1, 0))
 request += record(4, b"".join(pair(name, value) for name, value in variables.items())) + record(4, b"") + record(5, b"")
 
@@ -56,11 +62,23 @@ while not os.path.exists(address):
     if master.poll() is not None:
         sys.exit(f"{command[0]} has ended with {master.returncode}: see {folder}/fpm.log")
     time.sleep(0.05)
+
+
+def workers():
+    with open(f"/proc/{master.pid}/task/{master.pid}/children") as file:
+        return file.read().split()
+
+
+# The master makes them once it listens.
+while len(workers()) < 2:
+    if master.poll() is not None:
+        sys.exit(f"{command[0]} has ended with {master.returncode}: see {folder}/fpm.log")
+    time.sleep(0.05)
 end = time.monotonic() + seconds
 askers = [threading.Thread(target=ask, args=(end,), daemon=True) for _ in range(2)]
 for asker in askers:
     asker.start()
-print(f"ready pid={master.pid}", flush=True)
+print(f"ready pid={master.pid} workers={','.join(workers())}", flush=True)
 for asker in askers:
     asker.join()
 master.terminate()

@@ -70,7 +70,7 @@ const MAX_TRIED_AGAIN: usize = 8;
 
 /// Beginnings of the names of tests that may run beside each other: what they look at is of processes of their own, and
 /// neither what they cost nor how long they take.
-const TOGETHER: [&str; 28] = [
+const TOGETHER: [&str; 29] = [
     "bare::",
     "captures::",
     "containers::",
@@ -90,6 +90,7 @@ const TOGETHER: [&str; 28] = [
     "onednn::",
     "php::",
     "php_bare::",
+    "php_fpm::",
     "python::",
     "python_bare::",
     "python_services::",

@@ -249,8 +249,6 @@ const RUBY: &[Mode] = &[RUBY_INTERPRETED];
 const RUBY_WITH_YJIT: &[Mode] =
     &[RUBY_INTERPRETED, asked("no flag, YJIT", "{program} --yjit {targets}/ruby/burn.rb {seconds}")];
 
-const NO_CALLERS: &str = "where a dump names what PHP has jitted, its callers, which lie in its heap, are not \
-                          looked for; and code of 8.2 keeps nothing by which the stack could be walked";
 /// Ways to start PHP, with further options.
 macro_rules! php {
     ($options:literal) => {
@@ -264,8 +262,7 @@ macro_rules! php {
                     $options,
                     " -d opcache.jit=1205 -d opcache.jit_debug=0x20 {targets}/php/burn.php {seconds}"
                 ),
-            )
-            .because(&[Complete, Chain], NO_CALLERS),
+            ),
             asked(
                 "jit_debug=0x20, tracing JIT",
                 concat!(
@@ -273,8 +270,7 @@ macro_rules! php {
                     $options,
                     " -d opcache.jit=1254 -d opcache.jit_debug=0x20 {targets}/php/burn.php {seconds}"
                 ),
-            )
-            .because(&[Complete, Chain], NO_CALLERS),
+            ),
             asked(
                 "jit_debug=0x20, prefork",
                 concat!(
@@ -282,8 +278,7 @@ macro_rules! php {
                     $options,
                     " -d opcache.jit=1205 -d opcache.jit_debug=0x20 {targets}/php/prefork.php {seconds}"
                 ),
-            )
-            .because(&[Complete, Chain], NO_CALLERS),
+            ),
             asked(
                 "no flag, function JIT",
                 concat!("{program} ", $options, " -d opcache.jit=1205 {targets}/php/burn.php {seconds}"),
@@ -314,7 +309,7 @@ const FPM: &[Mode] = &[
         "no flag, JIT off, two workers",
         "python3 {targets}/php/fpm.py {work} {seconds} {program} -d zend_extension=opcache",
     ),
-    asked("jit_debug=0x20, two workers", fpm!("-d opcache.jit_debug=0x20")).because(&[Complete, Chain], NO_CALLERS),
+    asked("jit_debug=0x20, two workers", fpm!("-d opcache.jit_debug=0x20")),
     asked("no flag, function JIT, two workers", fpm!("")),
 ];
 

@@ -195,7 +195,7 @@ fn no_room_names_processes_that_have_ended() {
     // What is on its way to the tables is so until its process is evicted.
     world.holds_publications = true;
     let mut used = BTreeSet::new();
-    for burst in 1..=40 {
+    for burst in 1..=16 {
         let children = burst * 1000..burst * 1000 + BURST;
         children.clone().for_each(|child| fork(&mut world, child, PID));
         world.settle();
@@ -347,8 +347,8 @@ fn a_process_that_announces_too_much_is_bounded_and_has_its_remark() {
 fn the_process_with_the_most_code_takes_up_no_more_when_there_is_too_much_of_it() {
     const OTHER: u32 = 101;
     let mut world = recording();
-    // Of 20 MiB that are kept of all when memory is short.
-    for (pid, count) in [(PID, 13_000_u64), (OTHER, 9_000)] {
+    // Of 5 MiB that are kept of all when memory is short.
+    for (pid, count) in [(PID, 3_250_u64), (OTHER, 2_250)] {
         runtime(&mut world, pid);
         for number in 0..count {
             announce(&mut world, pid, (JIT + number * 16, 16, &format!("{number:0>1000}")));
@@ -358,9 +358,9 @@ fn the_process_with_the_most_code_takes_up_no_more_when_there_is_too_much_of_it(
     let is_bounded = |world: &World, pid| {
         world.engine.tracking.processes.live_of(Pid(pid)).is_some_and(|process| process.code.is_bounded())
     };
-    let bytes = |world: &World, pid| world.engine.tracking.processes.live_of(Pid(pid)).unwrap().code.bytes() >> 20;
+    let bytes = |world: &World, pid| world.engine.tracking.processes.live_of(Pid(pid)).unwrap().code.bytes() >> 18;
     let all = [PID, OTHER].map(|pid| bytes(&world, pid));
-    assert!(all[0] > all[1] && (21..=40).contains(&(all[0] + all[1])), "{all:?} MiB");
+    assert!(all[0] > all[1] && (21..=40).contains(&(all[0] + all[1])), "{all:?} quarters of a MiB");
     assert!(![PID, OTHER].iter().any(|pid| is_bounded(&world, *pid)), "there is room for both");
     world.order(Order::Tight(true));
     assert_eq!([PID, OTHER].map(|pid| is_bounded(&world, pid)), [true, false]);

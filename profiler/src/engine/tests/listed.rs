@@ -13,6 +13,7 @@ use super::stories::*;
 use crate::engine::Who;
 use crate::engine::border::{FrameList, Order, Request, StackSnapshot, WhyUnread};
 use crate::engine::options::{EngineOptions, InterpreterFrames};
+use crate::engine::world::machine::memory_mapping;
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::event::TaskChange;
 
@@ -70,13 +71,18 @@ fn list_of(mark: EntryMark, (within, generated): (Vec<(Avma, u64)>, Option<LoopC
 
 /// The same, with this list.
 fn interpreter_of(world: &mut World, functions: &[(u64, &str)], list: ListCapture) {
+    add_interpreter(world, functions, list);
+    world.follow(&[PID]);
+    world.run_for(200);
+}
+
+/// Such a process, which nobody follows yet.
+fn add_interpreter(world: &mut World, functions: &[(u64, &str)], list: ListCapture) {
     app(world, PID);
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("CPython 3.13.0".to_owned());
     runtime.capture = Some(Capture { list: Some(list), ..Capture::default() });
     runtime.functions = functions.iter().map(|(code, name)| (*code, (*name).to_owned())).collect();
-    world.follow(&[PID]);
-    world.run_for(200);
 }
 
 /// A sample now, with a list of so many code objects; returns when that was. 0 marks where a loop has begun.
@@ -469,6 +475,154 @@ fn a_stack_goes_on_from_generated_code_to_such_as_is_announced() {
     }
 }
 
+/// What PHP's JIT has made, in its dump or map: of functions, a trace, and what all functions share.
+const OF_PHP: [(u64, &str); 4] = [
+    (JIT, "JIT$A::leaf"),
+    (JIT + 0x1000, "JIT$outer"),
+    (JIT + 0x2000, "TRACE-3$other$7"),
+    (JIT + 0x3000, "JIT$$leave"),
+];
+
+/// A PHP that runs this program, whose JIT makes code in the loop's own frame.
+fn add_php(world: &mut World, exe: &str) {
+    let mark = EntryMark { least: 1, is_frame: true, ..EntryMark::default() };
+    let (name, pushes, making) = ("[code of the loop]".to_owned(), Vec::new(), Vec::new());
+    let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: false };
+    let functions = [(16, "php::outer"), (32, "php::A::leaf"), (48, "php.internal::usort")];
+    add_interpreter(world, &functions, list_of(mark, (Vec::new(), Some(code))));
+    world.machine.processes.get_mut(&PID).unwrap().read.exe = Some(exe.to_owned());
+}
+
+/// A sample of PHP, with a list of so many functions of one loop.
+fn sample_php(world: &mut World, stack: &[u64], functions: &[u64]) -> u64 {
+    world.run_for(1);
+    let mut sample = raw_sample(world.now, PID, stack, None);
+    let mut records: Vec<_> = functions.iter().map(|function| [*function, 0x70]).collect();
+    records.last_mut().unwrap()[1] |= 1 << 56;
+    sample.listed = Some(Box::new(FrameList::new(records, ListEnd::Last, [0; 2])));
+    world.give(&sample);
+    (world.now.0 - ms(0).0) / MS
+}
+
+/// Samples in each of its pieces of code, with what they are expected to be.
+fn assert_callers_of_php(world: &mut World) {
+    let at = |code: u64| [JIT + code + 8, MAIN, START];
+    let cases: [(&[u64], &[u64], &str); 8] = [
+        (&at(0), &[32, 16], "_start;main;outer;A::leaf"),
+        // It is about to call, or was just returned to.
+        (&at(0x1000), &[32, 16], "_start;main;outer;A::leaf"),
+        // It returns, and the list has it no more.
+        (&at(0), &[16], "_start;main;outer;A::leaf"),
+        // Another call of the same function is another frame.
+        (&at(0x1000), &[16, 16], "_start;main;outer;outer"),
+        // The list says what runs.
+        (&at(0x2000), &[32, 16], "_start;main;other;outer;A::leaf"),
+        (&at(0x3000), &[32, 16], "_start;main;leave;outer;A::leaf"),
+        // What it calls of its own kind returns to it.
+        (&[JIT + 0x3008, JIT + 8, MAIN, START], &[32, 16], "_start;main;outer;A::leaf;leave"),
+        // One of PHP's own functions is none that code is generated of.
+        (&at(0x1000), &[48, 16], "_start;main;outer;usort"),
+    ];
+    let times = cases.map(|(stack, functions, _)| sample_php(world, stack, functions));
+    world.run_for(600);
+    let account = world.finish().account.clone();
+    for (at, (_, functions, expected)) in times.into_iter().zip(cases) {
+        assert_eq!(stack(world, PID, at), expected, "{functions:?}");
+    }
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (8, 0));
+    let named = (account.jit.named.jitdump + account.jit.named.perf_map, account.jit.named.runtime);
+    assert_eq!(named, (9, 10), "a function counts once");
+    assert!(account.jit.unnamed.is_empty(), "{:?}", account.jit.unnamed);
+}
+
+#[test]
+fn functions_that_phps_dump_announces_have_their_callers_and_one_frame_each() {
+    let mut world = World::new(options());
+    add_php(&mut world, "/usr/bin/php8.2");
+    world.follow(&[PID]);
+    begin_dump(&mut world, PID);
+    world.run_for(200);
+    for (start, name) in OF_PHP {
+        announce(&mut world, PID, (start, 64, name));
+    }
+    world.run_for(300);
+    assert!(world.engine.keeps_lists(Pid(PID)));
+    assert_callers_of_php(&mut world);
+}
+
+#[test]
+fn functions_that_phps_map_announces_have_their_callers_and_one_frame_each() {
+    let mut world = World::new(options());
+    add_php(&mut world, "/usr/bin/php8.2");
+    let lines = OF_PHP.map(|(start, name)| format!("{start:x} 40 {name}\n"));
+    world.machine.add_file(&format!("/tmp/perf-{PID}.map"), lines.concat().into_bytes());
+    world.follow(&[PID]);
+    world.sample(PID, &[MAIN, START]);
+    world.run_for(1200);
+    assert_callers_of_php(&mut world);
+}
+
+/// A web server has it for a module, which it loads after its program was read.
+#[test]
+fn the_list_of_a_php_that_is_loaded_later_is_read_beside_its_dump() {
+    const MODULE: u64 = 0x50_0000;
+    let mut world = World::new(options());
+    add_php(&mut world, "/usr/sbin/apache2");
+    world.machine.add_program("/usr/lib/apache2/modules/libphp8.2.so", b"php", &[(0, "php_module_startup")]);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    let loaded_later = (runtime.name.take(), runtime.capture.take());
+    world.follow(&[PID]);
+    world.sample(PID, &[MAIN, START]);
+    world.run_for(200);
+    let module = mapped(&world, MODULE, "/usr/lib/apache2/modules/libphp8.2.so");
+    map(&mut world, PID, module);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    (runtime.name, runtime.capture) = loaded_later;
+    begin_dump(&mut world, PID);
+    // There was nothing when it was looked at first: it is not looked at again at once.
+    world.run_for(3000);
+    for (start, name) in OF_PHP {
+        announce(&mut world, PID, (start, 64, name));
+    }
+    world.run_for(300);
+    assert_callers_of_php(&mut world);
+}
+
+/// Other generated code of such a process has frames of its own, and the rows that its announcement has.
+#[test]
+fn announced_code_has_the_rows_of_the_loops_frame_only_where_phps_jit_makes_it() {
+    const OTHER: u64 = 0x7800_0000;
+    let mut world = World::new(options());
+    add_php(&mut world, "/usr/bin/php8.2");
+    // What PHP's is lies in memory that processes share.
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    let capture = runtime.capture.as_mut().unwrap();
+    capture.list.as_mut().unwrap().generated.as_mut().unwrap().is_shared = true;
+    let mappings = world.machine.mappings_mut(PID).unwrap();
+    for mapping in mappings.iter_mut().filter(|mapping| mapping.start == avma(JIT)) {
+        mapping.prot.shared = true;
+    }
+    // Nothing is known of its list at first.
+    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
+    world.follow(&[PID]);
+    map(&mut world, PID, memory_mapping(OTHER, 0x10_0000));
+    begin_dump(&mut world, PID);
+    world.run_for(200);
+    announce(&mut world, PID, (JIT, 64, "JIT$A::leaf"));
+    announce(&mut world, PID, (OTHER, 64, "pattern"));
+    world.run_for(300);
+    let rows = |world: &World, at: u64| world.engine.rows_of(PID, &[at]).len();
+    assert_eq!([JIT, OTHER].map(|at| rows(&world, at)), [1, 1]);
+    world.decide = Box::new(|_| Fate::Answer);
+    world.release();
+    world.run_for(300);
+    announce(&mut world, PID, (JIT + 0x1000, 64, "JIT$outer"));
+    announce(&mut world, PID, (OTHER + 0x1000, 64, "pattern"));
+    world.run_for(300);
+    assert_eq!([JIT, JIT + 0x1000].map(|at| rows(&world, at)), [0, 0], "made for functions with frames of their own");
+    assert_eq!([OTHER, OTHER + 0x1000].map(|at| rows(&world, at)), [1, 1]);
+}
+
 #[test]
 fn a_list_is_not_put_to_the_loops_of_who_has_started_its_greenlet() {
     const GREENLET: u64 = 0x50_0000;
@@ -541,6 +695,27 @@ fn a_greenlets_list_is_put_to_its_own_loops_unless_it_is_being_exchanged() {
     let apart = "[how these two parts go together is not known]";
     let native = "_start;main;helper;g_initialstub;helper;g_initialstub";
     assert_eq!(stack(&world, PID, switches), format!("leaf;{apart};{native}"));
+    assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 1));
+}
+
+/// A greenlet that gives way to who has started it: the stack is exchanged before the list, and each has one loop.
+#[test]
+fn as_many_loops_are_no_proof_while_a_greenlet_gives_way() {
+    const GREENLET: u64 = 0x50_0000;
+    let mut world = World::new(options());
+    python(&mut world, &[(32, "py::leaf:/a.py")]);
+    world.machine.add_program("/lib/_greenlet.so", b"greenlet", &[(0, "g_switch")]);
+    let library = mapped(&world, GREENLET, "/lib/_greenlet.so");
+    map(&mut world, PID, library);
+    world.run_for(100);
+    let nested = [GREENLET + 8, LOOP + 0x420, MAIN, START];
+    let switches = sample(&mut world, &nested, &[32, 0], true);
+    let runs = sample(&mut world, &nested[1..], &[32, 0], true);
+    world.run_for(400);
+    let account = world.finish().account.clone();
+    let apart = "[how these two parts go together is not known]";
+    assert_eq!(stack(&world, PID, switches), format!("leaf;{apart};_start;main;helper;g_switch"));
+    assert_eq!(stack(&world, PID, runs), "_start;main;helper;leaf");
     assert_eq!((account.stacks.with_list, account.stacks.list_apart), (1, 1));
 }
 

@@ -1,16 +1,18 @@
 //! How code gets its names from what its runtime knows itself, and at which times.
 
+use jitprof_common::listed::{ListEnd, ListSpec, Step};
 use jitprof_common::row::{CfaKind, Row};
+use jitprof_common::stop::StopReason;
 use jitprof_common::units::{Pid, Tid};
 
 use super::frames::lines;
 use super::stories::*;
-use crate::engine::border::Request;
+use crate::engine::border::{FrameList, Request};
 use crate::engine::world::machine::{file_mapping, memory_mapping};
-use crate::engine::world::{Fate, MS, World, options};
+use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::engine::{EngineOptions, Who};
 use crate::process::event::TaskChange;
-use crate::runtime::{FoundCode, FoundFrame, FoundInline, FoundLines};
+use crate::runtime::{Capture, FoundCode, FoundFrame, FoundInline, FoundLines, ParkedStack};
 use crate::symbol::{deep_name, spend_on_names};
 
 const PID: u32 = 100;
@@ -719,6 +721,46 @@ fn sample_places(world: &mut World, counts: &[(u64, u32)]) {
             world.sample(PID, &[JIT + place * 0x100 + 8, MAIN, START]);
         }
     }
+}
+
+/// Samples a stack now, with words of one that is not the thread's; returns when that was.
+fn sample_parked(world: &mut World, stack: &[u64], words: &[u64]) -> u64 {
+    world.run_for(1);
+    let mut sample = raw_sample(world.now, PID, stack, None);
+    let records = words.iter().map(|word| [*word, 0]).collect();
+    sample.listed = Some(Box::new(FrameList::new(records, ListEnd::Last, [0; 2])));
+    world.give(&sample);
+    (world.now.0 - ms(0).0) / MS
+}
+
+/// `main` calls what the process has called, on the stack of a thread that `_start` has begun.
+#[test]
+fn what_a_dirty_scheduler_runs_was_called_on_the_stack_of_its_process() {
+    let mut world = World::new(options());
+    erlang(&mut world, &[(0, "natives:hot/1"), (1, "natives:loop/2"), (2, "erts_beamasm:normal_exit/0")]);
+    let words = ListSpec::of_words(&[&[Step::load(8)]], &[Step::load(16)]).unwrap();
+    let parked_stack = Some(ParkedStack { words, calls: vec![(avma(MAIN - 0x10), 0x800)] });
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.capture = Some(Capture { parked_stack, ..Capture::default() });
+    world.follow(&[PID]);
+    world.run_for(200);
+    let [hot, in_loop, last] = [0, 1, 2].map(|place| JIT + place * 0x100 + 8);
+    // An atom, a boxed term, a pointer to data, and what lies behind the end.
+    let parked = [hot, 0x8b, JIT + 0x102, 0x9000, in_loop, last, hot];
+    let called = [HELPER, MAIN + 8, START];
+    let whole = sample_parked(&mut world, &called, &parked);
+    let deeper = sample_parked(&mut world, &called, &parked[..5]);
+    let scheduling = sample_parked(&mut world, &[HELPER, START], &parked);
+    world.run_for(400);
+    assert_eq!(world.engine.progress().waiting, 0);
+    let account = world.finish().account.clone();
+    let of_process = "natives:loop/2;natives:hot/1;main;helper";
+    assert_eq!(stack(&world, PID, whole), format!("_start;erts_beamasm:normal_exit/0;{of_process}"));
+    let cut = StopReason::DepthLimit.describe();
+    assert_eq!(stack(&world, PID, deeper), format!("_start;[cut: {cut}];{of_process}"));
+    assert_eq!(stack(&world, PID, scheduling), "_start;helper", "no process has called that");
+    let stacks = &account.stacks;
+    assert_eq!((stacks.complete, stacks.cut[cut], stacks.with_list, stacks.list_apart), (2, 1, 2, 0));
 }
 
 const OF_ERLANG: [(u64, &str); 5] =

@@ -234,7 +234,12 @@ fn frames_that_multiply_are_bounded() {
 
 #[test]
 fn a_file_cut_or_changed_at_any_byte_crashes_nothing() {
-    let gzipped = written(&profile(&service()));
+    // A function in a file with a line, inlined and in its own right, of a module and of none, and a stack without frames.
+    let samples = service();
+    let mut few = vec![samples[7].clone(), samples[9].clone()];
+    few[0].frames.extend([samples[5].frames[3].clone(), samples[0].frames[5].clone()]);
+    few[1].task = labelled(4242, &[("unit", "u")]);
+    let gzipped = written(&profile(&few));
     let plain = raw(&gzipped);
     for file in [&gzipped, &plain] {
         for cut in 0..file.len() {
@@ -335,6 +340,8 @@ fn totals(profile: &Profile) -> (u64, u64, BTreeMap<(u32, u32), u64>) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn written_read_and_written_again_gives_equal_bytes(samples in samples(name)) {
         let profile = profile(&samples);

@@ -165,17 +165,25 @@ fn a_saved_recording_comes_back_with_times_threads_and_names() {
 
 #[test]
 fn a_saved_recording_cut_or_changed_anywhere_is_an_error_or_a_profile() {
-    let json = bytes(&saved(), Format::Firefox, &OutputOptions::default());
+    // Of one thread: all that it has, each other one has as well.
+    let mut hot = native("hot", "/bin/x", 0);
+    (hot.kind, hot.tier) = (FrameKind::Jit, Some(Tier::Optimized));
+    let stack = vec![native("main", "/bin/x", 0), hot];
+    let profile = profile(&[
+        TestSample { time_ns: 10_000_000, task: task(4242, "main"), frames: stack, count: 3 },
+        TestSample { time_ns: 30_000_000, task: task(4242, "main"), frames: vec![], count: 1 },
+    ]);
+    let json = bytes(&profile, Format::Firefox, &OutputOptions::default());
+    assert_eq!(read_saved(&json[..]).unwrap().total(), 4);
     for length in 0..json.len() {
         assert!(read_saved(&json[..length]).is_err());
     }
     for at in 0..json.len() {
-        for digit in [b'9', b'"'] {
-            let mut changed = json.clone();
-            changed[at] = digit;
-            if let Ok(profile) = read_saved(&changed[..]) {
-                assert!(profile.rows().len() <= 3);
-            }
+        let mut changed = json.clone();
+        // Another number or another word; where neither is, another end of one.
+        changed[at] = if json[at].is_ascii_alphanumeric() || b"-.".contains(&json[at]) { b'9' } else { b'"' };
+        if let Ok(profile) = read_saved(&changed[..]) {
+            assert!(profile.rows().len() <= 2);
         }
     }
 }

@@ -559,7 +559,7 @@ fn colours_of_two_classes_never_meet() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn any_name_gives_valid_xml_and_its_own_frame(

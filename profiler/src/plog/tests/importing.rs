@@ -176,6 +176,8 @@ fn naive(entries: &[Entry], at: u64) -> Vec<u32> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn every_time_has_the_spans_that_were_open_then(
         raw in prop::collection::vec((0..60_u64, 0..20_u64, 1..5_u32), 0..40),

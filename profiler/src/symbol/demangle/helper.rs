@@ -598,7 +598,7 @@ mod tests {
     }
 
     fn processes() -> Vec<Option<Holder>> {
-        (0..40).map(|pid| Some(Holder::Process(jitprof_common::units::Pid(pid), 1))).collect()
+        (0..12).map(|pid| Some(Holder::Process(jitprof_common::units::Pid(pid), 1))).collect()
     }
 
     #[test]

@@ -124,7 +124,7 @@ fn narrow_nodes_are_summed_up_where_they_were() {
 fn ten_thousand_stacks_fit_and_all_time_is_there() {
     let names: Vec<String> = (0..12_000).map(|index| format!("function_{index}")).collect();
     let chunks: Vec<Vec<&str>> =
-        (0..10_000).map(|index| names[index..index + 12].iter().map(String::as_str).collect()).collect();
+        (0..10_000).map(|index| names[index..index + 9].iter().map(String::as_str).collect()).collect();
     let all: Vec<(&str, &[&str], u64)> = chunks.iter().map(|path| ("p", &path[..], 1)).collect();
     let profile = super::profile(MonoNs(1), &all);
     let flame = Flame::new([Some(&profile), None], &Shape::default());

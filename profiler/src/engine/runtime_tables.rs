@@ -289,8 +289,18 @@ impl RuntimeTables {
     pub(super) fn capture(&self, has_dump: bool) -> Option<&Capture> {
         let capture = self.latest_capture().filter(|_| !self.leaves_list());
         let is_known = self.state == State::Found || self.ended_found || self.inherited.is_some();
-        let is_list_meant = has_dump && self.beside_dump == BesideDump::Listed;
-        capture.filter(|capture| is_known && self.are_read(has_dump) && (capture.list.is_some() || !is_list_meant))
+        capture.filter(|capture| is_known && (!has_dump || self.is_taken_beside(capture)))
+    }
+
+    /// Whether samples take this along beside a dump. What is listed of code, as PHP's is with a debugger, the dump has; a list
+    /// of frames says who has called.
+    fn is_taken_beside(&self, capture: &Capture) -> bool {
+        match self.beside_dump {
+            BesideDump::Nothing => false,
+            BesideDump::Inlined => !self.lists,
+            BesideDump::Listed => capture.list.is_some(),
+            BesideDump::All => !self.lists || capture.list.is_some(),
+        }
     }
 
     /// Whether words are taken of frames at an address in the runtime's own code.
@@ -310,7 +320,8 @@ impl RuntimeTables {
 
     /// Whether they are to be read of a process that has a dump, or none.
     pub(super) fn are_read(&self, has_dump: bool) -> bool {
-        !has_dump || (self.beside_dump != BesideDump::Nothing && !self.lists)
+        let lacks_list = self.beside_dump == BesideDump::Listed && !self.has_list();
+        !has_dump || lacks_list || (self.beside_dump != BesideDump::Nothing && !self.lists)
     }
 
     /// Whether a process that has a dump, or none, is asked what was inlined into optimised code, and nothing else.

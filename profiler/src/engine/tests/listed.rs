@@ -490,7 +490,10 @@ fn add_php(world: &mut World, exe: &str) {
     let code = LoopCode { name, bytes: 16, fp_below: None, pushes, making, is_shared: false, is_shown: false };
     let functions = [(16, "php::outer"), (32, "php::A::leaf"), (48, "php.internal::usort")];
     add_interpreter(world, &functions, list_of(mark, (Vec::new(), Some(code))));
-    world.machine.processes.get_mut(&PID).unwrap().read.exe = Some(exe.to_owned());
+    let made = world.machine.processes.get_mut(&PID).unwrap();
+    made.read.exe = Some(exe.to_owned());
+    // It has a place where code is registered with a debugger, and nothing there.
+    made.runtime.has_lists = true;
 }
 
 /// A sample of PHP, with a list of so many functions of one loop.
@@ -535,19 +538,52 @@ fn assert_callers_of_php(world: &mut World) {
     assert!(account.jit.unnamed.is_empty(), "{:?}", account.jit.unnamed);
 }
 
+/// Its dump may be there before anybody looks at the process, or begin later than its tables were read.
 #[test]
 fn functions_that_phps_dump_announces_have_their_callers_and_one_frame_each() {
+    for (is_there_first, after_ms) in [(true, 0), (false, 0), (false, 400)] {
+        let mut world = World::new(options());
+        add_php(&mut world, "/usr/bin/php8.2");
+        if is_there_first {
+            begin_dump(&mut world, PID);
+        }
+        world.follow(&[PID]);
+        if !is_there_first {
+            world.run_for(after_ms);
+            begin_dump(&mut world, PID);
+        }
+        world.run_for(200);
+        for (start, name) in OF_PHP {
+            announce(&mut world, PID, (start, 64, name));
+        }
+        world.run_for(300);
+        assert!(world.engine.keeps_lists(Pid(PID)), "{is_there_first}, {after_ms}");
+        let spec = &world.kernel.specs[&world.kernel.takes[&Pid(PID)]];
+        assert!(spec.list.is_some(), "{is_there_first}, {after_ms}");
+        assert_callers_of_php(&mut world);
+    }
+}
+
+/// What is registered with a debugger may have been found before PHP was.
+#[test]
+fn a_list_that_a_dump_lacks_is_looked_for_where_there_are_other_lists_already() {
     let mut world = World::new(options());
     add_php(&mut world, "/usr/bin/php8.2");
-    world.follow(&[PID]);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    let found_later = runtime.capture.take();
     begin_dump(&mut world, PID);
+    world.follow(&[PID]);
     world.run_for(200);
-    for (start, name) in OF_PHP {
-        announce(&mut world, PID, (start, 64, name));
+    world.machine.processes.get_mut(&PID).unwrap().runtime.capture = found_later;
+    assert!(!world.engine.keeps_lists(Pid(PID)));
+    for _ in 0..5 {
+        world.sample(PID, &[MAIN, START]);
+        world.run_for(300);
     }
-    world.run_for(300);
     assert!(world.engine.keeps_lists(Pid(PID)));
-    assert_callers_of_php(&mut world);
+    let account = world.finish().account.clone();
+    let readings = account.sources[0].tables.as_ref().map(|tables| tables.readings);
+    assert_eq!(readings, Some(2), "where the list is known, the dump has the rest");
 }
 
 #[test]

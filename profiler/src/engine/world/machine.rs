@@ -96,6 +96,8 @@ pub struct MadeRuntime {
     pub problem: Option<String>,
     /// Its code now.
     pub code: Vec<FoundCode>,
+    /// It has a place to list code in, be there any or not.
+    pub has_lists: bool,
     /// Readings do not come to their end.
     pub incomplete: bool,
     /// CPU time of a reading, if it is more than a millisecond.
@@ -152,7 +154,7 @@ impl MadeRuntime {
         let runtime = self.name.clone();
         let capture = self.capture.clone();
         let cpu_ns = self.reading_ns.max(1_000_000);
-        let (incomplete, lists) = (self.incomplete, !self.code.is_empty());
+        let (incomplete, lists) = (self.incomplete, self.has_lists || !self.code.is_empty());
         let (may_have_passed, unloads) = (self.may_have_passed.clone(), self.unloads.map(|(count, _)| count));
         RuntimeRead {
             runtime,

@@ -222,8 +222,8 @@ impl RuntimeTables {
 
     /// Begins as a copy of its parent, whose frames are in the same places. Returns whether that says anything.
     pub(super) fn inherit(&mut self, parent: &Self) -> bool {
-        let list_alone = |capture: &&Capture| capture.list.is_some() && !parent.lists;
-        let capture = parent.latest_capture().filter(list_alone).filter(|_| self.state == State::Unknown);
+        let has_list = |capture: &&Capture| capture.list.is_some();
+        let capture = parent.latest_capture().filter(has_list).filter(|_| self.state == State::Unknown);
         self.inherited = capture.cloned();
         self.leaves_lists |= parent.leaves_lists;
         // Until it is known what the child runs: a dump that it has inherited does not take its list from it.

@@ -598,6 +598,19 @@ fn functions_that_phps_map_announces_have_their_callers_and_one_frame_each() {
     assert_callers_of_php(&mut world);
 }
 
+#[test]
+fn a_child_of_php_has_its_list_walked_before_anybody_looks_though_there_are_other_lists() {
+    let mut world = World::new(options());
+    add_php(&mut world, "/usr/bin/php8.2");
+    world.follow(&[PID]);
+    world.run_for(200);
+    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
+    fork(&mut world, CHILD, PID);
+    world.run_for(10);
+    assert!(world.engine.keeps_lists(Pid(CHILD)));
+    assert!(world.kernel.specs[&world.kernel.takes[&Pid(CHILD)]].list.is_some());
+}
+
 /// A web server has it for a module, which it loads after its program was read.
 #[test]
 fn the_list_of_a_php_that_is_loaded_later_is_read_beside_its_dump() {

@@ -214,9 +214,9 @@ impl Functions {
 
     /// Says which function a frame is of, by the words that a [walk](Layout::walk) has kept of it.
     ///
-    /// The innermost frame's instruction is the last one that could have thrown: the interpreter notes no other. So it does
-    /// not show the line; and where there was none yet, it is what another frame has left there: then only a function is
-    /// believed that the cache of compiled scripts has. What handles an exception is an instruction of no function.
+    /// The innermost frame's instruction is the last one that could have thrown: neither the interpreter nor jitted code notes
+    /// another. So it does not show the line; and where there was none yet, it is what another frame has left there: then only a
+    /// function is believed that the cache of compiled scripts has. What handles an exception is an instruction of no function.
     ///
     /// # Errors
     /// There is no function, none with this instruction, or something in it is not what it should be.

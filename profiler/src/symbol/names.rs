@@ -137,7 +137,8 @@ fn cpython(name: &str) -> Option<JitName> {
 
 /// `JIT$FUNCTION` or `TRACE-ID$FUNCTION$LINE`; a script's top level has the file for its function; `JIT$$STUB`.
 ///
-/// The traces of a function share its name: which of them ran is of no use to the reader of a profile.
+/// The traces of a function share its name: which of them ran is of no use to the reader of a profile. The line is where the
+/// trace begins; it goes on to others, and does not say where it is.
 fn php(name: &str, origin: CodeOrigin) -> Option<JitName> {
     // How jitprof itself tells what it has read of the interpreter's frames from what the JIT announces.
     if origin == CodeOrigin::Runtime {
@@ -152,16 +153,16 @@ fn php(name: &str, origin: CodeOrigin) -> Option<JitName> {
     if let Some(stub) = name.strip_prefix("JIT$$").or_else(|| name.strip_prefix("jit$$")) {
         return Some(builtin(stub));
     }
-    let (what, line) = match name.strip_prefix("JIT$") {
-        Some(what) => (what, 0),
+    let what = match name.strip_prefix("JIT$") {
+        Some(what) => what,
         None => {
             let (id, rest) = name.strip_prefix("TRACE-")?.split_once('$')?;
             id.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
-            split_number(rest, '$').unwrap_or((rest, 0))
+            split_number(rest, '$').map_or(rest, |(what, _)| what)
         }
     };
     if what.starts_with('/') {
-        return Some(JitName { source: source(what, line), ..function("{main}") });
+        return Some(JitName { source: source(what, 0), ..function("{main}") });
     }
     Some(function(what))
 }

@@ -9,6 +9,7 @@ use jitprof_common::table::Region;
 use jitprof_common::units::{Avma, Pid, Tid};
 use jitprof_common::unwind::PcKind;
 
+use super::frames::lines;
 use super::stories::*;
 use crate::engine::Who;
 use crate::engine::border::{FrameList, Order, Request, StackSnapshot, WhyUnread};
@@ -584,6 +585,39 @@ fn a_list_that_a_dump_lacks_is_looked_for_where_there_are_other_lists_already() 
     let account = world.finish().account.clone();
     let readings = account.sources[0].tables.as_ref().map(|tables| tables.readings);
     assert_eq!(readings, Some(2), "where the list is known, the dump has the rest");
+}
+
+/// Jitted code does not note where in its function it is.
+#[test]
+fn the_innermost_function_of_phps_jit_has_no_line_and_its_callers_have_those_of_their_calls() {
+    for is_announced in [false, true] {
+        let mut world = World::new(options());
+        add_php(&mut world, "/usr/bin/php8.2");
+        let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+        let functions = [(16, "php::outer@7"), (32, "php::A::leaf@9")];
+        runtime.functions = functions.map(|(at, name)| (at, name.to_owned())).into();
+        world.follow(&[PID]);
+        if is_announced {
+            begin_dump(&mut world, PID);
+            world.run_for(200);
+            for (start, name) in OF_PHP {
+                announce(&mut world, PID, (start, 64, name));
+            }
+        }
+        world.run_for(300);
+        let (leaf, caller) = ([JIT + 8, MAIN, START], [JIT + 0x1008, MAIN, START]);
+        let runs = sample_php(&mut world, &leaf, &[32, 16]);
+        // The list has what it calls already.
+        let calls = sample_php(&mut world, &caller, &[32, 16]);
+        let alone = sample_php(&mut world, &caller, &[16]);
+        world.run_for(600);
+        world.finish();
+        let begin = if is_announced { "_start:0;main:0" } else { "_start:0;main:0;[code of the loop]:0" };
+        for at in [runs, calls] {
+            assert_eq!(lines(&world, at), format!("{begin};outer:7;A::leaf:0"));
+        }
+        assert_eq!(lines(&world, alone), format!("{begin};outer:0"));
+    }
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn php_traces_and_functions_show_the_function() {
         CodeOrigin::Jitdump,
         &[
             ("TRACE-3$leaf_hot$3", ("leaf_hot", JIT, None, None)),
-            ("TRACE-5$/srv/app/burn.php$9", ("{main}", JIT, None, Some(("/srv/app/burn.php", 9)))),
+            ("TRACE-5$/srv/app/burn.php$9", ("{main}", JIT, None, Some(("/srv/app/burn.php", 0)))),
             ("TRACE-12$App\\User::load$40", ("App\\User::load", JIT, None, None)),
             ("JIT$leaf_hot", ("leaf_hot", JIT, None, None)),
             ("JIT$/srv/app/burn.php", ("{main}", JIT, None, Some(("/srv/app/burn.php", 0)))),

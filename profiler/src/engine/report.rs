@@ -100,6 +100,9 @@ fn source(process: &Process) -> SourceAccount {
     SourceAccount { tables, ..of_announcements }
 }
 
+/// Frames named by a list of frames, among which one without a name asks for nothing.
+const FEW_AMONG: u64 = 100;
+
 /// What advice depends on, besides the process.
 #[derive(Clone, Copy)]
 struct Advice {
@@ -112,8 +115,11 @@ struct Advice {
 impl Advice {
     /// What to do about processes whose generated code has no names, or whose interpreter does not say what it runs.
     fn lines(self, processes: &Processes) -> Vec<AdviceLine> {
-        let is_named_otherwise =
-            |process: &Process| process.tables.ask_frames() && process.frames.named > process.unnamed;
+        let is_named_otherwise = |process: &Process| {
+            // Beside what is listed there may be code of others, whose names a flag gives, as long as it is more than a few.
+            let few = if process.tables.ask_frames() { 1 } else { FEW_AMONG };
+            process.frames.named > process.unnamed.saturating_mul(few)
+        };
         let unannounced = processes.iter().filter(|process| may_say_more(process));
         // Nobody knows what it would have said: the machine had no time for it.
         let is_unheard = |process: &Process| self.reads_runtimes && process.unnamed > 0 && process.tables.is_unheard();

@@ -15,7 +15,8 @@ import time
 from numba import int64, njit
 
 
-@njit(int64(int64))
+# What is compiled for a debugger LLVM inlines into nothing.
+@njit(int64(int64), debug=True)
 def leaf_hot(n):
     x = 88172645463325252
     for _ in range(n):
@@ -25,7 +26,7 @@ def leaf_hot(n):
     return x
 
 
-@njit(int64(int64))
+@njit(int64(int64), debug=True)
 def spin(n):
     x = 88172645463325252
     for _ in range(n):

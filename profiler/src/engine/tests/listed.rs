@@ -131,6 +131,25 @@ fn what_an_interpreter_runs_stands_below_the_loop_that_runs_it() {
 }
 
 #[test]
+fn one_frame_without_a_name_among_hundreds_asks_for_no_flag_and_many_do() {
+    let advice_beside = |unnamed: usize| {
+        let mut world = World::new(options());
+        python(&mut world, &[(16, "py::outer:/a.py")]);
+        for _ in 0..150 {
+            sample(&mut world, &[LOOP + 0x20, MAIN, START], &[16, 0], true);
+        }
+        for _ in 0..unnamed {
+            sample(&mut world, &[JIT + 0x800, LOOP + 0x20, MAIN, START], &[16, 0], true);
+        }
+        world.run_for(400);
+        let account = world.finish().account.clone();
+        assert_eq!(account.jit.unnamed_total(), unnamed as u64);
+        account.advice.len()
+    };
+    assert_eq!((advice_beside(1), advice_beside(3)), (0, 1));
+}
+
+#[test]
 fn a_child_brings_its_frames_from_the_first_sample_on_and_what_it_lacks_is_said() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::outer:/a.py")]);

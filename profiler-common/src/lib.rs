@@ -9,6 +9,7 @@
 //! | [`machine`], [`stop`], [`units`] | whose code it is; why a walk ended; numbers that must not be mixed up |
 //! | [`table`] | keys and values of the maps in which rows are found, and how they are replaced under their readers |
 //! | [`sample`], [`taken`], [`listed`], [`snapshot`] | records of the ring buffer |
+//! | [`registrations`] | records of the other one: calls that tell of generated code |
 //! | [`config`], [`limits`] | what both sides agree on |
 #![no_std]
 
@@ -16,6 +17,7 @@ pub mod config;
 pub mod limits;
 pub mod listed;
 pub mod machine;
+pub mod registrations;
 pub mod row;
 pub mod sample;
 pub mod snapshot;

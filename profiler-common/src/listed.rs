@@ -37,20 +37,28 @@ pub const MAX_STATE_FIELDS: usize = 5;
 pub const STATE_WORDS: usize = 2;
 /// Parts of what a record's first word points to that are kept.
 pub const MAX_OF_FIRST: usize = 3;
+/// Words of it that are read, from the first to the last of them.
+pub const BEHIND_WORDS: usize = 32;
 /// Bytes of an element that are read.
 pub const MAX_SPAN: usize = 128;
 /// Words that are read besides, where a word of the element points to: up to that place, with what is there.
 pub const ASIDE_WORDS: usize = 3;
 /// Where a field has the first of them: behind all that an element may have.
 pub const ASIDE: u16 = MAX_SPAN as u16;
-/// Words that fields are taken from: of an element, those beside it, and some that are 0.
+/// Words that fields are taken from: of an element, those beside it, and some that are none.
 pub const ELEMENT_WORDS: usize = 32;
-/// Where a word is that is always 0.
+/// Where a word is that counts as 0.
 const ZERO: u16 = ELEMENT_WORDS as u16 * 8 - 8;
 /// In the second word of a [`Record`]: the element was met on a [`Detour`].
 pub const DETOURED: u64 = 1 << 63;
 /// The bits of the second word that say what an element is; of one that was met on a detour they say nothing.
 const KIND: u64 = 0xff << 56;
+/// Bytes of a [`Window`].
+pub const WINDOW_BYTES: usize = 1024;
+/// How far below what was read an element may begin for what lies below it to be read as well.
+const NEAR: u64 = (WINDOW_BYTES - MAX_SPAN) as u64;
+/// No page has fewer bytes.
+const PAGE_BYTES: u64 = 4096;
 /// Elements of a list.
 pub const MAX_LISTED: usize = 1024;
 /// Elements of a list, where the ring buffer is so full that a long one could cost another sample its place.
@@ -101,7 +109,7 @@ impl Step {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Field {
-    /// The bits of the word that are kept, before they are shifted.
+    /// The bits of the word that are kept, before they are shifted. The first field without any ends them.
     pub mask: u64,
     /// Where in the element the word begins, in bytes: a multiple of 8, at most [`MAX_SPAN`] - 8; from [`ASIDE`] on, the words
     /// beside it.
@@ -148,9 +156,20 @@ impl Field {
         (bits ^ sign).wrapping_sub(sign)
     }
 
+    /// Whether a word has to be 0 for anything to be kept.
+    #[inline(always)]
+    pub const fn is_conditional(&self) -> bool {
+        self.unless != ZERO
+    }
+
     const fn is_possible(&self) -> bool {
         let is_word = self.offset.is_multiple_of(8) && self.unless.is_multiple_of(8);
         is_word && (self.to as usize) < RECORD_WORDS && self.shift < 64
+    }
+
+    /// The same, and it ends no others.
+    const fn is_kept(&self) -> bool {
+        self.is_possible() && self.mask != 0
     }
 }
 
@@ -170,7 +189,7 @@ pub struct Detour {
     /// Where in it the address of the next object is; the last one has 0.
     pub next: u16,
     /// 0.
-    pub reserved: [u16; 3],
+    pub reserved: u16,
 }
 
 /// How a list is walked.
@@ -181,8 +200,8 @@ pub struct ListSpec {
     pub ways: [[Step; MAX_STEPS]; WAYS],
     /// What is kept of each.
     pub fields: [Field; MAX_FIELDS],
-    /// What is kept of words that the record's first word points to, `offset` bytes behind: with a mask of 0 nothing. The bits
-    /// are exclusively ored to those that are there: two may have the same place.
+    /// What is kept of words that the record's first word points to, `offset` bytes behind. The bits are exclusively ored to
+    /// those that are there: two may have the same place.
     pub of_first: [Field; MAX_OF_FIRST],
     /// What is kept of the runtime's state before the first element is looked at: words behind the end of their way. Whether
     /// something has changed between then and a later look is known by it.
@@ -197,6 +216,11 @@ pub struct ListSpec {
     pub aside: u32,
     /// Elements that stand for others.
     pub detour: Detour,
+    /// Where the words that a record's first word points to are read from on, in bytes behind it, and how many bytes: all that
+    /// `of_first` names, at most [`BEHIND_WORDS`]; 0: there are none.
+    pub behind: u16,
+    /// See [`behind`](Self::behind).
+    pub behind_span: u16,
 }
 
 /// How the elements of an array lie.
@@ -214,9 +238,7 @@ impl ListSpec {
     /// From the ways to the first element, what is kept, and where the next one's address is. Nothing if it is more than
     /// can be walked.
     pub fn new(bases: &[&[Step]], fields: &[Field], next: u16) -> Option<Self> {
-        let spec = Self { next: next.into(), ..Self::default() };
-        let has_aside = fields.iter().any(|field| field.offset >= ASIDE);
-        if has_aside { None } else { spec.with(bases, fields, next) }
+        Self { next: next.into(), ..Self::default() }.with(bases, fields, next)
     }
 
     /// The same of an array.
@@ -246,10 +268,15 @@ impl ListSpec {
         Some(self)
     }
 
-    /// With what is kept of words that a record's first word points to; 0 where they cannot be read.
+    /// With what is kept of words that a record's first word points to; 0 where they cannot be read. Samples read them at once:
+    /// where one cannot be read they have none.
     pub fn with_first(mut self, of_first: &[Field]) -> Option<Self> {
         self.of_first.get_mut(..of_first.len())?.copy_from_slice(of_first);
-        of_first.iter().all(Field::is_possible).then_some(self)
+        let offsets = of_first.iter().map(|field| field.offset);
+        self.behind = offsets.clone().min()?;
+        self.behind_span = (offsets.max()? - self.behind).checked_add(8)?;
+        let is_possible = usize::from(self.behind_span) <= BEHIND_WORDS * 8;
+        (is_possible && of_first.iter().all(Field::is_kept)).then_some(self)
     }
 
     /// With elements that stand for others.
@@ -276,9 +303,11 @@ impl ListSpec {
             self.set_way(Some(base).filter(|base| *base < MAX_BASES)?, steps)?;
         }
         self.fields.get_mut(..fields.len())?.copy_from_slice(fields);
-        let used = fields.iter().flat_map(|field| [field.offset, field.unless]);
-        let is_there = |offset: &u16| *offset < ASIDE + ASIDE_WORDS as u16 * 8 || *offset == ZERO;
-        if !used.clone().all(|offset| is_there(&offset)) || !fields.iter().all(Field::is_possible) {
+        let conditions = fields.iter().filter(|field| field.is_conditional()).map(|field| field.unless);
+        let used = fields.iter().map(|field| field.offset).chain(conditions);
+        // What lies behind was not read for the element: samples have there what they have read before.
+        let end = if self.aside == 0 { ASIDE } else { ASIDE + ASIDE_WORDS as u16 * 8 };
+        if !used.clone().all(|offset| offset < end) || !fields.iter().all(Field::is_kept) {
             return None;
         }
         let own = used.filter(|offset| *offset < ASIDE).chain([also]);
@@ -290,6 +319,32 @@ impl ListSpec {
     pub const fn is_some(&self) -> bool {
         self.span != 0
     }
+
+    /// What is read for an element at `at` that is not in the last window, which began at `last`; 0 if there was none. A read
+    /// costs the BPF program more than what it reads: of a list that comes down a stack it reads what is below, too, and of an
+    /// array what is behind, but for one with words beside its elements, which take the place of that. Where the element can be
+    /// read all of it can: it has no other pages.
+    #[inline(always)]
+    pub fn window(&self, at: u64, last: u64) -> Window {
+        let (span, in_page) = (u64::from(self.span), at & (PAGE_BYTES - 1));
+        let (below, from_it) = if self.stride != 0 {
+            (0, if self.aside == 0 { (PAGE_BYTES - in_page).min(WINDOW_BYTES as u64) } else { 0 })
+        } else if last.wrapping_sub(at) <= NEAR {
+            (in_page.min(NEAR) & !7, 0)
+        } else {
+            (0, 0)
+        };
+        Window { from: at.wrapping_sub(below), bytes: below + span.max(from_it) }
+    }
+}
+
+/// What is read at once: an element, and what is likely to be the next ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Where it begins: a multiple of 8 below the element, or there.
+    pub from: u64,
+    /// How many bytes it has: at least those of the element, at most [`WINDOW_BYTES`].
+    pub bytes: u64,
 }
 
 /// What is kept of an element.
@@ -374,8 +429,10 @@ mod tests {
         assert_eq!(ListSpec::new(&[&too_many], &[field], 8), None);
         assert_eq!(ListSpec::new(&[&steps[..]; MAX_BASES + 1], &[field], 8), None);
         assert_eq!(ListSpec::new(&[&steps], &[field; MAX_FIELDS + 1], 8), None);
-        for field in [Field::new(128, 1, 0, 0), Field::new(4, 1, 0, 0), Field::new(0, 1, 2, 0), Field::new(0, 1, 0, 64)]
-        {
+        let out_of_place = [Field::new(128, 1, 0, 0), Field::new(4, 1, 0, 0), Field::new(0, 1, 2, 0)];
+        let unread = [Field::new(ZERO, 1, 0, 0), Field::new(0, 1, 0, 0).unless(ASIDE)];
+        let not_kept = [Field::new(0, 1, 0, 64), Field::new(0, 0, 0, 0)];
+        for field in out_of_place.into_iter().chain(unread).chain(not_kept) {
             assert_eq!(ListSpec::new(&[&steps], &[field], 8), None, "{field:?}");
         }
     }
@@ -403,6 +460,12 @@ mod tests {
         assert_eq!((second.through, spec.with_first(&[field]).unwrap().of_first[1].mask), (2, 0));
         assert_eq!(spec.with_first(&[field; MAX_OF_FIRST + 1]), None);
         assert_eq!(spec.with_first(&[Field::new(0, 1, 2, 0)]), None);
+        assert_eq!(spec.with_first(&[Field::new(0, 0, 0, 0)]), None);
+        let apart = |first, last| spec.with_first(&[Field::new(last, 1, 0, 0), Field::new(first, 1, 0, 0)]);
+        let read = |spec: ListSpec| (spec.behind, spec.behind_span);
+        assert_eq!((read(spec), apart(8, 152).map(read)), ((0, 0), Some((8, 152))));
+        assert_eq!(apart(8, 256).map(read), Some((8, 256)));
+        assert_eq!((apart(8, 264), apart(0, 65_528)), (None, None));
     }
 
     #[test]
@@ -442,6 +505,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_with_an_element_lies_on_its_pages() {
+        let word = Field::new(0, u64::MAX, 0, 0);
+        let list = ListSpec::new(&[&[Step::load(0)]], &[word], 72).unwrap();
+        let words = ListSpec::of_words(&[&[Step::load(0)]], &[Step::load(8)]).unwrap();
+        let array = Array { stride: 56, end: &[Step::load(8)], aside: 32 };
+        let aside = ListSpec::of_array(&[&[Step::load(0)]], &[word, Field::new(ASIDE, 1, 1, 0)], array).unwrap();
+        let window = |spec: &ListSpec, at, last| {
+            let Window { from, bytes } = spec.window(at, last);
+            (from, bytes)
+        };
+        assert_eq!(window(&list, 0x7f00, 0), (0x7f00, 80), "the first one");
+        assert_eq!(window(&list, 0x7f00, 0x7f80), (0x7f00 - 896, 976));
+        assert_eq!(window(&list, 0x7f04, 0x7f80), (0x7f04 - 896, 976));
+        assert_eq!(window(&list, 0x7104, 0x7180), (0x7004, 0x100 + 80), "no further than to the page's beginning");
+        assert_eq!(window(&list, 0x7fff, 0x8000 + 896), (0x7fff, 80), "too far below");
+        assert_eq!(window(&list, 0x7f00, 0x7e00), (0x7f00, 80), "above");
+        assert_eq!(window(&words, 0x7000, 0), (0x7000, WINDOW_BYTES as u64));
+        assert_eq!(window(&words, 0x7f80, 0), (0x7f80, 128), "no further than to the page's end");
+        assert_eq!(window(&words, 0x7ffc, 0), (0x7ffc, 8), "but all of the element");
+        assert_eq!(window(&aside, 0x7000, 0x7000), (0x7000, 40));
+        for at in (0x10_0000..0x10_2000).chain(0..64).chain(u64::MAX - 64..=u64::MAX) {
+            for (spec, last) in [&list, &words, &aside].into_iter().flat_map(|spec| [(spec, at), (spec, 0)]) {
+                let Window { from, bytes } = spec.window(at, last);
+                let below = at.wrapping_sub(from);
+                assert!(below.is_multiple_of(8) && below + u64::from(spec.span) <= bytes, "{at:#x}: {from:#x} {bytes}");
+                assert!(bytes <= WINDOW_BYTES as u64 && below <= at % PAGE_BYTES, "{at:#x}: {from:#x} {bytes}");
+                let behind = bytes - below - u64::from(spec.span);
+                assert!(behind == 0 || at % PAGE_BYTES + (bytes - below) <= PAGE_BYTES, "{at:#x}: {from:#x} {bytes}");
+            }
+        }
+    }
+
+    #[test]
     fn an_array_has_a_stride_and_words_beside_its_elements() {
         let (steps, end) = ([Step::load(0x100)], [Step::extent(8), Step::add(56_u64.wrapping_neg())]);
         let array = Array { stride: 64, end: &end, aside: 32 };
@@ -451,7 +547,8 @@ mod tests {
         assert_eq!(ListSpec::new(&[&steps], &[beside], 8), None, "a list has none");
         assert_eq!(ListSpec::of_array(&[&steps], &[beside], Array { stride: 0, ..array }), None);
         assert_eq!(ListSpec::of_array(&[&steps], &[beside], Array { aside: 33, ..array }), None);
-        for field in [Field::new(ASIDE + 24, 1, 0, 0), beside.unless(4), beside.unless(ASIDE + 24)] {
+        let unread = [Field::new(ASIDE + 24, 1, 0, 0), Field::new(ZERO, 1, 0, 0), beside.unless(ASIDE + 24)];
+        for field in unread.into_iter().chain([beside.unless(4)]) {
             assert_eq!(ListSpec::of_array(&[&steps], &[field], array), None, "{field:?}");
         }
     }

@@ -124,7 +124,7 @@ pub struct SampleBuffer {
 
 /// Room for a whole snapshot without words, or for all words and a short one. The kernel refuses a per-CPU map value above
 /// 32 KiB, and what a walk needs besides lies in the same.
-const REST_BYTES: usize = 22 << 10;
+const REST_BYTES: usize = 21 << 10;
 const _: () = assert!(size_of::<TakenHeader>() + MAX_TAKEN * size_of::<TakenFrame>() + 4096 <= REST_BYTES);
 const _: () = assert!(size_of::<ListHeader>() + MAX_LISTED * size_of::<Record>() + 4096 <= REST_BYTES);
 const _: () = assert!(MAX_TAKEN < LISTED as usize);
@@ -145,10 +145,12 @@ pub enum Counter {
     SnapshotsRefused = 3,
     /// Lists of frames left out because they were long, and the ring too full.
     ListsRefused = 4,
+    /// Calls that register code and are not told.
+    RegistrationsMissed = 5,
 }
 
 /// Entries of the COUNTERS map.
-pub const COUNTERS: u32 = 5;
+pub const COUNTERS: u32 = 6;
 
 #[cfg(test)]
 mod tests {

@@ -8,19 +8,27 @@ use aya_ebpf::helpers::{
     generated::{bpf_get_current_task, bpf_loop, bpf_probe_read_user as read_user},
 };
 use jitprof_common::{
+    limits::MIN_CODE_ADDRESS,
     listed::{
-        ASIDE, ASIDE_WORDS, DETOURED, ELEMENT_WORDS, LISTED, ListEnd, ListHeader, ListSpec, MAX_BASES, MAX_FIELDS,
-        MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_SPAN, MAX_STATE_FIELDS, MAX_STEPS, Record, Step,
-        WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS,
+        ASIDE, ASIDE_WORDS, BEHIND_WORDS, DETOURED, ELEMENT_WORDS, Field, LISTED, ListEnd, ListHeader, ListSpec,
+        MAX_BASES, MAX_FIELDS, MAX_LISTED, MAX_LISTED_IN_FULL_RING, MAX_OF_FIRST, MAX_STATE_FIELDS, MAX_STEPS, Record,
+        Step, WAY_TO_END, WAY_TO_PARKED_SP, WAY_TO_STATE, WAYS, WINDOW_BYTES,
     },
     sample::{Counter, SampleBuffer},
 };
 
 use crate::FRAMES_END;
 use crate::maps::{SPECS, STATE, TASK_THREAD_POINTER, Walk, clear, count, is_roomy};
+use crate::take::frames_end;
 
-/// The words of an element, those beside it, and some that are 0.
-pub type Element = [u64; ELEMENT_WORDS];
+/// The words of an element, those beside it, and some that are none.
+type Element = [u64; ELEMENT_WORDS];
+
+/// What was read last, and so many words that each of its elements has all of its own.
+type Window = [u64; WINDOW_BYTES / 8 + ELEMENT_WORDS];
+
+/// The words that a record's first word points to.
+type Behind = [u64; BEHIND_WORDS];
 
 /// A list that is being walked.
 #[repr(C)]
@@ -33,7 +41,13 @@ pub struct List {
     /// The object that a detour is at, or 0; and what a record has by which it is known that it was met on one.
     object: u64,
     detoured: u64,
-    element: Element,
+    /// Where in the sample the next record goes.
+    to: u64,
+    /// Where the window begins in the process, and up to how many bytes behind an element may begin that lies in it.
+    from: u64,
+    held: u64,
+    window: Window,
+    behind: Behind,
     /// By the bits of the place: what this sample has already read of one.
     known: [Known; KNOWN],
 }
@@ -54,8 +68,8 @@ impl List {
     /// For a new sample.
     #[inline(always)]
     pub fn reset(&mut self) {
-        const WORDS: usize = offset_of!(List, element) / 8;
-        // SAFETY: all before the element is words, and may be 0.
+        const WORDS: usize = offset_of!(List, window) / 8;
+        // SAFETY: all before the window is words, and may be 0.
         unsafe { clear((&raw mut *self).cast::<[u64; WORDS]>()) }
     }
 }
@@ -70,6 +84,7 @@ pub fn records(walk: &mut Walk) {
     }
     // SAFETY: it is words, and may be 0.
     unsafe { clear((&raw mut walk.list.known).cast::<[u64; size_of::<[Known; KNOWN]>() / 8]>()) };
+    walk.list.to = u64::from(frames_end(walk)) + size_of::<ListHeader>() as u64;
     // One turn more than there is room for shows whether there are more. The turns themselves know of no limit but that of
     // memory: a comparison more in them, and LLVM keeps the place in two registers, of which 6.1 bounds one.
     let most = if is_roomy() { MAX_LISTED } else { MAX_LISTED_IN_FULL_RING } as u32;
@@ -272,83 +287,140 @@ fn element(walk: &mut Walk, spec: &ListSpec) -> Option<ListEnd> {
     if count >= MAX_LISTED {
         return Some(ListEnd::TooLong);
     }
-    // Hidden from LLVM, which would compare something else than what is handed over.
-    let span = core::hint::black_box(spec.span);
-    if span == 0 || span > MAX_SPAN as u32 {
+    if !has(&walk.list, from) {
         return Some(ListEnd::Unreadable);
     }
-    let start = from as *const c_void;
-    // SAFETY: the element has room for MAX_SPAN bytes; the helper checks the user address and never faults.
-    if unsafe { read_user(walk.list.element.as_mut_ptr().cast(), span, start) } != 0 {
-        return Some(ListEnd::Unreadable);
-    }
-    if spec.aside != 0 && !read_aside(&mut walk.list.element, spec.aside - 1) {
+    let element = in_window(&mut walk.list, from);
+    if spec.aside != 0 && !read_aside(element, spec.aside - 1) {
         return Some(ListEnd::Unreadable);
     }
     let mut record: Record = [0; 2];
     for at in 0..MAX_FIELDS {
         let field = &spec.fields[at];
         if field.mask == 0 {
-            continue;
+            break;
         }
-        let kept = word(&walk.list.element, field.offset.into())
-            & field.mask
-            & all_if_zero(word(&walk.list.element, field.unless.into()));
+        let kept = word(element, field.offset.into()) & field.mask & condition(element, field);
         let kept = kept << (field.shift & 63);
-        if field.to & 1 == 0 {
-            record[0] |= kept;
-        } else {
-            record[1] |= kept;
-        }
+        // Without a branch, as in `all_if_zero`.
+        let second = u64::from(field.to & 1).wrapping_neg();
+        record = [record[0] | (kept & !second), record[1] | (kept & second)];
     }
-    let words = of_first(&mut walk.list.known, spec, record[0]);
+    let words = of_first(&mut walk.list, spec, record[0]);
     record = [record[0] ^ words[0], (record[1] ^ words[1]) | detoured];
-    let to = frames_end(walk) + size_of::<ListHeader>() + count * size_of::<Record>();
-    // Hidden from LLVM as above; the verifier needs the comparison.
-    let to = core::hint::black_box(to);
+    // Hidden from LLVM, which would compare something else than what is added; the verifier needs the comparison.
+    let to = core::hint::black_box(walk.list.to as usize);
     if to > size_of::<SampleBuffer>() - size_of::<Record>() {
         return Some(ListEnd::TooLong);
     }
     // SAFETY: the record lies within the sample.
     unsafe { (&raw mut walk.sample).cast::<u8>().add(to).cast::<Record>().write(record) };
     walk.list.header.count = count as u32 + 1;
+    // Not from what was compared, which LLVM would keep in two registers, of which 6.1 bounds one.
+    walk.list.to += size_of::<Record>() as u64;
     if detoured == 0 {
-        walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(&walk.list.element, spec.next) };
+        walk.list.at = if stride != 0 { from.wrapping_add(stride) } else { word(element, spec.next) };
         if (spec.detour.object | spec.detour.unless) != 0 {
-            walk.list.object = detour(&walk.list.element, spec, from);
+            walk.list.object = detour(element, spec, from);
             walk.list.header.detoured |= u32::from(walk.list.object != 0);
         }
     }
     None
 }
 
+/// Whether the element at a place is in the window, or can be read into it.
+#[inline(always)]
+fn has(list: &List, at: u64) -> bool {
+    let behind = at.wrapping_sub(list.from);
+    // Hidden from LLVM: the verifier knows nothing of the result.
+    (behind < list.held && behind & 7 == 0) || core::hint::black_box(list_window(at)) != 0
+}
+
+/// The element at a place in the window.
+#[inline(always)]
+fn in_window(list: &mut List, at: u64) -> &'static mut Element {
+    // From memory, as in `place`.
+    // SAFETY: a variable can be read.
+    let from = unsafe { (&raw const list.from).read_volatile() };
+    let behind = at.wrapping_sub(from) as usize & (WINDOW_BYTES - 8);
+    // SAFETY: from each word of what is read on, the window has room for an element; the entry of this CPU is the walk's alone.
+    unsafe { &mut *(&raw mut list.window).cast::<u8>().add(behind).cast() }
+}
+
+/// Reads the element at a place, with what may be the next ones; 0 if it cannot be read. A global function, like `begin_list`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn list_window(at: u64) -> u64 {
+    let Some((walk, spec)) = at_hand() else { return 0 };
+    let list = &mut walk.list;
+    let window = spec.window(at, list.from);
+    list.held = 0;
+    // Hidden from LLVM, which would compare something else than what is handed over.
+    let bytes = core::hint::black_box(window.bytes as u32);
+    if bytes > WINDOW_BYTES as u32 {
+        return 0;
+    }
+    let from = window.from as *const c_void;
+    // SAFETY: the window has room for so many bytes; the helper checks the user address and never faults.
+    if unsafe { read_user(list.window.as_mut_ptr().cast(), bytes, from) } != 0 {
+        return 0;
+    }
+    list.from = window.from;
+    list.held = (window.bytes + 1).wrapping_sub(spec.span.into());
+    1
+}
+
 /// What is kept of the words that a record's first word, `place`, points to: the same for all elements of one function, which
 /// a program that recurses has many of.
 #[inline(always)]
-fn of_first(known: &mut [Known; KNOWN], spec: &ListSpec, place: u64) -> Record {
-    let known = &mut known[(place >> 5) as usize & (KNOWN - 1)];
-    if known.place != place {
-        known.words = read_of_first(spec, place);
-        known.place = place;
+fn of_first(list: &mut List, spec: &ListSpec, place: u64) -> Record {
+    let known = &raw mut list.known[nth(place)];
+    // From memory, as in `place`: without any such words it stays 0.
+    // SAFETY: the entry of this CPU is the walk's alone.
+    unsafe {
+        if (*known).place != place && spec.behind_span != 0 {
+            list_behind(place);
+        }
+        [(&raw const (*known).words[0]).read_volatile(), (&raw const (*known).words[1]).read_volatile()]
     }
-    known.words
+}
+
+/// Which of the known words are those of a place.
+#[inline(always)]
+fn nth(place: u64) -> usize {
+    (place >> 5) as usize & (KNOWN - 1)
+}
+
+/// Keeps what is wanted of the words that a record's first word, `place`, points to. A global function, like `begin_list`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn list_behind(place: u64) -> u64 {
+    let Some((walk, spec)) = at_hand() else { return 0 };
+    let words = read_of_first(&mut walk.list.behind, spec, place);
+    let known = &mut walk.list.known[nth(place)];
+    (known.place, known.words) = (place, words);
+    0
 }
 
 #[inline(always)]
-fn read_of_first(spec: &ListSpec, place: u64) -> Record {
+fn read_of_first(behind: &mut Behind, spec: &ListSpec, place: u64) -> Record {
     let mut record: Record = [0; 2];
+    // Hidden from LLVM, which would compare something else than what is handed over.
+    let bytes = core::hint::black_box(u32::from(spec.behind_span));
+    let from = place.wrapping_add(spec.behind.into()) as *const c_void;
+    // SAFETY: there is room for so many bytes; the helper checks the user address and never faults.
+    if bytes > size_of::<Behind>() as u32 || unsafe { read_user(behind.as_mut_ptr().cast(), bytes, from) } != 0 {
+        return record;
+    }
     for at in 0..MAX_OF_FIRST {
         let field = &spec.of_first[at];
         if field.mask == 0 {
-            continue;
+            break;
         }
-        let address = place.wrapping_add(field.offset.into());
-        // SAFETY: the helper checks the address and never faults.
-        let mut word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
+        let distance = usize::from(field.offset.wrapping_sub(spec.behind));
+        let mut word = behind[(distance >> 3) & (behind.len() - 1)];
         if field.through != 0 {
-            let address = word.wrapping_add(u64::from(field.through) * 8 - 8);
-            // SAFETY: as above.
-            word = unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0);
+            word = read_through(word, field);
         }
         if field.to & 1 == 0 {
             record[0] ^= field.of(word);
@@ -357,6 +429,18 @@ fn read_of_first(spec: &ListSpec, place: u64) -> Record {
         }
     }
     record
+}
+
+/// The word that a field has of what a word is the address of; 0 if it cannot be read. A fault costs more than a read: where
+/// nothing is mapped, as with a null pointer, none is tried.
+#[inline(always)]
+fn read_through(word: u64, field: &Field) -> u64 {
+    if word < MIN_CODE_ADDRESS {
+        return 0;
+    }
+    let address = word.wrapping_add(u64::from(field.through) * 8 - 8);
+    // SAFETY: the helper checks the address and never faults.
+    unsafe { bpf_probe_read_user(address as *const u64) }.unwrap_or(0)
 }
 
 /// The object whose others an element stands for, or 0.
@@ -377,6 +461,12 @@ fn read_aside(element: &mut Element, pointer: u32) -> bool {
     unsafe { read_user(to, BYTES as u32, from as *const c_void) == 0 }
 }
 
+/// All bits if something of a field is kept, and none else.
+#[inline(always)]
+fn condition(element: &Element, field: &Field) -> u64 {
+    if field.is_conditional() { all_if_zero(word(element, field.unless.into())) } else { u64::MAX }
+}
+
 /// All bits if a word is 0, and none else: without a branch, of which the verifier would walk both sides.
 #[inline(always)]
 fn all_if_zero(word: u64) -> u64 {
@@ -387,11 +477,6 @@ fn all_if_zero(word: u64) -> u64 {
 #[inline(always)]
 fn word(element: &Element, offset: u32) -> u64 {
     element[(offset >> 3) as usize & (element.len() - 1)]
-}
-
-#[inline(always)]
-fn frames_end(walk: &Walk) -> usize {
-    crate::take::frames_end(walk) as usize
 }
 
 /// The walk, and what list is asked for.

@@ -6,6 +6,7 @@ mod chained;
 mod kin;
 mod list;
 mod maps;
+mod registrations;
 mod select;
 mod snapshot;
 mod tables;

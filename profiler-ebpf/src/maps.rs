@@ -8,6 +8,7 @@ use aya_ebpf::{
 };
 use jitprof_common::{
     limits::{COMM_LEN, MAX_CGROUPS},
+    registrations::{CallCount, ProbeKey},
     sample::{COUNTERS as COUNTER_COUNT, Counter, SampleBuffer},
     table::{CachedRow, EPOCH_SLOTS, MAX_PAGES, MAX_PROCESSES, PageKey, Region},
     taken::{FrameSpec, MAX_SPECS, MAX_TAKEN, MAX_TAKES, TakenHeader},
@@ -126,6 +127,18 @@ pub static KEPT: PerCpuArray<[Kept; KEPT_FRAMES]> = PerCpuArray::with_max_entrie
 
 /// Frames whose words are kept on a CPU: 24 KiB; a power of two.
 pub const KEPT_FRAMES: usize = 256;
+
+/// Calls that register code, for userspace. The loader sets the size of this one and of the next two.
+#[map]
+pub static REGISTRATIONS: RingBuf = RingBuf::with_byte_size(1 << 16, 0);
+
+/// Where processes are probed, and their descriptors' addresses.
+#[map]
+pub static PROBED: HashMap<ProbeKey, u64> = HashMap::with_max_entries(1, 0);
+
+/// How often they have registered code, by tgid.
+#[map]
+pub static CALLS: HashMap<u32, CallCount> = HashMap::with_max_entries(1, 0);
 
 /// One `u64` per `Counter`.
 #[map]

@@ -1,14 +1,20 @@
 //! A target's memory, as readers see it: page by page, within a budget.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 
+use foldhash::HashMap;
 use jitprof_common::units::Avma;
-use rustc_hash::FxHashMap;
 
-/// Bytes of a page, the unit in which memory is read.
+/// Bytes of a page: what is met without notice is fetched by whole ones.
 const PAGE_BYTES: usize = 4096;
 const PAGE: u64 = PAGE_BYTES as u64;
+/// Bytes of a block, and blocks of a page: of what is fetched in advance only those are that are asked for. A whole page
+/// takes half as long again as a block, and eight times the room.
+const BLOCK_BYTES: usize = 512;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const BLOCKS: usize = PAGE_BYTES / BLOCK_BYTES;
 /// Pages that are kept at a time: 64 MiB.
 const MAX_KEPT: usize = 1 << 14;
 /// Bytes between two places that are read as one: to copy them is cheaper than to look up another place, and as they are less
@@ -82,55 +88,170 @@ pub struct Budget {
     pub steps: u64,
 }
 
-/// Pages that were fetched.
+/// Pages that were fetched, as far as they were.
 #[derive(Default)]
 struct Pages {
-    /// Where each is among the bytes, by its address.
-    kept: FxHashMap<u64, Kept>,
-    /// One page behind another. The room of those that were dropped is used again: to be given new memory costs more than a page.
+    /// Each by its address. The hash has a seed: the target chooses where its pages are, and not which of them collide.
+    kept: HashMap<u64, Kept>,
+    /// One block behind another. The room of those that were dropped is used again: to be given new memory costs more
+    /// than a page.
     bytes: Vec<u8>,
+    /// How many bytes are taken.
+    taken: usize,
 }
 
-/// Where a page is kept, and how many bytes of it could be read.
-#[derive(Clone, Copy)]
+/// Where the blocks of a page are kept that were fetched.
+#[derive(Clone, Copy, Default)]
 struct Kept {
-    from: usize,
-    count: usize,
+    /// Which were, a bit each.
+    fetched: u8,
+    /// Where each of these begins.
+    from: [u32; BLOCKS],
+    /// How many bytes of each could be read.
+    count: [u16; BLOCKS],
+}
+
+impl Kept {
+    /// What it has of a run whose bytes are kept from a place on, of which so many could be read.
+    fn add(&mut self, run: Run, from: usize, count: usize) {
+        for number in 0..run.count as usize {
+            let (block, within) = (run.first as usize + number, number * BLOCK_BYTES);
+            self.fetched |= 1 << block;
+            self.from[block] = u32::try_from(from + within).unwrap_or(u32::MAX);
+            self.count[block] = count.saturating_sub(within).min(BLOCK_BYTES) as u16;
+        }
+    }
+
+    /// Where the bytes of a block are, and behind them those of the next ones that lie there as well, until there are
+    /// as many as are wanted; nothing if the block was not fetched.
+    fn bytes_of(&self, first: usize, wanted: usize) -> Option<Range<usize>> {
+        let is_fetched = |block: usize| (self.fetched >> block) & 1 != 0;
+        if !is_fetched(first) {
+            return None;
+        }
+        let from = self.from[first] as usize;
+        let mut end = from + usize::from(self.count[first]);
+        for next in first + 1..BLOCKS {
+            if end - from >= wanted || !is_fetched(next) || self.from[next] as usize != end {
+                break;
+            }
+            end += usize::from(self.count[next]);
+        }
+        Some(from..end)
+    }
+}
+
+/// Blocks of one page, one behind another.
+#[derive(Clone, Copy)]
+struct Run {
+    page: u64,
+    first: u32,
+    count: u32,
+}
+
+impl Run {
+    /// Those around a block that were not fetched, as it was not.
+    fn around(page: u64, block: u32, fetched: u8) -> Self {
+        let missing = !fetched;
+        let until = (missing << (BLOCKS as u32 - 1 - block)).leading_ones();
+        let from = (missing >> block).trailing_ones();
+        Self { page, first: block + 1 - until, count: until + from - 1 }
+    }
+
+    /// Those of a page from the first that is missing of what is wanted to the last, around what was fetched. To copy
+    /// what lies between them is as cheap as to look up another place.
+    fn of_missing(page: u64, wanted: u8, fetched: u8) -> impl Iterator<Item = Self> {
+        let missing = wanted & !fetched;
+        let span = |missing: u8| (u8::MAX << missing.trailing_zeros()) & (u8::MAX >> missing.leading_zeros());
+        let mut rest = if missing == 0 { 0 } else { span(missing) & !fetched };
+        let runs = std::iter::from_fn(move || {
+            let first = (rest != 0).then(|| rest.trailing_zeros())?;
+            let count = (rest >> first).trailing_ones();
+            let blocks = (u8::MAX >> (BLOCKS as u32 - count)) << first;
+            rest &= !blocks;
+            Some((blocks, Self { page, first, count }))
+        });
+        runs.filter(move |(blocks, _)| blocks & missing != 0).map(|(_, run)| run)
+    }
+
+    fn start(self) -> u64 {
+        self.page + u64::from(self.first) * BLOCK
+    }
+
+    fn bytes(self) -> usize {
+        self.count as usize * BLOCK_BYTES
+    }
 }
 
 impl Pages {
-    /// A page as far as it is readable, if it was fetched.
-    fn get(&self, start: u64) -> Option<&[u8]> {
-        let Kept { from, count } = *self.kept.get(&start)?;
-        self.bytes.get(from..from + count)
-    }
-
-    /// What was fetched of the page that an address is on, from there on.
-    fn rest_from(&self, at: u64) -> Option<&[u8]> {
+    /// What was fetched from an address on, of the bytes that are wanted as many as lie in one piece. Nothing if the
+    /// block was not fetched; no byte if it could not be read there.
+    fn piece(&self, at: u64, wanted: usize) -> Option<&[u8]> {
+        let kept = self.kept.get(&(at - at % PAGE))?;
         let within = usize::try_from(at % PAGE).ok()?;
-        self.get(at - at % PAGE)?.get(within..).filter(|part| !part.is_empty())
+        let (block, before) = (within / BLOCK_BYTES, within % BLOCK_BYTES);
+        let Range { start, end } = kept.bytes_of(block, before + wanted)?;
+        let from = start + before;
+        self.bytes.get(from.min(end)..end.min(from + wanted))
     }
 
-    /// Fetches pages that are not there, each of which is given once.
-    fn fetch<M: Memory>(&mut self, starts: &[u64], memory: &M) {
-        let from = self.kept.len() * PAGE_BYTES;
-        let end = from + starts.len() * PAGE_BYTES;
-        if self.bytes.len() < end {
-            self.bytes.resize(end, 0);
+    /// Why nothing can be read at an address on a page that was fetched: nothing on it can, or nothing from there on.
+    fn unreadable(&self, at: u64) -> ReadError {
+        let page = at - at % PAGE;
+        ReadError::Unreadable(if self.is_missing(page) { page } else { at })
+    }
+
+    /// Whether a page was fetched of which nothing could be read.
+    fn is_missing(&self, page: u64) -> bool {
+        self.kept.get(&page).is_some_and(|kept| kept.count.iter().all(|count| *count == 0))
+    }
+
+    /// The blocks of a page that were fetched, if any were.
+    fn fetched(&self, page: u64) -> Option<u8> {
+        self.kept.get(&page).map(|kept| kept.fetched)
+    }
+
+    /// Fetches blocks that are not there, each of which is given once.
+    fn fetch<M: Memory>(&mut self, runs: &[Run], memory: &M) {
+        let mut from = self.taken;
+        self.taken += runs.iter().map(|run| run.bytes()).sum::<usize>();
+        if self.bytes.len() < self.taken {
+            self.bytes.resize(self.taken, 0);
         }
-        let room = self.bytes[from..end].chunks_exact_mut(PAGE_BYTES);
-        let mut reads: Vec<(Avma, &mut [u8])> = starts.iter().map(|start| Avma(*start)).zip(room).collect();
-        let counts = memory.read_each(&mut reads);
-        for ((start, count), from) in starts.iter().zip(counts).zip((from..).step_by(PAGE_BYTES)) {
-            self.kept.insert(*start, Kept { from, count: count.min(PAGE_BYTES) });
+        let places = runs.iter().map(|run| (run.start(), run.bytes()));
+        let counts = memory.read_each(&mut reads_of(places, &mut self.bytes[from..]));
+        for (run, count) in runs.iter().zip(counts) {
+            self.kept.entry(run.page).or_default().add(*run, from, count);
+            from += run.bytes();
         }
+    }
+
+    /// Drops all.
+    fn clear(&mut self) {
+        self.kept.clear();
+        self.taken = 0;
     }
 }
 
-/// Where the pages begin that bytes from an address on are on.
-fn pages_of((address, bytes): (Avma, usize)) -> impl Iterator<Item = u64> {
+/// The pages that bytes from an address on are on, and which blocks of each, a bit each.
+fn blocks_of((address, bytes): (Avma, usize)) -> impl Iterator<Item = (u64, u8)> {
     let last = address.0.saturating_add(bytes.saturating_sub(1) as u64);
-    (address.0 / PAGE..=last / PAGE).map(|page| page * PAGE)
+    (address.0 / PAGE..=last / PAGE).map(move |page| {
+        let page = page * PAGE;
+        let first = address.0.saturating_sub(page) / BLOCK;
+        let last = (last - page).min(PAGE - 1) / BLOCK;
+        (page, (u8::MAX << first) & (u8::MAX >> (BLOCKS as u64 - 1 - last)))
+    })
+}
+
+/// Where places of so many bytes each are read to: one behind another.
+fn reads_of(places: impl Iterator<Item = (u64, usize)>, mut room: &mut [u8]) -> Vec<(Avma, &mut [u8])> {
+    let read = |(start, bytes): (u64, usize)| {
+        let (into, behind) = std::mem::take(&mut room).split_at_mut(bytes);
+        room = behind;
+        (Avma(start), into)
+    };
+    places.map(read).collect()
 }
 
 /// Places of one length that are read as one.
@@ -152,20 +273,13 @@ impl Span {
         spans
     }
 
-    /// Where each is read to, one behind another in room that is made if there is too little.
+    /// Where each is read to, in room that is made if there is too little.
     fn reads<'r>(spans: &[Self], room: &'r mut Vec<u8>) -> Vec<(Avma, &'r mut [u8])> {
         let bytes: usize = spans.iter().map(|span| span.bytes).sum();
         if room.len() < bytes {
             room.resize(bytes, 0);
         }
-        let mut rest = room.as_mut_slice();
-        let mut reads = Vec::with_capacity(spans.len());
-        for span in spans {
-            let (into, behind) = std::mem::take(&mut rest).split_at_mut(span.bytes);
-            reads.push((Avma(span.start), into));
-            rest = behind;
-        }
-        reads
+        reads_of(spans.iter().map(|span| (span.start, span.bytes)), room)
     }
 
     /// Takes one more place, if it lies close enough.
@@ -248,7 +362,7 @@ impl<M: Memory> Reader<M> {
 
     /// Drops the pages, so that what is read from now on is as it is from now on.
     pub fn refresh(&self) {
-        self.pages.borrow_mut().kept.clear();
+        self.pages.borrow_mut().clear();
     }
 
     /// Reads with none of the pages that were fetched before, and keeps none of those that are fetched for it; the budget is the
@@ -270,21 +384,41 @@ impl<M: Memory> Reader<M> {
     /// # Errors
     /// Part of it is not readable, or the budget is used up.
     pub fn bytes(&self, address: Avma, into: &mut [u8]) -> Result<(), ReadError> {
-        let mut left = self.left.get();
-        left.steps = left.steps.checked_sub(1).ok_or(ReadError::OverBudget)?;
-        self.left.set(left);
+        self.spend(1)?;
         self.note(address, into.len());
         let mut done = 0;
         while done < into.len() {
             let at = address.0.checked_add(done as u64).ok_or(ReadError::Unreadable(address.0))?;
-            let within = usize::try_from(at % PAGE).unwrap_or(0);
-            let page = self.page(at - at % PAGE)?;
-            let part = page.get(within..).filter(|part| !part.is_empty()).ok_or(ReadError::Unreadable(at))?;
-            let count = part.len().min(into.len() - done);
-            into[done..done + count].copy_from_slice(&part[..count]);
-            done += count;
+            done += self.copy(at, &mut into[done..])?;
         }
         Ok(())
+    }
+
+    /// Fills `into` from an address on as far as that lies in one piece here, which no page leaves; returns how many
+    /// bytes that is, one at least. The steps are left to who takes them.
+    ///
+    /// # Errors
+    /// The first byte is not readable, or the budget is used up.
+    pub(crate) fn part(&self, address: Avma, into: &mut [u8]) -> Result<usize, ReadError> {
+        let count = self.copy(address.0, into)?;
+        self.note(address, count);
+        Ok(count)
+    }
+
+    fn copy(&self, at: u64, into: &mut [u8]) -> Result<usize, ReadError> {
+        loop {
+            let pages = self.pages.borrow();
+            let Some(piece) = pages.piece(at, into.len()) else {
+                drop(pages);
+                self.fetch(at)?;
+                continue;
+            };
+            if piece.is_empty() {
+                return Err(pages.unreadable(at));
+            }
+            into[..piece.len()].copy_from_slice(piece);
+            return Ok(piece.len());
+        }
     }
 
     /// Fills `into` with what is there now, past the pages that were fetched before and without keeping any; returns how
@@ -300,7 +434,13 @@ impl<M: Memory> Reader<M> {
     }
 
     /// As [`now`](Self::now), as many bytes of each of several places, in order, with as few calls as the memory needs for them.
-    pub fn now_each(&self, addresses: &[Avma], bytes: usize) -> Vec<Result<Vec<u8>, ReadError>> {
+    /// What could be read of each is shown to `look`, which is not to read in this way itself.
+    pub fn now_each<T>(
+        &self,
+        addresses: &[Avma],
+        bytes: usize,
+        mut look: impl FnMut(Avma, Result<&[u8], ReadError>) -> T,
+    ) -> Vec<T> {
         let affordable = addresses.iter().take_while(|address| self.charge(**address, bytes).is_ok()).count();
         let spans = Span::all(&addresses[..affordable], bytes);
         let mut room = self.room.borrow_mut();
@@ -308,44 +448,75 @@ impl<M: Memory> Reader<M> {
         let counts = self.memory.read_each(&mut reads);
         let mut found = Vec::with_capacity(addresses.len());
         for ((span, (_, read)), count) in spans.iter().zip(&reads).zip(counts) {
-            let places = &addresses[found.len()..found.len() + span.places];
             let read = &read[..count.min(read.len())];
-            found.extend(places.iter().map(|address| self.place_in(span, read, (*address, bytes))));
+            for address in &addresses[found.len()..found.len() + span.places] {
+                let mut alone = Vec::new();
+                found.push(look(*address, self.place_in(span, read, (*address, bytes), &mut alone)));
+            }
         }
-        found.resize(addresses.len(), Err(ReadError::OverBudget));
+        let dear = &addresses[found.len()..];
+        found.extend(dear.iter().map(|address| look(*address, Err(ReadError::OverBudget))));
         found
     }
 
-    /// What was read of a place together with others. What cannot be read in front of it does not matter to it.
-    fn place_in(&self, span: &Span, read: &[u8], (address, bytes): (Avma, usize)) -> Result<Vec<u8>, ReadError> {
+    /// What was read of a place together with others, or else of it alone. What cannot be read in front of it does not
+    /// matter to it.
+    fn place_in<'r>(
+        &self,
+        span: &Span,
+        read: &'r [u8],
+        (address, bytes): (Avma, usize),
+        alone: &'r mut Vec<u8>,
+    ) -> Result<&'r [u8], ReadError> {
         let from = span.offset(address).unwrap_or(0);
-        let place = if from <= read.len() {
-            read[from..read.len().min(from.saturating_add(bytes))].to_vec()
+        let place: &'r [u8] = if from <= read.len() {
+            &read[from..read.len().min(from.saturating_add(bytes))]
         } else {
-            let mut place = vec![0; bytes];
-            let count = self.memory.read(address, &mut place).unwrap_or(0);
-            place.truncate(count);
-            place
+            alone.resize(bytes, 0);
+            let count = self.memory.read(address, alone).unwrap_or(0);
+            &alone[..count.min(bytes)]
         };
         self.note(address, place.len());
         if place.is_empty() { Err(ReadError::Unreadable(address.0)) } else { Ok(place) }
     }
 
-    /// Fetches the pages of places that are read next, those that are not there, with as few calls as the memory needs for them:
-    /// as far as the budget goes, and no more than are kept. What is missing then is fetched when it is read.
+    /// Fetches the blocks of places that are read next, those that are not there, with as few calls as the memory needs
+    /// for them. A page costs once, however many blocks of it are fetched so: as far as the budget goes, and no more
+    /// than are kept. What is missing then is fetched when it is read.
     pub(crate) fn prefetch(&self, places: impl IntoIterator<Item = (Avma, usize)>) {
         let places = places.into_iter().filter(|(_, bytes)| *bytes > 0);
-        let is_missing = |start: &u64| !self.pages.borrow().kept.contains_key(start);
-        let mut starts: Vec<u64> = places.flat_map(pages_of).filter(is_missing).collect();
-        starts.sort_unstable();
-        starts.dedup();
+        let mut wanted: Vec<(u64, u8)> = Vec::new();
+        // What is asked for in order is often on the same page.
+        for (page, blocks) in places.flat_map(blocks_of) {
+            match wanted.last_mut() {
+                Some((last, all)) if *last == page => *all |= blocks,
+                _ => wanted.push((page, blocks)),
+            }
+        }
+        wanted.sort_unstable();
+        wanted.dedup_by(|(page, blocks), (last, all)| {
+            let is_same = page == last;
+            *all |= if is_same { *blocks } else { 0 };
+            is_same
+        });
         let (mut pages, mut left) = (self.pages.borrow_mut(), self.left.get());
-        let room = MAX_KEPT.saturating_sub(pages.kept.len());
-        starts.truncate(room.min(usize::try_from(left.pages).unwrap_or(usize::MAX)));
-        left.pages = left.pages.saturating_sub(u32::try_from(starts.len()).unwrap_or(u32::MAX));
+        let mut room = MAX_KEPT.saturating_sub(pages.kept.len());
+        let mut runs = Vec::new();
+        for (page, blocks) in wanted {
+            // What cannot be read takes a call of its own each time.
+            if pages.is_missing(page) {
+                continue;
+            }
+            let fetched = pages.fetched(page);
+            if fetched.is_none() {
+                let (Some(rest), Some(behind)) = (left.pages.checked_sub(1), room.checked_sub(1)) else { break };
+                (left.pages, room) = (rest, behind);
+            }
+            runs.extend(Run::of_missing(page, blocks, fetched.unwrap_or(0)));
+        }
         self.left.set(left);
-        if !starts.is_empty() {
-            pages.fetch(&starts, &self.memory);
+        if !runs.is_empty() {
+            pages.fetch(&runs, &self.memory);
         }
     }
 
@@ -355,10 +526,12 @@ impl<M: Memory> Reader<M> {
         let pages = self.pages.borrow();
         let mut done = 0;
         while done < into.len() {
-            let part = pages.rest_from(address.0.checked_add(done as u64)?)?;
-            let count = part.len().min(into.len() - done);
-            into[done..done + count].copy_from_slice(&part[..count]);
-            done += count;
+            let piece = pages.piece(address.0.checked_add(done as u64)?, into.len() - done)?;
+            if piece.is_empty() {
+                return None;
+            }
+            into[done..done + piece.len()].copy_from_slice(piece);
+            done += piece.len();
         }
         Some(())
     }
@@ -374,29 +547,21 @@ impl<M: Memory> Reader<M> {
         Ok(())
     }
 
-    /// A page, as far as it is readable.
-    fn page(&self, start: u64) -> Result<Ref<'_, [u8]>, ReadError> {
-        let page = match Ref::filter_map(self.pages.borrow(), |pages| pages.get(start)) {
-            Ok(page) => page,
-            Err(pages) => {
-                drop(pages);
-                self.fetch(start)?;
-                Ref::map(self.pages.borrow(), |pages| pages.get(start).unwrap_or_default())
-            }
-        };
-        if page.is_empty() { Err(ReadError::Unreadable(start)) } else { Ok(page) }
-    }
-
-    /// Fetches a page that is not there.
-    fn fetch(&self, start: u64) -> Result<(), ReadError> {
+    /// Fetches the page of an address at which nothing was, what was not fetched of it around there.
+    fn fetch(&self, at: u64) -> Result<(), ReadError> {
         let mut left = self.left.get();
         left.pages = left.pages.checked_sub(1).ok_or(ReadError::OverBudget)?;
         self.left.set(left);
         let mut pages = self.pages.borrow_mut();
-        if pages.kept.len() >= MAX_KEPT {
-            pages.kept.clear();
-        }
-        pages.fetch(&[start], &self.memory);
+        let (page, block) = (at - at % PAGE, u32::try_from(at % PAGE / BLOCK).unwrap_or(0));
+        // More of a page that is kept is no page more.
+        let fetched = pages.fetched(page).unwrap_or_else(|| {
+            if pages.kept.len() >= MAX_KEPT {
+                pages.clear();
+            }
+            0
+        });
+        pages.fetch(&[Run::around(page, block, fetched)], &self.memory);
         Ok(())
     }
 
@@ -522,6 +687,43 @@ mod tests {
 
     const ENOUGH: Budget = Budget { pages: 16, steps: 100 };
 
+    /// Memory that is there everywhere, and what was read of it.
+    struct Noted(RefCell<Vec<(u64, usize)>>);
+
+    impl Noted {
+        fn byte(at: u64) -> u8 {
+            (at ^ (at >> 8)) as u8
+        }
+
+        fn word(at: u64) -> u64 {
+            u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| Self::byte(at + byte)))
+        }
+
+        fn take(&self) -> Vec<(u64, usize)> {
+            self.0.take()
+        }
+    }
+
+    impl Memory for Noted {
+        fn read(&self, address: Avma, into: &mut [u8]) -> io::Result<usize> {
+            self.0.borrow_mut().push((address.0, into.len()));
+            for (at, byte) in (address.0..).zip(into.iter_mut()) {
+                *byte = Self::byte(at);
+            }
+            Ok(into.len())
+        }
+    }
+
+    /// As much of each place as could be read.
+    fn now_each<M: Memory>(reader: &Reader<M>, addresses: &[u64], bytes: usize) -> Vec<Result<Vec<u8>, ReadError>> {
+        let addresses: Vec<Avma> = addresses.iter().copied().map(Avma).collect();
+        let mut shown = addresses.iter();
+        reader.now_each(&addresses, bytes, |address, place| {
+            assert_eq!(shown.next(), Some(&address), "in order");
+            place.map(<[u8]>::to_vec)
+        })
+    }
+
     #[test]
     fn values_are_read_across_pages_and_each_page_is_fetched_once() {
         let reader = reader(ENOUGH);
@@ -536,9 +738,9 @@ mod tests {
     #[test]
     fn places_are_read_in_order_as_far_as_the_budget_goes() {
         let reader = reader(Budget { pages: 3, steps: 100 });
-        let addresses = [0x10000, 0x12002, 0x20000, 0x10004].map(Avma);
+        let addresses = [0x10000, 0x12002, 0x20000, 0x10004];
         let expected = [Ok(vec![0, 1, 2, 3]), Ok(vec![b'd', 0]), Err(ReadError::Unreadable(0x20000))];
-        let mut found = reader.now_each(&addresses, 4);
+        let mut found = now_each(&reader, &addresses, 4);
         assert_eq!(found.pop(), Some(Err(ReadError::OverBudget)));
         assert_eq!(found, expected);
         assert_eq!(reader.left(), Budget { pages: 0, steps: 97 });
@@ -548,11 +750,11 @@ mod tests {
     fn places_close_together_are_read_as_one_and_what_is_missing_between_them_is_missing_of_no_other() {
         let asked = Asked(vec![Piece(0x10000, vec![1; 4096]), Piece(0x12000, vec![2; 4096])], Cell::new(0));
         let reader = Reader::new(&asked, ENOUGH);
-        let found = reader.now_each(&[0x10ff0, 0x10ffc, 0x11800, 0x11ffc, 0x12000].map(Avma), 8);
+        let found = now_each(&reader, &[0x10ff0, 0x10ffc, 0x11800, 0x11ffc, 0x12000], 8);
         let missing = |address| Err(ReadError::Unreadable(address));
         assert_eq!(found, [Ok(vec![1; 8]), Ok(vec![1; 4]), missing(0x11800), missing(0x11ffc), Ok(vec![2; 8])]);
         assert_eq!(asked.1.get(), 4, "together, and three by themselves");
-        let found = reader.now_each(&[0x12ff8, 0x12000, 0x12ff8].map(Avma), 8);
+        let found = now_each(&reader, &[0x12ff8, 0x12000, 0x12ff8], 8);
         assert_eq!(found, [Ok(vec![2; 8]), Ok(vec![2; 8]), Ok(vec![2; 8])], "in any order");
     }
 
@@ -593,6 +795,51 @@ mod tests {
     }
 
     #[test]
+    fn of_pages_what_is_asked_for_is_prefetched_and_the_rest_when_it_is_read() {
+        let memory = Noted(RefCell::default());
+        let reader = Reader::new(&memory, ENOUGH);
+        let prefetched = |places: &[(u64, usize)]| {
+            reader.prefetch(places.iter().map(|(start, bytes)| (Avma(*start), *bytes)));
+            memory.take()
+        };
+        assert_eq!(
+            prefetched(&[(0x10ff8, 16), (0x10208, 8), (0x10a00, 1)]),
+            [(0x10200, 7 * BLOCK_BYTES), (0x11000, BLOCK_BYTES)]
+        );
+        assert_eq!(prefetched(&[(0x10210, 8), (0x10fff, 1)]), []);
+        assert_eq!(prefetched(&[(0x11400, 1), (0x10000, 1)]), [(0x10000, BLOCK_BYTES), (0x11400, BLOCK_BYTES)]);
+        // Around what is there, and not between what is there alone.
+        assert_eq!(prefetched(&[(0x12400, 1)]), [(0x12400, BLOCK_BYTES)]);
+        assert_eq!(prefetched(&[(0x12a00, 1)]), [(0x12a00, BLOCK_BYTES)]);
+        assert_eq!(prefetched(&[(0x12200, 1), (0x12c00, 1)]), [(0x12200, BLOCK_BYTES), (0x12c00, BLOCK_BYTES)]);
+        assert_eq!((reader.left().pages, reader.u64(Avma(0x10ffc))), (13, Ok(Noted::word(0x10ffc))));
+        assert_eq!((memory.take(), reader.u8(Avma(0x12001))), (Vec::new(), Ok(Noted::byte(0x12001))));
+        assert_eq!((memory.take(), reader.left().pages), (vec![(0x12000, BLOCK_BYTES)], 12));
+        assert_eq!(reader.u64(Avma(0x125fc)), Ok(Noted::word(0x125fc)));
+        assert_eq!((memory.take(), reader.left().pages), (vec![(0x12600, 2 * BLOCK_BYTES)], 11));
+        let (mut whole, mut part) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        assert_eq!(reader.bytes(Avma(0x12000), &mut whole), Ok(()));
+        assert!((0x12000..).zip(&whole).all(|(at, byte)| *byte == Noted::byte(at)));
+        assert_eq!((memory.take(), reader.left().pages), (vec![(0x12e00, BLOCK_BYTES)], 10));
+        // What was fetched at once lies in one piece.
+        assert_eq!((reader.part(Avma(0x13010), &mut part), memory.take()), (Ok(4080), vec![(0x13000, PAGE_BYTES)]));
+        assert_eq!((reader.part(Avma(0x12008), &mut part), part[0]), (Ok(504), Noted::byte(0x12008)));
+    }
+
+    #[test]
+    fn of_a_page_that_is_not_there_no_other_block_is_prefetched() {
+        let asked = Asked(vec![piece()], Cell::new(0));
+        let reader = Reader::new(&asked, ENOUGH);
+        let prefetched = |at: u64| {
+            reader.prefetch([(Avma(at), 1)]);
+            asked.1.get()
+        };
+        assert_eq!([0x20000, 0x20a00, 0x20200].map(prefetched), [1, 1, 1]);
+        assert_eq!([0x10000, 0x10a00, 0x10200].map(prefetched), [2, 3, 4]);
+        assert_eq!((reader.u8(Avma(0x20a00)), asked.1.get()), (Err(ReadError::Unreadable(0x20000)), 5));
+    }
+
+    #[test]
     fn no_more_is_prefetched_than_a_reading_may_cost_and_keeps() {
         let places = || (0..2 * MAX_KEPT as u64).map(|page| (Avma(page * PAGE), 1));
         let poor = reader(Budget { pages: 20, steps: 100 });
@@ -604,6 +851,8 @@ mod tests {
         rich.prefetch(places());
         assert_eq!(rich.left().pages as usize, u32::MAX as usize - MAX_KEPT);
         assert_eq!(rich.pages.borrow().kept.len(), MAX_KEPT);
+        // The rest of one of them drives no other out.
+        assert_eq!((rich.u8(Avma(0x10201)), rich.pages.borrow().kept.len()), (Ok(1), MAX_KEPT));
     }
 
     #[test]

@@ -96,6 +96,7 @@ fn options(arguments: &Arguments) -> RecordOptions {
         unwind_mib: None,
         peek: true,
         read_runtime: true,
+        probe_registrations: false,
         interpreter: InterpreterFrames::default(),
         verify_names: false,
         gsym: Vec::new(),

@@ -15,7 +15,7 @@ use gimli::{Abbreviations, AttributeValue, EndianSlice, LittleEndian, SectionId,
 
 use super::object_file::ObjectFile;
 use super::printable;
-use super::steps::Steps;
+use crate::steps::Steps;
 
 /// Bytes of abbreviations that are looked at; a large C++ program has a tenth.
 const MAX_ABBREVIATIONS: usize = 256 << 10;

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use jitprof_common::units::Avma;
-
 use super::Function;
 use super::debug::Source;
-use super::frames::Frames;
 use super::object_file::ObjectFile;
-use super::steps::Steps;
+use crate::frames::{Frame, Frames};
+use crate::steps::Steps;
 
 /// What is said of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,20 +43,12 @@ pub struct Inlined {
     pub lines: Lines,
 }
 
-/// Unwinding data of a function, as in `.eh_frame`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// The common entry, the function's, and an end.
-    pub bytes: Box<[u8]>,
-    /// The address at which what is relative in them was meant to lie.
-    pub section_start: Avma,
-}
-
 /// What is said of each of an object file's functions, as far as the steps suffice; what is damaged, or dearer, is not said.
 pub(super) fn of_functions(bytes: &[u8], functions: &[Function], steps: &mut Steps) -> Vec<Details> {
     let mut all = vec![Details::default(); functions.len()];
     let Some(file) = ObjectFile::parse(bytes, steps).filter(|_| !functions.is_empty()) else { return all };
-    if let Some(frames) = Frames::read(&file, steps) {
+    if let Some(section) = file.frames(steps) {
+        let frames = Frames::read(section, file.vendor(), steps);
         for (details, function) in all.iter_mut().zip(functions) {
             details.frame = frames.of(function.address.0, steps);
         }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use super::Function;
 use super::debug::{Line, Part, Source};
 use super::details::{Inlined, Lines};
-use super::steps::Steps;
+use crate::steps::Steps;
 
 /// Inlined parts of one function: each look-up in the code map goes over them, and each that is entered there.
 const MAX_PARTS: usize = 1024;

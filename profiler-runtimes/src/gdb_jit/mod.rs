@@ -6,10 +6,8 @@
 
 mod debug;
 mod details;
-mod frames;
 mod levels;
 mod object_file;
-mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -19,9 +17,9 @@ use jitprof_common::units::Avma;
 use object::read::elf::{SectionHeader, Sym};
 use object::{Object, ObjectSymbol, SymbolKind};
 
-pub use self::details::{Details, Frame, Inlined, Lines};
+pub use self::details::{Details, Inlined, Lines};
 use self::object_file::{Elf, address_of};
-use self::steps::Steps;
+use crate::steps::Steps;
 use crate::{Memory, ReadError, Reader, Symbols};
 
 /// The symbol of the list's head.
@@ -210,6 +208,8 @@ pub struct Update {
 struct Known {
     image: Arc<Image>,
     reading: u64,
+    /// It has been registered anew, whatever it is like.
+    is_void: bool,
 }
 
 /// The object files of one process, as they were at the last reading.
@@ -245,6 +245,13 @@ impl Images {
     /// The object files that there are.
     pub fn images(&self) -> impl Iterator<Item = &Arc<Image>> {
         self.images.values().map(|known| &known.image)
+    }
+
+    /// An entry was registered since the last reading: what lies there counts as new, though it may be the same.
+    pub fn read_anew(&mut self, entry: Avma) {
+        if let Some(known) = self.images.get_mut(&entry.0) {
+            known.is_void = true;
+        }
     }
 
     /// Reads what there is now. Object files that were there before are not read again, but for their beginning.
@@ -305,6 +312,7 @@ impl Images {
     ) -> Result<(), ReadError> {
         let size = usize::try_from(size).map_err(|_| ReadError::OverBudget)?;
         if let Some(known) = self.images.get_mut(&entry.0)
+            && !known.is_void
             && known.image.is_still_at(reader, address, size)?
         {
             known.reading = self.reading;
@@ -331,7 +339,7 @@ impl Images {
         let image = Arc::new(Image { id, entry, address, size, digest, functions, is_all });
         self.functions += image.functions.len();
         self.name_bytes += image.name_bytes();
-        self.images.insert(entry.0, Known { image: image.clone(), reading: self.reading });
+        self.images.insert(entry.0, Known { image: image.clone(), reading: self.reading, is_void: false });
         update.changes.push(Change::Loaded(image, details));
         Ok(())
     }

@@ -15,7 +15,7 @@ use object::{
     RelocationKind, RelocationTarget, SectionIndex, SymbolKind,
 };
 
-use super::steps::Steps;
+use crate::steps::Steps;
 
 pub(super) type Elf<'a> = ElfFile64<'a, Endianness>;
 

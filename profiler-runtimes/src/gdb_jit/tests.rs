@@ -150,6 +150,19 @@ fn only_what_changed_is_read_again() {
 }
 
 #[test]
+fn what_was_registered_anew_is_read_again_though_it_is_the_same() {
+    let memory = memory("numba");
+    let mut images = read(&memory);
+    let all = in_order(&images);
+    images.read_anew(all[1].entry);
+    images.read_anew(Avma(all[1].entry.0 + 1));
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    let [Change::Unloaded(gone), Change::Loaded(new, _)] = update.changes.as_slice() else { panic!("{update:?}") };
+    assert_eq!((gone.id, new.entry, new.functions()), (all[1].id, all[1].entry, all[1].functions()));
+    assert!(images.update(&Reader::new(&memory, ENOUGH)).changes.is_empty(), "once");
+}
+
+#[test]
 fn a_circle_ends_and_nothing_counts_as_gone() {
     let mut memory = memory("numba");
     let mut images = read(&memory);

@@ -1,5 +1,6 @@
 //! The code cache: what code there is, where, and since when.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ const MAX_BLOBS: usize = 1 << 17;
 /// Bytes of a heap; `ReservedCodeCacheSize` is 2 GiB at most.
 const MAX_HEAP: u64 = 2 << 30;
 /// Bytes of a blob's header that are read: those of a compiled method, the longest, are 224 to 352.
-const MAX_HEADER: usize = 512;
+pub(super) const MAX_HEADER: usize = 1024;
 /// Bytes of a stack frame that are believed.
 const MAX_FRAME: i64 = 1 << 20;
 /// Blobs whose names are read together.
@@ -193,6 +194,38 @@ struct Identity {
 }
 
 impl Identity {
+    /// That of the blob in a block with so many segments, by its header, and the bytes that it has in all.
+    fn of(block: Block<'_>, segments: u64, object: &[u8]) -> Option<(Self, u64)> {
+        let (layout, header) = (block.layout, block.header());
+        let size = u64::try_from(layout.blob.size.of(object)).ok().filter(|size| *size <= MAX_HEAP)?;
+        let end = header.checked_add(size)?;
+        let (code, code_end) = match layout.blob.extent {
+            Extent::Addresses(begin, end) => (begin.address_of(object).0, end.address_of(object).0),
+            Extent::Distances(begin, end) => {
+                let at = |field: Field| header.checked_add(u64::try_from(field.of(object)).ok()?);
+                (at(begin)?, at(end)?)
+            }
+        };
+        let inside = header < code && code <= code_end && code_end <= end;
+        let code_bytes = code_end.checked_sub(code).filter(|_| inside).and_then(|bytes| u32::try_from(bytes).ok())?;
+        let compiled = (code - header >= layout.compiled.bytes).then(|| {
+            let at = &layout.compiled;
+            (
+                at.method.address_of(object),
+                at.compile_id.of(object).cast_unsigned() as u32,
+                at.entry_bci.of(object) as i32,
+            )
+        });
+        let name = layout.blob.name.address_of(object);
+        Some((Self { code: Avma(code), code_bytes, block_bytes: segments, name, compiled }, size))
+    }
+
+    /// How far into the code an address is that is in it.
+    fn distance_to(&self, address: u64) -> Option<u32> {
+        let distance = u32::try_from(address.checked_sub(self.code.0)?).ok()?;
+        (distance < self.code_bytes).then_some(distance)
+    }
+
     /// Whether this blob, which was read before, is that one, of which it is not known yet whether a compiler made it.
     fn is(&self, now: &Self) -> bool {
         let compiled = now.compiled.filter(|_| self.compiled.is_some());
@@ -267,10 +300,13 @@ impl CodeCache {
         match heaps(&layout.heap, reader) {
             Err(error) => update.incomplete = Some(error),
             Ok(heaps) => {
-                self.heaps = heaps.iter().map(|heap| (Avma(heap.low), Avma(heap.reserved_to))).collect();
-                let is_within = |header: u64| heaps.iter().any(|heap| (heap.low..heap.reserved_to).contains(&header));
-                let gone = self.blobs.extract_if(.., |header, _| !is_within(*header));
-                update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
+                let ranges: Vec<_> = heaps.iter().map(|heap| (Avma(heap.low), Avma(heap.reserved_to))).collect();
+                if ranges != self.heaps {
+                    let is_in = |header: Avma| ranges.iter().any(|(low, end)| (*low..*end).contains(&header));
+                    let gone = self.blobs.extract_if(.., |header, _| !is_in(Avma(*header)));
+                    update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
+                    self.heaps = ranges;
+                }
                 for heap in heaps {
                     if let Err(error) = self.read_heap(layout, reader, heap, &mut update) {
                         update.incomplete = update.incomplete.or(Some(error));
@@ -298,26 +334,38 @@ impl CodeCache {
         reader: &Reader<M>,
         blob: &Blob,
     ) -> Result<bool, ReadError> {
-        self.are_still_there(layout, reader, &[blob]).pop().unwrap_or(Ok(false))
+        let mut looks = self.look_at_each(layout, reader, &[blob], |_, _| {});
+        looks.pop().unwrap_or(Ok(None)).map(|there| there.is_some())
     }
 
-    /// The same of several blobs, in their order.
-    pub(super) fn are_still_there<M: Memory>(
+    /// Looks at several blobs, at each once, and returns in their order what `read` makes of each that is still what it
+    /// was, and of its header as it is now; nothing of the others.
+    pub(super) fn look_at_each<M: Memory, T: Clone>(
         &self,
         layout: &Layout,
         reader: &Reader<M>,
         blobs: &[&Blob],
-    ) -> Vec<Result<bool, ReadError>> {
+        mut read: impl FnMut(&Blob, &[u8]) -> T,
+    ) -> Vec<Result<Option<T>, ReadError>> {
         let known = |blob: &&Blob| self.blobs.get(&blob.header.0).filter(|known| known.blob.id == blob.id);
-        let known: Vec<_> = blobs.iter().map(known).collect();
-        let blocks: Vec<_> = known.iter().flatten().map(|known| Block::of(known.blob.header.0, layout)).collect();
-        let mut looks = blocks.iter().zip(Block::read_each(&blocks, reader));
-        let is_there = |known: Option<&Known>| match known.and_then(|known| Some((known, looks.next()?))) {
-            Some((known, (block, Ok(object)))) => Ok(block.is_used(&object) && block.holds(&object, known)),
-            Some((_, (_, Err(ReadError::OverBudget)))) => Err(ReadError::OverBudget),
-            Some((_, (_, Err(_)))) | None => Ok(false),
+        let mut asked: Vec<&Known> = blobs.iter().filter_map(known).collect();
+        asked.sort_unstable_by_key(|known| known.blob.header);
+        asked.dedup_by_key(|known| known.blob.header);
+        let blocks: Vec<_> = asked.iter().map(|known| Block::of(known.blob.header.0, layout)).collect();
+        let mut in_order = asked.iter();
+        let looks = Block::show_each(&blocks, reader, |block, object| match (in_order.next(), object) {
+            (Some(known), Ok(object)) => {
+                let is_there = Look::of(block, object).is_of(known);
+                Ok(is_there.then(|| read(&known.blob, block.blob_of(object))))
+            }
+            (_, Err(ReadError::OverBudget)) => Err(ReadError::OverBudget),
+            (_, Err(_)) | (None, _) => Ok(None),
+        });
+        let look_at = |blob: &Blob| {
+            let at = asked.binary_search_by_key(&blob.header, |known| known.blob.header).ok()?;
+            looks.get(at).filter(|_| asked[at].blob.id == blob.id).cloned()
         };
-        known.into_iter().map(is_there).collect()
+        blobs.iter().map(|blob| look_at(blob).unwrap_or(Ok(None))).collect()
     }
 
     fn read_heap<M: Memory>(
@@ -331,13 +379,12 @@ impl CodeCache {
         let mut segment = 0;
         while let Some(begin) = heap.next_block(reader, segment)? {
             let block = heap.block(begin, layout);
-            let object = ahead.headers_of(block, reader, || heap.shown(reader, begin, layout))?;
-            let length = layout.heap.block_length.of(&object).cast_unsigned();
+            let look = ahead.look_at(block, reader, || heap.shown(reader, begin, layout))?;
             // A block that is being made or taken apart has any length: the map says where the next begins.
-            let fits = length > 0 && length <= (heap.high - block.start) >> heap.log2_segment;
-            segment = begin + if fits { length } else { 1 };
-            if fits && block.is_used(&object) {
-                unread.extend(self.look_at(block, object, update));
+            let fits = look.length > 0 && look.length <= (heap.high - block.start) >> heap.log2_segment;
+            segment = begin + if fits { look.length } else { 1 };
+            if fits && look.is_used {
+                unread.extend(self.look_at(block, look, update));
             }
             if unread.len() == TOGETHER {
                 self.read_blobs(reader, &mut unread, update)?;
@@ -347,25 +394,30 @@ impl CodeCache {
     }
 
     /// Takes note of a blob; returns it if more of it is to be read.
-    fn look_at<'l>(&mut self, block: Block<'l>, object: Vec<u8>, update: &mut Update) -> Option<Unread<'l>> {
-        let Some((identity, size)) = block.identity(&object) else {
+    fn look_at<'l>(&mut self, block: Block<'l>, look: Look, update: &mut Update) -> Option<Unread<'l>> {
+        let Some(shown) = look.header else {
             update.damaged += 1;
             return None;
         };
-        let header = block.header();
+        let (header, unread) = (block.header(), Unread { block, shown, named: None });
         if let Some(known) = self.blobs.get_mut(&header)
-            && block.holds(&object, known)
+            && look.is_of(known)
         {
             known.reading = self.reading;
             let unnamed = matches!(known.blob.name, BlobName::Unknown(_));
-            return unnamed.then_some(Unread { block, object, identity });
+            return unnamed.then_some(unread);
         }
-        // Whatever lay here is gone, even if the reading should not come to its end.
-        let first = self.blobs.range(..header).next_back().filter(|(_, known)| known.blob.end() > header);
-        let first = first.map_or(header, |(start, _)| *start);
-        let gone = self.blobs.extract_if(first..header.saturating_add(size), |_, _| true);
-        update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
-        Some(Unread { block, object, identity })
+        // Nothing lay here if the last that begins before its end has ended in front of it.
+        let end = header.saturating_add(shown.size);
+        let is_here = |(start, known): (&u64, &Known)| *start >= header || known.blob.end() > header;
+        if self.blobs.range(..end).next_back().is_some_and(is_here) {
+            // It is gone, even if the reading should not come to its end.
+            let first = self.blobs.range(..header).next_back().filter(|(_, known)| known.blob.end() > header);
+            let first = first.map_or(header, |(start, _)| *start);
+            let gone = self.blobs.extract_if(first..end, |_, _| true);
+            update.changes.extend(gone.map(|(_, known)| Change::Unloaded(known.blob)));
+        }
+        Some(unread)
     }
 
     /// Reads the rest of blobs whose headers were read. Only what is fetched between two looks at a header, both of which
@@ -380,23 +432,23 @@ impl CodeCache {
         reader.refresh();
         let mut strings = std::mem::take(&mut self.strings);
         let mut names = Names::new(first.block.layout, reader, &mut strings);
-        let methods: Vec<_> = unread.iter().filter_map(|unread| unread.method(&mut names)).collect();
+        let methods: Vec<_> = unread.iter_mut().filter_map(|unread| unread.method(&mut names)).collect();
         names.prefetch(&methods);
         let blobs: Vec<_> = unread.iter().map(|unread| unread.read(&mut names)).collect();
         self.strings = strings;
         let blocks: Vec<_> = unread.iter().map(|unread| unread.block).collect();
-        let looks = Block::read_each(&blocks, reader);
+        let looks = Block::look_at_each(&blocks, reader);
         for ((unread, blob), now) in unread.drain(..).zip(blobs).zip(looks) {
             let Some(blob) = blob? else {
                 update.damaged += 1;
                 continue;
             };
-            let compiled = unread.identity.compiled.filter(|_| blob.kind.is_compiled());
-            let identity = Identity { compiled, ..unread.identity };
+            let Header { identity, is_dead, .. } = unread.shown;
+            let compiled = identity.compiled.filter(|_| blob.kind.is_compiled());
+            let identity = Identity { compiled, ..identity };
             let known = Known { blob: Arc::new(blob), identity, reading: self.reading };
-            let now = now?;
-            if !unread.block.is_used(&now) || !unread.block.holds(&now, &known) {
-                update.unsettled += u32::from(!unread.block.is_dead(&unread.object, known.blob.kind));
+            if !now?.is_of(&known) {
+                update.unsettled += u32::from(!(is_dead && known.blob.kind.is_compiled()));
                 continue;
             }
             self.keep(known, update);
@@ -406,15 +458,16 @@ impl CodeCache {
 
     /// Keeps a blob that was read, unless it is one that still has no name.
     fn keep(&mut self, mut known: Known, update: &mut Update) {
-        let header = known.blob.header.0;
-        if let Some(unnamed) = self.blobs.get(&header) {
-            if matches!(known.blob.name, BlobName::Unknown(_)) {
+        let is_full = self.blobs.len() >= MAX_BLOBS;
+        let place = self.blobs.entry(known.blob.header.0);
+        match &place {
+            Entry::Occupied(_) if matches!(known.blob.name, BlobName::Unknown(_)) => return,
+            Entry::Occupied(unnamed) => update.changes.push(Change::Unloaded(unnamed.get().blob.clone())),
+            Entry::Vacant(_) if is_full => {
+                update.damaged += 1;
                 return;
             }
-            update.changes.push(Change::Unloaded(unnamed.blob.clone()));
-        } else if self.blobs.len() >= MAX_BLOBS {
-            update.damaged += 1;
-            return;
+            Entry::Vacant(_) => {}
         }
         self.turnover.see(known.blob.compile_id);
         self.next_id += 1;
@@ -422,29 +475,39 @@ impl CodeCache {
             blob.id = self.next_id;
         }
         update.changes.push(Change::Loaded(known.blob.clone()));
-        self.blobs.insert(header, known);
+        match place {
+            Entry::Occupied(mut place) => {
+                place.insert(known);
+            }
+            Entry::Vacant(place) => {
+                place.insert(known);
+            }
+        }
     }
 }
 
 /// A blob of which the header was read, and nothing else.
 struct Unread<'l> {
     block: Block<'l>,
-    object: Vec<u8>,
-    identity: Identity,
+    shown: Header,
+    /// The runtime's name for it, and what it is by that, once it was looked at.
+    named: Option<(Arc<str>, Kind)>,
 }
 
 impl Unread<'_> {
-    /// The method that it was compiled from, if it was from one.
-    fn method<M: Memory>(&self, names: &mut Names<'_, M>) -> Option<Avma> {
-        let (method, ..) = self.identity.compiled?;
-        let level = names.layout.compiled.level.of(self.block.blob_of(&self.object));
-        let kind = kind(names.blob(self.identity.name)?.as_bytes(), level)?;
-        kind.is_compiled().then_some(method)
+    /// Looks what it is; returns the method that it was compiled from, if it was from one.
+    fn method<M: Memory>(&mut self, names: &mut Names<'_, M>) -> Option<Avma> {
+        let name = names.blob(self.shown.identity.name)?;
+        let kind = kind(name.as_bytes(), self.shown.level)?;
+        self.named = Some((name, kind));
+        let (method, ..) = self.shown.identity.compiled.filter(|_| kind.is_compiled())?;
+        Some(method)
     }
 
     /// Reads the rest; none, if it is no blob.
     fn read<M: Memory>(&self, names: &mut Names<'_, M>) -> Result<Option<Blob>, ReadError> {
-        let blob = self.block.blob(&self.object, self.identity, names);
+        let named = self.named.as_ref();
+        let blob = named.and_then(|(name, kind)| self.shown.blob(self.block, (name, *kind), names));
         match blob.as_ref().map(|blob| &blob.name) {
             Some(BlobName::Unknown(ReadError::OverBudget)) => Err(ReadError::OverBudget),
             _ => Ok(blob),
@@ -462,33 +525,33 @@ impl Blob {
 /// passed over, and those that it does not show are read by themselves.
 #[derive(Default)]
 struct Ahead {
-    headers: VecDeque<(u64, Result<Vec<u8>, ReadError>)>,
+    looks: VecDeque<(u64, Result<Look, ReadError>)>,
     /// The map could not be read in advance, and is not tried again.
     is_blind: bool,
 }
 
 impl Ahead {
     /// The headers of a block, which is behind all that were asked for before.
-    fn headers_of<'l, M: Memory>(
+    fn look_at<'l, M: Memory>(
         &mut self,
         block: Block<'l>,
         reader: &Reader<M>,
         shown: impl FnOnce() -> Vec<Block<'l>>,
-    ) -> Result<Vec<u8>, ReadError> {
-        while self.headers.front().is_some_and(|(start, _)| *start < block.start) {
-            self.headers.pop_front();
+    ) -> Result<Look, ReadError> {
+        while self.looks.front().is_some_and(|(start, _)| *start < block.start) {
+            self.looks.pop_front();
         }
-        if self.headers.is_empty() && !self.is_blind {
+        if self.looks.is_empty() && !self.is_blind {
             let blocks = shown();
             self.is_blind = blocks.is_empty();
-            self.headers.extend(blocks.iter().map(|block| block.start).zip(Block::read_each(&blocks, reader)));
+            self.looks.extend(blocks.iter().map(|block| block.start).zip(Block::look_at_each(&blocks, reader)));
         }
-        if self.headers.front().is_some_and(|(start, _)| *start == block.start)
-            && let Some((_, object)) = self.headers.pop_front()
+        if self.looks.front().is_some_and(|(start, _)| *start == block.start)
+            && let Some((_, look)) = self.looks.pop_front()
         {
-            return object;
+            return look;
         }
-        block.read(reader)
+        block.look(reader)
     }
 }
 
@@ -510,88 +573,127 @@ impl<'l> Block<'l> {
         self.start.saturating_add(self.layout.heap.block_bytes)
     }
 
-    /// Both headers as they are now, as far as they are readable.
-    fn read<M: Memory>(self, reader: &Reader<M>) -> Result<Vec<u8>, ReadError> {
+    /// What both headers say now.
+    fn look<M: Memory>(self, reader: &Reader<M>) -> Result<Look, ReadError> {
         let mut object = vec![0; header_bytes(self.layout)];
         let count = reader.now(Avma(self.start), &mut object)?;
         object.truncate(count);
-        Ok(object)
+        Ok(Look::of(self, &object))
     }
 
     /// The same of several blocks.
-    fn read_each<M: Memory>(blocks: &[Self], reader: &Reader<M>) -> Vec<Result<Vec<u8>, ReadError>> {
-        let starts: Vec<_> = blocks.iter().map(|block| Avma(block.start)).collect();
-        let bytes = blocks.first().map_or(0, |block| header_bytes(block.layout));
-        reader.now_each(&starts, bytes)
+    fn look_at_each<M: Memory>(blocks: &[Self], reader: &Reader<M>) -> Vec<Result<Look, ReadError>> {
+        Self::show_each(blocks, reader, |block, object| Ok(Look::of(block, object?)))
     }
 
-    fn is_used(self, object: &[u8]) -> bool {
-        self.layout.heap.block_used.of(object) & 1 != 0
+    /// Shows both headers of each of several blocks as they are now, as far as they are readable.
+    fn show_each<M: Memory, T>(
+        blocks: &[Self],
+        reader: &Reader<M>,
+        mut show: impl FnMut(Self, Result<&[u8], ReadError>) -> T,
+    ) -> Vec<T> {
+        let Some(layout) = blocks.first().map(|block| block.layout) else { return Vec::new() };
+        let starts: Vec<_> = blocks.iter().map(|block| Avma(block.start)).collect();
+        reader.now_each(&starts, header_bytes(layout), |start, object| show(Self { start: start.0, layout }, object))
     }
 
     /// The blob's header within what was read.
     fn blob_of(self, object: &[u8]) -> &[u8] {
         usize::try_from(self.layout.heap.block_bytes).ok().and_then(|from| object.get(from..)).unwrap_or_default()
     }
+}
 
-    /// Whether this was compiled, and is no longer used by anything.
-    fn is_dead(self, object: &[u8], kind: Kind) -> bool {
-        kind.is_compiled() && self.layout.is_dead(self.blob_of(object))
+/// What the headers of a block say: the heap's, and that of the blob in it.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Segments of the block.
+    length: u64,
+    is_used: bool,
+    /// Nothing if there can be no blob.
+    header: Option<Header>,
+}
+
+impl Look {
+    fn of(block: Block<'_>, object: &[u8]) -> Self {
+        let heap = &block.layout.heap;
+        let length = heap.block_length.of(object).cast_unsigned();
+        let is_used = heap.block_used.of(object) & 1 != 0;
+        Self { length, is_used, header: Header::of(block, length, block.blob_of(object)) }
     }
 
     /// Whether this is a blob that was read before, and is still used.
-    fn holds(self, object: &[u8], known: &Known) -> bool {
-        !self.is_dead(object, known.blob.kind)
-            && self.identity(object).is_some_and(|(identity, _)| known.identity.is(&identity))
+    fn is_of(&self, known: &Known) -> bool {
+        let Some(shown) = self.header.filter(|_| self.is_used) else { return false };
+        !(shown.is_dead && known.blob.kind.is_compiled()) && known.identity.is(&shown.identity)
     }
+}
 
-    /// What tells this blob from others, and the bytes that it has in all.
-    fn identity(self, object: &[u8]) -> Option<(Identity, u64)> {
-        let (layout, header) = (self.layout, self.header());
-        let segments = layout.heap.block_length.of(object).cast_unsigned();
-        let object = self.blob_of(object);
-        let size = u64::try_from(layout.blob.size.of(object)).ok().filter(|size| *size <= MAX_HEAP)?;
-        let end = header.checked_add(size)?;
-        let (code, code_end) = match layout.blob.extent {
-            Extent::Addresses(begin, end) => (begin.address_of(object).0, end.address_of(object).0),
-            Extent::Distances(begin, end) => {
-                let at = |field: Field| header.checked_add(u64::try_from(field.of(object)).ok()?);
-                (at(begin)?, at(end)?)
-            }
+/// What the header of a blob says. From `level` on it is of a compiled method only, and means nothing if it is none.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    identity: Identity,
+    /// Bytes of the blob, those of the header included.
+    size: u64,
+    frame_words: i64,
+    frame_complete: i64,
+    level: i64,
+    /// Nothing uses it any more.
+    is_dead: bool,
+    orig_pc: i64,
+    /// These are addresses.
+    verified_entry: u64,
+    deopt: u64,
+    deopt_handle: Option<u64>,
+}
+
+impl Header {
+    /// That of a block with so many segments.
+    fn of(block: Block<'_>, segments: u64, object: &[u8]) -> Option<Self> {
+        let (layout, header) = (block.layout, block.header());
+        let (identity, size) = Identity::of(block, segments, object)?;
+        let at = &layout.compiled;
+        let handler = |field: Field| match layout.blob.extent {
+            Extent::Addresses(..) => field.of(object).cast_unsigned(),
+            Extent::Distances(..) => header.saturating_add(field.of(object).cast_unsigned()),
         };
-        let inside = header < code && code <= code_end && code_end <= end;
-        let code_bytes = code_end.checked_sub(code).filter(|_| inside).and_then(|bytes| u32::try_from(bytes).ok())?;
-        let compiled = (code - header >= layout.compiled.bytes).then(|| {
-            let at = &layout.compiled;
-            (
-                at.method.address_of(object),
-                at.compile_id.of(object).cast_unsigned() as u32,
-                at.entry_bci.of(object) as i32,
-            )
-        });
-        let name = layout.blob.name.address_of(object);
-        Some((Identity { code: Avma(code), code_bytes, block_bytes: segments, name, compiled }, size))
+        Some(Self {
+            identity,
+            size,
+            frame_words: layout.blob.frame_size.of(object),
+            frame_complete: layout.blob.frame_complete.of(object),
+            level: at.level.of(object),
+            is_dead: layout.is_dead(object),
+            orig_pc: at.orig_pc.of(object),
+            verified_entry: match at.verified_entry {
+                Entries::Address(field) => field.address_of(object).0,
+                Entries::Distance(field) => identity.code.0.saturating_add(field.of(object).cast_unsigned()),
+            },
+            deopt: handler(at.deopt),
+            deopt_handle: at.deopt_handle.map(handler),
+        })
     }
 
-    fn blob<M: Memory>(self, object: &[u8], identity: Identity, names: &mut Names<'_, M>) -> Option<Blob> {
-        let (layout, header) = (self.layout, self.header());
-        let object = self.blob_of(object);
-        let blob_name = names.blob(identity.name)?;
-        let kind = kind(blob_name.as_bytes(), layout.compiled.level.of(object))?;
-        let frame_bytes = layout.blob.frame_size.of(object).checked_mul(8)?;
-        let complete = layout.blob.frame_complete.of(object);
+    /// The blob that has it, which the runtime calls so.
+    fn blob<M: Memory>(
+        &self,
+        block: Block<'_>,
+        (name, kind): (&Arc<str>, Kind),
+        names: &mut Names<'_, M>,
+    ) -> Option<Blob> {
+        let identity = self.identity;
+        let frame_bytes = self.frame_words.checked_mul(8)?;
         let frame = match kind {
             Kind::Interpreter => FrameShape::Interpreter,
             Kind::Stubs | Kind::Vtable | Kind::Adapter => FrameShape::Unknown,
             _ if (8..=MAX_FRAME).contains(&frame_bytes) => FrameShape::Sized {
                 bytes: u32::try_from(frame_bytes).ok()?,
-                complete_from: u32::try_from(complete).ok().filter(|offset| *offset <= identity.code_bytes),
+                complete_from: u32::try_from(self.frame_complete).ok().filter(|from| *from <= identity.code_bytes),
             },
             _ => FrameShape::Unknown,
         };
         let mut blob = Blob {
             id: 0,
-            header: Avma(header),
+            header: Avma(block.header()),
             code: identity.code,
             code_bytes: identity.code_bytes,
             kind,
@@ -602,45 +704,34 @@ impl<'l> Block<'l> {
             deopt_handlers: [None; 3],
             original_pc: None,
             method: Avma(0),
-            name: BlobName::Blob(blob_name),
+            name: BlobName::Blob(Arc::clone(name)),
         };
         if let Some((method, compile_id, entry_bci)) = identity.compiled.filter(|_| kind.is_compiled()) {
-            let at = &layout.compiled;
-            let within = |address: u64| {
-                let distance = u32::try_from(address.checked_sub(identity.code.0)?).ok()?;
-                (distance < identity.code_bytes).then_some(distance)
-            };
-            let verified = match at.verified_entry {
-                Entries::Address(field) => field.address_of(object).0,
-                Entries::Distance(field) => identity.code.0.saturating_add(field.of(object).cast_unsigned()),
-            };
             blob.compile_id = compile_id;
             blob.method = method;
-            blob.verified_entry = within(verified).unwrap_or(0);
+            blob.verified_entry = identity.distance_to(self.verified_entry).unwrap_or(0);
             blob.osr_bci = u32::try_from(entry_bci).ok().filter(|_| entry_bci != AT_THE_BEGINNING);
-            blob.original_pc =
-                u32::try_from(at.orig_pc.of(object)).ok().filter(|offset| i64::from(*offset) < frame_bytes);
-            let handler = |field: Field| {
-                let handler = match layout.blob.extent {
-                    Extent::Addresses(..) => field.of(object).cast_unsigned(),
-                    Extent::Distances(..) => header.saturating_add(field.of(object).cast_unsigned()),
-                };
-                within(handler).filter(|distance| *distance > 0)
-            };
-            let first = handler(at.deopt);
-            // Those of other compilers are longer, and nothing of them is returned to there.
-            let behind_call = first.filter(|_| at.is_deopt_begin).and_then(|begin| begin.checked_add(CALL));
-            let behind_call = behind_call.filter(|distance| *distance < identity.code_bytes);
-            blob.deopt_handlers = [first, at.deopt_handle.and_then(handler), behind_call];
+            blob.original_pc = u32::try_from(self.orig_pc).ok().filter(|offset| i64::from(*offset) < frame_bytes);
+            blob.deopt_handlers = self.deopt_handlers(block.layout);
             blob.name = names.method(method).map_or_else(BlobName::Unknown, BlobName::Method);
         }
         Some(blob)
+    }
+
+    /// Where a compiled method is returned to that is no longer valid.
+    fn deopt_handlers(&self, layout: &Layout) -> [Option<u32>; 3] {
+        let within = |handler: u64| self.identity.distance_to(handler).filter(|distance| *distance > 0);
+        let first = within(self.deopt);
+        // Those of other compilers are longer, and nothing of them is returned to there.
+        let behind_call = first.filter(|_| layout.compiled.is_deopt_begin).and_then(|begin| begin.checked_add(CALL));
+        let behind_call = behind_call.filter(|distance| *distance < self.identity.code_bytes);
+        [first, self.deopt_handle.and_then(within), behind_call]
     }
 }
 
 /// Bytes of both headers of a block.
 fn header_bytes(layout: &Layout) -> usize {
-    let bytes = layout.heap.block_bytes + layout.compiled.bytes.max(layout.blob.bytes);
+    let bytes = layout.heap.block_bytes.saturating_add(layout.compiled.bytes.max(layout.blob.bytes));
     usize::try_from(bytes).unwrap_or(MAX_HEADER).min(MAX_HEADER)
 }
 

@@ -4,8 +4,7 @@
 //! do or little room. What they have made the runtime counts for its tools, in `PerfMemory`, a moment after the code is there.
 //! As long as as much more is counted than was seen as there was before, none has come and gone.
 
-use std::collections::HashSet;
-
+use foldhash::HashSet;
 use jitprof_common::units::Avma;
 
 use super::code_cache::{Blob, Change, Kind, Update};

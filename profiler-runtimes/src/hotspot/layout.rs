@@ -101,6 +101,10 @@ impl Field {
     /// What an object that was read has there; 0 if it was not read as far.
     pub(super) fn of(self, object: &[u8]) -> i64 {
         let from = usize::from(self.offset);
+        // Where there are enough bytes, those behind the field as well: they are cut off.
+        if let Some(word) = object.get(from..).and_then(<[u8]>::first_chunk) {
+            return self.extended(u64::from_le_bytes(*word));
+        }
         let mut word = [0; 8];
         if let Some(bytes) = object.get(from..from + self.bytes()) {
             word[..bytes.len()].copy_from_slice(bytes);
@@ -387,6 +391,11 @@ impl Layout {
     pub(super) fn is_dead(&self, object: &[u8]) -> bool {
         let zombie = self.version.major < NO_DEAD_CODE && self.compiled.state.of(object) >= DEAD;
         zombie || self.compiled.method.of(object) == 0
+    }
+
+    /// Where the lines of a method are, behind what never changes of it and so many bytes of bytecodes.
+    pub(super) fn lines_behind(&self, constant: Avma, bytes: u64) -> Result<Avma, ReadError> {
+        plus(plus(constant, self.method.const_method_bytes)?, bytes)
     }
 
     /// How much is added to each byte of a compressed number.

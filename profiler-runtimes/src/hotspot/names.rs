@@ -1,9 +1,10 @@
 //! Names of methods: symbols in the constant pool of their class.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use jitprof_common::units::Avma;
 
 use super::layout::{Field, Layout, plus};
@@ -16,6 +17,8 @@ const MAX_SYMBOL: usize = 1024;
 /// Constants that a pool can have, and bytes of each.
 const MAX_CONSTANTS: i64 = 65535;
 const SLOT: usize = 8;
+/// Bytes of a table of lines that are fetched before it is looked at: most have no more.
+const LINES: usize = 128;
 
 /// What a method is called, as its class file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,10 +40,15 @@ impl MethodName {
 
     /// As the runtime's tool interface has it, so that perf's agent for the JVM writes it: `Ljava/lang/String;indexOf(I)I`.
     pub fn in_class_file(&self) -> String {
+        self.in_class_file_with("")
+    }
+
+    /// The same, with something behind it.
+    pub fn in_class_file_with(&self, behind: &str) -> String {
         let (class, address) = self.hidden();
         let (point, address) = address.map_or(("", ""), |address| (".", address));
         let (method, signature): (&str, &str) = (&self.method, &self.signature);
-        ["L", class, point, address, ";", method, signature].concat()
+        ["L", class, point, address, ";", method, signature, behind].concat()
     }
 
     /// A hidden class, as that of a lambda, has an address behind its name, and each interface of the runtime shows it
@@ -123,20 +131,24 @@ impl Strings {
     }
 }
 
-/// Reads names, each thing once for as long as it lives. It must not live longer than the pages of the reader.
+/// Reads names, each thing once for as long as it lives. It must not live longer than the pages of the reader. The
+/// target chooses where everything is, and not what collides, as the hash of each map has a seed.
 pub(super) struct Names<'a, M> {
     pub(super) layout: &'a Layout,
     pub(super) reader: &'a Reader<M>,
     strings: &'a mut Strings,
     blobs: HashMap<u64, Option<Arc<str>>>,
     symbols: HashMap<u64, Arc<str>>,
+    /// Those of classes, by their pools.
+    classes: HashMap<u64, Arc<str>>,
+    /// Of methods that were asked for with their lines, which is done again and again.
     methods: HashMap<u64, MethodName>,
 }
 
 impl<'a, M: Memory> Names<'a, M> {
     pub(super) fn new(layout: &'a Layout, reader: &'a Reader<M>, strings: &'a mut Strings) -> Self {
-        let (blobs, symbols, methods) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { layout, reader, strings, blobs, symbols, methods }
+        let (blobs, symbols, classes) = (HashMap::default(), HashMap::default(), HashMap::default());
+        Self { layout, reader, strings, blobs, symbols, classes, methods: HashMap::default() }
     }
 
     /// The runtime's own name for blobs, where that can be one.
@@ -167,14 +179,28 @@ impl<'a, M: Memory> Names<'a, M> {
         self.prefetch_constants(&slots);
     }
 
-    /// The same for the files of methods whose names were fetched.
-    pub(super) fn prefetch_files(&self, methods: &[Avma]) {
+    /// The same for the files and lines of methods.
+    pub(super) fn prefetch_places(&self, methods: &[Avma]) {
         let (at, reader) = (&self.layout.method, self.reader);
-        let pools = targets(reader, &targets(reader, methods, at.const_method), at.constants);
-        prefetch(reader, &pools, &[at.pool_source_file]);
+        prefetch(reader, methods, &[at.const_method]);
+        let constants = targets(reader, methods, at.const_method);
+        prefetch(reader, &constants, &[at.constants, at.code_size, at.const_flags]);
+        let pools = targets(reader, &constants, at.constants);
+        let of_pool = |pool: &Avma| [at.pool_source_file, at.pool_length].map(|field| field.place(*pool));
+        let of_pools = pools.iter().flat_map(of_pool).flatten();
+        let lines = constants.iter().filter_map(|constant| Some((self.fetched_lines(*constant)?, LINES)));
+        reader.prefetch(of_pools.chain(lines));
         let slot = |pool: &Avma| self.fetched_slot(*pool, at.pool_source_file.fetched(reader, *pool)?);
         let slots: Vec<Avma> = pools.iter().filter_map(slot).collect();
         self.prefetch_constants(&slots);
+    }
+
+    /// Where the lines of a method are, if it has some.
+    fn fetched_lines(&self, constant: Avma) -> Option<Avma> {
+        let (at, reader) = (&self.layout.method, self.reader);
+        let has_lines = at.const_flags.fetched(reader, constant)? & at.const_has_lines != 0;
+        let bytes = at.code_size.fetched(reader, constant)?.cast_unsigned();
+        if has_lines { self.layout.lines_behind(constant, bytes).ok() } else { None }
     }
 
     /// Where the constants are that name a method.
@@ -214,20 +240,36 @@ impl<'a, M: Memory> Names<'a, M> {
 
     /// The name of a method.
     pub(super) fn method(&mut self, method: Avma) -> Result<MethodName, ReadError> {
-        if let Some(name) = self.methods.get(&method.0) {
-            return Ok(name.clone());
-        }
         let at = &self.layout.method;
         let constant = at.const_method.pointer(self.reader, method)?;
         let pool = at.constants.pointer(self.reader, constant)?;
-        let class = at.klass_name.pointer(self.reader, at.pool_holder.pointer(self.reader, pool)?)?;
-        let name = MethodName {
-            class: self.symbol(class)?,
+        Ok(MethodName {
+            class: self.class(pool)?,
             method: self.constant(pool, at.name_index.read(self.reader, constant)?)?,
             signature: self.constant(pool, at.signature_index.read(self.reader, constant)?)?,
-        };
+        })
+    }
+
+    /// The same of one that is asked for more than once.
+    pub(super) fn known_method(&mut self, method: Avma) -> Result<MethodName, ReadError> {
+        if let Some(name) = self.methods.get(&method.0) {
+            return Ok(name.clone());
+        }
+        let name = self.method(method)?;
         self.methods.insert(method.0, name.clone());
         Ok(name)
+    }
+
+    /// The class that a pool is of.
+    fn class(&mut self, pool: Avma) -> Result<Arc<str>, ReadError> {
+        if let Some(class) = self.classes.get(&pool.0) {
+            return Ok(class.clone());
+        }
+        let at = &self.layout.method;
+        let holder = at.pool_holder.pointer(self.reader, pool)?;
+        let class = self.symbol(at.klass_name.pointer(self.reader, holder)?)?;
+        self.classes.insert(pool.0, class.clone());
+        Ok(class)
     }
 
     /// The file that a method's class was compiled from, if the class says so.

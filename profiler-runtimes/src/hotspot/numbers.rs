@@ -11,6 +11,8 @@ const MORE: u8 = 192;
 const MAX_BYTES: u32 = 5;
 /// Bits that each byte but the last adds.
 const BITS: u32 = 6;
+/// Bytes that are taken together from where the reader keeps them.
+const TOGETHER: usize = 64;
 
 /// Numbers that are read one after another.
 pub(super) struct Numbers<'r, M> {
@@ -18,16 +20,25 @@ pub(super) struct Numbers<'r, M> {
     at: Avma,
     /// What is added to each byte: 1 from JDK 20 on, so that none is 0.
     bias: u8,
+    taken: [u8; TOGETHER],
+    /// Which of these are still to come.
+    next: usize,
+    end: usize,
 }
 
 impl<'r, M: Memory> Numbers<'r, M> {
     pub(super) fn new(reader: &'r Reader<M>, at: Avma, bias: u8) -> Self {
-        Self { reader, at, bias }
+        Self { reader, at, bias, taken: [0; TOGETHER], next: 0, end: 0 }
     }
 
     /// A byte as it is.
     pub(super) fn byte(&mut self) -> Result<u8, ReadError> {
-        let byte = self.reader.u8(self.at)?;
+        self.reader.spend(1)?;
+        if self.next == self.end {
+            (self.next, self.end) = (0, self.reader.part(self.at, &mut self.taken)?);
+        }
+        let byte = self.taken[self.next];
+        self.next += 1;
         self.at = plus(self.at, 1)?;
         Ok(byte)
     }

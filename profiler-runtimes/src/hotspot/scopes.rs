@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jitprof_common::units::Avma;
 
-use super::code_cache::{Blob, CodeCache};
+use super::code_cache::{Blob, BlobName, CodeCache, MAX_HEADER};
 use super::layout::{Debug, Field, Layout, Metadata, plus};
 use super::names::{MethodName, Names, Strings};
 use super::numbers::Numbers;
@@ -14,8 +14,8 @@ use crate::{Memory, ReadError, Reader};
 const MAX_DEPTH: usize = 64;
 /// Bytes of each of a compiled method's tables.
 const MAX_TABLE: u64 = 64 << 20;
-/// Bytes of one that is fetched before it is looked at: on one page, seldom on two.
-const SMALL_TABLE: u64 = 1024;
+/// Bytes of one that is fetched before it is looked at, whole: that is cheaper than one page after another.
+const SMALL_TABLE: u64 = 4096;
 /// Addresses of a compiled method of which it is looked up whether anything was inlined; large ones have some thousand.
 const MAX_LOOKED_UP: u64 = 1 << 14;
 /// Entries of a table of lines.
@@ -120,25 +120,26 @@ impl CodeCache {
         asked: &[(&Blob, Avma, Pc)],
     ) -> Vec<Result<Option<Position>, ReadError>> {
         let blobs: Vec<_> = asked.iter().map(|(blob, ..)| *blob).collect();
-        let mut before = self.are_still_there(layout, reader, &blobs);
-        for (is_there, _) in before.iter_mut().zip(&blobs).filter(|(_, blob)| blob.method.0 == 0) {
-            *is_there = Ok(false);
-        }
+        let before = self.look_at_each(layout, reader, &blobs, |blob, header| Tables::of(layout, blob, header));
         reader.refresh();
         let mut strings = Strings::default();
         let mut names = Names::new(layout, reader, &mut strings);
-        let there = blobs.iter().zip(&before).filter(|(_, is_there)| **is_there == Ok(true));
-        prefetch(&names, there.map(|(blob, _)| *blob));
-        let read = asked.iter().zip(before).map(|((blob, pc, come_by), is_there)| {
-            if is_there? { position(&mut names, blob, *pc, *come_by).map(Some) } else { Ok(None) }
+        let there = blobs.iter().zip(&before).filter_map(|(blob, tables)| match tables {
+            Ok(Some(Ok(tables))) if blob.method.0 != 0 => Some((blob.method, tables)),
+            _ => None,
+        });
+        prefetch(&names, there);
+        let read = asked.iter().zip(before).map(|((blob, pc, come_by), tables)| match tables? {
+            Some(tables) if blob.method.0 != 0 => position(&mut names, blob, &tables?, (*pc, *come_by)).map(Some),
+            _ => Ok(None),
         });
         let read: Vec<_> = read.collect();
         let said = read.iter().zip(&blobs).filter(|(read, _)| says_something(read)).map(|(_, blob)| *blob);
         let said: Vec<_> = said.collect();
-        let mut again = self.are_still_there(layout, reader, &said).into_iter();
+        let mut again = self.look_at_each(layout, reader, &said, |_, _| {}).into_iter();
         let certain = read.into_iter().map(|position| {
-            let is_there = if says_something(&position) { again.next().unwrap_or(Ok(false)) } else { Ok(true) };
-            if is_there? { position } else { Ok(None) }
+            let there = if says_something(&position) { again.next().unwrap_or(Ok(None)) } else { Ok(Some(())) };
+            if there?.is_some() { position } else { Ok(None) }
         });
         certain.collect()
     }
@@ -148,7 +149,10 @@ impl CodeCache {
     /// # Errors
     /// As [`position`](Self::position).
     pub fn known_pcs<M: Memory>(layout: &Layout, reader: &Reader<M>, blob: &Blob) -> Result<Vec<Avma>, ReadError> {
-        let tables = Tables::of(layout, reader, blob)?;
+        let mut header = vec![0; usize::try_from(layout.compiled.bytes).unwrap_or(MAX_HEADER).min(MAX_HEADER)];
+        let count = reader.now(blob.header, &mut header)?;
+        header.truncate(count);
+        let tables = Tables::of(layout, blob, &header)?;
         let mut pcs = Vec::new();
         for index in 0..tables.pcs_count {
             let entry = tables.entry(layout, reader, index)?;
@@ -165,34 +169,27 @@ fn says_something(read: &Result<Option<Position>, ReadError>) -> bool {
     matches!(read, Ok(Some(_)) | Err(ReadError::Malformed { .. }))
 }
 
-/// Fetches what says which methods are at addresses of blobs, as far as it is known where that is.
-fn prefetch<'b, M: Memory>(names: &Names<'_, M>, blobs: impl Iterator<Item = &'b Blob>) {
-    let (layout, reader) = (names.layout, names.reader);
-    let mut blobs: Vec<_> = blobs.collect();
-    blobs.sort_unstable_by_key(|blob| blob.header);
-    blobs.dedup_by_key(|blob| blob.header);
-    let header_bytes = usize::try_from(layout.compiled.bytes).unwrap_or(0);
-    reader.prefetch(blobs.iter().map(|blob| (blob.header, header_bytes)));
-    let tables: Vec<_> = blobs.iter().filter_map(|blob| Tables::of(layout, reader, blob).ok()).collect();
-    reader.prefetch(tables.iter().flat_map(|tables| tables.small(layout)));
-    let methods: Vec<_> = blobs.iter().map(|blob| blob.method).collect();
-    names.prefetch(&methods);
-    names.prefetch_files(&methods);
-    let lines = |method: &Avma| {
-        let constant = layout.method.const_method.fetched_pointer(reader, *method)?;
-        let bytes = layout.method.code_size.fetched(reader, constant)?.cast_unsigned();
-        Some((lines_behind(layout, constant, bytes).ok()?, 1))
-    };
-    reader.prefetch(methods.iter().filter_map(lines));
+/// Fetches what says where in methods addresses of the code is that was compiled from them, as far as it is known where
+/// that is.
+fn prefetch<'t, M: Memory>(names: &Names<'_, M>, compiled: impl Iterator<Item = (Avma, &'t Tables)>) {
+    let (mut methods, tables): (Vec<Avma>, Vec<&Tables>) = compiled.unzip();
+    names.reader.prefetch(tables.iter().flat_map(|tables| tables.small(names.layout)));
+    methods.sort_unstable();
+    methods.dedup();
+    names.prefetch_places(&methods);
 }
 
-fn position<M: Memory>(names: &mut Names<'_, M>, blob: &Blob, pc: Avma, come_by: Pc) -> Result<Position, ReadError> {
+fn position<M: Memory>(
+    names: &mut Names<'_, M>,
+    blob: &Blob,
+    tables: &Tables,
+    (pc, come_by): (Avma, Pc),
+) -> Result<Position, ReadError> {
     let (layout, reader) = (names.layout, names.reader);
     let distance = pc.0.checked_sub(blob.code.0).filter(|distance| *distance <= u64::from(blob.code_bytes));
     let distance = distance.ok_or(ReadError::Malformed { what: "address in code", address: pc.0 })?.cast_signed();
-    let tables = Tables::of(layout, reader, blob)?;
     if come_by == Pc::Deoptimized {
-        let own = Scope { method: blob.method, bci: None }.frame(names)?;
+        let own = Scope { method: blob.method, bci: None }.frame(names, blob)?;
         let guessed = usize::from(tables.have_inlined(layout, reader)?);
         return Ok(Position { frames: vec![own; 1 + guessed], guessed, exact: false });
     }
@@ -205,7 +202,7 @@ fn position<M: Memory>(names: &mut Names<'_, M>, blob: &Blob, pc: Avma, come_by:
     let (before, behind) = match come_by {
         Pc::Return if !exact => {
             // Which method it is, is known; where in it is not.
-            let own = Scope { method: blob.method, bci: None }.frame(names)?;
+            let own = Scope { method: blob.method, bci: None }.frame(names, blob)?;
             return Ok(Position { frames: vec![own], guessed: 0, exact });
         }
         Pc::Return | Pc::Called if exact => (Some(index), Some(index)),
@@ -222,12 +219,13 @@ fn position<M: Memory>(names: &mut Names<'_, M>, blob: &Blob, pc: Avma, come_by:
     // Code begins where the method is entered, and may end anywhere.
     let entered = i64::from(blob.osr_bci.unwrap_or(0));
     let (before, behind) = (scopes(before, Some(entered))?, scopes(behind, None)?);
-    between(names, [&before, &behind], exact)
+    between(names, blob, [&before, &behind], exact)
 }
 
 /// What is between two places in the table, whose scopes are those of the outermost method first; or at the first of them.
 fn between<M: Memory>(
     names: &mut Names<'_, M>,
+    blob: &Blob,
     [before, behind]: [&[Scope]; 2],
     exact: bool,
 ) -> Result<Position, ReadError> {
@@ -245,47 +243,71 @@ fn between<M: Memory>(
     let is_all_sure = [before.len(), behind.len()] == [sure; 2];
     let mut frames = Vec::with_capacity(assumed.len() + 1);
     for scope in &assumed[..calls] {
-        frames.push(scope.frame(names)?);
+        frames.push(scope.frame(names, blob)?);
     }
     if let Some((one, other)) = divided {
         // Which of its bytecodes runs is not known, but they may have the same line.
-        let (one, other) = (one.frame(names)?, other.frame(names)?);
-        frames.push(Frame { bci: None, line: one.line.filter(|_| one.line == other.line), ..other });
+        let (line, other) = (one.line(names)?, other.frame(names, blob)?);
+        frames.push(Frame { bci: None, line: line.filter(|_| line == other.line), ..other });
     }
     let guess = match &assumed[sure..] {
         [] if !is_all_sure => &assumed[sure - 1..],
         guess => guess,
     };
     for scope in guess {
-        frames.push(scope.frame(names)?);
+        frames.push(scope.frame(names, blob)?);
     }
     frames.reverse();
     Ok(Position { frames, guessed: guess.len(), exact })
 }
 
 impl Scope {
-    fn frame<M: Memory>(self, names: &mut Names<'_, M>) -> Result<Frame, ReadError> {
-        let frame = frame(names, self.method, self.bci.and_then(|bci| u32::try_from(bci).ok()))?;
-        Ok(Frame { line: frame.line.filter(|_| self.bci.is_some()), ..frame })
+    /// The method in code that was compiled from it, or that it was inlined into.
+    fn frame<M: Memory>(self, names: &mut Names<'_, M>, blob: &Blob) -> Result<Frame, ReadError> {
+        let line = self.line(names)?;
+        let method = match &blob.name {
+            // This was read when the code was found, which is still there: other code has another number.
+            BlobName::Method(own) if self.method == blob.method => own.clone(),
+            _ => names.known_method(self.method)?,
+        };
+        Ok(Frame { method, file: names.file(self.method)?, bci: self.bci(), line })
+    }
+
+    /// Its line, if it is known which bytecode runs.
+    fn line<M: Memory>(self, names: &Names<'_, M>) -> Result<Option<u32>, ReadError> {
+        match self.bci {
+            Some(_) => line(names.layout, names.reader, self.method, self.bci()),
+            None => Ok(None),
+        }
+    }
+
+    fn bci(self) -> Option<u32> {
+        self.bci.and_then(|bci| u32::try_from(bci).ok())
     }
 }
 
 /// A method with its name, file and line.
 pub(super) fn frame<M: Memory>(names: &mut Names<'_, M>, method: Avma, bci: Option<u32>) -> Result<Frame, ReadError> {
-    // A method is entered at its first bytecode, in what its synchronisation needs as well.
-    let line = line(names.layout, names.reader, method, bci.unwrap_or(0))?;
-    Ok(Frame { method: names.method(method)?, file: names.file(method)?, bci, line })
+    let line = line(names.layout, names.reader, method, bci)?;
+    Ok(Frame { method: names.known_method(method)?, file: names.file(method)?, bci, line })
 }
 
-/// The line of a bytecode.
-fn line<M: Memory>(layout: &Layout, reader: &Reader<M>, method: Avma, bci: u32) -> Result<Option<u32>, ReadError> {
+/// The line of a bytecode, or of a method's entry.
+fn line<M: Memory>(
+    layout: &Layout,
+    reader: &Reader<M>,
+    method: Avma,
+    bci: Option<u32>,
+) -> Result<Option<u32>, ReadError> {
+    // A method is entered at its first bytecode, in what its synchronisation needs as well.
+    let bci = bci.unwrap_or(0);
     let at = &layout.method;
     let constant = at.const_method.pointer(reader, method)?;
     let bytes = at.code_size.read(reader, constant)?.cast_unsigned();
     if at.const_flags.read(reader, constant)? & at.const_has_lines == 0 {
         return Ok(None);
     }
-    let table = lines_behind(layout, constant, bytes)?;
+    let table = layout.lines_behind(constant, bytes)?;
     let mut numbers = Numbers::new(reader, table, layout.number_bias());
     let (mut at, mut line) = (0_u32, 0_u32);
     let mut best: Option<(u32, u32)> = None;
@@ -312,40 +334,39 @@ fn line<M: Memory>(layout: &Layout, reader: &Reader<M>, method: Avma, bci: u32) 
     Err(ReadError::Malformed { what: "end of lines", address: table.0 })
 }
 
-/// Where the table of lines begins, behind so many bytes of bytecodes.
-fn lines_behind(layout: &Layout, constant: Avma, bytes: u64) -> Result<Avma, ReadError> {
-    plus(plus(constant, layout.method.const_method_bytes)?, bytes)
-}
-
 impl Tables {
-    fn of<M: Memory>(layout: &Layout, reader: &Reader<M>, blob: &Blob) -> Result<Self, ReadError> {
+    /// Those of a blob with this header.
+    fn of(layout: &Layout, blob: &Blob, object: &[u8]) -> Result<Self, ReadError> {
         let header = blob.header;
-        let number = |field: Field| field.read(reader, header).map(i64::cast_unsigned);
+        if (object.len() as u64) < layout.compiled.bytes {
+            return Err(ReadError::Unreadable(header.0));
+        }
+        let number = |field: Field| field.of(object).cast_unsigned();
         let between = |from: Avma, to: Avma| {
             let bytes = to.0.checked_sub(from.0).filter(|bytes| *bytes <= MAX_TABLE);
             bytes.ok_or(ReadError::Malformed { what: "table of compiled code", address: from.0 })
         };
         let (pcs, pcs_end, scopes, scopes_end, metadata, metadata_end) = match layout.compiled.debug {
             Debug::Behind { metadata, scopes, pcs, end } => {
-                let scopes = scopes.pointer(reader, header)?;
-                let pcs = plus(header, number(pcs)?)?;
-                (pcs, plus(header, number(end)?)?, scopes, pcs, plus(header, number(metadata)?)?, scopes)
+                let scopes = scopes.address_of(object);
+                let pcs = plus(header, number(pcs))?;
+                (pcs, plus(header, number(end))?, scopes, pcs, plus(header, number(metadata))?, scopes)
             }
             Debug::Apart { data, size, pcs, scopes, metadata } => {
-                let data = data.pointer(reader, header)?;
-                let scopes = plus(data, number(scopes)?)?;
+                let data = data.address_of(object);
+                let scopes = plus(data, number(scopes))?;
                 let (metadata, metadata_end) = match metadata {
                     Metadata::Behind(distance) => {
                         let code_end = plus(blob.code, u64::from(blob.code_bytes))?;
-                        let end = plus(header, number(layout.blob.size)?)?;
-                        (plus(code_end, number(distance)?)?, end)
+                        let end = plus(header, number(layout.blob.size))?;
+                        (plus(code_end, number(distance))?, end)
                     }
                     Metadata::Apart { data, size, relocations } => {
-                        let data = data.pointer(reader, header)?;
-                        (plus(data, number(relocations)?)?, plus(data, number(size)?)?)
+                        let data = data.address_of(object);
+                        (plus(data, number(relocations))?, plus(data, number(size))?)
                     }
                 };
-                (plus(data, number(pcs)?)?, scopes, scopes, plus(data, number(size)?)?, metadata, metadata_end)
+                (plus(data, number(pcs))?, scopes, scopes, plus(data, number(size))?, metadata, metadata_end)
             }
         };
         Ok(Self {
@@ -438,7 +459,8 @@ impl Tables {
         let (mut low, mut high) = (0, self.pcs_count);
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.entry(layout, reader, middle)?.pc < distance { low = middle + 1 } else { high = middle }
+            let pc = layout.pcs.pc.read(reader, plus(self.pcs, middle * layout.pcs.bytes)?)?;
+            if pc < distance { low = middle + 1 } else { high = middle }
         }
         Ok(low)
     }

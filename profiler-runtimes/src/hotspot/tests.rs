@@ -505,6 +505,39 @@ fn code_in_the_place_of_other_code_is_another_blob() {
 }
 
 #[test]
+fn a_compiled_method_has_the_name_that_it_had_when_its_code_was_found() {
+    for (recording, _) in COMPILED {
+        let mut memory = memory(recording);
+        let (layout, reader, cache) = read(&memory);
+        let blob = Blob::clone(method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2));
+        let constant = layout.method.const_method.pointer(&reader, blob.method).unwrap();
+        let signature = layout.method.signature_index.read(&reader, constant).unwrap();
+        drop(reader);
+        // Its class was unloaded, and another method lies where it was.
+        let name = layout.method.name_index.within(constant).unwrap();
+        memory.overwrite(name, &u16::try_from(signature).unwrap().to_le_bytes());
+        let reader = Reader::new(&memory, ENOUGH);
+        let mut strings = Strings::default();
+        let other = Names::new(&layout, &reader, &mut strings).method(blob.method).unwrap();
+        let position = cache.position(&layout, &reader, &blob, (blob.code, Pc::Deoptimized)).unwrap();
+        for frame in position.frames {
+            assert!(frame.method != other && BlobName::Method(frame.method) == blob.name, "{recording}");
+        }
+    }
+}
+
+#[test]
+fn of_headers_of_any_size_no_more_is_read_than_a_header_may_have() {
+    let memory = memory("jdk21");
+    let (mut layout, reader, cache) = read(&memory);
+    let blob = method(&cache, "void Wait.recursive(Wait$Step, int)", Tier::C2);
+    layout.compiled.bytes = u64::MAX;
+    let unreadable = ReadError::Unreadable(blob.header.0);
+    assert_eq!(CodeCache::known_pcs(&layout, &reader, blob), Err(unreadable));
+    assert_eq!(cache.is_still_there(&layout, &reader, blob), Ok(false));
+}
+
+#[test]
 fn numbers_that_no_reading_has_seen_are_noted() {
     for (recording, _) in COMPILED {
         let mut memory = memory(recording);

@@ -1,6 +1,6 @@
 //! Whether code may have come and gone between two readings, so that neither has seen it.
 
-use std::collections::HashSet;
+use foldhash::HashSet;
 
 /// The numbers of the compilations that were seen. The runtime counts them, and numbers each when it is asked for: it may
 /// be there only after the next reading.

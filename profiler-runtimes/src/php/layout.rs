@@ -27,7 +27,7 @@ const FRAME_CALLER: u16 = 48;
 /// function; the generators between it and the one that runs hang on it. From 8.0 on. In a version whose objects are otherwise,
 /// that frame is in another place, and they are left out.
 const DELEGATES: Detour =
-    Detour { object: FRAME_OBJECT, unless: FRAME_FUNCTION, own: 184, element: 56, next: 152, reserved: [0; 3] };
+    Detour { object: FRAME_OBJECT, unless: FRAME_FUNCTION, own: 184, element: 56, next: 152, reserved: 0 };
 /// Which word of a string its hash is.
 const STRING_HASH: u8 = 1;
 /// The bit of a call by which a loop was begun, and which bit it becomes: the lowest one above the instruction.

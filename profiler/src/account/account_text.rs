@@ -349,6 +349,7 @@ fn fmt_tables(sources: &[SourceAccount], f: &mut fmt::Formatter<'_>) -> fmt::Res
             all.left_out += one.left_out;
             all.frames += one.frames;
             all.answers += one.answers;
+            all.told = all.told.into_iter().chain(one.told).reduce(|one, other| one + other);
         }
         fmt_tables_of((comm, &format!("{} processes", tables.len())), &all, f)?;
     }
@@ -367,6 +368,9 @@ fn fmt_tables_of((comm, who): (&str, &str), tables: &TablesAccount, f: &mut fmt:
     write!(f, "tables     {comm} ({who}): {runtime}, {what} of {cpu_ms} ms")?;
     if tables.left_out > 0 {
         write!(f, ", {} left out", tables.left_out)?;
+    }
+    if let Some(told) = tables.told {
+        write!(f, "; a breakpoint in it told of {} calls and missed {}", told.calls, told.missed)?;
     }
     writeln!(f)
 }
@@ -429,6 +433,20 @@ mod tests {
         assert_eq!(few[1], "tables     python3 (8): CPython 3.12, nothing of it in a sample; 1 readings of 2 ms");
         let many = lines((1..=20).map(|pid| of(pid, 5)).collect());
         assert_eq!(many, ["tables     python3 (20 processes): CPython 3.12, 100 frames named in 20 looks of 40 ms"]);
+    }
+
+    #[test]
+    fn that_a_breakpoint_was_set_in_a_process_is_said() {
+        let told = Some(crate::account::ToldAccount { calls: 12, missed: 3, ..Default::default() });
+        let tables =
+            |told| TablesAccount { runtime: "LLVM".to_owned(), loads: 1, readings: 1, told, ..Default::default() };
+        let text = |tables: &dyn Fn(u32) -> TablesAccount, count: u32| {
+            let source = |pid| SourceAccount { pid, tables: Some(tables(pid)), ..Default::default() };
+            Account { sources: (1..=count).map(source).collect(), ..Account::default() }.to_string()
+        };
+        let said = "; a breakpoint in it told of 12 calls and missed 3\n";
+        assert!(text(&|_| tables(told), 1).contains(said) && !text(&|_| tables(None), 1).contains("breakpoint"));
+        assert!(text(&|pid| tables(told.filter(|_| pid == 2)), 9).contains(said), "of one of nine");
     }
 
     #[test]

@@ -249,6 +249,38 @@ pub struct TablesAccount {
     pub frames: u64,
     /// ...so often.
     pub answers: u64,
+    /// Calls by which its code is registered with a debugger, if a breakpoint tells of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told: Option<ToldAccount>,
+}
+
+/// Calls that register code, told by a breakpoint in the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ToldAccount {
+    /// Calls that were told.
+    pub calls: u64,
+    /// Calls that were not: too many at once.
+    pub missed: u64,
+    /// Of those told, calls that do not say what is done, or could not be read.
+    pub unclear: u64,
+    /// Pieces of code that begin when a call says so.
+    pub begins: u64,
+    /// Pieces of code that end when a call says so.
+    pub ends: u64,
+}
+
+impl std::ops::Add for ToldAccount {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            calls: self.calls + other.calls,
+            missed: self.missed + other.missed,
+            unclear: self.unclear + other.unclear,
+            begins: self.begins + other.begins,
+            ends: self.ends + other.ends,
+        }
+    }
 }
 
 /// One dump.

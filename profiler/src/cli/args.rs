@@ -109,6 +109,11 @@ pub struct Args {
     #[arg(long, help_heading = "Recording")]
     pub no_read_runtime: bool,
 
+    /// Set a breakpoint in each target where it registers code for GDB (LLVM, numba, CPython's JIT), to know when its code comes
+    /// and goes: it writes into the target, and each such call costs that some microseconds
+    #[arg(long, conflicts_with = "no_read_runtime", help_heading = "Recording")]
+    pub probe_registrations: bool,
+
     /// Whether the native frames of an interpreter's evaluation loop (CPython's, PHP's, Ruby's) are shown between the functions
     /// that it runs
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = NativeFramesArg::Show, help_heading = "Recording")]

@@ -39,6 +39,7 @@ pub(super) fn print() -> Result<(), CheckError> {
         rows: true,
         unwind_mib: None,
         log: false,
+        registrations: false,
     };
     let mut sampler = Sampler::load(&options)?;
     sampler.start(&options)?;

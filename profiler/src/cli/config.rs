@@ -111,6 +111,7 @@ fn record_options(args: &Args, targets: Targets, bucket: Duration) -> RecordOpti
         unwind_mib: args.unwind_memory,
         peek: !args.no_peek,
         read_runtime: !args.no_read_runtime,
+        probe_registrations: args.probe_registrations,
         interpreter: InterpreterFrames {
             native: args.native_frames == NativeFramesArg::Show,
             listed: !args.no_vm_frames,
@@ -219,6 +220,14 @@ mod tests {
         };
         assert_eq!(asked.to_string(), "pid 1 and user 0 or www-data and unit nginx");
         assert!(matches!(config(&["--tid", "1", "--cgroup", "/x"]), Err(UsageError::SeveralTargets)));
+    }
+
+    #[test]
+    fn breakpoints_are_set_only_where_they_are_asked_for() {
+        let probes = |words: &[&str]| config(words).unwrap().record.probe_registrations;
+        assert!(!probes(&["-p", "1"]) && probes(&["-p", "1", "--probe-registrations"]));
+        let contradicts = ["jitprof", "-p", "1", "--probe-registrations", "--no-read-runtime"];
+        assert!(Args::try_parse_from(contradicts).is_err(), "nothing would look at what they tell");
     }
 
     #[test]

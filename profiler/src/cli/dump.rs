@@ -120,6 +120,7 @@ fn options(arguments: &Arguments, targets: Targets) -> RecordOptions {
         unwind_mib: None,
         peek: !arguments.no_peek,
         read_runtime: !arguments.no_read_runtime,
+        probe_registrations: false,
         interpreter: InterpreterFrames::default(),
         verify_names: false,
         gsym: Vec::new(),

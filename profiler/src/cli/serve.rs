@@ -41,6 +41,9 @@ pub struct Arguments {
     /// Do not read what targets' runtimes know of their own code
     #[arg(long, help_heading = "Recording")]
     no_read_runtime: bool,
+    /// Set a breakpoint in each target where it registers code for GDB, to know when its code comes and goes
+    #[arg(long, conflicts_with = "no_read_runtime", help_heading = "Recording")]
+    probe_registrations: bool,
     /// Whether the native frames of interpreters' evaluation loops are shown [default: show]
     #[arg(long, value_enum, value_name = "WHICH", help_heading = "Recording")]
     native_frames: Option<NativeFramesArg>,
@@ -106,6 +109,7 @@ impl Arguments {
         set(&mut settings.window.length, self.window);
         set(&mut settings.window.grace, self.grace);
         settings.sampling.read_runtime &= !self.no_read_runtime;
+        settings.sampling.probe_registrations |= self.probe_registrations;
         set(&mut settings.sampling.native_frames, self.native_frames.map(|which| which == NativeFramesArg::Show));
         settings.sampling.vm_frames &= !self.no_vm_frames;
         set(&mut settings.http.listen, self.listen.clone());
@@ -186,6 +190,8 @@ mod tests {
         assert_eq!(settings(&["--token", "none"]).unwrap().http.token, TokenSetting::None);
         let reads = |more: &[&str]| settings(more).unwrap().record_options().read_runtime;
         assert!(reads(&[]) && !reads(&["--no-read-runtime"]));
+        let probes = |more: &[&str]| settings(more).unwrap().record_options().probe_registrations;
+        assert!(!probes(&[]) && probes(&["--probe-registrations"]));
         let shows = |more: &[&str]| {
             let interpreter = settings(more).unwrap().record_options().interpreter;
             (interpreter.native, interpreter.listed)

@@ -69,6 +69,8 @@ pub enum Input<'a> {
     Remark(String),
     /// The time-stamp counter on CLOCK_MONOTONIC, whenever more is known of it.
     Ticks(Ticks),
+    /// Calls by which processes have registered code with a debugger.
+    Registrations(Vec<Registration>),
     /// Counts of the sampler.
     Counters(Counters),
     /// An order.
@@ -105,6 +107,32 @@ pub struct Sample<'a> {
     /// Frames that its runtime keeps in a list, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<Box<FrameList>>,
+}
+
+/// A call by which a process has registered code with a debugger, or that some calls are not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// When it was made, or that was found out.
+    pub time: MonoNs,
+    /// Of which process.
+    pub pid: Pid,
+    /// Calls of the process so far that are not told.
+    pub missed: u64,
+    /// What it says.
+    pub call: Option<RegistrationCall>,
+}
+
+/// What such a call says: as the process has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistrationCall {
+    /// What is done, as [`registrations`](jitprof_common::registrations) has it.
+    pub action: u32,
+    /// To which entry.
+    pub entry: Avma,
+    /// Where its object file is.
+    pub image: Avma,
+    /// Bytes of that.
+    pub size: u64,
 }
 
 /// Frames that a runtime keeps in a list for each thread.
@@ -274,6 +302,9 @@ pub enum Request {
         process: ProcessId,
         /// Since when it runs its program.
         since: MonoNs,
+        /// Entries of a debugger's list that have been registered since the last reading.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        again: Vec<Avma>,
     },
     /// Say what frames are, by what a process' runtime knows of them.
     DescribeFrames {

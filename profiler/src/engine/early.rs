@@ -30,6 +30,10 @@ pub(super) struct Early {
     heaps: Vec<(Avma, u64)>,
     /// Where samples have met code there that has no name, and when last.
     met: BTreeMap<u64, MonoNs>,
+    /// When the process has last said that it has new code, if no reading was asked for since.
+    told: Option<MonoNs>,
+    /// The one that is on its way was asked for since.
+    was_told: bool,
     /// Up to this time the rest after all readings is paid.
     paid_until: MonoNs,
     /// No early one before this time.
@@ -63,9 +67,14 @@ impl Early {
         }
     }
 
+    /// The process has said at a time that it has new code.
+    pub(super) fn tell(&mut self, time: MonoNs) {
+        self.told = self.told.max(Some(time));
+    }
+
     /// When the next reading is due, which is at `next_at` if it is no early one.
     pub(super) fn due_at(&self, next_at: MonoNs) -> MonoNs {
-        if self.met.is_empty() { next_at } else { next_at.min(self.paid_until.max(self.not_before)) }
+        if self.has_none() { next_at } else { next_at.min(self.paid_until.max(self.not_before)) }
     }
 
     /// When it is to be looked whether there is something to be read, or more is met; the next reading is due at `due_at`.
@@ -73,12 +82,22 @@ impl Early {
         let soon = MonoNs(now.0.saturating_add(LEAST_PAUSE_NS));
         // Where a reading could not be paid, there is no hurry.
         let is_watched = now < self.watched_until && self.paid_until <= soon;
-        if self.met.is_empty() { is_watched.then_some(soon) } else { Some(due_at) }
+        if self.has_none() {
+            return is_watched.then_some(soon);
+        }
+        // It may be due since long before, when there was nothing to be read.
+        Some(self.told.map_or(due_at, |told| due_at.max(told)))
+    }
+
+    /// Whether nothing is known that an early reading could name.
+    fn has_none(&self) -> bool {
+        self.met.is_empty() && self.told.is_none()
     }
 
     /// A reading is asked for.
     pub(super) fn begin(&mut self, is_early: bool) {
         self.is_early = is_early;
+        self.was_told = self.told.take().is_some();
     }
 
     /// After a reading of a program that began at a time, so much rest is owed. Before it began it has saved nothing: who starts
@@ -91,12 +110,18 @@ impl Early {
 
     /// A reading that was begun at a time has found new code at these places.
     pub(super) fn settle(&mut self, found: impl Iterator<Item = Range<u64>>, begun: MonoNs, now: MonoNs) {
-        let named: usize = found.map(|place| self.met.extract_if(place, |_, _| true).count()).sum();
+        let (mut named, mut is_new) = (0, false);
+        for place in found {
+            named += self.met.extract_if(place, |_, _| true).count();
+            is_new = true;
+        }
         // What it has not found of the time before no other one will find.
         self.met.retain(|_, time| begun < *time);
         if named > 0 {
             self.in_vain = 0;
             self.watched_until = MonoNs(now.0.saturating_add(WATCHED_NS));
+        } else if is_new && self.was_told {
+            self.in_vain = 0;
         } else if self.is_early {
             self.in_vain = MAX_DOUBLED.min(self.in_vain + 1);
         }
@@ -233,6 +258,23 @@ mod tests {
         assert_eq!([3, 1002, 1003].map(|at| early.look_at(ms(490), ms(at))), [Some(ms(23)), Some(ms(1022)), None]);
         early.owe(5_490_000_000, MonoNs(0), ms(3));
         assert_eq!([3, 472, 473].map(|at| early.look_at(ms(490), ms(at))), [None, None, Some(ms(493))]);
+    }
+
+    #[test]
+    fn a_reading_comes_sooner_once_where_the_process_says_that_it_has_new_code() {
+        let mut early = Early::default();
+        early.tell(ms(1));
+        assert_eq!(early.due_at(ms(490)), MonoNs(0));
+        assert_eq!([0, 20].map(|due| early.look_at(ms(due), ms(1))), [Some(ms(1)), Some(ms(20))]);
+        early.begin(true);
+        assert_eq!(early.due_at(ms(490)), ms(490));
+        early.tell(ms(2));
+        early.settle(std::iter::once(CODE..CODE + SIZE), ms(2), ms(3));
+        assert_eq!(early.due_at(ms(490)), ms(23), "said while it was read");
+        early.begin(true);
+        early.settle(std::iter::empty(), ms(24), ms(25));
+        early.tell(ms(26));
+        assert_eq!(early.due_at(ms(490)), ms(65), "who says so in vain is heard less often");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use jitprof_unwind::{
 
 use crate::engine::options::CallGraph;
 use crate::engine::runtime_tables::Change;
-use crate::runtime::FoundFrame;
+use crate::runtime::{FoundFrame, FoundRows};
 
 /// Bounds of one process' generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +213,18 @@ impl GeneratedCode {
             }
             Change::Inline(inline) => self.apply(CodeEvent::Inline(inline)),
             Change::Unload { time, start, size } => self.apply(CodeEvent::Unload { time, start, size }),
+            Change::Register(found) => self.register(&found),
+            Change::Unregister { start, size } => self.remove_unrecorded(start.0, size),
+        }
+    }
+
+    /// Takes up rows of code that nothing else says anything of.
+    fn register(&mut self, found: &FoundRows) {
+        let size = u64::from(found.size);
+        let frames = RecordedFrames { bytes: &found.bytes, section_start: found.section_start };
+        let rows = rows_of_jit(Machine::NATIVE, found.start.0, size, frames);
+        if rows.is_some() {
+            self.load_unrecorded(found.start.0, size, rows);
         }
     }
 
@@ -233,7 +245,7 @@ impl GeneratedCode {
         compared.apply(match change {
             // Only names are compared.
             Change::Load(load, _) => CodeEvent::Load(CodeLoad { lines: SourceRows::default(), ..load }),
-            Change::Inline(_) => return None,
+            Change::Inline(_) | Change::Register(_) | Change::Unregister { .. } => return None,
             Change::Unload { time, start, size } => CodeEvent::Unload { time, start, size },
         });
         None

@@ -60,6 +60,7 @@ mod space;
 pub mod tables;
 #[cfg(test)]
 mod tests;
+mod told;
 mod tracking;
 mod unwinding;
 mod verify;
@@ -265,6 +266,7 @@ impl Engine {
             Input::Counters(_) | Input::Order(_) | Input::Turn(_) | Input::Ticks(_) | Input::Remark(_) => {
                 Activity::Upkeep
             }
+            Input::Registrations(_) => Activity::Announcements,
             Input::Answer(answer) if answer.body.is_announcement() => Activity::Announcements,
             _ => Activity::Processes,
         });
@@ -295,6 +297,7 @@ impl Engine {
             }
             Input::Remark(text) => self.requests.remark(text),
             Input::Ticks(ticks) => self.tracking.set_ticks(ticks.into()),
+            Input::Registrations(told) => self.tracking.note_registrations(&told, self.requests.now),
             Input::Counters(counters) => self.take_counters(counters),
             Input::Order(order) => self.obey(order),
             Input::Turn(now) => self.turn(now),

@@ -3,7 +3,7 @@
 //! A reading says what was there at some time between its begin and its end. So code counts from the end of the reading
 //! before it was found, where there was nothing then; in the place of other code, or where such may have come and gone
 //! unseen, only from the end of the reading that has found it; and until the begin of the last one that has found it still
-//! there. A sample waits for the reading after it.
+//! there. A sample waits for the reading after it. Where a change is told (`told.rs`), it counts from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,16 +13,18 @@ use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::code::{CodeInline, CodeLoad, CodeOrigin, SourceRows};
 
 use crate::account::TablesAccount;
-use crate::engine::border::{AnswerBody, Output, Request};
+use crate::engine::border::{AnswerBody, Output, Registration, Request};
 use crate::engine::early::Early;
 use crate::engine::frames::in_module;
 use crate::engine::options::InterpreterFrames;
 use crate::engine::place::Place;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::AddressSpace;
+use crate::engine::told::Told;
 use crate::process::{Mapping, ProcessId};
 use crate::runtime::{
-    Capture, CodeChange, FoundCode, FoundFrame, FoundInline, ListCapture, NO_ROOM, ParkedStack, RuntimeRead,
+    Capture, CodeChange, FoundCode, FoundFrame, FoundInline, FoundRows, ListCapture, NO_ROOM, ParkedStack, Registered,
+    RuntimeRead,
 };
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
@@ -86,6 +88,7 @@ pub(super) enum BesideDump {
 struct Piece {
     size: u32,
     since: MonoNs,
+    registered: Option<Registered>,
 }
 
 /// What a reading has brought.
@@ -112,6 +115,15 @@ pub(super) enum Change {
     Unload {
         /// Since when.
         time: MonoNs,
+        /// First byte.
+        start: Avma,
+        /// Length in bytes.
+        size: u64,
+    },
+    /// So code is unwound, if nothing else says anything of it.
+    Register(FoundRows),
+    /// That holds no more.
+    Unregister {
         /// First byte.
         start: Avma,
         /// Length in bytes.
@@ -160,6 +172,10 @@ pub(super) struct RuntimeTables {
     early: Early,
     retry_ns: u64,
     pieces: BTreeMap<u64, Piece>,
+    /// Calls that say what has come and gone.
+    told: Told,
+    /// Length of code, by its first byte, of which nothing but rows is known.
+    registered: BTreeMap<u64, u32>,
     /// Frames are asked about, with these words.
     capture: Option<Capture>,
     /// The same of whom it is a child, until it is known what it has itself.
@@ -170,6 +186,8 @@ pub(super) struct RuntimeTables {
     has_shown: bool,
     /// There are lists, too.
     lists: bool,
+    /// These name nothing.
+    rows_alone: bool,
     /// Frames that a runtime keeps in a list are not wanted.
     leaves_lists: bool,
     /// What is asked besides, where there is a dump.
@@ -188,8 +206,9 @@ impl RuntimeTables {
     pub(super) fn known_until(&self) -> Option<MonoNs> {
         match self.state {
             State::Unknown if self.missed == 0 && (self.reading.is_some() || self.wanted) => Some(MonoNs(0)),
-            State::Found if self.lists && self.incomplete < MAX_INCOMPLETE && self.missed == 0 => {
-                Some(self.last.map_or(MonoNs(0), |(begun, _)| begun))
+            State::Found if self.has_naming_lists() && self.incomplete < MAX_INCOMPLETE && self.missed == 0 => {
+                let read = self.last.map_or(MonoNs(0), |(begun, _)| begun);
+                Some(self.told.unread_from().map_or(read, |from| read.min(from)))
             }
             _ => None,
         }
@@ -197,8 +216,13 @@ impl RuntimeTables {
 
     /// Whether they have been read.
     pub(super) fn are_found(&self) -> bool {
-        let names_code = self.lists || self.capture.as_ref().is_some_and(Capture::has_words);
+        let names_code = self.has_naming_lists() || self.capture.as_ref().is_some_and(Capture::has_words);
         self.account.readings > 0 && names_code
+    }
+
+    /// Whether there are lists that name code.
+    fn has_naming_lists(&self) -> bool {
+        self.lists && !self.rows_alone
     }
 
     /// The list of frames that samples take along, or have.
@@ -358,7 +382,7 @@ impl RuntimeTables {
             // What is loaded later may have lists.
             State::Found if !self.lists && self.any_list().is_some() => self.wanted && requests.now >= self.next_at,
             State::Found if !self.lists => false,
-            State::Found => requests.now >= self.due_at() && self.is_unconfirmed(ran_at),
+            State::Found => requests.now >= self.due_at() && self.is_unconfirmed(ran_at.max(self.told.latest())),
             State::Over => false,
         };
         if is_due && self.reading.is_none() {
@@ -370,7 +394,8 @@ impl RuntimeTables {
             self.began = since.max(id.start);
             self.is_remembered = true;
             self.wanted = false;
-            requests.ask(Purpose::Runtime(id, since), Request::ReadRuntime { via, process: id, since });
+            let again = self.told.ask();
+            requests.ask(Purpose::Runtime(id, since), Request::ReadRuntime { via, process: id, since, again });
         }
     }
 
@@ -389,6 +414,13 @@ impl RuntimeTables {
     /// Code was met there then that the lists should name.
     pub(super) fn note_missed(&mut self, address: u64, time: MonoNs) {
         self.early.meet(address, time);
+    }
+
+    /// The process has registered code, or some calls are not told.
+    pub(super) fn note_registration(&mut self, told: &Registration) {
+        if self.state != State::Over && self.told.note(told) {
+            self.early.tell(told.time);
+        }
     }
 
     /// When it is looked again before the next tick, if that is not long overdue: a program is still being loaded, or makes code.
@@ -487,6 +519,9 @@ impl RuntimeTables {
         let pause = if self.hurried && !read.incomplete { 0 } else { pause };
         self.next_at = MonoNs(requests.now.0.saturating_add(pause));
         self.account.runtime = read.runtime.clone().unwrap_or_default();
+        if let Some(why) = &read.untold {
+            requests.remark(format!("not all calls that register code are told: {why}"));
+        }
         self.is_loading = false;
         let age = begun.0.saturating_sub(self.began.0);
         let is_loading = age < LOADING_NS;
@@ -529,6 +564,7 @@ impl RuntimeTables {
         self.state = State::Found;
         self.capture = read.capture.clone();
         self.lists = read.lists || read.capture.is_none();
+        self.rows_alone = read.rows_alone;
         if !self.lists {
             self.retry_ns = (self.retry_ns * 2).clamp(FIRST_RETRY_NS, MAX_RETRY_NS);
             self.next_at = MonoNs(requests.now.0.saturating_add(self.retry_ns));
@@ -559,7 +595,10 @@ impl RuntimeTables {
         for start in self.pieces.keys().copied().collect::<Vec<_>>() {
             self.unload(start, changes);
         }
+        let registered = std::mem::take(&mut self.registered);
+        changes.extend(registered.into_iter().map(unregister));
         self.last = None;
+        self.told.drop_all();
         self.is_void = self.state == State::Found;
     }
 
@@ -570,6 +609,7 @@ impl RuntimeTables {
             self.disbelieve(&mut brought.changes);
             self.is_void = false;
         }
+        self.told.note_since(read.told_since, done);
         // Where something was at the reading before, it may have been there until just before what has taken its place.
         // What was there is only known of readings that came to their end, and of code that none has seen nothing is.
         let before = self.last.filter(|_| self.incomplete == 0 && !read.incomplete).map(|(_, done)| done);
@@ -580,16 +620,32 @@ impl RuntimeTables {
         for change in read.changes {
             match change {
                 CodeChange::Unloaded(start) => {
-                    if let Some(end) = self.unload(start.0, &mut brought.changes) {
-                        gone.insert(start.0, end);
+                    if let Some(ended) = self.unload(start.0, &mut brought.changes) {
+                        gone.insert(start.0, ended);
                     }
                 }
                 CodeChange::Loaded(found) => {
                     let end = found.start.0.saturating_add(u64::from(found.size));
-                    let in_place = gone.range(..end).next_back().is_some_and(|(_, gone_end)| *gone_end > found.start.0);
-                    let is_known = !in_place && !may_have_passed(found.start.0, end);
-                    let since = before.filter(|_| is_known).unwrap_or(done);
+                    let before_it =
+                        gone.range(..end).next_back().filter(|(_, (gone_end, _))| *gone_end > found.start.0);
+                    let is_known = before_it.is_none() && !may_have_passed(found.start.0, end);
+                    let told = found.registered.and_then(|of| self.told.begin(&of, (begun, done)));
+                    // Not before the end of what was there, whatever was told.
+                    let told = told.map(|time| before_it.map_or(time, |(_, (_, gone_at))| time.max(*gone_at)));
+                    let since = told.or(before.filter(|_| is_known)).unwrap_or(done);
                     self.load(found, since, &mut brought.changes);
+                }
+                CodeChange::Registered(found) => {
+                    if self.registered.len() < MAX_PIECES {
+                        let before = self.registered.insert(found.start.0, found.size);
+                        brought.changes.extend(before.map(|size| unregister((found.start.0, size))));
+                        brought.changes.push(Change::Register(found));
+                    } else {
+                        self.account.left_out += 1;
+                    }
+                }
+                CodeChange::Unregistered(start) => {
+                    brought.changes.extend(self.registered.remove_entry(&start.0).map(unregister));
                 }
             }
         }
@@ -601,6 +657,7 @@ impl RuntimeTables {
         } else {
             (self.incomplete, self.retry_ns) = (0, 0);
             self.last = Some((begun, done));
+            self.told.settle(begun);
         }
     }
 
@@ -609,7 +666,8 @@ impl RuntimeTables {
             self.account.left_out += 1;
             return;
         }
-        self.pieces.insert(found.start.0, Piece { size: found.size, since });
+        let registered = found.registered;
+        self.pieces.insert(found.start.0, Piece { size: found.size, since, registered });
         self.account.loads += 1;
         let load = CodeLoad {
             time: since,
@@ -628,18 +686,26 @@ impl RuntimeTables {
         changes.extend(parts.map(|(part, number)| Change::Inline(inlined(part, number, (found.start, since)))));
     }
 
-    /// Ends a piece where it was seen last. Returns its end, if there was one.
-    fn unload(&mut self, start: u64, changes: &mut Vec<Change>) -> Option<u64> {
-        let Piece { size, since } = self.pieces.remove(&start)?;
+    /// Ends a piece when that was told, or when it was seen last. Returns the end of its place, and that time, if there was one.
+    fn unload(&mut self, start: u64, changes: &mut Vec<Change>) -> Option<(u64, MonoNs)> {
+        let Piece { size, since, registered } = self.pieces.remove(&start)?;
         let seen = self.last.map_or(since, |(begun, _)| begun.max(since));
-        changes.push(Change::Unload { time: seen, start: Avma(start), size: u64::from(size) });
-        Some(start.saturating_add(u64::from(size)))
+        let time = registered.and_then(|of| self.told.end(&of, since, seen)).unwrap_or(seen);
+        changes.push(Change::Unload { time, start: Avma(start), size: u64::from(size) });
+        Some((start.saturating_add(u64::from(size)), time))
     }
 
     /// For the account, if they were found.
     pub(super) fn account(&self) -> Option<TablesAccount> {
-        (self.account.readings > 0 || !self.account.runtime.is_empty()).then(|| self.account.clone())
+        let told = self.told.account();
+        let is_known = self.account.readings > 0 || !self.account.runtime.is_empty();
+        is_known.then(|| TablesAccount { told, ..self.account.clone() })
     }
+}
+
+/// Nothing is said any more of the code at an address, of so many bytes.
+fn unregister((start, size): (u64, u32)) -> Change {
+    Change::Unregister { start: Avma(start), size: u64::from(size) }
 }
 
 /// A part that was inlined into code that is at an address since a time. The function itself has the number 0.
@@ -659,4 +725,17 @@ fn inlined(part: FoundInline, number: u32, (start, time): (Avma, MonoNs)) -> Cod
 /// The least pause between two readings.
 pub(super) fn least_pause(continuous: bool) -> MonoNs {
     MonoNs(if continuous { CONTINUOUS_PAUSE_NS } else { PAUSE_NS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_wait_for_lists_that_name_code_and_for_no_others() {
+        let mut tables = RuntimeTables { state: State::Found, lists: true, ..RuntimeTables::default() };
+        assert_eq!(tables.known_until(), Some(MonoNs(0)));
+        tables.rows_alone = true;
+        assert_eq!(tables.known_until(), None);
+    }
 }

@@ -12,7 +12,9 @@ use rustc_hash::FxHashSet;
 use crate::account::LearnStats;
 use crate::advice::Runtime;
 use crate::engine::announcements::{Announcements, Brought, DumpId, ReadContext};
-use crate::engine::border::{AnswerBody, OlderMap, Opened, Output, ProcessRead, Request, Unread, WhyUnread};
+use crate::engine::border::{
+    AnswerBody, OlderMap, Opened, Output, ProcessRead, Registration, Request, Unread, WhyUnread,
+};
 use crate::engine::dump::START_STEP_NS;
 use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
@@ -21,6 +23,7 @@ use crate::engine::generated::CodeBounds;
 use crate::engine::labelling::{Labelling, ask_program, has_any, keeps_frames, runtime_of};
 use crate::engine::learned::Learned;
 use crate::engine::options::InterpreterFrames;
+use crate::engine::place::Place;
 use crate::engine::process::{Process, ProgramState};
 use crate::engine::processes::{Arriving, Processes};
 use crate::engine::requests::{Purpose, Requests};
@@ -810,6 +813,18 @@ impl Tracking {
         self.take_brought(id, brought, parts);
     }
 
+    /// Processes have registered code, or some of their calls are not told.
+    pub(super) fn note_registrations(&mut self, told: &[Registration], now: MonoNs) {
+        for one in told {
+            let process = self.processes.at(one.pid, one.time).filter(|process| one.time >= process.runs_since());
+            let Some(id) = process.filter(|process| process.is_live()).map(|process| process.id) else { continue };
+            if let Some(process) = self.processes.get_mut(id) {
+                process.tables.note_registration(one);
+                self.note_hasty(id, now);
+            }
+        }
+    }
+
     /// Takes up what was read of the tables of a process' runtime.
     pub(super) fn take_tables(
         &mut self,
@@ -845,8 +860,15 @@ impl Tracking {
             match &change {
                 Change::Load(load, FoundFrame::Code(_)) => process.learned.note_read(load.start, load.time),
                 Change::Load(load, FoundFrame::Recorded { .. }) => recorded = Some((load.start, load.time)),
-                Change::Load(..) | Change::Inline(_) => {}
+                Change::Load(..) | Change::Inline(_) | Change::Unregister { .. } => {}
                 Change::Unload { start, .. } => process.learned.note_gone(*start),
+                // Files have rows of their own.
+                Change::Register(found) => {
+                    let place = Place::mapped(&process.space, found.start, parts.requests.now);
+                    if matches!(place, Place::File(_)) {
+                        continue;
+                    }
+                }
             }
             process.code.apply_found(change);
             // What is said of it may be of no use; then its code is read where it is met.

@@ -49,6 +49,14 @@ pub enum KernelError {
         /// What to do.
         advice: &'static str,
     },
+    /// No uprobes in this kernel.
+    #[error(
+        "this kernel offers no uprobes (/sys/bus/event_source/devices/uprobe/type: {source}); leave out --probe-registrations"
+    )]
+    NoUprobes {
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The sampling frequency is above the machine's limit.
     #[error(
         "the kernel allows at most {limit} samples a second{errno}; use a lower --freq, or raise \

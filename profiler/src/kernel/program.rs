@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use aya::maps::ProgramArray;
 use aya::programs::perf_event::PerfEvent;
-use aya::programs::{ProgramError, ProgramType, loaded_programs};
+use aya::programs::{ProgramError, ProgramFd, ProgramType, UProbe, loaded_programs};
 use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config;
@@ -29,12 +29,15 @@ pub enum Variant {
 }
 
 /// Longest wait for the kernel to let go of a program, and how often it is looked for: a worker of its own takes milliseconds.
-const GONE_LIMIT: Duration = Duration::from_millis(200);
+/// The kernel's worker has to wait for its turn on a machine that has too much to do.
+const GONE_LIMIT: Duration = Duration::from_secs(3);
 const GONE_EVERY: Duration = Duration::from_millis(1);
 
 /// The program that tail calls lead to, and the map that it must be put into.
 const WALKER: &str = "walker";
 const WALKERS: &str = "WALKERS";
+/// The program that tells of calls which register code.
+pub(super) const REGISTRATIONS: &str = "registrations";
 
 impl Variant {
     /// All, the preferred one first.
@@ -217,11 +220,25 @@ fn load_one(ebpf: &mut Ebpf, name: &'static str) -> Result<Verified, KernelError
     let program = program(ebpf, name)?;
     program.load().map_err(|error| refusal(name, error))?;
     let instructions = program.info().ok().and_then(|info| info.verified_instruction_count());
+    Ok(verified(name, instructions))
+}
+
+/// Loads the program that tells of calls which register code. It runs where a breakpoint is set.
+pub(super) fn load_registrations(ebpf: &mut Ebpf) -> Result<(Verified, ProgramFd), KernelError> {
+    let name = REGISTRATIONS;
+    let program: &mut UProbe = ebpf.program_mut(name).ok_or(KernelError::Mismatch { name })?.try_into()?;
+    program.load().map_err(|error| refusal(name, error))?;
+    let instructions = program.info().ok().and_then(|info| info.verified_instruction_count());
+    let loaded = program.fd()?.try_clone().map_err(ProgramError::from)?;
+    Ok((verified(name, instructions), loaded))
+}
+
+fn verified(program: &'static str, instructions: Option<u32>) -> Verified {
     match instructions {
-        Some(count) => tracing::debug!("program {name}: {count} instructions verified"),
-        None => tracing::debug!("program {name}: verified; this kernel does not tell how many instructions"),
+        Some(count) => tracing::debug!("program {program}: {count} instructions verified"),
+        None => tracing::debug!("program {program}: verified; this kernel does not tell how many instructions"),
     }
-    Ok(Verified { program: name, instructions })
+    Verified { program, instructions }
 }
 
 pub(super) fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut PerfEvent, KernelError> {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use aya::maps::{CgroupArray, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::ProgramError;
@@ -17,6 +18,7 @@ use aya::{Ebpf, EbpfLoader};
 use jitprof_common::config::{self, Select};
 use jitprof_common::limits::{self, COMM_LEN};
 use jitprof_common::listed::{self, LISTED, ListEnd, ListHeader, Record};
+use jitprof_common::registrations::RegistrationRecord;
 use jitprof_common::sample::{Counter, SampleHeader};
 use jitprof_common::snapshot::SnapshotHeader;
 use jitprof_common::stop::StopReason;
@@ -27,12 +29,16 @@ use super::access::Access;
 use super::bpf_log::BpfLog;
 use super::code_mask::code_mask;
 use super::error::KernelError;
+use super::probe::Prober;
 use super::program::{self, KERNEL_BTF, Structures, Variant, Verified};
+use super::shared_memory::page_size;
 use super::tables::{self, SharedTables, TableMaps};
-use crate::engine::border::{FrameList, FrameWords, Refused, Sample, StackSnapshot, TableUpdate, TakenWords};
+use crate::engine::border::{
+    FrameList, FrameWords, Refused, Registration, RegistrationCall, Sample, StackSnapshot, TableUpdate, TakenWords,
+};
 use crate::engine::tables::TableSizes;
-use crate::process::Errno;
-use jitprof_common::units::{MonoNs, Pid, Tid};
+use crate::process::{Errno, monotonic_now};
+use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
 
 #[cfg(jitprof_bpf)]
 static OBJECT: Option<&[u8]> = Some(aya::include_bytes_aligned!(env!("JITPROF_BPF_OBJECT_PATH")));
@@ -49,6 +55,13 @@ const OLDEST_KERNEL: KernelVersion = KernelVersion::new(5, 10, 0);
 const TYPICAL_SAMPLE_BYTES: u64 = 1024;
 /// Smallest and largest ring. The smallest holds some 1000 samples, ten seconds of one busy CPU at 99 Hz.
 const RING_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+/// Bytes of the ring of calls that register code: those that 18 processes may make in a window.
+const REGISTRATION_RING_BYTES: u32 = 256 << 10;
+/// Calls that are taken from it at once: more than it has room for, so that all that were there are among them, and not all
+/// that come meanwhile.
+const MAX_TAKEN_CALLS: usize = REGISTRATION_RING_BYTES as usize / size_of::<RegistrationRecord>();
+/// Places that are probed at most; the size of the PROBED map, and of that of their processes.
+const MAX_PLACES: u32 = 1024;
 
 /// What makes the CPU take a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +131,8 @@ pub struct SamplerOptions {
     pub unwind_mib: Option<u32>,
     /// Log rare events of the BPF program.
     pub log: bool,
+    /// Be told of calls that register code, where [`Sampler::prober`] sets breakpoints.
+    pub registrations: bool,
 }
 
 /// Reads a ring-buffer record. `None` if it is not as this build writes it.
@@ -200,6 +215,14 @@ pub struct SamplerCounts {
     pub lists_refused: u64,
 }
 
+/// Calls that register code.
+struct Registrations {
+    ring: RingBuf<MapData>,
+    prober: Arc<Prober>,
+    /// Of all processes, when that was looked at last.
+    missed: u64,
+}
+
 /// The loaded and attached sampler. Dropping it detaches.
 pub struct Sampler {
     log: Option<BpfLog>,
@@ -208,6 +231,7 @@ pub struct Sampler {
     processes: HashMap<MapData, u32, u32>,
     cgroups: CgroupArray<MapData>,
     counters: PerCpuArray<MapData, u64>,
+    registrations: Option<Registrations>,
     tables: Option<(TableSizes, TableMaps)>,
     shared: Option<SharedTables>,
     ebpf: Ebpf,
@@ -290,9 +314,16 @@ impl Sampler {
             .map_max_entries("ROWS", sizes.rows)
             .map_max_entries("REGIONS", sizes.regions)
             .map_max_entries("SAMPLES", ring_bytes(cpus.len(), options.frequency_hz))
+            .map_max_entries("REGISTRATIONS", registration_ring_bytes(options.registrations))
+            .map_max_entries("PROBED", if options.registrations { MAX_PLACES } else { 1 })
+            .map_max_entries("CALLS", if options.registrations { MAX_PLACES } else { 1 })
             .load(object)?;
         let log = if options.log { BpfLog::of(&mut ebpf) } else { None };
-        let verified = program::load(&mut ebpf, variant)?;
+        let mut verified = program::load(&mut ebpf, variant)?;
+        let registrations = match options.registrations {
+            true => Some(Registrations::load(&mut ebpf, &mut verified)?),
+            false => None,
+        };
         match &options.selection {
             Selection::Threads(tids) => fill(&mut ebpf, "THREADS", tids.iter().map(|tid| tid.0))?,
             Selection::Matching { users, .. } => fill(&mut ebpf, "USERS", users.iter().copied())?,
@@ -307,6 +338,7 @@ impl Sampler {
             processes: HashMap::try_from(take(&mut ebpf, "PROCESSES")?)?,
             cgroups: CgroupArray::try_from(take(&mut ebpf, "CGROUPS")?)?,
             counters: PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)?,
+            registrations,
             tables,
             shared,
             ebpf,
@@ -454,6 +486,9 @@ impl Sampler {
     /// The verifier refuses one that this kernel should take.
     pub fn verify_all(&mut self) -> Result<&[Verified], KernelError> {
         program::load_others(&mut self.ebpf, &mut self.verified)?;
+        if !self.verified.iter().any(|verified| verified.program == program::REGISTRATIONS) {
+            self.verified.push(program::load_registrations(&mut self.ebpf)?.0);
+        }
         Ok(&self.verified)
     }
 
@@ -526,6 +561,38 @@ impl Sampler {
         delivered
     }
 
+    /// What sets breakpoints where processes register code, if that was asked for.
+    pub fn prober(&self) -> Option<Arc<Prober>> {
+        self.registrations.as_ref().map(|registrations| Arc::clone(&registrations.prober))
+    }
+
+    /// The descriptor that tells when processes have registered code, if that was asked for.
+    pub fn registrations_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.registrations.as_ref().map(|registrations| registrations.ring.as_fd())
+    }
+
+    /// The calls since the last time that register code, and of whom some are not told, as is known afterwards.
+    ///
+    /// # Errors
+    /// The map of counts cannot be read.
+    pub fn take_registrations(&mut self) -> Result<Vec<Registration>, KernelError> {
+        let Some(registrations) = &mut self.registrations else { return Ok(Vec::new()) };
+        let mut told = Vec::new();
+        while told.len() < MAX_TAKEN_CALLS
+            && let Some(item) = registrations.ring.next()
+        {
+            told.extend(parse_registration(&item));
+        }
+        let missed: u64 = self.counters.get(&(Counter::RegistrationsMissed as u32), 0)?.iter().sum();
+        if std::mem::replace(&mut registrations.missed, missed) != missed {
+            let missed = registrations.prober.newly_missed();
+            // None of these was made later.
+            let time = monotonic_now();
+            told.extend(missed.into_iter().map(|(pid, missed)| Registration { time, pid, missed, call: None }));
+        }
+        Ok(told)
+    }
+
     /// Ring records that did not parse. Always 0 unless loader and object are of different builds.
     pub fn malformed(&self) -> u64 {
         self.malformed
@@ -547,6 +614,30 @@ impl Sampler {
             lists_refused: sum(Counter::ListsRefused)?,
         })
     }
+}
+
+impl Registrations {
+    fn load(ebpf: &mut Ebpf, verified: &mut Vec<Verified>) -> Result<Self, KernelError> {
+        let (loaded, program) = program::load_registrations(ebpf)?;
+        verified.push(loaded);
+        let name = "REGISTRATIONS";
+        let ring = RingBuf::try_from(ebpf.take_map(name).ok_or(KernelError::Mismatch { name })?)?;
+        Ok(Self { ring, prober: Arc::new(Prober::new(ebpf, program)?), missed: 0 })
+    }
+}
+
+/// `None` if it is not as this build writes it.
+fn parse_registration(bytes: &[u8]) -> Option<Registration> {
+    let record = RegistrationRecord::read_from_bytes(bytes).ok()?;
+    let RegistrationRecord { time_ns, pid, action, missed, entry, image, size } = record;
+    let call = Some(RegistrationCall { action, entry: Avma(entry), image: Avma(image), size });
+    Some(Registration { time: MonoNs(time_ns), pid: Pid(pid), missed, call })
+}
+
+/// As the kernel asks, a power of two and of pages; the map has to be there in any case.
+fn registration_ring_bytes(is_wanted: bool) -> u32 {
+    let page = u32::try_from(page_size()).unwrap_or(1 << 16);
+    if is_wanted { REGISTRATION_RING_BYTES.max(page) } else { page }
 }
 
 /// Puts numbers into a map that serves as a set. The map itself stays with the programs.
@@ -718,6 +809,17 @@ mod tests {
         assert_eq!(end(&words), Some((false, true)), "however few of them are left");
         words[header] = 2 | 9 << 32;
         assert!(parse_sample(words.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_call_that_registers_code_is_read_as_it_was_written_or_not_at_all() {
+        let record = RegistrationRecord { time_ns: 5, pid: 7, action: 1, missed: 3, entry: 16, image: 32, size: 64 };
+        let told = parse_registration(record.as_bytes()).unwrap();
+        assert_eq!((told.time, told.pid, told.missed), (MonoNs(5), Pid(7), 3));
+        let call = RegistrationCall { action: 1, entry: Avma(16), image: Avma(32), size: 64 };
+        assert_eq!(told.call, Some(call));
+        assert!((0..48).all(|length| parse_registration(&record.as_bytes()[..length]).is_none()));
+        assert!([true, false].map(registration_ring_bytes).iter().all(|bytes| bytes.is_power_of_two()));
     }
 
     #[test]

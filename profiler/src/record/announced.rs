@@ -71,7 +71,7 @@ pub fn announced(pid: Pid, depth: Depth) -> Result<ProcessCode, RecordError> {
     let files = Arc::new(OpenFiles::default());
     let wake = Waker::new().map_err(system("making an event descriptor"))?;
     let arrivals = Arrivals::of([], [wake.as_fd()]).map_err(system("epoll"))?;
-    let workers = Workers::spawn(Arc::clone(&files), Arc::default(), wake.clone(), wake.clone())
+    let workers = Workers::spawn(Arc::clone(&files), Arc::default(), [wake.clone(), wake.clone()], None)
         .map_err(system("starting a thread"))?;
     let (begun, started) = (monotonic_now(), Instant::now());
     let mut engine = Engine::new(options(), None, begun);

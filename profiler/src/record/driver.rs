@@ -99,8 +99,9 @@ impl Driver {
         let ledger = Arc::new(Ledger::default());
         let phases = Arc::new(Phases::new(Arc::clone(&ledger)));
         let thread = system("starting a thread");
+        let wakers = [prompt.clone(), paced.clone()];
         let workers =
-            Workers::spawn(Arc::clone(&files), Arc::clone(&ledger), prompt.clone(), paced.clone()).map_err(&thread)?;
+            Workers::spawn(Arc::clone(&files), Arc::clone(&ledger), wakers, sampler.prober()).map_err(&thread)?;
         let builders = Builders::spawn(Arc::clone(&files), Arc::clone(&ledger), paced.clone()).map_err(&thread)?;
         let wake = paced.clone();
         let symbols = Symbolizer::spawn(Arc::clone(&files), gsym, Arc::clone(&ledger), Box::new(move || wake.wake()))
@@ -160,6 +161,7 @@ impl Driver {
     pub(super) fn arrivals(&mut self, wake: Option<&Waker>) -> Result<Arrivals, RecordError> {
         self.sideband.take_new_fds().for_each(drop);
         let paced = self.sideband.fds().chain([self.sampler.fd(), self.paced.as_fd()]);
+        let paced = paced.chain(self.sampler.registrations_fd());
         let prompt = [self.prompt.as_fd()].into_iter().chain(wake.map(AsFd::as_fd));
         Arrivals::of(paced, prompt).map_err(|source| RecordError::System { what: "epoll", source })
     }
@@ -239,6 +241,10 @@ impl Driver {
         self.phases.enter(Activity::Sampling);
         let Self { sampler, engine, capture, .. } = self;
         sampler.drain(|sample| hand_in(engine, capture, Input::Sample(sample)));
+        let told = self.sampler.take_registrations()?;
+        if !told.is_empty() {
+            self.feed(Input::Registrations(told));
+        }
         self.phases.enter(Activity::Processes);
         self.take_events();
         for (charge, answer) in answers {
@@ -400,6 +406,11 @@ impl Driver {
             cpus: self.sampler.cpus().len(),
         };
         Ok(Counters { symbols: Some(Box::new(self.symbols.stats())), own: Some(own), ..self.counters()? })
+    }
+
+    /// Takes away the breakpoints that were set in processes.
+    pub(super) fn remove_breakpoints(&self) {
+        self.workers.remove_breakpoints();
     }
 
     /// Lets go of all files.

@@ -46,6 +46,8 @@ pub struct RecordOptions {
     pub peek: bool,
     /// Read what targets' runtimes know of their own code.
     pub read_runtime: bool,
+    /// Set breakpoints in targets where they register code with a debugger, so that it is known when they do.
+    pub probe_registrations: bool,
     /// Which frames of interpreters are wanted.
     pub interpreter: InterpreterFrames,
     /// Compare each name of generated code with a second source, where there is one.

@@ -16,6 +16,7 @@ use serde_bytes::ByteBuf;
 
 use crate::advice::{VersionFile, flags_in_environment, version_in_environment};
 use crate::engine::border::{AnswerBody, Identified, OlderMap, Opened, ProcessRead, Request, Unread, WhyUnread};
+use crate::kernel::Prober;
 use crate::peek::{look, read_memory};
 use crate::process::apart::{HeldFile, Waits, apart, apart_without_files};
 use crate::process::hierarchy::{Group, GroupQuery, Hierarchies};
@@ -29,6 +30,7 @@ use crate::process::procfs::{self, ProcError};
 use crate::process::{Device, ProcessId};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
+use crate::record::probes::Probes;
 use crate::runtime::RuntimeReaders;
 use crate::symbol::{Digest, OpenFile, OpenFiles, contents_digest, digest, may_be_below};
 
@@ -50,13 +52,20 @@ pub(super) struct Reader {
     hierarchies: Mutex<Option<Hierarchies>>,
     waits: Waits,
     runtimes: RuntimeReaders,
+    probes: Probes,
 }
 
 impl Reader {
     /// What is opened goes into this table.
     pub(super) fn new(files: Arc<OpenFiles>) -> Self {
         let (opened, users, hierarchies, waits) = Default::default();
-        Self { files, opened, users, hierarchies, waits, runtimes: RuntimeReaders::default() }
+        let (runtimes, probes) = Default::default();
+        Self { files, opened, users, hierarchies, waits, runtimes, probes }
+    }
+
+    /// Sets breakpoints where processes register code, or none.
+    pub(super) fn probing(self, prober: Option<Arc<Prober>>) -> Self {
+        Self { probes: Probes::new(prober), ..self }
     }
 
     /// Reads. What may never come back is done apart.
@@ -77,10 +86,15 @@ impl Reader {
                 };
             }
             // A page of the process' memory may never come.
-            Request::Memory { .. }
-            | Request::Digests { .. }
-            | Request::ReadRuntime { .. }
-            | Request::DescribeFrames { .. } => return apart_without_files(|| self.read_here(request, false)),
+            Request::Memory { .. } | Request::Digests { .. } | Request::DescribeFrames { .. } => {
+                return apart_without_files(|| self.read_here(request, false));
+            }
+            Request::ReadRuntime { via, process, .. } => {
+                let who = (*process, *via);
+                self.probes.expect(who.0);
+                let read = apart_without_files(|| self.read_here(request, false));
+                return self.probe(who, read);
+            }
             Request::Peek(_) => true,
             _ => false,
         };
@@ -124,8 +138,8 @@ impl Reader {
                 let digest_of = |(at, len): &(Avma, u32)| -> Option<Digest> { Some(digest(&memory(via, *at, *len)?)) };
                 AnswerBody::Digests(pieces.iter().map(digest_of).collect())
             }
-            Request::ReadRuntime { via, process, since } => {
-                let read = self.runtimes.read(via, (process, since), &self.waits);
+            Request::ReadRuntime { via, process, since, again } => {
+                let read = self.runtimes.read(via, (process, since), &again, &self.waits);
                 AnswerBody::Runtime(read.map(Box::new))
             }
             Request::DescribeFrames { via, process, since, frames } => {
@@ -145,6 +159,27 @@ impl Reader {
     /// What was read of a process' runtime is not needed any more.
     pub(super) fn drop_runtime(&self, process: ProcessId) {
         self.runtimes.evict(process);
+        self.probes.evict(process);
+    }
+
+    /// Takes away the breakpoints that were set in processes.
+    pub(super) fn remove_breakpoints(&self) {
+        self.probes.clear();
+    }
+
+    /// Sets breakpoints where a reading has found that a process registers code, and says since when they tell.
+    fn probe(&self, who: (ProcessId, Pid), read: AnswerBody) -> AnswerBody {
+        match read {
+            AnswerBody::Runtime(Some(mut read)) => {
+                let sites = std::mem::take(&mut read.sites);
+                (read.told_since, read.untold) = self.probes.watch(who, &sites, &self.waits);
+                AnswerBody::Runtime(Some(read))
+            }
+            other => {
+                self.probes.give_up(who.0);
+                other
+            }
+        }
     }
 
     fn process(&self, pid: Pid, maps: bool, cgroup: bool, command_line: bool) -> Result<ProcessRead, Unread> {

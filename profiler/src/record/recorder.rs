@@ -183,6 +183,7 @@ impl Recorder {
             kernel_stack: options.kernel_stack,
             user_stack: options.user_stack,
             log: options.log_kernel,
+            registrations: options.probe_registrations && options.read_runtime,
             unwind_mib: options.unwind_mib,
             rows: options.user_stack && options.call_graph != CallGraph::FramePointers,
         };
@@ -389,6 +390,7 @@ impl Recorder {
                 match handed_out {
                     HandedOut::Finished(recorded) => {
                         self.end_capture();
+                        self.driver.remove_breakpoints();
                         self.driver.close_files();
                         wait_for_closing(CLOSING_LIMIT);
                         return Ok(*recorded);

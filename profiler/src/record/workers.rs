@@ -19,7 +19,7 @@ use jitprof_common::units::{MonoNs, Pid};
 
 use crate::cost::{Activity, Ledger, thread_cpu_time};
 use crate::engine::border::{Answer, AnswerBody, Request, RequestId};
-use crate::kernel::Waker;
+use crate::kernel::{Prober, Waker};
 use crate::process::Device;
 use crate::process::ProcessId;
 use crate::process::monotonic_now;
@@ -280,18 +280,24 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts them. `prompt` is woken for answers that somebody waits for, `paced` for the others.
+    /// Starts them. The first waker is for answers that somebody waits for, the other one for the others; `prober` sets
+    /// breakpoints where processes register code.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(super) fn spawn(files: Arc<OpenFiles>, ledger: Arc<Ledger>, prompt: Waker, paced: Waker) -> io::Result<Self> {
+    pub(super) fn spawn(
+        files: Arc<OpenFiles>,
+        ledger: Arc<Ledger>,
+        wake: [Waker; 2],
+        prober: Option<Arc<Prober>>,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
-            reader: Reader::new(Arc::clone(&files)),
+            reader: Reader::new(Arc::clone(&files)).probing(prober),
             files,
             ledger,
-            wake: [prompt, paced],
+            wake,
         });
         for _ in 0..THREADS {
             start(&shared, &mut shared.lock())?;
@@ -330,6 +336,11 @@ impl Workers {
     /// What was read of a process' runtime is not needed any more.
     pub(super) fn drop_runtime(&self, process: ProcessId) {
         self.shared.reader.drop_runtime(process);
+    }
+
+    /// Takes away the breakpoints that were set in processes.
+    pub(super) fn remove_breakpoints(&self) {
+        self.shared.reader.remove_breakpoints();
     }
 
     /// Taking up an answer has cost so much as well.

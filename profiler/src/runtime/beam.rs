@@ -156,7 +156,15 @@ fn found<M: Memory>(
     let size = function.size.checked_sub(Function::HEAD).filter(|size| *size > 0)?;
     let start = code_of(function);
     let (name, lines) = (function.name.to_string(), lines(module, function));
-    Some(FoundCode { start, size, name, frame: room.frame((start, size.into()), reader), number: 0, lines })
+    Some(FoundCode {
+        start,
+        size,
+        name,
+        frame: room.frame((start, size.into()), reader),
+        number: 0,
+        lines,
+        registered: None,
+    })
 }
 
 /// The data before the code of a function of the emulator's own: some of these functions are returned to, and called by nobody.
@@ -171,6 +179,7 @@ fn found_head(function: &Function) -> Option<FoundCode> {
         frame,
         number: 0,
         lines: FoundLines::default(),
+        registered: None,
     })
 }
 
@@ -186,7 +195,7 @@ fn found_shared<M: Memory>(shared: &Shared, (reader, room): (&Reader<M>, &mut Ro
         SharedKind::Part => (SHARED, room.frame((start, size.into()), reader)),
         SharedKind::Scheduler => (SCHEDULER, FoundFrame::Outermost),
     };
-    FoundCode { start, size, name: name.to_owned(), frame, number: 0, lines: FoundLines::default() }
+    FoundCode { start, size, name: name.to_owned(), frame, number: 0, lines: FoundLines::default(), registered: None }
 }
 
 /// The lines of a function's code. What begins before is of its first byte.

@@ -1,4 +1,4 @@
-//! Code that is registered with a debugger.
+//! Code that is registered with a debugger, and what else is registered with libgcc.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,8 +7,11 @@ use jitprof_runtimes::gdb_jit::{Change, Details, Function, Image, Images, Inline
 use jitprof_runtimes::{Memory, Reader};
 
 use super::code::Room;
-use super::modules::Modules;
-use super::{CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundInline, FoundLines, RuntimeRead};
+use super::libgcc::Libgcc;
+use super::modules::{Module, Modules};
+use super::{
+    CallSite, CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundInline, FoundLines, Registered, RuntimeRead,
+};
 
 /// Lists of one process: each module with a copy of LLVM has one.
 const MAX_LISTS: usize = 8;
@@ -28,6 +31,8 @@ const MAX_FREED: usize = 256;
 #[derive(Default)]
 pub(super) struct Lists {
     lists: Vec<Images>,
+    /// Where modules call that fill them.
+    sites: Vec<CallSite>,
     /// Which list and which object file of it has the function that begins at an address. Another one may have taken
     /// the place before it is found out that the first is gone.
     owners: HashMap<u64, (usize, u64)>,
@@ -35,6 +40,8 @@ pub(super) struct Lists {
     freed: Freed,
     /// At the reading before, there was an object file that could not be read.
     is_damaged: bool,
+    /// What JITs have told libgcc.
+    registered: Libgcc,
 }
 
 /// Where something is gone, and something else may have come and gone since.
@@ -47,34 +54,54 @@ struct Freed {
 }
 
 impl Lists {
-    pub(super) fn find(modules: &Modules) -> Option<Self> {
+    /// Those of a process, if there are any, or something is registered with libgcc.
+    pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Self> {
+        let lists = Self::of(modules);
+        (!lists.lists.is_empty() || lists.registered.is_used(reader)).then_some(lists)
+    }
+
+    /// Those of a process, if it has any.
+    pub(super) fn of(modules: &Modules) -> Self {
         let mut lists = Self::default();
         lists.look_again(modules);
-        (!lists.lists.is_empty()).then_some(lists)
+        lists
     }
 
     /// Takes up the lists of modules that were loaded since.
     pub(super) fn look_again(&mut self, modules: &Modules) {
+        self.sites = modules.iter().filter_map(Module::call_site).take(MAX_LISTS).collect();
         for found in modules.iter().filter_map(Images::find) {
             let is_new = self.lists.iter().all(|known| known.descriptor() != found.descriptor());
             if is_new && self.lists.len() < MAX_LISTS {
                 self.lists.push(found);
             }
         }
+        self.registered.look_again(modules);
     }
 
-    /// Whether there are none.
+    /// These entries were registered since the last reading.
+    pub(super) fn read_anew(&mut self, entries: &[Avma]) {
+        for images in &mut self.lists {
+            entries.iter().for_each(|entry| images.read_anew(*entry));
+        }
+    }
+
+    /// Whether there are none, and nothing was registered with libgcc at the last reading.
     pub(super) fn is_empty(&self) -> bool {
-        self.lists.is_empty()
+        self.lists.is_empty() && self.registered.is_empty()
     }
 
     /// Bytes that are kept, nearly.
     pub(super) fn bytes(&self) -> usize {
-        self.lists.iter().map(Images::bytes).sum::<usize>() + self.owners.len() * 48 + self.freed.places.len() * 32
+        let lists = self.lists.iter().map(Images::bytes).sum::<usize>() + self.owners.len() * 48;
+        lists + self.freed.places.len() * 32 + self.registered.bytes()
     }
 
     pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> RuntimeRead {
-        let mut read = RuntimeRead { runtime: Some("what is registered for GDB".to_owned()), ..RuntimeRead::default() };
+        let rows_alone = self.lists.is_empty();
+        let name = if rows_alone { "what is registered with libgcc" } else { "what is registered for GDB" };
+        let runtime = Some(name.to_owned());
+        let mut read = RuntimeRead { runtime, sites: self.sites.clone(), rows_alone, ..RuntimeRead::default() };
         let mut room = Room::new(MAX_CODE_BYTES, MAX_ALL_CODE);
         self.freed.begin();
         let was_damaged = std::mem::take(&mut self.is_damaged);
@@ -106,6 +133,7 @@ impl Lists {
         }
         // What could not be read may be gone, too, and nobody knows from where.
         read.may_have_passed = self.freed.places(was_damaged || self.is_damaged);
+        read.changes.extend(self.registered.read(reader));
         read
     }
 }
@@ -162,6 +190,7 @@ impl Freed {
 /// The code of an object file. What has several names is there once, with the last of them: it does not take its own place.
 fn functions<M: Memory>(image: &Image, details: Vec<Details>, reader: &Reader<M>, room: &mut Room) -> Vec<FoundCode> {
     let sized = image.functions().iter().enumerate().filter(|(_, function)| function.size > 0);
+    let registered = Some(Registered { entry: image.entry, image: image.address, size: image.size as u64 });
     let last: HashMap<u64, usize> = sized.map(|(index, function)| (function.address.0, index)).collect();
     let functions = image.functions().iter().zip(details).enumerate().filter_map(|(index, (function, details))| {
         let is_last = last.get(&function.address.0) == Some(&index);
@@ -175,7 +204,8 @@ fn functions<M: Memory>(image: &Image, details: Vec<Details>, reader: &Reader<M>
         let (files, rows) = (details.lines.files, details.lines.rows);
         let inlined = details.inlined.into_iter().map(inlined).collect();
         let lines = FoundLines { files, rows, inlined };
-        Some(FoundCode { start: function.address, size, name: function.name.to_string(), frame, number: 0, lines })
+        let (start, name) = (function.address, function.name.to_string());
+        Some(FoundCode { start, size, name, frame, number: 0, lines, registered })
     });
     functions.collect()
 }
@@ -189,8 +219,8 @@ fn inlined(part: Inlined) -> FoundInline {
 mod tests {
     use std::io;
 
-    use jitprof_runtimes::gdb_jit::{Frame, Lines};
-    use jitprof_runtimes::{Budget, Symbols};
+    use jitprof_runtimes::gdb_jit::Lines;
+    use jitprof_runtimes::{Budget, Frame, Symbols};
 
     use super::*;
 

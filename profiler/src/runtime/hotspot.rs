@@ -132,6 +132,7 @@ impl HotSpot {
         let may_hide = self.compilations.may_hide(&update, compiled) || was_unloaded;
         let may_have_passed = if update.unseen && may_hide { self.freed_in(&update, was_unloaded) } else { Vec::new() };
         let mut changes = self.parted_stubs(reader);
+        changes.reserve(update.changes.len());
         for change in &update.changes {
             match change {
                 Change::Loaded(blob) => {
@@ -139,8 +140,10 @@ impl HotSpot {
                     if parts.is_none() && ReturnBarrier::is_in(blob, &self.layout) {
                         self.whole_stubs = Pending::of(Arc::clone(blob));
                     }
-                    let found = parts.map_or_else(|| vec![found(blob)], Vec::from);
-                    changes.extend(found.into_iter().map(CodeChange::Loaded));
+                    match parts {
+                        Some(parts) => changes.extend(parts.map(CodeChange::Loaded)),
+                        None => changes.push(CodeChange::Loaded(found(blob))),
+                    }
                 }
                 // Stubs with a barrier stay as long as the process.
                 Change::Unloaded(blob) => changes.push(CodeChange::Unloaded(blob.code)),
@@ -170,7 +173,8 @@ impl HotSpot {
     }
 
     fn parts_of_stubs<M: Memory>(&self, blob: &Blob, reader: &Reader<M>) -> Option<[FoundCode; 3]> {
-        around(found(blob), ReturnBarrier::find(blob, &self.layout, reader)?)
+        let barrier = ReturnBarrier::find(blob, &self.layout, reader)?;
+        around(found(blob), barrier)
     }
 
     /// The heaps in which code may have come since the reading before and been freed: all, where classes were unloaded, else
@@ -354,12 +358,12 @@ fn deoptimized_as(position: Result<Option<Position>, ReadError>, tier: &str, ans
 }
 
 fn function(method: &Frame, tier: &str, inlined: bool, answers: &mut Answers) -> DescribedFunction {
-    let name = method.method.in_class_file() + tier;
+    let name = method.method.in_class_file_with(tier);
     // A class says its file without the directory, which is that of its package.
     let package = method.method.class.rsplit_once('/').map_or("", |(package, _)| package);
     let file = match &method.file {
         Some(file) if package.is_empty() => file.to_string(),
-        Some(file) => format!("{package}/{file}"),
+        Some(file) => [package, "/", file].concat(),
         None => String::new(),
     };
     answers.function_in(&name, (&file, method.line.unwrap_or(0)), inlined)
@@ -374,6 +378,7 @@ fn found(blob: &Blob) -> FoundCode {
         frame: frame(blob),
         number,
         lines: FoundLines::default(),
+        registered: None,
     }
 }
 
@@ -403,7 +408,7 @@ fn tier(blob: &Blob) -> &'static str {
 /// As perf's agent for the JVM announces a method, and which compiler made it behind.
 fn name(blob: &Blob) -> String {
     match &blob.name {
-        BlobName::Method(method) => method.in_class_file() + tier(blob),
+        BlobName::Method(method) => method.in_class_file_with(tier(blob)),
         BlobName::Blob(name) => name.to_string(),
         // Empty, it is shown as code without a name.
         BlobName::Unknown(_) => String::new(),
@@ -471,6 +476,7 @@ mod tests {
             frame: FoundFrame::Unknown,
             number: 0,
             lines: FoundLines::default(),
+            registered: None,
         };
         let barrier = |start| ReturnBarrier { start: Avma(start), bytes: 7, frame_bytes: 80 };
         let parts = around(stubs.clone(), barrier(0x1100)).unwrap();

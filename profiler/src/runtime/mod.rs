@@ -11,6 +11,7 @@ mod frames;
 mod gdb_list;
 mod hotspot;
 mod known_files;
+mod libgcc;
 mod modules;
 mod php;
 mod python;
@@ -47,6 +48,7 @@ use crate::cost::thread_cpu_time;
 use crate::peek::{read_memory, read_memory_of_each};
 use crate::process::ProcessId;
 use crate::process::apart::Waits;
+use crate::process::open::{FileIdentity, MapPlace};
 use crate::process::procfs;
 
 /// What one reading may cost: half a gigabyte, and a tenth of a second or so. A JVM with 20,000 methods takes a quarter.
@@ -89,6 +91,9 @@ pub struct RuntimeRead {
     /// There are lists to be read again although frames are asked about.
     #[serde(default)]
     pub lists: bool,
+    /// What the lists have is unwinding data alone: they name nothing.
+    #[serde(default)]
+    pub rows_alone: bool,
     /// Where code may have come since the reading before and gone again: first byte, length. Where nothing was at that time,
     /// there may have been other code than what is there now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -104,6 +109,41 @@ pub struct RuntimeRead {
     /// See [`DescribedFrames::entries`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Avma>,
+    /// Where the process calls when it registers code with a debugger. For whoever sets breakpoints there, and nobody else.
+    #[serde(skip)]
+    pub sites: Vec<CallSite>,
+    /// Since when such calls are told, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_since: Option<MonoNs>,
+    /// Why some of them are not, though that is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untold: Option<String>,
+}
+
+/// A function that a process calls when it registers code with a debugger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallSite {
+    /// Where the file with it is mapped.
+    pub place: MapPlace,
+    /// Which file that is.
+    pub identity: FileIdentity,
+    /// Where in the file it begins, in bytes.
+    pub offset: u64,
+    /// Where it is in the process.
+    pub function: Avma,
+    /// Where the descriptor is that it is called for.
+    pub descriptor: Avma,
+}
+
+/// The entry of a debugger's list that a piece of code is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// Where the entry is.
+    pub entry: Avma,
+    /// Where its object file is.
+    pub image: Avma,
+    /// Bytes of that.
+    pub size: u64,
 }
 
 impl RuntimeRead {
@@ -122,6 +162,23 @@ pub enum CodeChange {
     Loaded(FoundCode),
     /// Code that is there no more, by its first byte.
     Unloaded(Avma),
+    /// How code is unwound that nothing else may describe.
+    Registered(FoundRows),
+    /// That is said no more of the code that begins there.
+    Unregistered(Avma),
+}
+
+/// How a piece of code is unwound, of which nothing else is said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundRows {
+    /// First byte.
+    pub start: Avma,
+    /// Length in bytes.
+    pub size: u32,
+    /// Its entries, as in `.eh_frame`.
+    pub bytes: ByteBuf,
+    /// The address at which what is relative in them resolves.
+    pub section_start: Avma,
 }
 
 /// A piece of code that a runtime's tables have.
@@ -142,6 +199,9 @@ pub struct FoundCode {
     /// From which lines of source it is, if that is known at once.
     #[serde(default, skip_serializing_if = "FoundLines::is_empty")]
     pub lines: FoundLines,
+    /// If it is registered with a debugger: by what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Registered>,
 }
 
 /// Lines of source of a piece of code.
@@ -263,21 +323,21 @@ impl Runtime {
             return Ok(Self::Beam(Box::new(beam.map_err(Box::new)?)));
         }
         if let Some(python) = Python::find(modules, reader) {
-            let lists = Lists::find(modules).unwrap_or_default();
+            let lists = Lists::of(modules);
             return Ok(Self::Python(Box::new(python.map_err(Box::new)?), lists));
         }
         if let Some(php) = Php::find(modules, reader) {
-            let lists = Lists::find(modules).unwrap_or_default();
+            let lists = Lists::of(modules);
             return Ok(Self::Php(Box::new(php.map_err(Box::new)?), lists));
         }
         if let Some(ruby) = Ruby::find(modules, reader) {
-            let lists = Lists::find(modules).unwrap_or_default();
+            let lists = Lists::of(modules);
             return Ok(Self::Ruby(Box::new(ruby.map_err(Box::new)?), lists));
         }
         // What was read is remembered: the next look comes further.
         let incomplete = modules.is_partial();
         let none = || Box::new(RuntimeRead { anew: true, incomplete, ..RuntimeRead::default() });
-        Lists::find(modules).map(Self::Lists).ok_or_else(none)
+        Lists::find(modules, reader).map(Self::Lists).ok_or_else(none)
     }
 }
 
@@ -303,8 +363,16 @@ impl Runtime {
         (name, capture): (String, Capture),
         reader: &Reader<M>,
     ) -> RuntimeRead {
-        let read = if lists.is_empty() { RuntimeRead::default() } else { lists.read(reader) };
+        let read = lists.read(reader);
         RuntimeRead { runtime: Some(name), capture: Some(capture), lists: !lists.is_empty(), ..read }
+    }
+
+    /// What it has registered with a debugger, if that is looked at.
+    fn lists_mut(&mut self) -> Option<&mut Lists> {
+        match self {
+            Self::HotSpot(_) | Self::V8(_) | Self::Beam(_) => None,
+            Self::Python(_, lists) | Self::Php(_, lists) | Self::Ruby(_, lists) | Self::Lists(lists) => Some(lists),
+        }
     }
 
     /// Bytes that are kept, nearly.
@@ -335,11 +403,12 @@ impl Memory for Live {
 }
 
 impl RuntimeReaders {
-    /// Reads the tables of a process that runs its program since a time. `None` if somebody is stuck at it.
-    pub fn read(&self, via: Pid, program: Program, waits: &Waits) -> Option<RuntimeRead> {
+    /// Reads the tables of a process that runs its program since a time; these entries of a debugger's list have been registered
+    /// since they were read. `None` if somebody is stuck at it.
+    pub fn read(&self, via: Pid, program: Program, again: &[Avma], waits: &Waits) -> Option<RuntimeRead> {
         let begun = thread_cpu_time();
         let spent = || u64::try_from(thread_cpu_time().saturating_sub(begun).as_nanos()).unwrap_or(u64::MAX);
-        let state = self.state_of(program, user_of(via));
+        let state = self.state_via(program, via);
         let mut state = state.try_lock().ok()?;
         let reader = Reader::new(Live(via), BUDGET);
         let anew = match state.look(|| Modules::of(via, &self.files, waits), &reader) {
@@ -350,6 +419,9 @@ impl RuntimeReaders {
             }
         };
         let runtime = state.runtime.as_mut()?;
+        if let Some(lists) = runtime.lists_mut() {
+            lists.read_anew(again);
+        }
         let read = runtime.read(&reader);
         if !self.keep(program, Some(runtime.bytes())) {
             state.runtime = None;
@@ -363,7 +435,7 @@ impl RuntimeReaders {
     /// Says of frames of a process that runs its program since a time what they are. `None` if somebody is stuck at it.
     pub fn describe(&self, via: Pid, program: Program, frames: &[FrameAsk], waits: &Waits) -> Option<DescribedFrames> {
         let begun = thread_cpu_time();
-        let state = self.state_of(program, user_of(via));
+        let state = self.state_via(program, via);
         let mut state = state.try_lock().ok()?;
         let reader = Reader::new(Live(via), DESCRIBE_BUDGET);
         if state.look(|| Modules::of(via, &self.files, waits), &reader).is_err() {
@@ -406,6 +478,14 @@ impl RuntimeReaders {
     pub fn evict(&self, process: ProcessId) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(id, _), _| *id != process);
+    }
+
+    /// What is known of a program. Who has started it is looked up only if it is new.
+    fn state_via(&self, program: Program, via: Pid) -> Arc<Mutex<State>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = known.get(&program).map(|known| Arc::clone(&known.state));
+        drop(known);
+        state.unwrap_or_else(|| self.state_of(program, user_of(via)))
     }
 
     fn state_of(&self, program: Program, user: u32) -> Arc<Mutex<State>> {
@@ -490,7 +570,7 @@ mod tests {
         let readers = RuntimeReaders::default();
         for pid in [Pid(std::process::id()), Pid(u32::MAX)] {
             let program = (ProcessId { pid, start: MonoNs(1) }, monotonic_now());
-            let read = readers.read(pid, program, &Waits::default()).unwrap();
+            let read = readers.read(pid, program, &[], &Waits::default()).unwrap();
             assert!(read.cpu_ns > 0, "the search has its price, too");
             assert_eq!(read, RuntimeRead { anew: true, cpu_ns: read.cpu_ns, ..RuntimeRead::default() });
         }
@@ -547,6 +627,6 @@ mod tests {
         let program = (ProcessId { pid, start: MonoNs(1) }, MonoNs(0));
         let state = readers.state_of(program, 0);
         let _held = state.lock().unwrap();
-        assert_eq!(readers.read(pid, program, &Waits::default()), None);
+        assert_eq!(readers.read(pid, program, &[], &Waits::default()), None);
     }
 }

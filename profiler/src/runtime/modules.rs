@@ -10,9 +10,10 @@ use jitprof_runtimes::Symbols;
 use jitprof_unwind::elf::{Layout, SHT_DYNSYM, SHT_SYMTAB, Segment, Source, svma_of_mapping};
 use jitprof_unwind::functions_of_elf;
 
+use super::CallSite;
 use super::known_files::{KnownFiles, Look};
 use crate::process::apart::Waits;
-use crate::process::open::{MapPlace, open_mapping};
+use crate::process::open::{FileIdentity, MapPlace, open_mapping};
 use crate::process::{Mapping, MappingKind, procfs};
 
 /// Files of one process that are looked at: Python with all of SciPy has 500.
@@ -26,9 +27,10 @@ const MAX_SYMBOLS: usize = 2048;
 /// Bytes of the name of one.
 const MAX_NAME_BYTES: usize = 128;
 /// How the names of the symbols begin that readers ask for.
-const WANTED: [&[u8]; 14] = [
+const WANTED: [&[u8]; 15] = [
     b"gHotSpotVM",
     b"__jit_debug_descriptor\0",
+    b"__register_frame_info_bases\0",
     b"v8dbg_",
     b"v8_Default_embedded_blob_code_",
     b"_ZN2v88internal7Version",
@@ -44,7 +46,8 @@ const WANTED: [&[u8]; 14] = [
 ];
 /// What is wanted of a file that has one of those, and does not make it one that is wanted: each module that was written for
 /// CPython, PHP or Ruby has some of these names, and Erlang's emulator not all of them.
-const WANTED_BESIDES: [&[u8]; 23] = [
+const WANTED_BESIDES: [&[u8]; 24] = [
+    b"__jit_debug_register_code\0",
     b"Py_Version\0",
     b"Py_NewRef\0",
     b"PyFrame_GetCode\0",
@@ -79,6 +82,8 @@ pub(super) const PHP_LOOP: &str = "execute_ex";
 pub(super) const RUBY_LOOP: &str = "rb_vm_exec";
 /// The functions by which Erlang's emulator calls what runs on its dirty schedulers.
 pub(super) const DIRTY_CALLS: [&str; 2] = ["erts_call_dirty_nif", "erts_call_dirty_bif"];
+/// What is called when code is registered with a debugger, and what says which.
+const REGISTERS: [&str; 2] = ["__jit_debug_register_code", "__jit_debug_descriptor"];
 /// The symbol by which Ruby's module is known.
 pub(super) const RUBY: &str = "ruby_version";
 /// Jumps that lead to where a register or memory says, in a loop over instructions that has no name: Ruby 3.3's has 131.
@@ -132,6 +137,8 @@ pub(super) struct Module {
     file: Arc<FileSymbols>,
     /// What is added to the file's own addresses.
     bias: u64,
+    /// Where its code is mapped, and which file that is.
+    mapped: Option<(MapPlace, FileIdentity)>,
 }
 
 /// All of them.
@@ -163,6 +170,17 @@ impl Module {
     pub(super) fn dispatching_at(&self, address: Avma) -> Vec<(Avma, u64)> {
         let svma = address.0.wrapping_sub(self.bias);
         self.placed(self.file.dispatching.iter().find(|parts| parts.iter().any(|part| part.contains(&svma))))
+    }
+
+    /// What it calls when it registers code with a debugger.
+    pub(super) fn call_site(&self) -> Option<CallSite> {
+        let [function, descriptor] = REGISTERS.map(|name| self.address_of(name));
+        let (function, descriptor) = (function?, descriptor?);
+        let (place, identity) = self.mapped.clone()?;
+        let svma = function.0.wrapping_sub(self.bias);
+        let distance = |part: &Segment| svma.checked_sub(part.svma).filter(|distance| *distance < part.file_size);
+        let offset = self.file.code.iter().find_map(|part| part.file_offset.checked_add(distance(part)?))?;
+        Some(CallSite { place, identity, offset, function, descriptor })
     }
 
     /// Where its variables are: first byte, and the one behind.
@@ -197,7 +215,8 @@ impl Modules {
                 return None;
             }
             let svma = svma_of_mapping(&file.code, mapping.file_offset.0)?;
-            Some(Module { file, bias: mapping.start.0.wrapping_sub(svma) })
+            let bias = mapping.start.0.wrapping_sub(svma);
+            Some(Module { file, bias, mapped: Some((place, opened.identity)) })
         });
         let found = modules.collect();
         Self { found, is_partial: look.is_over() }
@@ -485,7 +504,7 @@ mod tests {
         assert_eq!(*first, symbol.svma..symbol.svma + symbol.size);
         assert!(rest.end <= first.start || first.end <= rest.start, "{rest:x?} {first:x?}");
         assert!((20..200).contains(&(rest.end - rest.start)), "{rest:x?}");
-        let module = Module { file: Arc::new(split), bias: 0x1000 };
+        let module = Module { file: Arc::new(split), bias: 0x1000, mapped: None };
         let placed = module.parts_of(EVALUATION_LOOP);
         assert_eq!(placed[0], (Avma(symbol.svma + 0x1000), symbol.size));
         assert_eq!((placed.len(), module.parts_of("other")), (2, Vec::new()));
@@ -503,7 +522,7 @@ mod tests {
             int rb_vm_exec(volatile int *a) { small(); return run(a) + run(a + 1); }";
         let read = |text: &str| {
             let image = library(text, &["-O1", "-fno-semantic-interposition", "-fno-ipa-icf"]);
-            Module { file: Arc::new(FileSymbols::read(&Source::Bytes(&image))), bias: 0x1000 }
+            Module { file: Arc::new(FileSymbols::read(&Source::Bytes(&image))), bias: 0x1000, mapped: None }
         };
         let module = read(text);
         let [(start, size)] = module.parts_within(RUBY_LOOP)[..] else { panic!("{:?}", module.file.within) };
@@ -529,7 +548,7 @@ mod tests {
         };
         let read = |text: &str| {
             let image = library(text, &["-O1"]);
-            Module { file: Arc::new(FileSymbols::read(&Source::Bytes(&image))), bias: 0x1000 }
+            Module { file: Arc::new(FileSymbols::read(&Source::Bytes(&image))), bias: 0x1000, mapped: None }
         };
         let module = read(&text(100));
         let [parts] = &module.file.dispatching[..] else { panic!("{:?}", module.file.dispatching) };

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use jitprof_tests::{
     Jitprof, Leftover, Recording, Scratch, Share, Stack, Target, Truth, assert_at_least, assert_at_least_of_few,
-    assert_enough, assert_share, path_from, target_file, wait_until,
+    assert_enough, assert_share, compile, path_from, target_file, wait_until,
 };
 
 use crate::node::without_maglev_inlining;
@@ -454,6 +454,60 @@ fn debug_information_that_llvm_has_registered_for_gdb_says_lines_and_what_was_in
     // Of instructions that the compiler has made of several lines, DWARF says none.
     let whole = folded.count(|stack| stack.has_prefix("run"));
     assert_at_least("inlined parts with lines", Share { part: part + rest, whole }, 0.9);
+    Ok(())
+}
+
+/// What JITs register with libgcc for exceptions names nothing.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn code_without_a_name_is_unwound_by_what_was_registered_with_libgcc() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let flags = ["-O1", "-g", "-fomit-frame-pointer", "-shared-libgcc"];
+    let program = jitprof_tests::compile(&scratch, "cc", "native/registered.c", &flags)?;
+    let record = |how: &[&str]| -> Result<Recording> {
+        let mut command = Command::new(&program);
+        command.arg("600");
+        let target = Target::start(command, &scratch)?;
+        let words = [&["--pid", target.said("pid")?], how].concat();
+        Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 6)
+    };
+    let recording = record(&[])?;
+    assert_at_least("complete stacks", recording.complete(), PROMISED);
+    let (folded, generated) = (&recording.folded, "[JIT code without a name]");
+    assert_share("callers of generated code", folded.share("call_hot", "call_cold"), 0.75);
+    let whole = folded.count(|stack| stack.has(generated));
+    let below =
+        |caller: &str| folded.count(|stack| stack.has_chain(&["main", "run", caller, generated]) && !stack.is_cut());
+    let part = below("call_hot") + below("call_cold");
+    assert_at_least("whole chains", Share { part, whole }, PROMISED);
+    assert_eq!(recording.number("/jit/named/runtime"), 0);
+    // Nothing else says who has called such code.
+    let unread = record(&["--no-read-runtime"])?.complete();
+    assert!(unread.part * 10 < unread.whole, "{} of {}", unread.part, unread.whole);
+    Ok(())
+}
+
+#[test]
+fn code_that_takes_turns_at_one_address_is_named_by_when_it_was_registered() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let flags = ["-O1", "-g", "-fno-omit-frame-pointer"];
+    let mut command = Command::new(compile(&scratch, "cc", "native/registers.c", &flags)?);
+    command.arg("600").current_dir(scratch.path());
+    let target = Target::start(command, &scratch)?;
+    let words = ["--pid", target.said("pid")?, "--probe-registrations"];
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, words)?.record_cpu(target.pid()?, 8)?;
+    let (folded, hot, cold) = (&recording.folded, "turn_hot", "turn_cold");
+    assert_share("turns", folded.share(hot, cold), 0.75);
+    // The first one was there before anybody looked; of the others a busy machine may miss some that are soon gone.
+    let (part, whole) =
+        (folded.count(|stack| stack.has(hot) || stack.has(cold)), folded.count(|stack| stack.has("main")));
+    assert_at_least("turns with a name", Share { part, whole }, 0.95);
+    let told = |name: &str| recording.number(&format!("/sources/0/tables/told/{name}"));
+    assert_enough("calls", told("calls"), 60);
+    assert_enough("beginnings", told("begins"), 30);
+    assert_eq!((told("missed"), told("unclear")), (0, 0));
+    let before = target.cpu_ms()?;
+    wait_until("the target to go on without its breakpoint", || Ok((target.cpu_ms()? > before + 500).then_some(())))?;
     Ok(())
 }
 

@@ -379,7 +379,7 @@ fn every_program_is_verified_within_its_committed_ceiling() -> Result<()> {
     let check = Jitprof::new(&scratch, ["--check"])?.run()?;
     assert!(check.status.success(), "{}", check.stderr);
     let programs = verified_programs(&check.stdout)?;
-    for name in ["sampler", "sampler_chained", "sampler_oldest", "walker"] {
+    for name in ["sampler", "sampler_chained", "sampler_oldest", "walker", "registrations"] {
         let program = programs.iter().find(|program| program.name == name);
         // Every kernel that live tests run on tells (5.16).
         assert!(program.is_some_and(|program| program.instructions.is_some()), "{name} in {}", check.stdout);

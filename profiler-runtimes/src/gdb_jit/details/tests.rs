@@ -1,6 +1,7 @@
 //! Object files as compilers write them. What compilers and flags they are of is said where the agent reads the same.
 
 use gimli::{BaseAddresses, EhFrame, LittleEndian, UnwindSection};
+use jitprof_common::units::Avma;
 use object::read::elf::SectionHeader;
 
 use super::*;

@@ -177,6 +177,7 @@ pub(super) fn options(targets: Targets, arguments: &Arguments) -> RecordOptions 
         unwind_mib: None,
         peek: true,
         read_runtime: !arguments.no_read_runtime,
+        probe_registrations: false,
         interpreter: InterpreterFrames::default(),
         verify_names: false,
         gsym: Vec::new(),

@@ -756,8 +756,15 @@ fn jvm(world: &mut World, listed: &[(u64, &str)]) {
     let name = "LA;outer()V [C2]".to_owned();
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("HotSpot 17.0.15".to_owned());
-    runtime.code =
-        vec![FoundCode { start: avma(JIT), size: 64, name, frame, number: NUMBER, lines: FoundLines::default() }];
+    runtime.code = vec![FoundCode {
+        start: avma(JIT),
+        size: 64,
+        name,
+        frame,
+        number: NUMBER,
+        lines: FoundLines::default(),
+        registered: None,
+    }];
     runtime.listed = listed.iter().map(|(offset, names)| ((NUMBER, *offset), (*names).to_owned())).collect();
 }
 
@@ -1037,6 +1044,7 @@ fn assert_named_by_its_snapshot(walked: &[u64]) {
         frame: FoundFrame::Interpreter,
         number: 0,
         lines: FoundLines::default(),
+        registered: None,
     };
     let leaf = FoundCode {
         start: avma(JIT),
@@ -1045,6 +1053,7 @@ fn assert_named_by_its_snapshot(walked: &[u64]) {
         frame: FoundFrame::Sized { bytes: 32, complete_from: 8 },
         number: 0,
         lines: FoundLines::default(),
+        registered: None,
     };
     let made = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     made.code = vec![interpreter.clone()];

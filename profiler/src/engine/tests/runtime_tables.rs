@@ -1,18 +1,19 @@
 //! How code gets its names from what its runtime knows itself, and at which times.
 
 use jitprof_common::listed::{ListEnd, ListSpec, Step};
+use jitprof_common::registrations::{REGISTER, UNREGISTER};
 use jitprof_common::row::{CfaKind, Row};
 use jitprof_common::stop::StopReason;
 use jitprof_common::units::{Pid, Tid};
 
 use super::frames::lines;
 use super::stories::*;
-use crate::engine::border::{FrameList, Request};
+use crate::engine::border::{FrameList, Registration, RegistrationCall, Request};
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
-use crate::engine::{EngineOptions, Who};
+use crate::engine::{EngineOptions, Input, Who};
 use crate::process::event::TaskChange;
-use crate::runtime::{Capture, FoundCode, FoundFrame, FoundInline, FoundLines, ParkedStack};
+use crate::runtime::{Capture, FoundCode, FoundFrame, FoundInline, FoundLines, FoundRows, ParkedStack, Registered};
 use crate::symbol::{deep_name, spend_on_names};
 
 const PID: u32 = 100;
@@ -21,7 +22,15 @@ const OTHER: u32 = 101;
 /// A piece of code whose frames have 32 bytes from the 8th byte on.
 fn found(start: u64, name: &str) -> FoundCode {
     let frame = FoundFrame::Sized { bytes: 32, complete_from: 8 };
-    FoundCode { start: avma(start), size: 64, name: name.to_owned(), frame, number: 0, lines: FoundLines::default() }
+    FoundCode {
+        start: avma(start),
+        size: 64,
+        name: name.to_owned(),
+        frame,
+        number: 0,
+        lines: FoundLines::default(),
+        registered: None,
+    }
 }
 
 /// A JVM that was started without a flag, and its code.
@@ -78,6 +87,59 @@ fn a_frame_of_a_known_size_leads_to_its_caller() {
     let rows = world.engine.rows_of(PID, &[JIT + 4, JIT + 8]);
     let shapes: Vec<(i64, i64)> = rows.iter().map(|row| (row.cfa_offset_bytes(), row.fp_offset_bytes())).collect();
     assert_eq!(shapes, [(8, 0), (32, -16)]);
+    world.finish();
+}
+
+/// What is registered with libgcc of 64 bytes of code: the caller's stack pointer is 48 bytes above.
+fn rows_at(start: u64) -> FoundRows {
+    let common = [16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 48, 0x90, 1, 0, 0];
+    let entry = [20, 0, 0, 0, 24, 0, 0, 0];
+    let bytes: Vec<u8> = [&common[..], &entry, &start.to_le_bytes(), &64_u64.to_le_bytes(), &[0; 4]].concat();
+    FoundRows { start: avma(start), size: 64, bytes: bytes.into(), section_start: avma(0x1000) }
+}
+
+fn cfa_offsets(world: &World, addresses: &[u64]) -> Vec<i64> {
+    world.engine.rows_of(PID, addresses).iter().map(|row| row.cfa_offset_bytes()).collect()
+}
+
+#[test]
+fn what_is_registered_with_libgcc_has_rows_and_no_name() {
+    let mut world = World::new(options());
+    app(&mut world, PID);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.name = Some("what is registered with libgcc".to_owned());
+    runtime.registered = vec![rows_at(JIT), rows_at(JIT + 0x100), rows_at(APP + 0x100)];
+    world.follow(&[PID]);
+    world.run_for(100);
+    assert_eq!(cfa_offsets(&world, &[JIT + 8, JIT + 0x108]), [48, 48]);
+    assert!(world.engine.rows_of(PID, &[APP + 0x108]).is_empty(), "a file has rows of its own");
+    let at = sample(&mut world);
+    world.run_for(300);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.registered.remove(0);
+    sample(&mut world);
+    world.run_for(300);
+    assert_eq!(cfa_offsets(&world, &[JIT + 0x108]), [48]);
+    assert!(world.engine.rows_of(PID, &[JIT + 8]).iter().all(|row| row.is_gap()), "it is registered no more");
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+    let reasons: Vec<&str> = account.jit.unnamed.keys().copied().collect();
+    assert_eq!(reasons, ["no jitdump or perf map"], "what names nothing takes no advice away");
+}
+
+#[test]
+fn what_is_registered_with_libgcc_says_nothing_of_code_that_has_a_name() {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, &[found(JIT, "leaf_hot")]);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.registered = vec![rows_at(JIT), rows_at(JIT + 0x100)];
+    world.follow(&[PID]);
+    world.run_for(100);
+    assert_eq!(cfa_offsets(&world, &[JIT + 8, JIT + 0x108]), [32, 48]);
+    // What comes later takes the place.
+    set_code(&mut world, PID, &[found(JIT, "leaf_hot"), found(JIT + 0x100, "leaf_cold")]);
+    sample(&mut world);
+    world.run_for(300);
+    assert_eq!(cfa_offsets(&world, &[JIT + 8, JIT + 0x108]), [32, 32]);
     world.finish();
 }
 
@@ -833,4 +895,135 @@ fn what_erlang_lists_is_compared_with_its_dump_which_names_the_code() {
     assert_eq!((&*verified.examples[0].announced, &*verified.examples[0].listed), ("burn:other/1", "burn:wrong/1"));
     assert_eq!((account.jit.named.jitdump, account.jit.named.runtime), (11, 0), "a dump is believed");
     assert_eq!(stack(&world, PID, at), "_start;main;burn:dumped/0");
+}
+
+/// Code that an entry of a debugger's list has.
+fn registered(start: u64, name: &str, entry: u64) -> FoundCode {
+    let registered = Some(Registered { entry: avma(entry), image: avma(entry + 0x100), size: 336 });
+    FoundCode { registered, ..found(start, name) }
+}
+
+/// A process with code that it has registered, and a breakpoint that tells of it.
+fn registering(code: &[FoundCode]) -> World {
+    let mut world = World::new(options());
+    jvm(&mut world, PID, code);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.told_since = Some(ms(0));
+    world.follow(&[PID]);
+    world.run_for(300);
+    world
+}
+
+/// The process says now what it does to an entry.
+fn tell(world: &mut World, action: u32, entry: u64) {
+    let call = RegistrationCall { action, entry: avma(entry), image: avma(entry + 0x100), size: 336 };
+    tell_of(world, PID, (0, Some(call)));
+}
+
+fn tell_of(world: &mut World, pid: u32, (missed, call): (u64, Option<RegistrationCall>)) {
+    let told = Registration { time: world.now, pid: Pid(pid), missed, call };
+    world.feed(Input::Registrations(vec![told]));
+}
+
+/// Lets time pass until a reading has just been asked for, and answered.
+fn run_until_read(world: &mut World) {
+    let before = asked(world);
+    while asked(world) == before {
+        sample(world);
+    }
+    world.run_for(2);
+}
+
+#[test]
+fn code_that_takes_the_place_of_other_code_is_named_by_when_it_was_told_to_come() {
+    let mut world = registering(&[registered(JIT, "LA;old()V", 0x1000)]);
+    run_until_read(&mut world);
+    let old = sample(&mut world);
+    world.run_for(1);
+    tell(&mut world, UNREGISTER, 0x1000);
+    set_code(&mut world, PID, &[]);
+    world.run_for(20);
+    let between = sample(&mut world);
+    world.run_for(20);
+    tell(&mut world, REGISTER, 0x2000);
+    set_code(&mut world, PID, &[registered(JIT, "LA;new()V", 0x2000)]);
+    let new = sample(&mut world);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    assert_eq!(stack(&world, PID, old), "_start;main;A.old()V");
+    assert_eq!(stack(&world, PID, between), "_start;main;[JIT code without a name]");
+    assert_eq!(stack(&world, PID, new), "_start;main;A.new()V");
+    let told = account.sources[0].tables.as_ref().and_then(|tables| tables.told).unwrap();
+    assert_eq!((told.calls, told.missed, told.begins, told.ends), (2, 0, 1, 1));
+}
+
+#[test]
+fn where_calls_were_missed_code_ends_when_it_was_seen_last() {
+    for (missed, name) in [(0, "A.old()V"), (1, "[JIT code without a name]")] {
+        let mut world = registering(&[registered(JIT, "LA;old()V", 0x1000)]);
+        let seen = sample(&mut world);
+        run_until_read(&mut world);
+        let after = sample(&mut world);
+        tell_of(&mut world, PID, (missed, None));
+        world.run_for(20);
+        let call = RegistrationCall { action: UNREGISTER, entry: avma(0x1000), image: avma(0x1100), size: 336 };
+        tell_of(&mut world, PID, (missed, Some(call)));
+        set_code(&mut world, PID, &[]);
+        world.run_for(300);
+        world.finish();
+        assert_eq!(stack(&world, PID, seen), "_start;main;A.old()V");
+        assert_eq!(stack(&world, PID, after), format!("_start;main;{name}"), "{missed} missed");
+    }
+}
+
+#[test]
+fn what_is_registered_again_is_read_again_though_no_reading_has_seen_it_gone() {
+    let code = [registered(JIT, "LA;same()V", 0x1000)];
+    let mut world = registering(&code);
+    run_until_read(&mut world);
+    let readings = asked(&world);
+    tell(&mut world, UNREGISTER, 0x1000);
+    set_code(&mut world, PID, &[]);
+    world.run_for(20);
+    // Something else may be there.
+    let between = sample(&mut world);
+    world.run_for(20);
+    assert_eq!(asked(&world), readings, "nobody has seen that it was gone");
+    set_code(&mut world, PID, &code);
+    tell(&mut world, REGISTER, 0x1000);
+    let again = sample(&mut world);
+    world.run_for(30);
+    assert!(asked(&world) > readings, "it is read before its time");
+    world.run_for(300);
+    world.finish();
+    assert_eq!(stack(&world, PID, between), "_start;main;[JIT code without a name]");
+    assert_eq!(stack(&world, PID, again), "_start;main;A.same()V");
+}
+
+#[test]
+fn who_lies_about_what_is_registered_spoils_only_names_of_its_own() {
+    let mut world = registering(&[registered(JIT, "LA;one()V", 0x1000), registered(JIT + 0x1000, "LA;two()V", 0x2000)]);
+    jvm(&mut world, OTHER, &[found(JIT, "LB;other()V")]);
+    world.follow(&[OTHER]);
+    world.run_for(300);
+    let mut others = Vec::new();
+    for round in 0..40 {
+        for action in [REGISTER, UNREGISTER, UNREGISTER, 0, 7, u32::MAX] {
+            tell(&mut world, action, 0x1000 + round % 3 * 0x1000);
+        }
+        let lies = RegistrationCall { action: REGISTER, entry: avma(u64::MAX), image: avma(u64::MAX), size: u64::MAX };
+        tell_of(&mut world, PID, (u64::MAX - round, Some(lies)));
+        tell_of(&mut world, 4711, (round, Some(lies)));
+        let mut code = vec![registered(JIT, "LA;one()V", 0x1000 + round % 2 * 0x1000)];
+        code.push(registered(JIT + round % 5 * 16, "LA;upon()V", 0x3000));
+        set_code(&mut world, PID, &code);
+        sample(&mut world);
+        others.push(sample(&mut world));
+        world.sample(OTHER, &[JIT + 8, MAIN, START]);
+        world.run_for(15);
+    }
+    world.run_for(300);
+    world.finish();
+    for at in others {
+        assert_eq!(stack(&world, OTHER, at), "_start;main;B.other()V");
+    }
 }

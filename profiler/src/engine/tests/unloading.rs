@@ -22,6 +22,7 @@ fn jvm(method: &str) -> World {
         frame: FoundFrame::Interpreter,
         number: 0,
         lines: FoundLines::default(),
+        registered: None,
     };
     let slots = TakeRead { base: None, offset: -64, words: 8, to: 0, tagged: false };
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;

@@ -19,7 +19,7 @@ use crate::process::hierarchy::Group;
 use crate::process::open::{FileId, FileIdentity};
 use crate::process::{Device, Mapping, MappingKind, Prot};
 use crate::runtime::{
-    Capture, CodeChange, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, FoundCode, FrameAsk,
+    Capture, CodeChange, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, FoundCode, FoundRows, FrameAsk,
     RuntimeRead, WhyUnnamed,
 };
 use crate::symbol::{Frame, FrameKind, Module, Name, SymbolKey, Unresolved, digest};
@@ -124,8 +124,14 @@ pub struct MadeRuntime {
     pub places: Vec<(Avma, u32)>,
     /// Where code begins that it has generated for functions.
     pub entries: Vec<Avma>,
+    /// Since when it is told what it registers with a debugger.
+    pub told_since: Option<MonoNs>,
+    /// What is registered with libgcc.
+    pub registered: Vec<FoundRows>,
     /// Its code as it was read last.
     read: Option<Vec<FoundCode>>,
+    /// What was registered then.
+    read_rows: Vec<FoundRows>,
 }
 
 impl MadeRuntime {
@@ -134,8 +140,8 @@ impl MadeRuntime {
         self.read = None;
     }
 
-    /// What is different from the last time.
-    fn read(&mut self) -> RuntimeRead {
+    /// What is different from the last time; code of these entries counts as new.
+    fn read(&mut self, again: &[Avma]) -> RuntimeRead {
         if let Some(problem) = self.problem.clone() {
             self.read = None;
             return RuntimeRead { runtime: self.name.clone(), problem: Some(problem), ..RuntimeRead::default() };
@@ -147,14 +153,22 @@ impl MadeRuntime {
         let before = self.read.replace(self.code.clone());
         let anew = before.is_none();
         let before = before.unwrap_or_default();
-        let gone = before.iter().filter(|found| !self.code.contains(found));
+        let is_anew = |found: &FoundCode| found.registered.is_some_and(|of| again.contains(&of.entry));
+        let gone = before.iter().filter(|found| !self.code.contains(found) || is_anew(found));
         let gone = gone.map(|found| CodeChange::Unloaded(found.start));
-        let new = self.code.iter().filter(|found| !before.contains(found));
-        let changes = gone.chain(new.cloned().map(CodeChange::Loaded)).collect();
+        let new = self.code.iter().filter(|found| !before.contains(found) || is_anew(found));
+        let before_rows = std::mem::replace(&mut self.read_rows, self.registered.clone());
+        let before_rows = if anew { Vec::new() } else { before_rows };
+        let gone_rows = before_rows.iter().filter(|rows| !self.registered.contains(rows));
+        let gone_rows = gone_rows.map(|rows| CodeChange::Unregistered(rows.start));
+        let new_rows = self.registered.iter().filter(|rows| !before_rows.contains(rows));
+        let rows = gone_rows.chain(new_rows.cloned().map(CodeChange::Registered));
+        let changes = gone.chain(new.cloned().map(CodeChange::Loaded)).chain(rows).collect();
         let runtime = self.name.clone();
         let capture = self.capture.clone();
         let cpu_ns = self.reading_ns.max(1_000_000);
-        let (incomplete, lists) = (self.incomplete, self.has_lists || !self.code.is_empty());
+        let rows_alone = self.code.is_empty() && !self.registered.is_empty();
+        let (incomplete, lists) = (self.incomplete, self.has_lists || rows_alone || !self.code.is_empty());
         let (may_have_passed, unloads) = (self.may_have_passed.clone(), self.unloads.map(|(count, _)| count));
         RuntimeRead {
             runtime,
@@ -165,10 +179,14 @@ impl MadeRuntime {
             cpu_ns,
             capture,
             lists,
+            rows_alone,
             may_have_passed,
             heaps: self.heaps.clone(),
             unloads,
             entries: self.entries.clone(),
+            sites: Vec::new(),
+            told_since: self.told_since,
+            untold: None,
         }
     }
 
@@ -425,9 +443,9 @@ impl Machine {
                 let piece = |(at, len): &(Avma, u32)| self.memory(*via, *at, *len).map(|bytes| digest(&bytes));
                 AnswerBody::Digests(pieces.iter().map(piece).collect())
             }
-            Request::ReadRuntime { via, .. } => {
+            Request::ReadRuntime { via, again, .. } => {
                 let process = self.processes.get_mut(&via.0);
-                AnswerBody::Runtime(process.map(|process| Box::new(process.runtime.read())))
+                AnswerBody::Runtime(process.map(|process| Box::new(process.runtime.read(again))))
             }
             Request::DescribeFrames { via, frames, .. } => {
                 let process = self.processes.get(&via.0);

@@ -197,6 +197,23 @@ pub fn open_mapping(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenErro
     }
 }
 
+/// A handle on the file behind a mapping, if it is the one that was looked at; it is not open for reading. Asks no file system.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn handle_of_mapping(pid: Pid, mapping: &MapPlace, identity: &FileIdentity) -> Result<File, OpenError> {
+    let shown = Path::new(&*mapping.path);
+    let handle = reach(&map_file(pid, mapping), 0)?;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(&handle, c"", flags, StatxFlags::INO).map_err(|error| failed(shown, error.into()))?;
+    let device = Device { major: found.stx_dev_major, minor: found.stx_dev_minor };
+    if (device, found.stx_ino) != (identity.device, identity.inode) {
+        let (found, mapped) = (found.stx_ino, identity.inode);
+        return Err(OpenError::Replaced { path: shown.to_owned(), found, mapped });
+    }
+    Ok(handle)
+}
+
 fn map_file(pid: Pid, mapping: &MapPlace) -> PathBuf {
     proc_path(pid, &format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0))
 }

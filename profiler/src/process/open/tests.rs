@@ -36,6 +36,21 @@ fn a_replaced_file_is_refused() {
 }
 
 #[test]
+fn a_handle_is_of_the_mapped_file_or_there_is_none() {
+    let exe = procfs::exe(own()).unwrap().unwrap();
+    let maps = procfs::maps(own()).unwrap();
+    let place = MapPlace::of(maps.mappings.iter().find(|mapping| Path::new(&*mapping.path) == exe).unwrap());
+    let identity = open_mapping(own(), &place).unwrap().identity;
+    // Without the right to look through map_files there is no handle, and never another file's.
+    let Ok(handle) = handle_of_mapping(own(), &place, &identity) else { return };
+    assert_eq!(FileIdentity::of(&handle.metadata().unwrap()), identity);
+    let other = FileIdentity { inode: identity.inode + 1, ..identity };
+    assert!(matches!(handle_of_mapping(own(), &place, &other), Err(OpenError::Replaced { .. })));
+    let elsewhere = MapPlace { end: Avma(place.end.0 + 4096), ..place };
+    assert!(matches!(handle_of_mapping(own(), &elsewhere, &identity), Err(OpenError::NotFound { .. })));
+}
+
+#[test]
 fn symbolic_links_do_not_leave_the_root() {
     let root = tempfile::tempdir().unwrap();
     let outside = tempfile::NamedTempFile::new().unwrap();

@@ -131,6 +131,8 @@ pub struct SamplingSettings {
     pub peek: bool,
     /// Read what targets' runtimes know of their own code.
     pub read_runtime: bool,
+    /// Set breakpoints in targets where they register code with a debugger.
+    pub probe_registrations: bool,
     /// Whether native frames of interpreters' evaluation loops are shown.
     pub native_frames: bool,
     /// Whether frames that interpreters keep in a list of their own are taken along.
@@ -150,6 +152,7 @@ impl Default for SamplingSettings {
             call_graph: CallGraphSetting::Auto,
             peek: true,
             read_runtime: true,
+            probe_registrations: false,
             native_frames: true,
             vm_frames: true,
             unwind_memory: Bytes(24 << 20),
@@ -394,6 +397,7 @@ impl Settings {
             unwind_mib: Some(u32::try_from(self.sampling.unwind_memory.0 >> 20).unwrap_or(u32::MAX)),
             peek: self.sampling.peek,
             read_runtime: self.sampling.read_runtime,
+            probe_registrations: self.sampling.probe_registrations,
             interpreter: InterpreterFrames { native: self.sampling.native_frames, listed: self.sampling.vm_frames },
             verify_names: false,
             gsym: self.sampling.gsym.clone(),

@@ -1,4 +1,4 @@
-//! Unwinding data of single functions, from an object file's `.eh_frame`.
+//! Unwinding data of single functions, from a whole `.eh_frame`.
 //!
 //! Each function gets the two entries that it needs. What its own entry refers to stays where it was, and so does the entry,
 //! if the data is taken to lie so that:
@@ -12,12 +12,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
-use gimli::{BaseAddresses, CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection};
+use gimli::{
+    BaseAddresses, CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection, Vendor,
+};
 use jitprof_common::units::Avma;
 
-use super::details::Frame;
-use super::object_file::ObjectFile;
-use super::steps::Steps;
+use crate::steps::Steps;
 
 /// Bytes of a function's two entries. Those of a function with a thousand changes of the stack pointer have 4 KiB.
 const MAX_FRAME: usize = 64 << 10;
@@ -30,8 +30,17 @@ const CIE_STEPS: usize = 16;
 
 type Cie<'a> = CommonInformationEntry<EndianSlice<'a, LittleEndian>>;
 
+/// Unwinding data of a function, as in `.eh_frame`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The common entry, the function's, and an end.
+    pub bytes: Box<[u8]>,
+    /// The address at which what is relative in them was meant to lie.
+    pub section_start: Avma,
+}
+
 /// The entries of a section.
-pub(super) struct Frames<'a> {
+pub(crate) struct Frames<'a> {
     section: Cow<'a, [u8]>,
     start: Avma,
     /// By the function's address.
@@ -42,23 +51,30 @@ pub(super) struct Frames<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     function: u64,
+    /// Bytes of its code.
+    size: u64,
     cie: usize,
     fde: usize,
 }
 
 impl<'a> Frames<'a> {
-    /// Finds the entries of an object file; those behind a damaged one, or for which there are not enough steps, are not.
-    pub(super) fn read(file: &ObjectFile<'a>, steps: &mut Steps) -> Option<Self> {
-        let (section, start) = file.frames(steps)?;
+    /// Finds the entries of a section, and where it lies; those behind a damaged one, or for which there are not enough steps,
+    /// are not found. `vendor`: who says what call frame information means.
+    pub(crate) fn read((section, start): (Cow<'a, [u8]>, Avma), vendor: Vendor, steps: &mut Steps) -> Self {
         let mut frame = EhFrame::new(&section, LittleEndian);
-        frame.set_vendor(file.vendor());
+        frame.set_vendor(vendor);
         let mut entries = entries(&frame, (&*section, start), steps);
         entries.sort_by_key(|entry| entry.function);
-        Some(Self { section, start, entries })
+        Self { section, start, entries }
+    }
+
+    /// The functions that have entries, by address: first byte, and how many.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.entries.iter().map(|entry| (entry.function, entry.size))
     }
 
     /// The data of the function at an address.
-    pub(super) fn of(&self, function: u64, steps: &mut Steps) -> Option<Frame> {
+    pub(crate) fn of(&self, function: u64, steps: &mut Steps) -> Option<Frame> {
         let index = self.entries.binary_search_by_key(&function, |entry| entry.function).ok()?;
         let entry = self.entries.get(index)?;
         let (cie, fde) = (entry_at(&self.section, entry.cie)?, entry_at(&self.section, entry.fde)?);
@@ -115,7 +131,7 @@ fn entry<'s>(
     };
     let known = known.as_ref()?;
     let entry = frame.fde_from_offset(bases, EhFrameOffset(fde), |_, _, _| Ok(known.clone())).ok()?;
-    Some(Entry { function: entry.initial_address(), cie, fde })
+    Some(Entry { function: entry.initial_address(), size: entry.len(), cie, fde })
 }
 
 /// The whole entry that begins at an offset: its length and what follows. Those of the 64-bit form are not written by

@@ -11,6 +11,7 @@ pub mod libgcc;
 mod listed;
 mod memory;
 pub mod php;
+pub mod pthread;
 #[cfg(feature = "recorded")]
 pub mod recorded;
 #[cfg(test)]

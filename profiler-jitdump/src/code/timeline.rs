@@ -127,6 +127,8 @@ pub(super) struct Timeline {
     ended_within: Range<u64>,
     /// The greatest `from` or end of any piece so far: an announcement at or after it is in order.
     newest: u64,
+    /// Before this time no piece has ended, and none without an object has begun: there is nothing to prune.
+    prune_from: u64,
 }
 
 const fn class_of(size: u32) -> usize {
@@ -193,6 +195,7 @@ impl Timeline {
             for key in collisions.cut {
                 if let Some(ended) = self.ended.get_mut(&key) {
                     ended.end = piece.from;
+                    self.prune_from = self.prune_from.min(piece.from);
                 }
             }
         }
@@ -200,6 +203,9 @@ impl Timeline {
         self.newest = self.newest.max(piece.from);
         let alive = Alive { from: piece.from, order: piece.order, size: piece.size, object: piece.object };
         if end == NEVER {
+            if alive.object.is_none() {
+                self.prune_from = self.prune_from.min(alive.from);
+            }
             self.alive.insert(piece.start, alive);
         } else {
             self.put_ended(piece.start, alive, end);
@@ -236,6 +242,7 @@ impl Timeline {
         self.classes[class] = self.classes[class].saturating_add(1);
         self.used |= 1 << class;
         self.newest = self.newest.max(end);
+        self.prune_from = self.prune_from.min(end);
     }
 
     fn used_classes(&self) -> impl Iterator<Item = usize> + use<> {
@@ -329,6 +336,7 @@ impl Timeline {
     /// Ends at `time` everything that began before.
     pub(super) fn end_all(&mut self, time: u64) {
         self.newest = self.newest.max(time);
+        self.prune_from = self.prune_from.min(time);
         for piece in self.ended.iter_mut().filter(|(key, _)| key.from < time).map(|(_, piece)| piece) {
             piece.end = piece.end.min(time);
         }
@@ -355,12 +363,17 @@ impl Timeline {
     }
 
     /// Removes the pieces that ended at or before `time`, and those without an object that say no more than that nothing is
-    /// there since; returns them through `gone`.
+    /// there since; returns them through `gone`. Costs a pass over all pieces, if there are such.
     pub(super) fn prune(&mut self, time: u64, mut gone: impl FnMut(PieceRef<'_>)) {
-        let (classes, used) = (&mut self.classes, &mut self.used);
+        if time < self.prune_from {
+            return;
+        }
+        let (classes, used, mut next) = (&mut self.classes, &mut self.used, NEVER);
         self.ended.retain(|key, piece| {
             let keep = piece.end > time;
-            if !keep {
+            if keep {
+                next = next.min(piece.end);
+            } else {
                 gone(piece.view(key));
                 let class = class_of(piece.size);
                 classes[class] = classes[class].saturating_sub(1);
@@ -374,9 +387,12 @@ impl Timeline {
             let keep = alive.object.is_some() || alive.from > time;
             if !keep {
                 gone(alive.view(*start));
+            } else if alive.object.is_none() {
+                next = next.min(alive.from);
             }
             keep
         });
+        self.prune_from = next;
     }
 
     /// Every piece, those without an object too: the living by address, then the ended.

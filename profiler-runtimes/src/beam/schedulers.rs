@@ -10,6 +10,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, Register};
 use jitprof_common::listed::Step;
 use jitprof_common::units::Avma;
 
+use crate::pthread::{Key, Keys};
 use crate::{Memory, Reader, Symbols};
 
 /// The function that gives a thread its scheduler's data. The key of these is a variable without a symbol, which it reads.
@@ -18,12 +19,6 @@ const OWN_DATA: &str = "erts_get_scheduler_data";
 const DIRTY_ONES: &str = "erts_aligned_dirty_cpu_scheduler_data";
 /// Bytes of the function that are looked at.
 const MAX_CODE: usize = 32;
-/// Keys whose values a thread has side by side: `PTHREAD_KEY_2NDLEVEL_SIZE`.
-const SIDE_BY_SIDE: u32 = 32;
-/// Bytes from the value of a key to that of the next, and where in them it is.
-const KEY_BYTES: u64 = 16;
-/// See [`KEY_BYTES`].
-const KEY_VALUE: u64 = 8;
 /// Where in a scheduler's data what is.
 const PROCESS: u64 = 168;
 /// See [`PROCESS`].
@@ -38,7 +33,7 @@ const DIRTY_CPU: u32 = 1;
 /// An emulator whose threads' schedulers can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedulers {
-    key: u32,
+    key: Key,
 }
 
 impl Schedulers {
@@ -51,13 +46,13 @@ impl Schedulers {
     pub fn find<M: Memory, S: Symbols>(symbols: S, reader: &Reader<M>) -> Option<Self> {
         let variable = key_variable(symbols.address_of(OWN_DATA)?, reader)?;
         let first = reader.pointer(symbols.address_of(DIRTY_ONES)?).ok()?;
-        let key = reader.u32(variable).ok().filter(|key| *key < SIDE_BY_SIDE)?;
+        let key = reader.u32(variable).ok().and_then(Key::new)?;
         is_first_dirty(first, reader).then_some(Self { key })
     }
 
-    /// From where a thread has the values of its keys to its scheduler's data.
-    pub fn to_data(self) -> Step {
-        Step::load(KEY_BYTES * u64::from(self.key) + KEY_VALUE)
+    /// From the thread pointer to the data of the thread's scheduler.
+    pub fn to_data(self, keys: Keys) -> [Step; 3] {
+        keys.way_to(self.key)
     }
 }
 
@@ -143,12 +138,13 @@ mod tests {
 
     #[test]
     fn the_key_of_schedulers_is_read_where_their_data_are_as_they_are_known() {
-        let key_4 = Some(Schedulers { key: 4 });
+        let key_4 = Key::new(4).map(|key| Schedulers { key });
         assert_eq!(found(emulator(&reads_key(&[]), 4, DIRTY)), key_4);
         // endbr64; push rbp; mov rbp, rsp
         let framed = reads_key(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5]);
         assert_eq!(found(emulator(&framed, 4, DIRTY)), key_4);
-        assert_eq!(key_4.map(Schedulers::to_data), Some(Step::load(72)));
+        let way = [Step::add_thread_pointer(0x510), Step::load(0), Step::load(72)];
+        assert_eq!(key_4.map(|found| found.to_data(Keys::at(0x510))), Some(way));
         // What lies in the padding behind the type is not of it.
         assert_eq!(found(emulator(&framed, 4, [1 << 32 | 1, 0, 1])), key_4);
     }

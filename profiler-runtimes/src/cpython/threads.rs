@@ -11,27 +11,16 @@ use jitprof_common::units::Avma;
 
 use super::Version;
 use super::layout::LayoutError;
+use crate::pthread::{self, Key, Keys};
 use crate::{Memory, ReadError, Reader, Symbols};
 
-/// What glibc says for debuggers of where a thread has the values of its keys.
-const KEYS_OF_THREADS: &str = "_thread_db_pthread_specific";
 /// Interpreters that are looked at.
 const MAX_INTERPRETERS: usize = 16;
 /// Threads that are looked at for the key by which all of them have their states, and those that are looked for.
 const MAX_THREADS: usize = 64;
 const MAX_ALL_THREADS: usize = 4096;
-/// Keys of the C library's whose values are in the thread's own block.
-const KEYS: usize = 32;
-/// Bytes of each: a number, and the value.
-const KEY_BYTES: usize = 16;
 /// Bytes of a function that are looked at.
 const MAX_CODE: usize = 64;
-/// Where a thread's own variables of a library are: the list of the blocks is so far from the thread pointer, and each
-/// has so many bytes in it.
-const BLOCKS: u64 = 8;
-const BLOCK_BYTES: u64 = 16;
-/// Where glibc has the kernel's number of a thread, from its thread pointer on.
-const GLIBC_NUMBER: u64 = 720;
 /// Registers that are followed.
 const REGISTERS: usize = 16;
 
@@ -57,9 +46,9 @@ pub(super) fn bases<S: Symbols, M: Memory>(
     (python, libc): (&S, Option<&S>),
     reader: &Reader<M>,
 ) -> Result<Vec<Vec<Step>>, LayoutError> {
-    let keys = libc.and_then(|libc| libc.address_of(KEYS_OF_THREADS));
+    let keys = libc.and_then(|libc| libc.address_of(Keys::SYMBOL));
     // Another C library keeps the blocks of libraries in another way.
-    let is_known = |steps: &Vec<Step>| keys.is_some() || steps.first() != Some(&Step::add_thread_pointer(BLOCKS));
+    let is_known = |steps: &Vec<Step>| keys.is_some() || !pthread::is_through_block(steps);
     let of_function = |name| python.address_of(name).and_then(|at| variable_of(reader, at)).filter(is_known);
     let mut bases: Vec<Vec<Step>> = Vec::new();
     if version.minor >= 12 {
@@ -69,15 +58,13 @@ pub(super) fn bases<S: Symbols, M: Memory>(
     if version.minor >= 15 {
         bases.extend(of_function(kept));
     } else if let Some(at) = keys {
-        // How many bits, how many of them, and where.
-        let block = u64::from(reader.u32(Avma(at.0.saturating_add(8)))?);
+        let keys = Keys::read(at, reader)?;
         let states = states(runtime, threads, MAX_THREADS, reader)?;
         if states.is_empty() {
             return Err(LayoutError::NotStarted(version));
         }
-        if let Some(key) = key_of(&states, block, reader) {
-            let value = (key * KEY_BYTES + KEY_BYTES / 2) as u64;
-            bases.push(vec![Step::add_thread_pointer(block), Step::load(0), Step::load(value)]);
+        if let Some(key) = key_of(&states, keys, reader) {
+            bases.push(keys.way_to(key).to_vec());
         }
     }
     let what = if version.minor >= 12 { "_PyThreadState_GetCurrent" } else { kept };
@@ -94,7 +81,7 @@ pub(super) fn pointers<M: Memory>(
     let numbered = states.into_iter().filter_map(|(state, pointer)| {
         let number = match threads.number {
             Some(offset) => u32::try_from(reader.u64(Avma(state.wrapping_add(offset))).ok()?).ok()?,
-            None => reader.u32(Avma(pointer.wrapping_add(GLIBC_NUMBER))).ok()?,
+            None => pthread::glibc_number(pointer, reader).ok()?,
         };
         Some((number, pointer))
     });
@@ -133,21 +120,17 @@ fn states<M: Memory>(
 }
 
 /// The key by which most of the threads have their states.
-fn key_of<M: Memory>(states: &[(u64, u64)], block: u64, reader: &Reader<M>) -> Option<usize> {
-    let mut found = [0_u32; KEYS];
+fn key_of<M: Memory>(states: &[(u64, u64)], keys: Keys, reader: &Reader<M>) -> Option<Key> {
+    let mut found = [0_u32; Key::COUNT as usize];
     for (state, thread) in states {
-        let mut values = [0; KEYS * KEY_BYTES];
         // Threads come and go.
-        let block = reader.u64(Avma(thread.wrapping_add(block)));
-        if block.and_then(|block| reader.bytes(Avma(block), &mut values)).is_err() {
-            continue;
-        }
-        for (count, value) in found.iter_mut().zip(values.as_chunks::<KEY_BYTES>().0) {
-            *count += u32::from(value.ends_with(&state.to_le_bytes()));
+        let Ok(values) = keys.values(*thread, reader) else { continue };
+        for (count, value) in found.iter_mut().zip(values) {
+            *count += u32::from(value == *state);
         }
     }
-    let (key, count) = found.iter().enumerate().rev().max_by_key(|(_, count)| **count)?;
-    (*count > 0).then_some(key)
+    let (key, count) = Key::all().zip(found).rev().max_by_key(|(_, count)| *count)?;
+    (count > 0).then_some(key)
 }
 
 /// What is in a register.
@@ -231,8 +214,7 @@ impl Registers {
             Some(Value::Number(at)) => {
                 let word = |at: u64| reader.u64(Avma(at)).ok();
                 word(*at).zip(word(at.wrapping_add(8))).map(|(library, offset)| {
-                    let block = Step::load(library.wrapping_mul(BLOCK_BYTES));
-                    Value::Steps(vec![Step::add_thread_pointer(BLOCKS), Step::load(0), block, Step::add(offset)])
+                    Value::Steps([&pthread::way_to_block(library)[..], &[Step::add(offset)]].concat())
                 })
             }
             _ => None,

@@ -9,7 +9,7 @@ use jitprof_common::units::Avma;
 use super::layout::{Entries, Extent, Field, HeapLayout, Layout, plus};
 use super::names::{MethodName, Names, Strings};
 use super::turnover::Turnover;
-use crate::{Memory, ReadError, Reader};
+use crate::{Budget, Memory, ReadError, Reader};
 
 /// Heaps of a code cache: there are one to three, and one more for what is compiled ahead of time.
 const MAX_HEAPS: i64 = 8;
@@ -21,8 +21,13 @@ const MAX_HEAP: u64 = 2 << 30;
 pub(super) const MAX_HEADER: usize = 1024;
 /// Bytes of a stack frame that are believed.
 const MAX_FRAME: i64 = 1 << 20;
-/// Blobs whose names are read together.
+/// Blobs whose headers, or names, are fetched together.
 const TOGETHER: usize = 2048;
+/// Blobs of which names are read between two looks at their headers: the more there are, the more of them have their names on
+/// the same pages.
+const BETWEEN_LOOKS: usize = 4 * TOGETHER;
+/// Pages that it may take to read one: of two looks at it, and of its name.
+const PAGES_OF_ONE: u64 = 8;
 /// Segments of which the map is looked at together.
 const MARKS: usize = 512;
 /// Bytes of a call on x86-64.
@@ -386,7 +391,7 @@ impl CodeCache {
             if fits && look.is_used {
                 unread.extend(self.look_at(block, look, update));
             }
-            if unread.len() == TOGETHER {
+            if are_enough(unread.len(), reader.left()) {
                 self.read_blobs(reader, &mut unread, update)?;
             }
         }
@@ -420,8 +425,7 @@ impl CodeCache {
         Some(unread)
     }
 
-    /// Reads the rest of blobs whose headers were read. Only what is fetched between two looks at a header, both of which
-    /// see the same compilation, is certain to be of that compilation: so pages that were fetched before are not used.
+    /// Reads the rest of blobs whose headers were read, and looks at these once more.
     fn read_blobs<M: Memory>(
         &mut self,
         reader: &Reader<M>,
@@ -429,31 +433,34 @@ impl CodeCache {
         update: &mut Update,
     ) -> Result<(), ReadError> {
         let Some(first) = unread.first() else { return Ok(()) };
-        reader.refresh();
         let mut strings = std::mem::take(&mut self.strings);
         let mut names = Names::new(first.block.layout, reader, &mut strings);
-        let methods: Vec<_> = unread.iter_mut().filter_map(|unread| unread.method(&mut names)).collect();
-        names.prefetch(&methods);
-        let blobs: Vec<_> = unread.iter().map(|unread| unread.read(&mut names)).collect();
+        let blobs = Unread::read_each(unread, &mut names, TOGETHER);
         self.strings = strings;
         let blocks: Vec<_> = unread.iter().map(|unread| unread.block).collect();
-        let looks = Block::look_at_each(&blocks, reader);
-        for ((unread, blob), now) in unread.drain(..).zip(blobs).zip(looks) {
-            let Some(blob) = blob? else {
-                update.damaged += 1;
-                continue;
-            };
-            let Header { identity, is_dead, .. } = unread.shown;
-            let compiled = identity.compiled.filter(|_| blob.kind.is_compiled());
-            let identity = Identity { compiled, ..identity };
-            let known = Known { blob: Arc::new(blob), identity, reading: self.reading };
-            if !now?.is_of(&known) {
-                update.unsettled += u32::from(!(is_dead && known.blob.kind.is_compiled()));
-                continue;
+        let mut read = unread.drain(..).zip(blobs);
+        for blocks in blocks.chunks(TOGETHER) {
+            for (now, (unread, blob)) in Block::look_at_each(blocks, reader).into_iter().zip(read.by_ref()) {
+                match blob? {
+                    Some(blob) => self.take_up(unread.shown, blob, now?, update),
+                    None => update.damaged += 1,
+                }
             }
-            self.keep(known, update);
         }
         Ok(())
+    }
+
+    /// Keeps a blob that was read since its header was, if that is now what it was.
+    fn take_up(&mut self, shown: Header, blob: Blob, now: Look, update: &mut Update) {
+        let Header { identity, is_dead, .. } = shown;
+        let compiled = identity.compiled.filter(|_| blob.kind.is_compiled());
+        let identity = Identity { compiled, ..identity };
+        let known = Known { blob: Arc::new(blob), identity, reading: self.reading };
+        if now.is_of(&known) {
+            self.keep(known, update);
+        } else {
+            update.unsettled += u32::from(!(is_dead && known.blob.kind.is_compiled()));
+        }
     }
 
     /// Keeps a blob that was read, unless it is one that still has no name.
@@ -495,6 +502,30 @@ struct Unread<'l> {
 }
 
 impl Unread<'_> {
+    /// Reads the rest of each, in their order, of so many at a time whose methods lie close together: these have more pages in
+    /// common than those whose code does. Only what is fetched between two looks at a header, both of which see the same
+    /// compilation, is certain to be of that compilation: so pages that were fetched before are not used.
+    fn read_each<M: Memory>(
+        unread: &mut [Self],
+        names: &mut Names<'_, M>,
+        together: usize,
+    ) -> Vec<Result<Option<Blob>, ReadError>> {
+        names.reader.refresh();
+        let methods: Vec<Option<Avma>> = unread.iter_mut().map(|unread| unread.method(names)).collect();
+        let mut order: Vec<usize> = (0..unread.len()).collect();
+        order.sort_unstable_by_key(|at| methods[*at]);
+        let mut blobs = vec![Ok(None); unread.len()];
+        for part in order.chunks(together) {
+            names.reader.refresh();
+            let methods: Vec<Avma> = part.iter().filter_map(|at| methods[*at]).collect();
+            names.prefetch(&methods);
+            for at in part {
+                blobs[*at] = unread[*at].read(names);
+            }
+        }
+        blobs
+    }
+
     /// Looks what it is; returns the method that it was compiled from, if it was from one.
     fn method<M: Memory>(&mut self, names: &mut Names<'_, M>) -> Option<Avma> {
         let name = names.blob(self.shown.identity.name)?;
@@ -729,6 +760,13 @@ impl Header {
     }
 }
 
+/// Whether no more than so many blobs are to be read between two looks. Where the budget has little left, few are read whole
+/// rather than many in part.
+fn are_enough(count: usize, left: Budget) -> bool {
+    let with_more = (count + TOGETHER) as u64;
+    count >= BETWEEN_LOOKS || (count >= TOGETHER && u64::from(left.pages) < PAGES_OF_ONE * with_more)
+}
+
 /// Bytes of both headers of a block.
 fn header_bytes(layout: &Layout) -> usize {
     let bytes = layout.heap.block_bytes.saturating_add(layout.compiled.bytes.max(layout.blob.bytes));
@@ -829,5 +867,68 @@ impl Heap {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::tests::{ENOUGH, memory};
+    use crate::recorded::Recorded;
+
+    /// Pages that are fetched for the names of all blobs, of so many at a time.
+    fn pages_of_names(memory: &Recorded, (layout, cache): (&Layout, &CodeCache), together: usize) -> u32 {
+        let (reader, mut strings) = (Reader::new(memory, ENOUGH), Strings::default());
+        let blocks: Vec<_> = cache.blobs.keys().map(|header| Block::of(*header, layout)).collect();
+        let looks = Block::look_at_each(&blocks, &reader).into_iter();
+        let headers = looks.map(|look| look.unwrap().header.unwrap());
+        let unread = blocks.iter().zip(headers).map(|(block, shown)| Unread { block: *block, shown, named: None });
+        let mut unread: Vec<_> = unread.collect();
+        let before = reader.left().pages;
+        let blobs = Unread::read_each(&mut unread, &mut Names::new(layout, &reader, &mut strings), together);
+        assert_eq!(blobs.len(), cache.blobs.len());
+        for (known, blob) in cache.blobs.values().zip(blobs) {
+            assert_eq!(blob.unwrap().unwrap().name, known.blob.name);
+        }
+        before - reader.left().pages
+    }
+
+    /// The same where they are read in the order of their code.
+    fn pages_in_order(memory: &Recorded, (layout, cache): (&Layout, &CodeCache), together: usize) -> u32 {
+        let (reader, mut strings) = (Reader::new(memory, ENOUGH), Strings::default());
+        let names = Names::new(layout, &reader, &mut strings);
+        let methods: Vec<Avma> = cache.blobs().map(|blob| blob.method).filter(|method| method.0 != 0).collect();
+        for part in methods.chunks(together) {
+            reader.refresh();
+            names.prefetch(part);
+        }
+        ENOUGH.pages - reader.left().pages
+    }
+
+    #[test]
+    fn names_of_methods_that_lie_close_together_are_read_together() {
+        for recording in ["jdk17", "jdk21"] {
+            let memory = memory(recording);
+            let reader = Reader::new(&memory, ENOUGH);
+            let layout = Layout::read(&memory, &reader).unwrap();
+            let mut cache = CodeCache::default();
+            cache.update(&layout, &reader);
+            // What more is fetched of some at a time than of all at once.
+            let [ours, in_order] = [pages_of_names, pages_in_order].map(|pages| {
+                let [some, all] = [8, usize::MAX].map(|together| pages(&memory, (&layout, &cache), together));
+                some - all
+            });
+            assert!(ours > 0 && 3 * ours < 2 * in_order, "{recording}: {ours} {in_order}");
+        }
+    }
+
+    #[test]
+    fn as_many_are_read_between_two_looks_as_there_may_be_room_for() {
+        let counts = [0, TOGETHER - 1, TOGETHER, BETWEEN_LOOKS - 1, BETWEEN_LOOKS];
+        let are_enough = |pages| counts.map(|count| are_enough(count, Budget { pages, steps: 0 }));
+        assert_eq!(are_enough(u32::MAX), [false, false, false, false, true]);
+        assert_eq!(are_enough(0), [false, false, true, true, true]);
+        let of_two = u32::try_from(PAGES_OF_ONE * 2 * TOGETHER as u64).unwrap();
+        assert_eq!([of_two, of_two - 1].map(|pages| are_enough(pages)[2]), [false, true]);
     }
 }

@@ -25,6 +25,8 @@ const DEAD: i64 = 3;
 const EVERY_INSTRUCTION: &[u8] = b"DebugNonSafepoints";
 const ORIGIN: i64 = 0xf;
 const AT_START: std::ops::RangeInclusive<i64> = 1..=3;
+/// Bytes of an object that are read at once without asking for memory.
+const AT_ONCE: usize = 64;
 /// The oldest version whose tables have all that is looked for under a name that is known.
 const OLDEST: u32 = 17;
 
@@ -165,6 +167,54 @@ impl Field {
     /// How far into an object it lies.
     pub(super) fn offset(self) -> u16 {
         self.offset
+    }
+}
+
+/// Fields of one object, which are read at once: to look up where its bytes are kept costs more than to copy some more of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields<const N: usize> {
+    each: [Field; N],
+    /// How far into the object the first one lies, and the bytes up to the end of the last.
+    from: u16,
+    bytes: usize,
+}
+
+impl<const N: usize> Fields<N> {
+    pub(super) fn new(each: [Field; N]) -> Self {
+        let from = each.iter().map(|field| field.offset).min().unwrap_or(0);
+        let end = |field: &Field| usize::from(field.offset - from) + field.bytes();
+        Self { each, from, bytes: each.iter().map(end).max().unwrap_or(0) }
+    }
+
+    /// Where they lie in an object, and the bytes of all.
+    pub(super) fn place(&self, object: Avma) -> Option<(Avma, usize)> {
+        Some((plus(object, self.from.into()).ok()?, self.bytes))
+    }
+
+    /// What the object at an address has there.
+    pub(super) fn read<M: Memory>(&self, reader: &Reader<M>, object: Avma) -> Result<[i64; N], ReadError> {
+        let start = plus(object, self.from.into())?;
+        self.filled(|room| reader.bytes(start, room))
+    }
+
+    /// The same of an object of which they have been fetched.
+    pub(super) fn fetched<M: Memory>(&self, reader: &Reader<M>, object: Avma) -> Option<[i64; N]> {
+        let start = plus(object, self.from.into()).ok()?;
+        self.filled(|room| reader.fetched(start, room).ok_or(())).ok()
+    }
+
+    /// What is in room for all of them once it is filled.
+    fn filled<E>(&self, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<[i64; N], E> {
+        let (mut near, mut far) = ([0_u8; AT_ONCE], Vec::<u8>::new());
+        let room: &mut [u8] = if let Some(room) = near.get_mut(..self.bytes) {
+            room
+        } else {
+            far.resize(self.bytes, 0);
+            &mut far
+        };
+        fill(room)?;
+        let object: &[u8] = room;
+        Ok(self.each.map(|field| Field { offset: field.offset - self.from, ..field }.of(object)))
     }
 }
 
@@ -791,5 +841,30 @@ impl Wanted<'_> {
                 .copied()?,
         };
         self.missing.is_empty().then_some(layout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Budget;
+    use crate::replay::Bytes;
+
+    #[test]
+    fn fields_of_an_object_are_read_at_once_however_far_apart_they_are() {
+        let field = |offset, width| Field { offset, width };
+        let bytes: Vec<u8> = (0..=255).cycle().take(4096).collect();
+        let object = Avma(0x1000);
+        for (last, length) in [(3, 14), (64, 64), (65, 65), (0xf00, 0xf00)] {
+            let reader = Reader::new(Bytes(bytes.clone()), Budget { pages: 1, steps: 4 });
+            let each = [field(8, Width::Word), field(2, Width::Signed8), field(last, Width::Unsigned16)];
+            let fields = Fields::new(each);
+            assert_eq!(fields.place(object), Some((Avma(0x1002), length)), "{last}");
+            assert_eq!(fields.fetched(&reader, object), None, "{last}");
+            let values = fields.read(&reader, object).unwrap();
+            assert_eq!((reader.left().steps, fields.fetched(&reader, object)), (3, Some(values)), "{last}");
+            assert_eq!(values, each.map(|field| field.read(&reader, object).unwrap()), "{last}");
+            assert_eq!(fields.read(&reader, Avma(u64::MAX)), Err(ReadError::Unreadable(u64::MAX)), "{last}");
+        }
     }
 }

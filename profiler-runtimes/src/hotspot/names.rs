@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use jitprof_common::units::Avma;
 
-use super::layout::{Field, Layout, plus};
+use super::layout::{Field, Fields, Layout, plus};
 use crate::{Memory, ReadError, Reader};
 
 /// Bytes of a blob's name.
@@ -131,24 +131,35 @@ impl Strings {
     }
 }
 
-/// Reads names, each thing once for as long as it lives. It must not live longer than the pages of the reader. The
+/// Reads names, each thing once for as long as it lives. It must not outlive the time between two looks at what has the
+/// names, of which only what was the same all that time is believed; the pages of the reader may be dropped meanwhile. The
 /// target chooses where everything is, and not what collides, as the hash of each map has a seed.
 pub(super) struct Names<'a, M> {
     pub(super) layout: &'a Layout,
     pub(super) reader: &'a Reader<M>,
+    /// Of what never changes of a method: its pool, and which constants of that its name and its signature are.
+    of_constant: Fields<3>,
     strings: &'a mut Strings,
     blobs: HashMap<u64, Option<Arc<str>>>,
     symbols: HashMap<u64, Arc<str>>,
-    /// Those of classes, by their pools.
-    classes: HashMap<u64, Arc<str>>,
+    pools: HashMap<u64, Pool>,
     /// Of methods that were asked for with their lines, which is done again and again.
     methods: HashMap<u64, MethodName>,
 }
 
+/// What names of methods have of a pool: the name of its class, and how many constants there are.
+#[derive(Clone)]
+struct Pool {
+    class: Arc<str>,
+    count: i64,
+}
+
 impl<'a, M: Memory> Names<'a, M> {
     pub(super) fn new(layout: &'a Layout, reader: &'a Reader<M>, strings: &'a mut Strings) -> Self {
-        let (blobs, symbols, classes) = (HashMap::default(), HashMap::default(), HashMap::default());
-        Self { layout, reader, strings, blobs, symbols, classes, methods: HashMap::default() }
+        let at = &layout.method;
+        let of_constant = Fields::new([at.constants, at.name_index, at.signature_index]);
+        let (blobs, symbols, pools) = (HashMap::default(), HashMap::default(), HashMap::default());
+        Self { layout, reader, of_constant, strings, blobs, symbols, pools, methods: HashMap::default() }
     }
 
     /// The runtime's own name for blobs, where that can be one.
@@ -169,14 +180,15 @@ impl<'a, M: Memory> Names<'a, M> {
         let (at, reader) = (&self.layout.method, self.reader);
         prefetch(reader, methods, &[at.const_method]);
         let constants = targets(reader, methods, at.const_method);
-        prefetch(reader, &constants, &[at.constants, at.name_index, at.signature_index]);
-        let pools = targets(reader, &constants, at.constants);
+        reader.prefetch(constants.iter().filter_map(|constant| self.of_constant.place(*constant)));
+        let named = constants.iter().filter_map(|constant| self.of_constant.fetched(reader, *constant));
+        let named: Vec<[i64; 3]> = named.collect();
+        let pools = each_once(named.iter().map(|[pool, ..]| Avma(pool.cast_unsigned())));
         prefetch(reader, &pools, &[at.pool_holder, at.pool_length]);
         let holders = targets(reader, &pools, at.pool_holder);
         prefetch(reader, &holders, &[at.klass_name]);
-        self.prefetch_symbols(targets(reader, &holders, at.klass_name));
-        let slots: Vec<Avma> = constants.iter().flat_map(|constant| self.slots_of_names(*constant)).collect();
-        self.prefetch_constants(&slots);
+        self.prefetch_symbols(targets(reader, &holders, at.klass_name).into_iter());
+        self.prefetch_constants(&self.slots_of_names(&named));
     }
 
     /// The same for the files and lines of methods.
@@ -203,12 +215,14 @@ impl<'a, M: Memory> Names<'a, M> {
         if has_lines { self.layout.lines_behind(constant, bytes).ok() } else { None }
     }
 
-    /// Where the constants are that name a method.
-    fn slots_of_names(&self, constant: Avma) -> impl Iterator<Item = Avma> {
-        let (at, reader) = (&self.layout.method, self.reader);
-        let pool = at.constants.fetched_pointer(reader, constant);
-        let indices = [at.name_index, at.signature_index].into_iter();
-        indices.filter_map(move |index| self.fetched_slot(pool?, index.fetched(reader, constant)?))
+    /// Where the constants are that name methods, each of which has a pool and two of its constants.
+    fn slots_of_names(&self, named: &[[i64; 3]]) -> Vec<Avma> {
+        let slots = named.iter().flat_map(|[pool, indices @ ..]| {
+            let pool = Avma(pool.cast_unsigned());
+            let count = self.layout.method.pool_length.fetched(self.reader, pool);
+            indices.iter().filter_map(move |index| self.slot(pool, count?, *index).ok())
+        });
+        slots.collect()
     }
 
     fn fetched_slot(&self, pool: Avma, index: i64) -> Option<Avma> {
@@ -223,13 +237,13 @@ impl<'a, M: Memory> Names<'a, M> {
             self.reader.fetched(*slot, &mut word)?;
             Some(symbol_of(u64::from_le_bytes(word)))
         };
-        self.prefetch_symbols(slots.iter().filter_map(symbol).collect());
+        self.prefetch_symbols(slots.iter().filter_map(symbol));
     }
 
-    fn prefetch_symbols(&self, mut symbols: Vec<Avma>) {
+    /// Of symbols that are known nothing is read.
+    fn prefetch_symbols(&self, symbols: impl Iterator<Item = Avma>) {
         let (at, reader) = (&self.layout.method, self.reader);
-        symbols.sort_unstable();
-        symbols.dedup();
+        let symbols = each_once(symbols.filter(|symbol| !self.symbols.contains_key(&symbol.0)));
         prefetch(reader, &symbols, &[at.symbol_length]);
         let body = |symbol: &Avma| {
             let bytes = usize::try_from(at.symbol_length.fetched(reader, *symbol)?).unwrap_or(0);
@@ -240,13 +254,14 @@ impl<'a, M: Memory> Names<'a, M> {
 
     /// The name of a method.
     pub(super) fn method(&mut self, method: Avma) -> Result<MethodName, ReadError> {
-        let at = &self.layout.method;
-        let constant = at.const_method.pointer(self.reader, method)?;
-        let pool = at.constants.pointer(self.reader, constant)?;
+        let constant = self.layout.method.const_method.pointer(self.reader, method)?;
+        let [pool, name, signature] = self.of_constant.read(self.reader, constant)?;
+        let pool = Avma(pool.cast_unsigned());
+        let Pool { class, count } = self.pool(pool)?;
         Ok(MethodName {
-            class: self.class(pool)?,
-            method: self.constant(pool, at.name_index.read(self.reader, constant)?)?,
-            signature: self.constant(pool, at.signature_index.read(self.reader, constant)?)?,
+            class,
+            method: self.constant(pool, count, name)?,
+            signature: self.constant(pool, count, signature)?,
         })
     }
 
@@ -260,16 +275,16 @@ impl<'a, M: Memory> Names<'a, M> {
         Ok(name)
     }
 
-    /// The class that a pool is of.
-    fn class(&mut self, pool: Avma) -> Result<Arc<str>, ReadError> {
-        if let Some(class) = self.classes.get(&pool.0) {
-            return Ok(class.clone());
+    fn pool(&mut self, pool: Avma) -> Result<Pool, ReadError> {
+        if let Some(known) = self.pools.get(&pool.0) {
+            return Ok(known.clone());
         }
         let at = &self.layout.method;
         let holder = at.pool_holder.pointer(self.reader, pool)?;
         let class = self.symbol(at.klass_name.pointer(self.reader, holder)?)?;
-        self.classes.insert(pool.0, class.clone());
-        Ok(class)
+        let known = Pool { class, count: at.pool_length.read(self.reader, pool)? };
+        self.pools.insert(pool.0, known.clone());
+        Ok(known)
     }
 
     /// The file that a method's class was compiled from, if the class says so.
@@ -278,11 +293,15 @@ impl<'a, M: Memory> Names<'a, M> {
         let constant = at.const_method.pointer(self.reader, method)?;
         let pool = at.constants.pointer(self.reader, constant)?;
         let index = at.pool_source_file.read(self.reader, pool)?;
-        if index == 0 { Ok(None) } else { self.constant(pool, index).map(Some) }
+        if index == 0 {
+            return Ok(None);
+        }
+        let count = at.pool_length.read(self.reader, pool)?;
+        self.constant(pool, count, index).map(Some)
     }
 
-    fn constant(&mut self, pool: Avma, index: i64) -> Result<Arc<str>, ReadError> {
-        let count = self.layout.method.pool_length.read(self.reader, pool)?;
+    /// A constant of a pool that has so many.
+    fn constant(&mut self, pool: Avma, count: i64, index: i64) -> Result<Arc<str>, ReadError> {
         let slot = self.slot(pool, count, index)?;
         self.symbol(symbol_of(self.reader.u64(slot)?))
     }
@@ -329,10 +348,15 @@ fn prefetch<M: Memory>(reader: &Reader<M>, objects: &[Avma], fields: &[Field]) {
 
 /// Where the pointers lead that objects have in a field, as far as that has been fetched: each place once.
 fn targets<M: Memory>(reader: &Reader<M>, objects: &[Avma], field: Field) -> Vec<Avma> {
-    let mut found: Vec<Avma> = objects.iter().filter_map(|object| field.fetched_pointer(reader, *object)).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    each_once(objects.iter().filter_map(|object| field.fetched_pointer(reader, *object)))
+}
+
+/// Places in their order, each once.
+fn each_once(places: impl Iterator<Item = Avma>) -> Vec<Avma> {
+    let mut places: Vec<Avma> = places.collect();
+    places.sort_unstable();
+    places.dedup();
+    places
 }
 
 /// Whether a name of a blob can be one.

@@ -20,13 +20,13 @@ const RECORDINGS: [&str; 6] = ["jdk17", "jdk17-int", "jdk21", "jdk25", "jdk25-sm
 /// Those that compiled methods, with their major version.
 const COMPILED: [(&str, u32); 4] = [("jdk17", 17), ("jdk21", 21), ("jdk25", 25), ("jdk26", 26)];
 /// What any of the readings here may cost.
-const ENOUGH: Budget = Budget { pages: 1 << 17, steps: 1 << 23 };
+pub(super) const ENOUGH: Budget = Budget { pages: 1 << 17, steps: 1 << 23 };
 
 fn path(recording: &str, file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recorded/hotspot").join(recording).join(file)
 }
 
-fn memory(recording: &str) -> Recorded {
+pub(super) fn memory(recording: &str) -> Recorded {
     static UNPACKED: LazyLock<HashMap<&str, Recorded>> = LazyLock::new(|| {
         let unpacked = |recording| Recorded::read(fs::File::open(path(recording, "memory")).unwrap()).unwrap();
         RECORDINGS.map(|recording| (recording, unpacked(recording))).into()
@@ -631,6 +631,13 @@ fn all_that_names_are_read_from_is_fetched_before_with_some_calls_and_nothing_el
         assert_eq!((asked.1.get(), reader.left().pages), (calls, pages), "{recording}");
         let used: BTreeSet<u64> = reader.used_words().iter().map(|word| word / 4096).collect();
         assert!(used.len() > 5 && (ENOUGH.pages - pages) as usize <= used.len(), "{recording}: {pages}");
+        // Of a method whose class and symbols are known, four values are read, and no symbol is fetched again.
+        let before = reader.left();
+        names.method(methods[0]).unwrap();
+        assert_eq!(before.steps - reader.left().steps, 4, "{recording}");
+        reader.refresh();
+        names.prefetch(&methods);
+        assert!(before.pages - reader.left().pages < ENOUGH.pages - pages, "{recording}");
     }
 }
 

@@ -41,6 +41,9 @@ const LEFT_NS: u64 = 2_000_000_000;
 /// Who has announced something, or run, this lately is looked at with every tick; the others once a second.
 const GROWING_NS: u64 = 2_000_000_000;
 const IDLE_POLL_NS: u64 = 1_000_000_000;
+/// How long a perf map is not looked for again, at most, in a process without memory for generated code; in others that run it is
+/// about a second.
+const MAX_LOOK_NS: u64 = 16_000_000_000;
 
 /// Names a dump of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,9 +106,12 @@ pub(super) struct Announcements {
     looking: Option<FileId>,
     /// There is one from before the process, and that has been said.
     has_older_map: bool,
-    /// When one was last looked for.
+    /// When one was last looked for, and when first for this program.
     looked_at: MonoNs,
+    first_looked_at: Option<MonoNs>,
     polled_at: MonoNs,
+    /// Dumps are to be read with the next tick: a sample has met what they may announce, or one was being read.
+    is_wanted: bool,
     grew_at: MonoNs,
     /// When lines of the perf map were last read...
     lines_at: Option<MonoNs>,
@@ -227,9 +233,17 @@ impl Announcements {
         self.dumps.iter().any(|dump| dump.is_own() && dump.is_same(identity))
     }
 
-    /// When a perf map was last looked for.
-    pub(super) fn looked_at(&self) -> MonoNs {
-        self.looked_at
+    /// Whether a perf map is to be looked for again, in a continuous recording, of a process that was sampled last at a time: less
+    /// and less often where there is no memory for generated code.
+    pub(super) fn is_map_due(&self, ran_at: MonoNs, now: MonoNs, may_generate: impl FnOnce() -> bool) -> bool {
+        let since_first = self.first_looked_at.map_or(0, |first| self.looked_at.0.saturating_sub(first.0));
+        let has_rested = now.0.saturating_sub(self.looked_at.0) >= since_first.min(MAX_LOOK_NS);
+        ran_at >= self.looked_at && (has_rested || self.perf_map.is_some() || may_generate())
+    }
+
+    /// A sample has met code that it may announce, or waits for its rows.
+    pub(super) fn want(&mut self) {
+        self.is_wanted = true;
     }
 
     /// What it follows is closed.
@@ -266,6 +280,7 @@ impl Announcements {
         self.opening.clear();
         self.stalled.clear();
         (self.looking, self.lines_at, self.map_read_at) = (None, None, None);
+        self.first_looked_at = None;
     }
 
     /// Whether something of the program before is still read.
@@ -409,6 +424,7 @@ impl Announcements {
         };
         let own = &mut process.announcements;
         own.looked_at = requests.now;
+        own.first_looked_at.get_or_insert(requests.now);
         if own.looking.is_some() {
             return;
         }
@@ -476,11 +492,28 @@ impl Announcements {
     /// Has read what is new everywhere.
     pub(super) fn poll(&mut self, id: ProcessId, requests: &mut Requests) {
         self.polled_at = requests.now;
+        self.is_wanted = self.dumps.iter().any(Dump::is_busy);
         for dump in &mut self.dumps {
             dump.poll(id, requests);
         }
         self.poll_perf_map(id, requests);
         self.poll_left(id, requests);
+    }
+
+    /// The same, but for dumps that have brought nothing lately, for which samples can wait: those once a second, and soon after
+    /// a window has ended, as one has at `ended`.
+    pub(super) fn poll_seldom(&mut self, id: ProcessId, ended: MonoNs, requests: &mut Requests) {
+        if self.is_quiet(ended, requests.now) {
+            self.poll_perf_map(id, requests);
+            self.poll_left(id, requests);
+        } else {
+            self.poll(id, requests);
+        }
+    }
+
+    fn is_quiet(&self, ended: MonoNs, now: MonoNs) -> bool {
+        let was_polled = self.polled_at >= ended && now.0.saturating_sub(self.polled_at.0) < IDLE_POLL_NS;
+        was_polled && !self.is_wanted && !self.is_growing(now)
     }
 
     fn poll_perf_map(&mut self, id: ProcessId, requests: &mut Requests) {
@@ -660,6 +693,38 @@ mod tests {
     use serde_bytes::ByteBuf;
 
     use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn dumps_rest_while_they_bring_nothing_unless_a_window_has_ended_or_a_sample_wants_them() {
+        let mut announcements = Announcements { polled_at: MonoNs(10_000 * MS), ..Announcements::default() };
+        let quiet = |own: &Announcements, ended: u64, now: u64| own.is_quiet(MonoNs(ended * MS), MonoNs(now * MS));
+        assert_eq!([10_000, 10_999, 11_000].map(|now| quiet(&announcements, 9_000, now)), [true, true, false]);
+        assert!(!quiet(&announcements, 10_200, 10_400), "samples of the window wait for them");
+        announcements.want();
+        assert!(!quiet(&announcements, 9_000, 10_400));
+        (announcements.is_wanted, announcements.grew_at) = (false, MonoNs(8_500 * MS));
+        assert!(!quiet(&announcements, 9_000, 10_400) && quiet(&announcements, 9_000, 10_500));
+    }
+
+    #[test]
+    fn a_perf_map_is_looked_for_less_and_less_often_where_no_code_is_generated() {
+        let looks = |may_generate: bool| {
+            let (mut announcements, mut looks) = (Announcements::default(), Vec::new());
+            for second in 10..80 {
+                let now = MonoNs(second * 1000 * MS);
+                if announcements.is_map_due(now, now, || may_generate) {
+                    looks.push(second);
+                    announcements.looked_at = now;
+                    announcements.first_looked_at.get_or_insert(now);
+                }
+            }
+            looks
+        };
+        assert_eq!(looks(false), [10, 11, 12, 14, 18, 26, 42, 58, 74]);
+        assert_eq!(looks(true).len(), 70);
+    }
 
     #[test]
     fn a_perf_map_from_before_the_process_announces_nothing_and_is_remarked_on_once() {

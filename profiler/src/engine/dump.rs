@@ -187,6 +187,11 @@ impl Dump {
         self.is_over || self.failed
     }
 
+    /// Whether somebody is reading it.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy != Busy::No
+    }
+
     /// It is followed no more.
     pub(super) fn close(self, requests: &mut Requests) {
         if !self.is_over {

@@ -732,6 +732,9 @@ impl Engine {
         if sample.time >= process.runs_since() {
             process.frames.want_listed(&mut sample.asked, std::mem::take(&mut met.listed), sample.time);
         }
+        if sample.snapshot.is_some() {
+            process.announcements.want();
+        }
         process.queue.samples.push_back(sample);
         self.tracking.note_met(id, &met, now);
     }
@@ -749,7 +752,9 @@ impl Engine {
         }
         self.tracking.selection.look(&mut self.requests);
         self.at(Activity::Announcements);
-        self.tracking.poll_announcements(&mut self.requests);
+        let calm_since = self.windows.as_ref().and_then(|windows| windows.calm_since(now));
+        let calm_since = calm_since.filter(|_| matches!(self.stage, Stage::Running));
+        self.tracking.poll_announcements(calm_since, &mut self.requests);
         if self.windows.as_mut().is_some_and(|windows| windows.takes_last_look(now)) {
             self.tracking.look_at_tables(now);
         }

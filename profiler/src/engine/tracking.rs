@@ -114,9 +114,16 @@ fn names_better(heir: &Process, event: &CodeEvent) -> bool {
 /// Whether a process has memory for generated code by now, or interprets in its own: its runtime's tables are worth a look
 /// before it is sampled.
 fn may_generate(process: &Process) -> bool {
-    runtime_of(process) == Some(Runtime::Node)
-        || keeps_frames(process)
-        || process.space.live().any(|mapped| mapped.mapping.may_hold_generated_code())
+    runtime_of(process) == Some(Runtime::Node) || keeps_frames(process) || has_memory_for_code(process)
+}
+
+fn has_memory_for_code(process: &Process) -> bool {
+    process.space.live().any(|mapped| mapped.mapping.may_hold_generated_code())
+}
+
+/// Whether a perf map of a process is to be looked for again, in a continuous recording.
+fn is_map_due(process: &Process, now: MonoNs) -> bool {
+    process.announcements.is_map_due(process.ran_at, now, || has_memory_for_code(process))
 }
 
 /// What is asked about frames that a dump of a process names.
@@ -1028,7 +1035,13 @@ impl Tracking {
 
     /// Notes what stacks of a process have met that more is to be read of.
     pub(super) fn note_met(&mut self, id: ProcessId, met: &Met, now: MonoNs) {
-        let Some(process) = self.processes.get_mut(id).filter(|_| self.read_runtime) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
+        if met.unnamed {
+            process.announcements.want();
+        }
+        if !self.read_runtime {
+            return;
+        }
         if met.unnamed {
             Self::want_tables(process, (self.interpreter, self.verify_names));
         }
@@ -1114,13 +1127,19 @@ impl Tracking {
         own.into_iter().chain(self.selection.rooms()).chain(self.processes.rooms()).collect()
     }
 
-    /// Has read what is new in the announcements of all processes.
-    pub(super) fn poll_announcements(&mut self, requests: &mut Requests) {
+    /// Has read what is new in the announcements of all processes; `calm_since`: seldom, where that is enough for samples from
+    /// before that time, and for those since.
+    pub(super) fn poll_announcements(&mut self, calm_since: Option<MonoNs>, requests: &mut Requests) {
         let now = requests.now;
         for process in self.processes.iter_mut() {
             let own = &mut process.announcements;
-            if own.is_leaving() || (own.any() && (!self.continuous || own.is_due(process.ran_at, now))) {
-                own.poll(process.id, requests);
+            let is_due = own.any() && (!self.continuous || own.is_due(process.ran_at, now));
+            if !is_due && !own.is_leaving() {
+                continue;
+            }
+            match calm_since {
+                Some(ended) => own.poll_seldom(process.id, ended, requests),
+                None => own.poll(process.id, requests),
             }
         }
     }
@@ -1166,7 +1185,7 @@ impl Tracking {
     /// not answer. About every second.
     pub(super) fn look_for_perf_maps(&mut self, parts: &mut Parts<'_>) {
         for process in self.processes.iter_mut().filter(|process| process.is_live()) {
-            let looks = !self.continuous || process.ran_at >= process.announcements.looked_at();
+            let looks = !self.continuous || is_map_due(process, parts.requests.now);
             if looks && process.ran_at > MonoNs(0) {
                 Announcements::look_for_perf_map(process, parts.files, parts.requests);
             }

@@ -106,6 +106,12 @@ impl Windows {
         is_due && !std::mem::replace(&mut self.looked, true)
     }
 
+    /// When the last window has ended, closed or not, if what processes announce may be read seldom: nobody waits for a copy.
+    pub(super) fn calm_since(&self, now: MonoNs) -> Option<MonoNs> {
+        let ended = if now >= self.end() { self.end() } else { self.begin };
+        (!self.has_snapshots()).then_some(ended)
+    }
+
     /// Whether a copy is waited for.
     pub(super) fn has_snapshots(&self) -> bool {
         !self.snapshots.is_empty()

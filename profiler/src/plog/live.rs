@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::error::PlogError;
 use super::reader::Log;
-use super::threads::{DESCRIPTOR_BYTES, ThreadMap, ThreadSource, tid_of_pthread};
+use super::threads::{ThreadMap, ThreadSource, tid_of_pthread};
 use crate::peek::read_memory;
 use crate::process::procfs;
 use jitprof_common::units::{Avma, Pid, Tid};
+use jitprof_runtimes::pthread::DESCRIPTOR_BYTES;
 
 /// Entries read in one look.
 const MAX_ENTRIES: u64 = 64 << 10;

@@ -1,25 +1,16 @@
 //! Which kernel thread a thread of the log is.
 //!
 //! The log has `pthread_t` pointers. glibc's and musl's are addresses of the thread's descriptor, which holds the
-//! kernel's id at a place that no interface promises but that has not moved for decades:
-//!
-//! | libc | tid at | checked by |
-//! |---|---|---|
-//! | glibc, x86-64 | 720 (0x2d0) | the descriptor's own address at 0 and at 16 |
-//! | musl, x86-64 | 48 (0x30) | the descriptor's own address at 0 |
-//! | glibc, aarch64 | 208 (0xd0) | |
-//!
-//! What is read there is believed if it is a thread of the process.
+//! kernel's id at a place that no interface promises: see [`pthread`]. What is read there is believed if it is a thread
+//! of the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use jitprof_common::units::Tid;
-use jitprof_jitdump::ByteOrder;
+use jitprof_runtimes::pthread;
 
-/// Bytes of a descriptor that are read.
-pub(super) const DESCRIPTOR_BYTES: usize = 724;
 /// Threads of one pointer; descriptors are used again after a thread has ended.
 const MAX_TIDS: usize = 64;
 
@@ -127,20 +118,13 @@ impl FromStr for ThreadRule {
 
 /// The kernel's id in a thread's descriptor, given what is readable of it and how to know a thread of the process.
 pub fn tid_of_pthread(pthread: u64, descriptor: &[u8], is_thread: impl Fn(Tid) -> bool) -> Option<Tid> {
-    let own_address = |at| ByteOrder::NATIVE.u64(descriptor, at) == Some(pthread);
-    let layouts: [(usize, bool); 3] = [
-        (720, own_address(0) && own_address(16)),
-        (48, own_address(0) && !own_address(16)),
-        (208, cfg!(target_arch = "aarch64")),
-    ];
-    layouts.into_iter().filter(|(_, plausible)| *plausible).find_map(|(at, _)| {
-        let tid = Tid(ByteOrder::NATIVE.u32(descriptor, at)?);
-        is_thread(tid).then_some(tid)
-    })
+    pthread::numbers(pthread, descriptor).map(Tid).find(|tid| is_thread(*tid))
 }
 
 #[cfg(test)]
 mod tests {
+    use jitprof_runtimes::pthread::DESCRIPTOR_BYTES;
+
     use super::*;
 
     #[test]

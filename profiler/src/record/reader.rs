@@ -23,11 +23,11 @@ use crate::process::hierarchy::{Group, GroupQuery, Hierarchies};
 use crate::process::labels::{Cgroup, Users};
 use crate::process::monotonic_now;
 use crate::process::open::{
-    FileId, FileIdentity, MapPlace, OpenError, TargetFile, identify_mapping, may_lead_through, open_in_root,
-    open_mapping, open_perf_map, perf_map_path,
+    FileId, FileIdentity, MapPlace, OpenError, TargetFile, Way, identify_mapping, open_in_root, open_mapping,
+    open_perf_map, perf_map_path, way_to,
 };
 use crate::process::procfs::{self, ProcError};
-use crate::process::{Device, ProcessId};
+use crate::process::{Device, Errno, ProcessId};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
 use crate::record::probes::Probes;
@@ -74,9 +74,13 @@ impl Reader {
             Request::Identify { via, place, .. } | Request::Open { via, place, .. } => {
                 self.waits.may_hold(*via, place.device)
             }
-            Request::OpenPerfMap { via, own_pid, .. } => self.may_lead_through(*via, &perf_map_path(*own_pid)),
+            Request::OpenPerfMap { via, own_pid, .. } => match self.way_to(*via, &perf_map_path(*own_pid)) {
+                // Most processes have none.
+                Way::Nowhere => return AnswerBody::Opened(Err(no_perf_map(*own_pid))),
+                way => way == Way::Uncertain,
+            },
             Request::Version { via, files, .. } => {
-                files.iter().any(|file| self.may_lead_through(*via, Path::new(&file.path)))
+                files.iter().any(|file| self.way_to(*via, Path::new(&file.path)) == Way::Uncertain)
             }
             Request::Read { file, .. } | Request::Contents { file } => {
                 let open = self.files.get(*file);
@@ -101,8 +105,8 @@ impl Reader {
         if may_hold { apart(|| self.read_here(request, true)) } else { self.read_here(request, false) }
     }
 
-    fn may_lead_through(&self, via: Pid, path: &Path) -> bool {
-        may_lead_through(via, path, |device| self.waits.may_hold(via, device))
+    fn way_to(&self, via: Pid, path: &Path) -> Way {
+        way_to(via, path, |device| self.waits.may_hold(via, device))
     }
 
     /// `may_hold` says whether what is opened may never be read to its end.
@@ -412,6 +416,10 @@ fn unread_process(error: &ProcError) -> Unread {
     Unread { why, text: error.to_string() }
 }
 
+fn no_perf_map(own_pid: u32) -> Unread {
+    unread_file(&OpenError::NotFound { path: perf_map_path(own_pid), errno: Errno::NONE })
+}
+
 fn unread_file(error: &OpenError) -> Unread {
     let why = match error {
         OpenError::NotFound { .. } => WhyUnread::Gone,
@@ -436,6 +444,16 @@ mod tests {
         assert!(reader.identify(own, &gone, FileId(1), false).unwrap().opened.is_some());
         assert!(reader.identify(own, &gone, FileId(2), false).unwrap().opened.is_none());
         assert!(files.get(FileId(1)).is_some() && files.get(FileId(2)).is_none());
+    }
+
+    #[test]
+    fn a_perf_map_that_is_not_there_is_said_not_to_be_there() {
+        let reader = Reader::new(Arc::default());
+        let (via, own_pid) = (Pid(std::process::id()), u32::MAX);
+        let asked = Request::OpenPerfMap { via, own_pid, uid: 0, file: FileId(1), unless: None };
+        let AnswerBody::Opened(Err(unread)) = reader.read(asked) else { panic!("there is none") };
+        assert_eq!(unread.why, WhyUnread::Gone);
+        assert!(unread.text.contains("perf-4294967295.map is not there"), "{}", unread.text);
     }
 
     #[test]

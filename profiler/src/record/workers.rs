@@ -129,15 +129,14 @@ struct Party {
 }
 
 impl Party {
-    /// Nobody's is what only the host can hold up. Asks nobody but procfs, which never waits for this.
-    fn of(request: &Request, files: &OpenFiles) -> Option<Self> {
-        let user = |pid: &Pid| procfs::status(*pid).map_or(u32::MAX, |status| Self::user(&status));
+    /// Nobody's is what only the host can hold up.
+    fn of(request: &Request, files: &OpenFiles, user_of: impl FnOnce(Pid) -> u32) -> Option<Self> {
         let device = match request {
             Request::Identify { place, .. } | Request::Open { place, .. } => Some(place.device),
             _ => None,
         };
         match (Subject::of(request), device) {
-            (Subject::Process(pid), device) => Some(Self { device, user: user(&pid) }),
+            (Subject::Process(pid), device) => Some(Self { device, user: user_of(pid) }),
             (Subject::File(file), _) => {
                 let open = files.get(file)?;
                 let identity = open.identity()?;
@@ -145,6 +144,11 @@ impl Party {
             }
             (Subject::Host, _) => None,
         }
+    }
+
+    /// Whose a process is now. Asks nobody but procfs, which never waits for this.
+    fn user_of(pid: Pid) -> u32 {
+        procfs::status(pid).map_or(u32::MAX, |status| Self::user(&status))
     }
 
     /// Whose a process is. Not the owner of its directory in `/proc`, who is root as soon as it must not be dumped, and not its
@@ -166,6 +170,16 @@ impl Party {
     /// How long one of its reads may take before it gets no other thread beside it.
     fn quick(self) -> Duration {
         if self.device.is_some() { QUICK } else { QUICK_PROCESS }
+    }
+}
+
+/// Whose processes are, as it was found since answers were taken last: much is asked of one process at a time.
+#[derive(Debug, Default)]
+struct Users(HashMap<Pid, u32>);
+
+impl Users {
+    fn of(&mut self, pid: Pid, look: impl FnOnce(Pid) -> u32) -> u32 {
+        *self.0.entry(pid).or_insert_with(|| look(pid))
     }
 }
 
@@ -277,6 +291,7 @@ struct Shared {
 /// The threads. Dropping this ends them, but for those that are stuck.
 pub(super) struct Workers {
     shared: Arc<Shared>,
+    users: Mutex<Users>,
 }
 
 impl Workers {
@@ -302,12 +317,12 @@ impl Workers {
         for _ in 0..THREADS {
             start(&shared, &mut shared.lock())?;
         }
-        Ok(Self { shared })
+        Ok(Self { shared, users: Mutex::default() })
     }
 
     /// Has something read.
     pub(super) fn ask(&self, request: RequestId, what: Request) {
-        let party = Party::of(&what, &self.shared.files);
+        let party = Party::of(&what, &self.shared.files, |pid| self.users().of(pid, Party::user_of));
         let waiting = Waiting { request, what, party, since: Instant::now() };
         let mut state = self.shared.lock();
         if state.is_stuck(waiting.payer().subject, party) || state.running.is_empty() {
@@ -324,6 +339,10 @@ impl Workers {
         }
         drop(state);
         self.shared.work.notify_one();
+    }
+
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nothing is being read, and no answer waits to be taken.
@@ -350,6 +369,7 @@ impl Workers {
 
     /// What has been read since the last call, and what that is put down to.
     pub(super) fn take_answers(&self) -> Vec<(Charge, Answer)> {
+        *self.users() = Users::default();
         let mut state = self.shared.lock();
         state.prompt = false;
         if std::mem::take(&mut state.untaken) >= MAX_UNTAKEN {
@@ -628,8 +648,21 @@ mod tests {
         let status = procfs::Status::parse(b"Tgid:\t900\nUid:\t1000\t0\t0\t0\n").unwrap();
         assert_eq!(Party::user(&status), 1000);
         let own = Request::Process { pid: Pid(std::process::id()), maps: true, cgroup: false, command_line: false };
-        let party = Party::of(&own, &OpenFiles::default()).unwrap();
+        let party = Party::of(&own, &OpenFiles::default(), Party::user_of).unwrap();
         assert_eq!(party.user, rustix::process::getuid().as_raw());
+    }
+
+    #[test]
+    fn whose_a_process_is_is_looked_up_once_for_all_that_is_asked_of_it_at_a_time() {
+        let (mut users, mut looks) = (Users::default(), 0);
+        let mut user_of = |pid: u32| {
+            users.of(Pid(pid), |pid| {
+                looks += 1;
+                pid.0 + 1000
+            })
+        };
+        assert_eq!([7, 8, 7].map(&mut user_of), [1007, 1008, 1007]);
+        assert_eq!(looks, 2);
     }
 
     #[test]
@@ -744,7 +777,7 @@ mod tests {
     #[test]
     fn when_all_threads_are_held_there_is_one_more_for_who_holds_none() {
         let shared = Arc::new(shared(Ledger::default()));
-        let workers = Workers { shared: Arc::clone(&shared) };
+        let workers = Workers { shared: Arc::clone(&shared), users: Mutex::default() };
         let party = |user| Some(Party { device: None, user });
         let ago = |time| Instant::now().checked_sub(time).unwrap();
         let running = |number: u64, user, since| {
@@ -787,7 +820,7 @@ mod tests {
     #[test]
     fn threads_that_were_not_replaced_are_when_one_comes_back() {
         let shared = Arc::new(shared(Ledger::default()));
-        let workers = Workers { shared: Arc::clone(&shared) };
+        let workers = Workers { shared: Arc::clone(&shared), users: Mutex::default() };
         let held = Subject::Process(Pid(7));
         shared.lock().stuck.extend((0..MAX_STUCK as u64).map(|thread| (1000 + thread, (held, None))));
         workers.check();

@@ -8,6 +8,7 @@ use jitprof_common::units::Avma;
 use jitprof_runtimes::beam::{
     Change, Function, Layout, LayoutError, Module, Modules as Code, Reloads, Schedulers, Shared, SharedKind,
 };
+use jitprof_runtimes::pthread::{Key, Keys};
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::code::Room;
@@ -31,11 +32,9 @@ const SCHEDULER: &str = "global::process_main";
 const MAX_CODE_BYTES: usize = 64 << 10;
 /// Bytes of code that one reading hands on; OTP's own modules have 6 MB. Memory may be mapped at many addresses.
 const MAX_ALL_CODE: usize = 32 << 20;
-/// What glibc says for debuggers of where a thread has the values of its keys: of three numbers the last one.
-const KEYS: &str = "_thread_db_pthread_specific";
 /// The key of a part of a scheduler's data (that of a dirty one is elsewhere), where from there its process is, and where in
 /// that the stack pointer of its code is while the thread runs something else. OTP 25 to 29 have them there.
-const SCHEDULER_KEY: u64 = 2;
+const SCHEDULER_KEY: u32 = 2;
 /// See [`SCHEDULER_KEY`].
 const CURRENT_PROCESS: u64 = 112;
 /// See [`SCHEDULER_KEY`].
@@ -64,7 +63,7 @@ impl Beam {
                     layout,
                     code: Code::default(),
                     reloads: Reloads::default(),
-                    parked_sp: keys.map(parked_sp).unwrap_or_default(),
+                    parked_sp: keys.and_then(parked_sp).unwrap_or_default(),
                     parked_stack: keys.and_then(|keys| parked_stack(module, keys, reader)),
                 })
             }
@@ -116,32 +115,31 @@ impl Beam {
     }
 }
 
-/// The way to where a thread has the values of its keys; none where the C library is another one.
-fn keys<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<[Step; 2]> {
-    let keys = modules.iter().find_map(|module| module.address_of(KEYS))?;
-    let offset = reader.u32(Avma(keys.0.saturating_add(8))).ok()?;
-    Some([Step::add_thread_pointer(offset.into()), Step::load(0)])
+/// Where threads have the values of their keys; none where the C library is another one.
+fn keys<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Keys> {
+    let symbol = modules.iter().find_map(|module| module.address_of(Keys::SYMBOL))?;
+    Keys::read(symbol, reader).ok()
 }
 
 /// The way to where the process that a thread runs has parked its stack pointer.
-fn parked_sp(keys: [Step; 2]) -> Vec<Step> {
-    let to_process = [Step::load(16 * SCHEDULER_KEY + 8), Step::load(CURRENT_PROCESS)];
-    [&keys[..], &to_process, &[Step::load(STACK_POINTER)]].concat()
+fn parked_sp(keys: Keys) -> Option<Vec<Step>> {
+    let to_data = keys.way_to(Key::new(SCHEDULER_KEY)?);
+    Some([&to_data[..], &[Step::load(CURRENT_PROCESS), Step::load(STACK_POINTER)]].concat())
 }
 
 /// How the stack of a process is taken whose work a dirty scheduler does; nothing where it is not known what calls such work
 /// (Debian's OTP 29 has no symbols), or which process that is.
-fn parked_stack<M: Memory>(emulator: &EmulatorFile, keys: [Step; 2], reader: &Reader<M>) -> Option<ParkedStack> {
+fn parked_stack<M: Memory>(emulator: &EmulatorFile, keys: Keys, reader: &Reader<M>) -> Option<ParkedStack> {
     let calls: Vec<(Avma, u64)> = DIRTY_CALLS.iter().flat_map(|name| emulator.parts_of(name)).collect();
     let schedulers = Schedulers::find(emulator, reader).filter(|_| !calls.is_empty())?;
-    Some(ParkedStack { words: words_of_dirty(keys, schedulers.to_data())?, calls })
+    Some(ParkedStack { words: words_of_dirty(schedulers.to_data(keys))?, calls })
 }
 
 /// The words from a parked stack pointer on, if a thread is a dirty scheduler's; none of another one's, which come to their
-/// end at once. `to_data` leads from the values of its keys to its scheduler's data.
-fn words_of_dirty(keys: [Step; 2], to_data: Step) -> Option<ListSpec> {
-    let beyond = [&keys[..], &[to_data, Schedulers::TO_NUMBER, Step::add(USER_ADDRESS_END)]].concat();
-    let parked = [&keys[..], &[to_data, Schedulers::TO_PROCESS, Step::load(STACK_POINTER)]].concat();
+/// end at once. `to_data` leads from the thread pointer to its scheduler's data.
+fn words_of_dirty(to_data: [Step; 3]) -> Option<ListSpec> {
+    let beyond = [&to_data[..], &[Schedulers::TO_NUMBER, Step::add(USER_ADDRESS_END)]].concat();
+    let parked = [&to_data[..], &[Schedulers::TO_PROCESS, Step::load(STACK_POINTER)]].concat();
     let end = [&parked[..], &[Step::add(PARKED_BYTES)]].concat();
     ListSpec::of_words(&[&beyond, &parked], &end)
 }
@@ -224,9 +222,8 @@ mod tests {
 
     #[test]
     fn the_words_of_a_parked_stack_are_those_of_dirty_schedulers_alone() {
-        let keys = [Step::add_thread_pointer(0x310), Step::load(0)];
-        let words = words_of_dirty(keys, Step::load(72)).unwrap();
-        let [thread, first] = keys;
+        let [thread, first] = [Step::add_thread_pointer(0x510), Step::load(0)];
+        let words = words_of_dirty([thread, first, Step::load(72)]).unwrap();
         // Another one has a number, so that it begins behind its end.
         let beyond = [thread, first, Step::load(72), Schedulers::TO_NUMBER, Step::add(USER_ADDRESS_END)];
         assert_eq!(words.ways[0][..5], beyond);
@@ -234,8 +231,8 @@ mod tests {
         assert_eq!(words.ways[1][..5], parked);
         assert_eq!(words.ways[WAY_TO_END][..5], parked);
         assert_eq!(words.ways[WAY_TO_END][5], Step::add(PARKED_BYTES));
-        let of_others = [thread, first, Step::load(40), Step::load(112), Step::load(88)];
-        assert_eq!(parked_sp(keys), of_others, "that of an ordinary one is found in another way");
+        let of_others = vec![thread, first, Step::load(40), Step::load(112), Step::load(88)];
+        assert_eq!(parked_sp(Keys::at(0x510)), Some(of_others), "that of an ordinary one is found in another way");
     }
 
     #[test]

@@ -425,6 +425,8 @@ fn leads_of(source: &Source<'_>, layout: &Layout, part: &Range<u64>, kinds: &[Fl
 
 #[cfg(test)]
 mod tests {
+    use jitprof_runtimes::pthread::Keys;
+
     use super::*;
 
     fn symbol(name: u32, section: u16, value: u64) -> Vec<u8> {
@@ -456,6 +458,12 @@ mod tests {
         let found = wanted(&symbols.concat(), names);
         let expected = [("gHotSpotVMStructs", 0x1000), ("__jit_debug_descriptor", 0x3000)];
         assert_eq!(found, expected.map(|(name, svma)| (name.to_owned(), Symbol { svma, size: 0x20 })).into());
+    }
+
+    #[test]
+    fn what_glibc_says_of_keys_is_wanted() {
+        let name = format!("{}\0", Keys::SYMBOL);
+        assert!(WANTED.contains(&name.as_bytes()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use jitprof_common::units::Avma;
 use jitprof_runtimes::cpython::{self, Described, Function, Functions, Layout, LayoutError, Unknown, Version};
+use jitprof_runtimes::pthread::Keys;
 use jitprof_runtimes::{Memory, Reader, Symbols};
 
 use super::RuntimeRead;
@@ -12,8 +13,6 @@ use super::modules::{EVALUATION_LOOP, Modules};
 
 /// The symbol by which the module is known.
 const RUNTIME: &str = "_PyRuntime";
-/// The symbol of the C library's that says where a thread's keys are.
-const KEYS: &str = "_thread_db_pthread_specific";
 /// What a class is initialised by, and what CPython calls its own frame between that and who calls the class, and its file.
 const INIT: &str = "__init__";
 
@@ -28,7 +27,7 @@ impl Python {
     pub(super) fn find<M: Memory>(modules: &Modules, reader: &Reader<M>) -> Option<Result<Self, RuntimeRead>> {
         let with = |name| modules.iter().find(move |module| module.address_of(name).is_some());
         let module = with(RUNTIME)?;
-        let error = match Layout::read(module, with(KEYS), reader) {
+        let error = match Layout::read(module, with(Keys::SYMBOL), reader) {
             Ok(layout) => {
                 let loops = module.parts_of(EVALUATION_LOOP);
                 return Some(Ok(Self { functions: Functions::new(layout), loops }));

@@ -15,6 +15,8 @@ use super::profilers::{self, Profilers};
 use super::recording::Recording;
 use super::report::{Figure, Goal, Report, Spread, ratio};
 use super::target::Target;
+use super::watcher::Watcher;
+use crate::command;
 use crate::prepare::RUNTIMES;
 use crate::workspace::Workspace;
 
@@ -36,6 +38,9 @@ struct Subject {
     always: &'static [&'static str],
     /// Of the runtime, for the peer.
     flags: &'static [&'static str],
+    /// A program beside the runtime's that makes the peer write what it has compiled, and what is told to it behind the
+    /// process id: `/tmp/perf-PID.map` then has it.
+    lists: &'static [&'static str],
     /// Of jitprof, for the peer.
     options: &'static [&'static str],
     /// The peer, as it is called in the table.
@@ -53,6 +58,7 @@ const SUBJECTS: [Subject; 5] = [
         program: &["node/many.js", "1200"],
         always: &[],
         flags: &["--perf-prof", "--perf-prof-unwinding-info", "--interpreted-frames-native-stack"],
+        lists: &[],
         options: &[],
         peer: "with --perf-prof",
         most_in_kernel: 1.3,
@@ -64,8 +70,9 @@ const SUBJECTS: [Subject; 5] = [
         program: &["java/Many.java", "1200"],
         always: &["-XX:TieredStopAtLevel=1", "-XX:-Inline"],
         flags: &["-XX:+PreserveFramePointer"],
+        lists: &["jcmd", "Compiler.perfmap"],
         options: &["--no-read-runtime"],
-        peer: "by frame pointers, no names",
+        peer: "with frame pointers and jcmd's map",
         most_in_kernel: 1.3,
         most_ms: 200.0,
     },
@@ -75,6 +82,7 @@ const SUBJECTS: [Subject; 5] = [
         program: &["python/deep.py", "1200", "30"],
         always: &[],
         flags: &[],
+        lists: &[],
         options: &["--no-vm-frames"],
         peer: "native frames only",
         most_in_kernel: 2.0,
@@ -86,6 +94,7 @@ const SUBJECTS: [Subject; 5] = [
         program: &["php/burn.php", "1200"],
         always: &[],
         flags: &[],
+        lists: &[],
         options: &["--no-vm-frames"],
         peer: "native frames only",
         most_in_kernel: 2.0,
@@ -97,6 +106,7 @@ const SUBJECTS: [Subject; 5] = [
         program: &["ruby/burn.rb", "1200"],
         always: &[],
         flags: &[],
+        lists: &[],
         options: &["--no-vm-frames"],
         peer: "native frames only",
         most_in_kernel: 2.0,
@@ -132,6 +142,15 @@ impl Subject {
         Target::start(&mut start, &bench.scratch)
     }
 
+    /// Has the target write its map, which is removed with what is returned.
+    fn list(&self, runtime: &Path, target: &Target) -> Result<Option<Watcher>> {
+        let [program, told @ ..] = self.lists else { return Ok(None) };
+        let map = Watcher::start(&format!("rm -f /tmp/perf-{}.map", target.pid))?;
+        let program = runtime.canonicalize().context("no such runtime")?.with_file_name(program);
+        command::output(Command::new(program).arg(&target.pid).args(told))?;
+        Ok(Some(map))
+    }
+
     fn record(&self, bench: &Bench, target: &Target, options: &[&str]) -> Result<Recording> {
         let output = bench.scratch.join("out.folded");
         Recording::of_jitprof_with(bench, target, (FREQUENCY, LENGTH), output, options)
@@ -143,7 +162,9 @@ fn measure(bench: &Bench, subject: &Subject, runtime: &Path, report: &mut Report
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for _ in 0..bench.lengths.kernel_rounds.div_ceil(2) {
         ours.push(subject.record(bench, &subject.start(bench, runtime, &[])?, &[])?);
-        peers.push(subject.record(bench, &subject.start(bench, runtime, subject.flags)?, subject.options)?);
+        let peer = subject.start(bench, runtime, subject.flags)?;
+        let _map = subject.list(runtime, &peer)?;
+        peers.push(subject.record(bench, &peer, subject.options)?);
     }
     let figure = |what: &str, of: &dyn Fn(&Recording) -> f64, unit: &str| -> Result<(f64, Figure)> {
         let spread = |recordings: &[Recording]| {

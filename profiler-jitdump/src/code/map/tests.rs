@@ -665,6 +665,27 @@ fn pruned_memory_is_given_back_in_the_estimate() {
     assert_eq!((map.bytes(), map.living(), map.stats().pruned), (one, 1, 99));
 }
 
+#[test]
+fn what_ends_after_pruning_at_a_time_before_it_is_pruned_the_next_time() {
+    let mut map = CodeMap::new();
+    map.apply(CodeEvent::Load(load(10, 0x1000, 64, "f")));
+    map.apply(CodeEvent::Load(load(100, 0x1000, 64, "g")));
+    map.prune_before(MonoNs(50));
+    assert_eq!(map.ended(), 1);
+    // It ends what was to end at 100, and is ended there itself.
+    map.apply(CodeEvent::Load(load(30, 0x1020, 64, "h")));
+    assert_eq!(map.ended(), 2);
+    map.prune_before(MonoNs(50));
+    assert_eq!((map.ended(), map.stats().pruned), (1, 1));
+    map.prune_before(MonoNs(99));
+    assert_eq!(map.ended(), 1);
+    map.apply(CodeEvent::Close { time: MonoNs(200) });
+    map.prune_before(MonoNs(199));
+    assert_eq!((map.ended(), map.stats().pruned), (1, 2));
+    map.prune_before(MonoNs(200));
+    assert_eq!((map.ended(), map.living(), map.stats().pruned), (0, 0, 3));
+}
+
 fn inline(start: u64, size: u64, method: u32, parent: u32, name: &str) -> CodeEvent {
     CodeEvent::Inline(CodeInline {
         time: MonoNs(10),

@@ -9,6 +9,7 @@ use super::stories::*;
 use crate::engine::border::{Order, Request};
 use crate::engine::fork_log::MAX_FORKS;
 use crate::engine::tables::TableSizes;
+use crate::engine::world::machine::memory_mapping;
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
 use crate::engine::{EngineOptions, Who};
 use crate::process::event::TaskChange;
@@ -71,6 +72,58 @@ fn a_window_closes_with_its_pending_samples() {
     world.turn(MonoNs(world.now.0 + 2 * MS));
     world.order(Order::CloseWindow);
     assert_eq!((world.windows.len(), world.windows[1].profile.total()), (2, 1));
+    world.finish();
+}
+
+/// How often something was asked while a process runs for so long, sampled again and again at one place.
+fn asked(world: &mut World, stack: &[u64], ms: u64, is_meant: impl Fn(&&Request) -> bool) -> usize {
+    world.asked.clear();
+    for _ in 0..ms / 50 {
+        world.sample(PID, stack);
+        world.run_for(50);
+    }
+    world.asked.iter().filter(is_meant).count()
+}
+
+#[test]
+fn a_dump_that_brings_nothing_is_read_once_a_second_until_a_sample_meets_what_it_may_announce() {
+    let mut world = World::new(EngineOptions { who: Who::All, ..options() });
+    world.continuous(60_000, 3000);
+    runtime(&mut world, PID);
+    announce(&mut world, PID, (JIT, 64, "known"));
+    let reads = |world: &mut World, ms: u64| {
+        asked(world, &[JIT + 8, MAIN, START], ms, |what| matches!(what, Request::Read { .. }))
+    };
+    assert!(reads(&mut world, 2000) >= 8, "it has grown");
+    reads(&mut world, 1000);
+    let few = reads(&mut world, 4000);
+    // With each tick it would be ten times.
+    assert!((2..=7).contains(&few), "{few}");
+    // It has just been read when a sample meets what it announces.
+    assert!((0..100).any(|_| reads(&mut world, 50) > 0));
+    announce(&mut world, PID, (JIT + 0x1000, 64, "later"));
+    world.run_for(1);
+    let at = (world.now.0 - BEGIN.0) / MS;
+    world.sample(PID, &[JIT + 0x1008, MAIN, START]);
+    world.run_for(1);
+    assert!(reads(&mut world, 450) >= 1);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main;later");
+}
+
+#[test]
+fn a_perf_map_is_looked_for_seldom_in_a_process_without_memory_for_generated_code() {
+    let mut world = recording();
+    app(&mut world, PID);
+    world.machine.mappings_mut(PID).unwrap().retain(|mapping| !mapping.may_hold_generated_code());
+    let looks = |world: &mut World, ms: u64| {
+        asked(world, &[MAIN, START], ms, |what| matches!(what, Request::OpenPerfMap { .. }))
+    };
+    let few = looks(&mut world, 20_000);
+    assert!((3..=8).contains(&few), "{few}");
+    map(&mut world, PID, memory_mapping(JIT, 0x10_0000));
+    let many = looks(&mut world, 5000);
+    assert!((3..=6).contains(&many), "{many}");
     world.finish();
 }
 

@@ -254,9 +254,20 @@ pub fn perf_map_path(own_pid: u32) -> PathBuf {
     Path::new("/tmp").join(perf_map_name(own_pid))
 }
 
-/// Whether a path in a process' root leads through a device that `may_hold` whoever asks for something there, or through a
-/// symbolic link, of which that is not known. Asks none of those devices.
-pub fn may_lead_through(pid: Pid, path: &Path, may_hold: impl Fn(Device) -> bool) -> bool {
+/// Where a path in a process' root leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through nothing that may hold whoever asks for something there, as far as is known.
+    Clear,
+    /// The same, and there is nothing at its end.
+    Nowhere,
+    /// Through a device that may, or a symbolic link, of which that is not known.
+    Uncertain,
+}
+
+/// Where a path in a process' root leads; `may_hold` says of a device whether it may hold whoever asks for something there. Asks
+/// none of those devices.
+pub fn way_to(pid: Pid, path: &Path, may_hold: impl Fn(Device) -> bool) -> Way {
     let is_certain = |at: &File| {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let known = rustix::fs::statx(at, c"", flags, StatxFlags::TYPE);
@@ -265,22 +276,23 @@ pub fn may_lead_through(pid: Pid, path: &Path, may_hold: impl Fn(Device) -> bool
             !is_link && !may_hold(Device { major: known.stx_dev_major, minor: known.stx_dev_minor })
         })
     };
-    let Ok(mut at) = reach(&proc_path(pid, "root"), libc::O_DIRECTORY) else { return false };
+    let Ok(mut at) = reach(&proc_path(pid, "root"), libc::O_DIRECTORY) else { return Way::Clear };
     if !is_certain(&at) {
-        return true;
+        return Way::Uncertain;
     }
     let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     for name in names {
-        let Component::Normal(name) = name else { return true };
+        let Component::Normal(name) = name else { return Way::Uncertain };
         match rustix::fs::openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
             Ok(found) => at = File::from(found),
-            Err(error) => return error != rustix::io::Errno::NOENT,
+            Err(rustix::io::Errno::NOENT) => return Way::Nowhere,
+            Err(_) => return Way::Uncertain,
         }
         if !is_certain(&at) {
-            return true;
+            return Way::Uncertain;
         }
     }
-    false
+    Way::Clear
 }
 
 fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> {

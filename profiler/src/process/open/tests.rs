@@ -114,15 +114,16 @@ fn what_a_path_leads_through_is_known_without_asking_it() {
     std::fs::write(directory.path().join("file"), b"x").unwrap();
     symlink(directory.path().join("file"), directory.path().join("link")).unwrap();
     let leads = |name: &str, holding: Option<Device>| {
-        may_lead_through(own(), &directory.path().join(name), |device| Some(device) == holding)
+        way_to(own(), &directory.path().join(name), |device| Some(device) == holding)
     };
     let own_device = Device::from_st_dev(std::fs::metadata(directory.path()).unwrap().dev());
-    assert!(!leads("file", None) && !leads("lacks", None), "nothing on the way holds anybody");
-    assert!(leads("file", Some(own_device)) && leads("lacks", Some(own_device)));
-    assert!(leads("link", None), "where it leads is not known");
-    assert!(leads("../file", None), "nor what lies above");
+    let ways = |holding| ["file", "lacks", "lacks/file"].map(|name| leads(name, holding));
+    assert_eq!(ways(None), [Way::Clear, Way::Nowhere, Way::Nowhere], "nothing on the way holds anybody");
+    assert_eq!(ways(Some(own_device)), [Way::Uncertain; 3]);
+    assert_eq!(leads("link", None), Way::Uncertain, "where it leads is not known");
+    assert_eq!(leads("../file", None), Way::Uncertain, "nor what lies above");
     let of_proc = Device::from_st_dev(std::fs::metadata("/proc").unwrap().dev());
-    let through_proc = |path: &str| may_lead_through(own(), Path::new(path), |device| device == of_proc);
-    assert!(through_proc("/proc/version") && !through_proc("/etc/passwd"));
-    assert!(!may_lead_through(Pid(u32::MAX >> 2), Path::new("/tmp"), |_| true), "there is no such process");
+    let through_proc = |path: &str| way_to(own(), Path::new(path), |device| device == of_proc);
+    assert_eq!(["/proc/version", "/etc/passwd"].map(through_proc), [Way::Uncertain, Way::Clear]);
+    assert_eq!(way_to(Pid(u32::MAX >> 2), Path::new("/tmp"), |_| true), Way::Clear, "there is no such process");
 }

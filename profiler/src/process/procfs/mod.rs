@@ -29,6 +29,8 @@ const MAX_STATUS_BYTES: u64 = 16 << 10;
 const MAX_CGROUP_BYTES: u64 = 64 << 10;
 /// Some ten thousand mounts.
 const MAX_MOUNTS_BYTES: u64 = 4 << 20;
+/// Bytes that are read at once: what most files say of a process is less.
+const AT_ONCE: usize = 4096;
 /// As much of a command line as is of use to tell runtimes apart.
 const MAX_CMDLINE_BYTES: u64 = 64 << 10;
 /// More threads than any live process has; `pid_max` itself goes to 4 million.
@@ -269,8 +271,13 @@ pub(crate) fn proc_path(pid: Pid, name: &str) -> PathBuf {
 /// The bytes, and whether there were more than `limit`.
 fn read_bounded(pid: Pid, path: &Path, limit: u64) -> Result<(Vec<u8>, bool), ProcError> {
     let file = File::open(path).map_err(|error| classify(pid, path, error))?;
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).map_err(|error| classify(pid, path, error))?;
+    read_up_to(file, limit).map_err(|error| classify(pid, path, error))
+}
+
+/// The same of what is open. An empty buffer would be filled bit by bit, with eight calls for a process' status.
+fn read_up_to(from: impl Read, limit: u64) -> io::Result<(Vec<u8>, bool)> {
+    let mut bytes = Vec::with_capacity(AT_ONCE);
+    from.take(limit).read_to_end(&mut bytes)?;
     let cut = u64::try_from(bytes.len()).is_ok_and(|len| len >= limit);
     Ok((bytes, cut))
 }

@@ -38,6 +38,26 @@ fn every_kind_of_line_is_understood() {
     assert_eq!(&*maps.mappings[6].path, "/tmp/new\nline");
 }
 
+/// Counts how often it is read from.
+struct Counting<'a>(&'a [u8], &'a mut usize);
+
+impl Read for Counting<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        *self.1 += 1;
+        self.0.read(into)
+    }
+}
+
+#[test]
+fn what_is_said_of_a_process_is_read_with_one_call_and_one_that_finds_its_end() {
+    let (text, mut calls) = (vec![b'x'; 1500], 0);
+    let read = read_up_to(Counting(&text, &mut calls), MAX_STATUS_BYTES).unwrap();
+    assert_eq!((read, calls), ((text, false), 2));
+    let (long, mut calls) = (vec![b'x'; 3 * AT_ONCE], 0);
+    let (read, was_cut) = read_up_to(Counting(&long, &mut calls), 2 * AT_ONCE as u64).unwrap();
+    assert_eq!((read.len(), was_cut), (2 * AT_ONCE, true));
+}
+
 #[test]
 fn a_bad_line_costs_that_line_only() {
     let mut text = b"nonsense\n7f0000001000-7f0000001000 r-xp 0 00:00 0\n-1-2 r-xp 0 0:0 0\n".to_vec();

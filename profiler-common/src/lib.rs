@@ -13,6 +13,7 @@
 //! | [`config`], [`limits`] | what both sides agree on |
 #![no_std]
 
+pub mod allowance;
 pub mod config;
 pub mod limits;
 pub mod listed;

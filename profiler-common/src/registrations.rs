@@ -10,6 +10,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::allowance::Allowance;
+
 /// Nobody could read what was registered, or nobody knows where it stands.
 pub const UNREADABLE: u32 = u32::MAX;
 /// An entry has come.
@@ -56,13 +58,10 @@ pub struct ProbeKey {
 
 /// Calls of a process: a value of the CALLS map, by its tgid. Writer: the BPF program. Threads may write at the same time: then
 /// one of two is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CallCount {
-    /// Which window it is.
-    pub window: u64,
-    /// Calls in it.
-    pub used: u64,
+    allowance: Allowance,
     /// Calls that were not told, in all windows.
     pub missed: u64,
 }
@@ -71,28 +70,6 @@ impl CallCount {
     /// Counts a call at this time of CLOCK_MONOTONIC; false if it is one too many to be told.
     #[inline(always)]
     pub fn take(&mut self, now_ns: u64) -> bool {
-        let window = now_ns / WINDOW_NS;
-        if self.window != window {
-            self.window = window;
-            self.used = 0;
-        }
-        self.used = self.used.wrapping_add(1);
-        self.used <= MAX_CALLS_IN_WINDOW
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn so_many_calls_are_told_in_a_window_and_again_in_the_next_one() {
-        let mut calls = CallCount::default();
-        for _ in 0..MAX_CALLS_IN_WINDOW {
-            assert!(calls.take(7 * WINDOW_NS));
-        }
-        assert!(!calls.take(8 * WINDOW_NS - 1));
-        assert!(calls.take(8 * WINDOW_NS));
-        assert_eq!(calls.used, 1);
+        self.allowance.take(now_ns, (MAX_CALLS_IN_WINDOW, WINDOW_NS))
     }
 }

@@ -25,7 +25,7 @@ pub const MAX_CHUNKS: usize = 16;
 /// Bytes of a piece.
 pub const MAX_SNAPSHOT_BYTES: usize = CHUNK_BYTES * MAX_CHUNKS;
 /// Pieces that a CPU hands over in `WINDOW_NS`: 1024 a second, 16 MiB, some 3 ms of work.
-pub const MAX_SNAPSHOTS_IN_WINDOW: u32 = 128;
+pub const MAX_SNAPSHOTS_IN_WINDOW: u64 = 128;
 /// Over what time pieces are counted, in nanoseconds.
 pub const WINDOW_NS: u64 = 125_000_000;
 
@@ -80,28 +80,6 @@ impl SnapshotHeader {
     }
 }
 
-/// How many pieces one CPU may still hand over.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Allowance {
-    window: u64,
-    used: u64,
-}
-
-impl Allowance {
-    /// Takes one at this time of CLOCK_MONOTONIC; false if there is none left.
-    #[inline(always)]
-    pub fn take(&mut self, now_ns: u64) -> bool {
-        let window = now_ns / WINDOW_NS;
-        if self.window != window {
-            self.window = window;
-            self.used = 0;
-        }
-        self.used += 1;
-        self.used <= MAX_SNAPSHOTS_IN_WINDOW as u64
-    }
-}
-
 /// A stack snapshot.
 #[derive(Debug)]
 pub struct StackBytes<'a> {
@@ -145,15 +123,5 @@ mod tests {
         assert_eq!(piece.read_u64(0x1011), Err(ReadFault));
         assert!(piece.was_left());
         assert_eq!(piece.read_u64(u64::MAX), Err(ReadFault));
-    }
-
-    #[test]
-    fn an_allowance_is_used_up_and_comes_back_with_the_next_window() {
-        let mut allowance = Allowance::default();
-        for _ in 0..MAX_SNAPSHOTS_IN_WINDOW {
-            assert!(allowance.take(5 * WINDOW_NS));
-        }
-        assert!(!allowance.take(6 * WINDOW_NS - 1));
-        assert!(allowance.take(6 * WINDOW_NS));
     }
 }

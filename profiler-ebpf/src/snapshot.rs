@@ -7,8 +7,9 @@ use aya_ebpf::helpers::{
     generated::{bpf_get_current_task, bpf_probe_read_user},
 };
 use jitprof_common::{
+    allowance::Allowance,
     sample::{Counter, SampleBuffer},
-    snapshot::{Allowance, CHUNK_BYTES, MAX_CHUNKS, MAX_SNAPSHOT_BYTES, SnapshotHeader},
+    snapshot::{CHUNK_BYTES, MAX_CHUNKS, MAX_SNAPSHOT_BYTES, MAX_SNAPSHOTS_IN_WINDOW, SnapshotHeader, WINDOW_NS},
     stop::StopReason,
     unwind::Frame,
 };
@@ -54,7 +55,8 @@ pub fn append(walk: &mut Walk, size: usize) -> usize {
     if USE_ROWS.load() == 0 || walk.snapshot.noted == 0 {
         return 0;
     }
-    if !is_roomy() || !walk.snapshot.allowance.take(walk.sample.header.time_ns) {
+    let window = (MAX_SNAPSHOTS_IN_WINDOW, WINDOW_NS);
+    if !is_roomy() || !walk.snapshot.allowance.take(walk.sample.header.time_ns, window) {
         count(Counter::SnapshotsRefused, 1);
         return 0;
     }

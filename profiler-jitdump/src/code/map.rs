@@ -395,8 +395,8 @@ impl CodeMap {
 
     /// Removes what ended at or before `time`, the time of the oldest sample that may still be looked up.
     ///
-    /// Costs a pass over all objects where some have ended; meant for once a second. An event older than `time` that comes afterwards
-    /// is still taken up, but it does not know of the removed ones that may have ended it.
+    /// Costs a pass over all objects where some have ended; meant for once a second. An event older than `time` that comes
+    /// afterwards is still taken up, but it does not know of the removed ones that may have ended it.
     pub fn prune_before(&mut self, time: MonoNs) {
         let pruned = self.remove_ended(time.0);
         self.stats.pruned = self.stats.pruned.saturating_add(pruned);

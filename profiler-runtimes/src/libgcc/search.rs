@@ -54,7 +54,7 @@ pub(super) struct Search<'r, M> {
     objects: HashSet<u64>,
     /// Where each `.eh_frame` is that is registered.
     pub(super) sections: BTreeSet<u64>,
-    /// Objects that are none.
+    /// Objects that are none, and those that found no room, of a list one.
     pub(super) damaged: u32,
     /// A part of a tree that contradicts another one: it is being changed.
     torn: Option<u64>,
@@ -104,11 +104,21 @@ impl<'r, M: Memory> Search<'r, M> {
 
     /// Takes up a list from an object on.
     fn list(&mut self, mut at: u64) -> Result<(), ReadError> {
-        while is_pointer(at) && self.objects.len() < MAX_OBJECTS && self.objects.insert(at) {
+        while is_pointer(at) && self.is_new(at) {
             self.take(at)?;
             at = self.reader.u64(Avma(at + NEXT))?;
         }
         Ok(())
+    }
+
+    /// Whether an object was not met yet and finds room; what finds none is counted.
+    fn is_new(&mut self, object: u64) -> bool {
+        if self.objects.contains(&object) {
+            return false;
+        }
+        let has_room = self.objects.len() < MAX_OBJECTS;
+        self.damaged += u32::from(!has_room);
+        has_room && self.objects.insert(object)
     }
 
     /// Takes up what an object has registered.
@@ -141,7 +151,7 @@ impl<'r, M: Memory> Search<'r, M> {
         if self.has_object(&objects)? {
             self.torn = self.torn.or(torn);
             for object in objects {
-                if self.objects.len() < MAX_OBJECTS && self.objects.insert(object) {
+                if self.is_new(object) {
                     self.take(object)?;
                 }
             }

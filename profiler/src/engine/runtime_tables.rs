@@ -657,7 +657,7 @@ impl RuntimeTables {
         } else {
             (self.incomplete, self.retry_ns) = (0, 0);
             self.last = Some((begun, done));
-            self.told.settle(begun);
+            self.told.take_up(begun);
         }
     }
 

@@ -151,7 +151,7 @@ impl Told {
     }
 
     /// A reading has come to its end that was begun at a time: what was said before it was asked for is taken up.
-    pub(super) fn settle(&mut self, begun: MonoNs) {
+    pub(super) fn take_up(&mut self, begun: MonoNs) {
         for calls in self.calls.values_mut() {
             calls.retain(|call| !call.is_asked);
         }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(end(&mut all, 20, 22), None);
         assert_eq!(all.account().unwrap().missed, 3);
         all.ask();
-        all.settle(MonoNs(50));
+        all.take_up(MonoNs(50));
         all.note(&told(60, 3, UNREGISTER));
         assert_eq!(end(&mut all, 20, 50), Some(60));
         // Those that a call says were missed are before it.
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(all.ask(), [ENTRY]);
         // One that comes before the reading begins.
         all.note(&told(25, 0, REGISTER));
-        all.settle(MonoNs(30));
+        all.take_up(MonoNs(30));
         assert_eq!((all.unread_from(), all.ask()), (Some(MonoNs(25)), vec![ENTRY]));
         assert_eq!(begin(&mut all, 40, 45), Some(25));
         assert_eq!((all.unread_from(), all.ask()), (None, vec![]));
@@ -335,7 +335,7 @@ mod tests {
         all.note(&told(20, 0, UNREGISTER));
         assert_eq!(end(&mut all, 1, 5), None);
         all.ask();
-        all.settle(MonoNs(30));
+        all.take_up(MonoNs(30));
         all.note_since(Some(MonoNs(15)), MonoNs(35));
         all.note(&told(40, 0, UNREGISTER));
         assert_eq!(end(&mut all, 1, 30), Some(40));

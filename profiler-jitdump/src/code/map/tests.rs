@@ -679,7 +679,7 @@ fn what_ends_after_pruning_at_a_time_before_it_is_pruned_the_next_time() {
     assert_eq!((map.ended(), map.stats().pruned), (1, 1));
     map.prune_before(MonoNs(99));
     assert_eq!(map.ended(), 1);
-    map.apply(CodeEvent::Close { time: MonoNs(200) });
+    map.end_all(MonoNs(200));
     map.prune_before(MonoNs(199));
     assert_eq!((map.ended(), map.stats().pruned), (1, 2));
     map.prune_before(MonoNs(200));

@@ -24,7 +24,7 @@ use jitprof_common::units::Avma;
 
 use crate::{Memory, ReadError, Reader};
 
-/// Bytes of a descriptor within which all [numbers](numbers) are.
+/// Bytes of a descriptor within which all [`numbers`] are.
 pub const DESCRIPTOR_BYTES: usize = GLIBC_TID + size_of::<u32>();
 /// `header.tcb`, on x86-64. It is where musl has `self`, too.
 const TCB: usize = 0;

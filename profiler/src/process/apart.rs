@@ -27,6 +27,11 @@ use crate::process::Device;
 const STACK_BYTES: usize = 4 << 20;
 /// Below the stack nothing is mapped.
 const GUARD_BYTES: usize = 64 << 10;
+/// Stacks that are kept for what is done next: as many as threads read at a time, as a rule. To map one, and to unmap it, costs
+/// more than most reads.
+const MAX_SPARE: usize = 4;
+/// What of a spare stack stays in memory, at its upper end.
+const SPARE_BYTES: usize = 128 << 10;
 /// Files that are being closed at most; further ones wait, and are open meanwhile.
 const MAX_CLOSING: usize = 64;
 /// Of them, those of one device, and those of one user other than root: a file system that never answers holds up no more,
@@ -73,6 +78,8 @@ const LOCAL: [&str; 24] = [
 
 /// CPU time of what was done apart, in nanoseconds.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+/// Stacks that nothing runs on.
+static SPARE: Mutex<Vec<Stack>> = Mutex::new(Vec::new());
 /// Files that are to be closed, and those of them of which it has not begun.
 static CLOSING: Mutex<Closing> = Mutex::new(Closing::new());
 static NOT_BEGUN: AtomicUsize = AtomicUsize::new(0);
@@ -128,7 +135,11 @@ fn start<T, F: FnOnce() -> T>(work: F, descriptors: Descriptors) -> T {
     // SAFETY: a plain number.
     let parent = unsafe { libc::getpid() };
     let mut job = Job { work: Some(work), done: None, cpu: Duration::ZERO, descriptors, parent };
-    let ran = Stack::new().and_then(|stack| run(&stack, &mut job));
+    let ran = Stack::take().and_then(|stack| {
+        run(&stack, &mut job)?;
+        stack.keep();
+        Ok(())
+    });
     if let Err(error) = ran {
         tracing::debug!("cannot do something in a process of its own: {error}");
     }
@@ -155,8 +166,14 @@ extern "C" fn enter<T, F: FnOnce() -> T>(job: *mut libc::c_void) -> libc::c_int 
         return 0;
     }
     if job.descriptors == Descriptors::None {
-        // SAFETY: the descriptors are copies that nothing here refers to: the work uses none but those that it opens itself.
-        unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
+        // A table of its own, without any: to copy all descriptors and to close the copies costs more than most reads.
+        // SAFETY: those of the other process stay. The work uses none but those that it opens itself.
+        unsafe {
+            if libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) != 0 {
+                // Linux 5.8: copies, which stay.
+                libc::unshare(libc::CLONE_FILES);
+            }
+        }
     }
     if let Some(work) = job.work.take() {
         job.done = Some(catch_unwind(AssertUnwindSafe(work)));
@@ -167,8 +184,7 @@ extern "C" fn enter<T, F: FnOnce() -> T>(job: *mut libc::c_void) -> libc::c_int 
 }
 
 fn run<T, F: FnOnce() -> T>(stack: &Stack, job: &mut Job<F, T>) -> io::Result<()> {
-    let files = if job.descriptors == Descriptors::Shared { libc::CLONE_FILES } else { 0 };
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | files | libc::CLONE_FS | libc::CLONE_SYSVSEM;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;
     let _signals = Blocked::all()?;
     // SAFETY: the function gets the stack for itself and the job that it expects. CLONE_VFORK suspends this thread until
     // the new process has ended, so that nobody else uses this thread's local data, the job or the stack meanwhile; if
@@ -219,7 +235,29 @@ impl Drop for Blocked {
 /// A stack with a guard below it.
 struct Stack(*mut libc::c_void);
 
+// SAFETY: the mapping belongs to the value, whichever thread has that.
+unsafe impl Send for Stack {}
+
 impl Stack {
+    /// A spare one, or a new one.
+    fn take() -> io::Result<Self> {
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.map_or_else(Self::new, Ok)
+    }
+
+    /// Keeps it for what is done next. Whoever ran on it has ended.
+    fn keep(self) {
+        // SAFETY: the part of the own mapping between the guard and what stays, which nobody uses.
+        unsafe {
+            let unused = self.0.wrapping_byte_add(GUARD_BYTES);
+            libc::madvise(unused, STACK_BYTES - SPARE_BYTES, libc::MADV_DONTNEED);
+        }
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < MAX_SPARE {
+            spare.push(self);
+        }
+    }
+
     fn new() -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
         let (length, access) = (STACK_BYTES + GUARD_BYTES, libc::PROT_READ | libc::PROT_WRITE);
@@ -558,6 +596,26 @@ mod tests {
         assert!(spent_for_thread() >= Duration::from_millis(1) && spent() >= spent_for_thread());
         let panicked = catch_unwind(|| apart(|| panic!("there")));
         assert_eq!(panicked.unwrap_err().downcast_ref::<&str>(), Some(&"there"));
+    }
+
+    #[test]
+    fn a_spare_stack_gives_back_what_was_deep() {
+        fn fill(depth: usize) -> usize {
+            let page = std::hint::black_box([1_u8; 4096]);
+            usize::from(page[7]) + if depth > 0 { fill(depth - 1) } else { 0 }
+        }
+        assert_eq!(apart(|| fill(200)), 201);
+        let stack = Stack::take().unwrap();
+        let resident = |stack: &Stack| {
+            let mut pages = vec![0_u8; STACK_BYTES / 4096];
+            let start = stack.0.wrapping_byte_add(GUARD_BYTES);
+            // SAFETY: one byte for each page of the mapping.
+            assert_eq!(unsafe { libc::mincore(start, STACK_BYTES, pages.as_mut_ptr()) }, 0);
+            pages.iter().filter(|page| **page & 1 == 1).count()
+        };
+        assert!(resident(&stack) <= SPARE_BYTES / 4096, "{}", resident(&stack));
+        (0..2 * MAX_SPARE).for_each(|_| Stack::new().unwrap().keep());
+        assert!(SPARE.lock().unwrap().len() <= MAX_SPARE);
     }
 
     #[test]

@@ -17,7 +17,7 @@ const BPF_STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 pub(crate) struct Usage {
     /// Since the start.
     pub(crate) at: Duration,
-    /// User and system time of its threads, in percent of one CPU.
+    /// User and system time of its threads, and of the processes that it has waited for, in percent of one CPU.
     pub(crate) own_percent: f64,
     /// Time in its BPF programs, which the kernel puts on the account of whom they interrupt.
     pub(crate) kernel_percent: f64,
@@ -41,6 +41,8 @@ struct Sums {
     at: Instant,
     /// By thread.
     own_ns: HashMap<OsString, u64>,
+    /// Of processes that it has waited for: what may never end it has done by such.
+    waited_ns: u64,
     kernel_ns: u64,
     busy_ticks: u64,
 }
@@ -71,7 +73,7 @@ impl Meter {
         let now = &self.last;
         let passed = (now.at - before.at).as_secs_f64();
         // Of a thread that has ended since, what it used in the step is not counted.
-        let own_ns = now
+        let own_ns: u64 = now
             .own_ns
             .iter()
             .map(|(thread, ns)| ns.saturating_sub(before.own_ns.get(thread).copied().unwrap_or(0)))
@@ -82,7 +84,7 @@ impl Meter {
         let resident = resident.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
         Ok(Usage {
             at: now.at - self.start,
-            own_percent: percent(own_ns),
+            own_percent: percent(own_ns + now.waited_ns.saturating_sub(before.waited_ns)),
             kernel_percent: percent(now.kernel_ns.saturating_sub(before.kernel_ns)),
             resident_mib: resident.unwrap_or(f64::NAN) / 1024.0,
             descriptors: fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count),
@@ -115,10 +117,12 @@ impl Sums {
             .filter_map(|descriptor| fs::read_to_string(descriptor.path()).ok())
             .filter_map(|text| run_time(&text))
             .sum();
+        let own_stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the service has ended")?;
         let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         Ok(Self {
             at: Instant::now(),
             own_ns,
+            waited_ns: waited(&own_stat).context("/proc/PID/stat has another form")?,
             kernel_ns,
             busy_ticks: busy(&stat).context("/proc/stat has another form")?,
         })
@@ -127,6 +131,14 @@ impl Sums {
 
 fn run_time(fdinfo: &str) -> Option<u64> {
     fdinfo.lines().find_map(|line| line.strip_prefix("run_time_ns:"))?.trim().parse().ok()
+}
+
+/// `pid (name) state …`: user and system time of children that were waited for are the 16th and 17th word, in hundredths of a
+/// second.
+fn waited(stat: &str) -> Option<u64> {
+    let mut words = stat.rsplit_once(") ")?.1.split_whitespace().skip(13);
+    let mut word = || words.next()?.parse::<u64>().ok();
+    Some((word()? + word()?) * 10_000_000)
 }
 
 /// `cpu user nice system idle iowait irq softirq …` in hundredths of a second.
@@ -144,6 +156,13 @@ mod tests {
     #[test]
     fn busy_time_is_all_but_idle_and_waiting() {
         assert_eq!(busy("cpu  100 1 10 5000 7 2 3 4 50 60\ncpu0 1"), Some(120));
+    }
+
+    #[test]
+    fn the_time_of_children_that_were_waited_for_is_in_hundredths_of_a_second() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 5 6 0 0 11 12 13 14 20 0 9 0 333 1 2";
+        assert_eq!(waited(stat), Some(270_000_000));
+        assert_eq!(waited("7 (a) S 1"), None);
     }
 
     #[test]

@@ -81,6 +81,12 @@ impl Cache {
         }
     }
 
+    /// Whether an address is in the mapping that was looked up last.
+    #[inline(always)]
+    fn is_within(&self, address: u64) -> bool {
+        address >= self.start && address < self.end
+    }
+
     /// Whether a cached row is of this address, of the walk's process, and of what its tables are now.
     #[inline(always)]
     fn believes(&self, cached: &CachedRow, address: u64) -> bool {
@@ -171,8 +177,8 @@ extern "C" fn find_row(pid: u32, address: u64) -> u64 {
 #[inline(never)]
 extern "C" fn find_region(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return 0 };
-    // Only where code is mapped is a row kept.
-    if cached(pid, address).is_some_and(|cached| cache.believes(cached, address)) {
+    // Mostly it is where the frame before was. Only where code is mapped is a row kept.
+    if cache.is_within(address) || cached(pid, address).is_some_and(|cached| cache.believes(cached, address)) {
         return 1;
     }
     let is_known = region(pid, address, cache).is_some();
@@ -214,7 +220,7 @@ pub fn cache() -> Option<&'static mut Cache> {
 /// The object that is mapped at an address, and the address in the object.
 #[inline(always)]
 fn region(pid: u32, address: u64, cache: &mut Cache) -> Option<(u32, u64)> {
-    if address >= cache.start && address < cache.end {
+    if cache.is_within(address) {
         return Some((cache.object, address.wrapping_sub(cache.bias)));
     }
     // SAFETY: the value is one word; a reused element is told by its check.

@@ -2,10 +2,11 @@
 
 use jitprof_common::{
     machine::Machine,
+    page::Search,
     row::Row,
     table::{
-        CACHED_TAKE, CachedRow, Epochs, MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS,
-        Region, Span, cached_row_key, epoch_slot, pid_check,
+        CACHED_TAKE, CachedRow, Epochs, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span,
+        cached_row_key, epoch_slot, pid_check,
     },
     unwind::UnwindRules,
 };
@@ -265,9 +266,8 @@ fn row_at(object: u32, address: u64, cache: &mut Cache) -> Option<Row> {
         cache.page_span = Span::decode(*value, key.check())?;
         (cache.page_object, cache.page) = (object, key.page);
     }
-    let span = cache.page_span;
     let pc_low = address as u16;
-    let (mut low, mut high) = (span.first, span.first.wrapping_add(span.count.min(MAX_PAGE_ROWS)));
+    let Search { first, mut low, mut high } = Search::of(cache.page_span, pc_low, |at| ROWS.get(at).copied())?;
     // The first row above the address; the one before it holds.
     for _ in 0..ROW_STEPS {
         if low >= high {
@@ -280,7 +280,7 @@ fn row_at(object: u32, address: u64, cache: &mut Cache) -> Option<Row> {
             high = middle;
         }
     }
-    if low <= span.first {
+    if low <= first {
         return None;
     }
     Some(Row(*ROWS.get(low - 1)?))

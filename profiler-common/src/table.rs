@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! pid ──PROCESS_REGIONS──▶ Span of REGIONS, sorted by address; each: range, bias, object
-//! (object, 64 KiB page) ──PAGES──▶ Span of ROWS, sorted by pc_low; the first row holds at the page's start
+//! (object, 64 KiB page) ──PAGES──▶ Span of ROWS, sorted by pc_low; the first row holds at the page's start. In front of
+//!                                  many rows lies an index, see [`page`](crate::page)
 //! ```
 //!
 //! The walk keeps the rows that it has found, by process and address, in a row cache of each CPU: a table that is out of
@@ -33,7 +34,7 @@ pub const MAX_PAGES: u32 = 65_536;
 pub const MAX_PROCESSES: u32 = 16_384;
 /// Steps of a search over `MAX_REGIONS`.
 pub const REGION_STEPS: u32 = 14;
-/// Steps of a search over `MAX_PAGE_ROWS`.
+/// Steps of a search over `MAX_PAGE_ROWS`: with an index most addresses take four.
 pub const ROW_STEPS: u32 = 17;
 
 /// Slots of epochs. Processes that share one begin each other's epochs, which costs time and nothing else.

@@ -2,10 +2,11 @@
 
 use jitprof_common::{
     machine::Machine,
+    page::Search,
     row::Row,
     table::{
-        CACHED_TAKE, CachedRow, Epochs, MAX_PAGE_ROWS, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS,
-        Region, Span, cached_row_key, epoch_slot, pid_check,
+        CACHED_TAKE, CachedRow, Epochs, MAX_REGIONS, PAGE_BITS, PageKey, REGION_STEPS, ROW_STEPS, Region, Span,
+        cached_row_key, epoch_slot, pid_check,
     },
     unwind::UnwindRules,
 };
@@ -79,6 +80,12 @@ impl Cache {
             NEW_MAPPING => sampled,
             _ => false,
         }
+    }
+
+    /// Whether an address is in the mapping that was looked up last.
+    #[inline(always)]
+    fn is_within(&self, address: u64) -> bool {
+        address >= self.start && address < self.end
     }
 
     /// Whether a cached row is of this address, of the walk's process, and of what its tables are now.
@@ -171,8 +178,8 @@ extern "C" fn find_row(pid: u32, address: u64) -> u64 {
 #[inline(never)]
 extern "C" fn find_region(pid: u32, address: u64) -> u64 {
     let Some(cache) = cache() else { return 0 };
-    // Only where code is mapped is a row kept.
-    if cached(pid, address).is_some_and(|cached| cache.believes(cached, address)) {
+    // Mostly it is where the frame before was. Only where code is mapped is a row kept.
+    if cache.is_within(address) || cached(pid, address).is_some_and(|cached| cache.believes(cached, address)) {
         return 1;
     }
     let is_known = region(pid, address, cache).is_some();
@@ -214,7 +221,7 @@ pub fn cache() -> Option<&'static mut Cache> {
 /// The object that is mapped at an address, and the address in the object.
 #[inline(always)]
 fn region(pid: u32, address: u64, cache: &mut Cache) -> Option<(u32, u64)> {
-    if address >= cache.start && address < cache.end {
+    if cache.is_within(address) {
         return Some((cache.object, address.wrapping_sub(cache.bias)));
     }
     // SAFETY: the value is one word; a reused element is told by its check.
@@ -259,9 +266,8 @@ fn row_at(object: u32, address: u64, cache: &mut Cache) -> Option<Row> {
         cache.page_span = Span::decode(*value, key.check())?;
         (cache.page_object, cache.page) = (object, key.page);
     }
-    let span = cache.page_span;
     let pc_low = address as u16;
-    let (mut low, mut high) = (span.first, span.first.wrapping_add(span.count.min(MAX_PAGE_ROWS)));
+    let Search { first, mut low, mut high } = Search::of(cache.page_span, pc_low, |at| ROWS.get(at).copied())?;
     // The first row above the address; the one before it holds.
     for _ in 0..ROW_STEPS {
         if low >= high {
@@ -274,7 +280,7 @@ fn row_at(object: u32, address: u64, cache: &mut Cache) -> Option<Row> {
             high = middle;
         }
     }
-    if low <= span.first {
+    if low <= first {
         return None;
     }
     Some(Row(*ROWS.get(low - 1)?))

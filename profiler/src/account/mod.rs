@@ -326,7 +326,7 @@ pub struct UnwindingStats {
     pub files_cut: u64,
     /// Files whose rows were dropped for others because no process mapped them any more.
     pub files_evicted: u64,
-    /// Rows of these.
+    /// Rows of these, and what their pages' indices took the place of.
     pub rows_evicted: u64,
     /// Mappings left out of the longest list of one process that was cut to what the BPF program can hold.
     pub regions_refused: u64,
@@ -444,7 +444,7 @@ pub struct ProcessStats {
 pub struct TableStats {
     /// Unwind rows in use, those in their grace included.
     pub rows: u32,
-    /// Unwind rows that fit.
+    /// Unwind rows that fit. The index of a page of many takes the place of 16.
     pub rows_capacity: u32,
     /// Pages of rows published.
     pub pages: usize,

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use jitprof_common::limits::COMM_LEN;
 use jitprof_common::listed::{ListEnd, Record, STATE_WORDS};
+use jitprof_common::page::page_elements;
 use jitprof_common::table::{PageKey, Span};
 use jitprof_common::taken::{FrameSpec, MAX_WORDS};
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
@@ -542,6 +543,13 @@ pub struct FilePage {
     /// The rows; none in a capture, which holds those that were looked at.
     #[serde(skip)]
     pub rows: Vec<u64>,
+}
+
+impl FilePage {
+    /// Elements that it takes in the tables.
+    pub fn elements(&self) -> u32 {
+        page_elements(self.count)
+    }
 }
 
 /// A table update that the kernel has not taken. What there was before is gone, too.

@@ -42,14 +42,15 @@ impl Extents {
         }
     }
 
-    /// Frees what no reader can look at any more.
-    pub(super) fn reclaim(&mut self, now: MonoNs) {
+    /// Frees what no reader can look at any more, and tells of it.
+    pub(super) fn reclaim(&mut self, now: MonoNs, mut freed: impl FnMut(Span)) {
         while let Some((since, span)) = self.retired.front().copied() {
             if now.0.saturating_sub(since.0) < GRACE_NS {
                 break;
             }
             self.retired.pop_front();
             self.release(span);
+            freed(span);
         }
     }
 
@@ -102,9 +103,9 @@ mod tests {
         let mut space = Extents::new(10);
         let span = space.take(10).unwrap();
         space.retire(span, MonoNs(0));
-        space.reclaim(MonoNs(GRACE_NS - 1));
+        space.reclaim(MonoNs(GRACE_NS - 1), |_| {});
         assert_eq!(space.take(1), None);
-        space.reclaim(MonoNs(GRACE_NS));
+        space.reclaim(MonoNs(GRACE_NS), |_| {});
         assert_eq!(space.take(10), Some(span));
     }
 
@@ -116,7 +117,7 @@ mod tests {
             for (turn, size) in sizes.iter().enumerate() {
                 if turn % 3 == 2 && !held.is_empty() {
                     space.retire(held.swap_remove(turn % held.len()), MonoNs(0));
-                    space.reclaim(MonoNs(GRACE_NS));
+                    space.reclaim(MonoNs(GRACE_NS), |_| {});
                 }
                 if let Some(span) = space.take(*size) {
                     for other in &held {
@@ -128,7 +129,7 @@ mod tests {
             for span in held {
                 space.retire(span, MonoNs(0));
             }
-            space.reclaim(MonoNs(GRACE_NS));
+            space.reclaim(MonoNs(GRACE_NS), |_| {});
             prop_assert_eq!(space.used(), 0);
             prop_assert!(space.take(1000).is_some());
         }

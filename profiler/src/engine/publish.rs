@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jitprof_common::page::page_elements;
 use jitprof_common::table::{MAX_PAGE_ROWS, MAX_REGIONS, PageKey, Region};
 use jitprof_common::taken::FrameSpec;
 use jitprof_common::units::MonoNs;
@@ -422,7 +423,7 @@ impl Publisher {
             let holder = Some(process.holder());
             let (mut sum, mut count) = (0_u32, 0);
             for (page, rows) in &process.published.without_room {
-                sum = sum.saturating_add(*rows);
+                sum = sum.saturating_add(page_elements(*rows));
                 count += 1;
                 if (count > 1 && sum > MAX_PAGE_ROWS) || !tables.has_share(holder, sum, count) {
                     break;

@@ -64,7 +64,7 @@ enum State {
     Building,
     /// They wait for room in the tables.
     WithoutRoom,
-    /// They are in the tables.
+    /// They are in the tables, of whose elements they take `rows`: indices count as rows.
     Ready { object: u32, pages: Vec<u32>, rows: u32, segments: Vec<Segment>, short: Option<Short> },
     /// There are none.
     Without,
@@ -292,11 +292,11 @@ impl RowCache {
         for page in pages.iter().take(number) {
             if tables.set_page((PageKey { object, page: page.page }, None), (&page.rows, page.count), requests) {
                 published.push(page.page);
-                held = held.saturating_add(page.count);
+                held = held.saturating_add(page.elements());
             }
         }
         let refused = pages.len() - published.len();
-        let all = pages.iter().fold(0_u32, |sum, page| sum.saturating_add(page.count));
+        let all = pages.iter().fold(0_u32, |sum, page| sum.saturating_add(page.elements()));
         let short = Short::of(refused, all.saturating_sub(held), BUILT_AGAIN_NS, requests.now);
         if refused > 0 {
             self.stats.files_cut += 1;
@@ -335,7 +335,7 @@ impl RowCache {
         let known: BTreeSet<u32> = pages.iter().copied().collect();
         let (mut put, mut left) = ((0, 0_u32), (0, 0_u32));
         for page in built.pages.iter().filter(|page| !known.contains(&page.page)) {
-            let is_within = put.0 < most_pages && put.1.saturating_add(page.count) <= most_rows;
+            let is_within = put.0 < most_pages && put.1.saturating_add(page.elements()) <= most_rows;
             let key = (PageKey { object: *object, page: page.page }, None);
             let count = if is_within && tables.set_page(key, (&page.rows, page.count), requests) {
                 pages.push(page.page);
@@ -343,7 +343,7 @@ impl RowCache {
             } else {
                 &mut left
             };
-            *count = (count.0 + 1, count.1.saturating_add(page.count));
+            *count = (count.0 + 1, count.1.saturating_add(page.elements()));
         }
         *held = held.saturating_add(put.1);
         let wait_ns = before.map_or(BUILT_AGAIN_NS, |short| short.wait_ns.saturating_mul(2).min(MAX_BUILT_AGAIN_NS));
@@ -389,7 +389,7 @@ impl RowCache {
         let (most_pages, most) = self.share(file, files, capacity);
         let (mut number, mut wanted) = (0, 0_u32);
         for page in rows.pages.iter().take(most_pages) {
-            match wanted.checked_add(page.count).filter(|sum| *sum <= most) {
+            match wanted.checked_add(page.elements()).filter(|sum| *sum <= most) {
                 Some(sum) => (number, wanted) = (number + 1, sum),
                 None => break,
             }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use jitprof_common::page::{INDEX_ELEMENTS, Search, index_elements, page_elements, page_index};
 use jitprof_common::row::Row;
 use jitprof_common::table::{
     Epochs, MAX_PAGE_ROWS, MAX_PAGES, MAX_PROCESSES, MAX_REGIONS, PAGE_BITS, PageKey, Region, Span,
@@ -29,29 +30,29 @@ const RETRIED_AT_A_TIME: usize = 256;
 
 /// The memory in which rows and regions lie. The engine decides what is written where.
 pub trait TableMemory: Send {
-    /// Writes encoded rows from element `first` on.
+    /// Writes encoded rows, or the index of a page's rows, from element `first` on.
     fn write_rows(&mut self, first: u32, rows: &[u64]);
 
     /// Writes regions from element `first` on.
     fn write_regions(&mut self, first: u32, regions: &[Region]);
 
-    /// The encoded row that holds at an address of a file, whose page's rows are this span, as the BPF program finds it.
+    /// The encoded row that holds at an address of a file, whose page has this span, as the BPF program finds it.
     fn find_row(&self, file: FileId, address: u64, span: Span) -> Option<u64>;
 }
 
 /// Finds a row as the BPF program does: the last one that does not begin above the address.
 pub fn search_rows(span: Span, address: u64, mut read: impl FnMut(u32) -> u64) -> Option<u64> {
-    let pc_low = address & ((1 << PAGE_BITS) - 1);
-    let (mut low, mut high) = (0, span.count);
+    let pc_low = address as u16;
+    let Search { first, mut low, mut high } = Search::of(span, pc_low, |at| Some(read(at)))?;
     while low < high {
         let middle = low + (high - low) / 2;
-        if u64::from(Row(read(span.first + middle)).pc_low()) <= pc_low {
+        if Row(read(middle)).pc_low() <= pc_low {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    (low > 0).then(|| read(span.first + low - 1))
+    (low > first).then(|| read(low - 1))
 }
 
 /// How large the tables are.
@@ -106,7 +107,9 @@ pub(super) struct Tables {
     /// Processes that have a list, and those with whose frames something is taken along.
     lists: usize,
     takes: usize,
-    /// Whose the pages of generated code are, and the rows in them.
+    /// How many elements of `rows` that are used are no rows.
+    index_elements: u32,
+    /// Whose the pages of generated code are, and the elements of their rows.
     page_shares: Shares,
     row_shares: Shares,
     /// Whose the lists of mappings are, and the regions in them.
@@ -137,6 +140,7 @@ impl Tables {
             specs: Vec::new(),
             lists: 0,
             takes: 0,
+            index_elements: 0,
             page_shares: Shares::default(),
             row_shares: Shares::default(),
             list_shares: Shares::default(),
@@ -176,12 +180,13 @@ impl Tables {
         if let Some(old) = old {
             self.give_back_page(old, requests.now);
         }
+        let elements = page_elements(count);
         let span = match count {
-            1..=MAX_PAGE_ROWS if self.has_share(holder, count, 1) => self.rows.take(count),
+            1..=MAX_PAGE_ROWS if self.has_share(holder, elements, 1) => self.rows.take(elements),
             _ => None,
         };
         if let Some(span) = span {
-            self.memory.write_rows(span.first, rows);
+            self.write_page(span, rows);
             self.pages.insert(key, Held { span, holder });
             self.page_shares.take(holder, 1);
             self.row_shares.take(holder, span.count as usize);
@@ -195,11 +200,22 @@ impl Tables {
         complete
     }
 
-    /// Whether so many rows in so many pages have room now that this holder may take.
-    pub(super) fn has_share(&self, holder: Option<Holder>, rows: u32, pages: usize) -> bool {
+    /// Writes a page's rows, and the index in front of them.
+    fn write_page(&mut self, span: Span, rows: &[u64]) {
+        let mut first = span.first;
+        if let Some(index) = page_index(rows) {
+            self.memory.write_rows(first, &index);
+            first = first.saturating_add(INDEX_ELEMENTS);
+        }
+        self.memory.write_rows(first, rows);
+        self.index_elements = self.index_elements.saturating_add(index_elements(span.count));
+    }
+
+    /// Whether so many elements of so many pages have room now that this holder may take.
+    pub(super) fn has_share(&self, holder: Option<Holder>, elements: u32, pages: usize) -> bool {
         let used = (self.rows.used() as usize, self.stats.rows_capacity as usize);
         self.page_shares.may_take(holder, pages, (self.page_count(), MAX_PAGES as usize))
-            && self.row_shares.may_take(holder, rows as usize, used)
+            && self.row_shares.may_take(holder, elements as usize, used)
     }
 
     fn give_back_page(&mut self, Held { span, holder }: Held, now: MonoNs) {
@@ -397,23 +413,24 @@ impl Tables {
 
     /// Makes room of what was replaced a while ago.
     pub(super) fn reclaim(&mut self, now: MonoNs) {
-        self.rows.reclaim(now);
-        self.regions.reclaim(now);
+        let indices = &mut self.index_elements;
+        self.rows.reclaim(now, |page| *indices = indices.saturating_sub(index_elements(page.count)));
+        self.regions.reclaim(now, |_| {});
     }
 
-    /// Rows that can be taken now.
+    /// Elements for rows that can be taken now.
     pub(super) fn free_rows(&self) -> u32 {
         self.stats.rows_capacity.saturating_sub(self.rows.used())
     }
 
-    /// Rows that there can be.
+    /// Elements for rows that there are.
     pub(super) fn capacity(&self) -> u32 {
         self.stats.rows_capacity
     }
 
-    /// Whether this many rows in this many pages have room now. In pieces they may not: the room may be in pieces, too.
-    pub(super) fn has_room(&self, rows: u32, pages: usize) -> bool {
-        self.free_rows() >= rows && (MAX_PAGES as usize).saturating_sub(self.page_count()) >= pages
+    /// Whether this many elements of this many pages have room now. In pieces they may not: the room may be in pieces, too.
+    pub(super) fn has_room(&self, elements: u32, pages: usize) -> bool {
+        self.free_rows() >= elements && (MAX_PAGES as usize).saturating_sub(self.page_count()) >= pages
     }
 
     /// Asserts that what is used is what somebody has or what is in its grace, and no element has two owners.
@@ -437,12 +454,94 @@ impl Tables {
 
     /// Use of the tables.
     pub(super) fn stats(&self) -> TableStats {
-        TableStats { rows: self.rows.used(), regions: self.regions.used(), pages: self.pages.len(), ..self.stats }
+        let rows = self.rows.used().saturating_sub(self.index_elements);
+        TableStats { rows, regions: self.regions.used(), pages: self.pages.len(), ..self.stats }
     }
 
     /// What is here of processes, and of how many.
     #[cfg(test)]
     pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
         [("lists", self.lists), ("takes", self.takes)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_common::row::{CfaKind, Rule};
+
+    use super::*;
+    use crate::process::open::VDSO;
+
+    /// Elements for rows.
+    struct Elements(Vec<u64>);
+
+    impl TableMemory for Elements {
+        fn write_rows(&mut self, first: u32, rows: &[u64]) {
+            self.0[first as usize..][..rows.len()].copy_from_slice(rows);
+        }
+
+        fn write_regions(&mut self, _first: u32, _regions: &[Region]) {}
+
+        fn find_row(&self, _file: FileId, address: u64, span: Span) -> Option<u64> {
+            search_rows(span, address, |at| self.0[at as usize])
+        }
+    }
+
+    fn tables(rows: u32) -> (Tables, Requests) {
+        let memory = Box::new(Elements(vec![u64::MAX; rows as usize]));
+        (Tables::new(TableSizes { rows, regions: 1 }, memory), Requests::default())
+    }
+
+    /// So many rows, all of them different, and as far from each other as they can be.
+    fn rows(count: u32) -> Vec<u64> {
+        let rule = |number: u32| Rule::with_cfa(CfaKind::Sp, (1 + i64::from(number)) * 8);
+        (0..count).map(|number| rule(number).encode((number * (0xffff / count)) as u16)).collect()
+    }
+
+    #[test]
+    fn each_address_has_its_row_with_an_index_and_without() {
+        let (mut tables, mut requests) = tables(700);
+        for (object, count) in [(1, 31), (2, 32), (3, 541)] {
+            let rows = rows(count);
+            let key = PageKey { object, page: 5 };
+            assert!(tables.set_page((key, None), (&rows, count), &mut requests));
+            for low in 0..=u16::MAX {
+                let above = rows.partition_point(|row| Row(*row).pc_low() <= low);
+                let found = tables.row((VDSO, object), 0x5_0000 | u64::from(low));
+                assert_eq!(found.0, rows[above - 1], "{low} of {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_index_takes_elements_and_is_no_rows() {
+        const SECOND: u64 = 1_000_000_000;
+        let (mut tables, mut requests) = tables(700);
+        let keys = [1, 2].map(|page| PageKey { object: 1, page });
+        for (key, count) in keys.into_iter().zip([31, 541]) {
+            assert!(tables.set_page((key, None), (&rows(count), count), &mut requests));
+        }
+        assert_eq!((tables.stats().rows, tables.free_rows()), (31 + 541, 700 - 31 - 541 - 16));
+        for key in keys {
+            tables.set_page((key, None), (&[], 0), &mut requests);
+        }
+        assert_eq!(tables.stats().rows, 31 + 541, "they are in their grace");
+        tables.reclaim(MonoNs(SECOND));
+        assert_eq!((tables.stats().rows, tables.free_rows()), (0, 700));
+        assert_eq!(tables.index_elements, 0);
+    }
+
+    #[test]
+    fn a_page_whose_index_has_no_room_is_refused() {
+        for (room, count, fits) in [(31, 31, true), (47, 32, false), (48, 32, true)] {
+            let (mut tables, mut requests) = tables(room);
+            let key = PageKey { object: 1, page: 0 };
+            assert_eq!(tables.set_page((key, None), (&rows(count), count), &mut requests), fits, "{count} in {room}");
+        }
+        // A holder is charged with it.
+        let (holder, key) = (Holder::User(1), PageKey { object: 1, page: 0 });
+        let (mut tables, mut requests) = tables(100);
+        assert!(tables.set_page((key, Some(holder)), (&rows(32), 32), &mut requests));
+        assert!(tables.has_share(Some(holder), 40, 1) && !tables.has_share(Some(holder), 41, 1));
     }
 }

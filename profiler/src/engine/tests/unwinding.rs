@@ -1,12 +1,12 @@
 //! What the BPF program unwinds by, and walks that are finished by rows that come later.
 
-use jitprof_common::row::{CfaKind, Row};
+use jitprof_common::row::{CfaKind, Row, Rule};
 use jitprof_common::sample::FramePc;
 use jitprof_common::table::Region;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
 use super::stories::*;
-use crate::engine::border::{Output, Refused, Request};
+use crate::engine::border::{FilePage, FileRows, Output, Refused, Request};
 use crate::engine::tables::TableSizes;
 use crate::engine::world::machine::{file_mapping, memory_mapping, plain_rows};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
@@ -617,6 +617,28 @@ fn a_user_s_rows_leave_room_for_the_others() {
     let has_rows = |pid, page: u64| cfa(&world, pid, APP + (page << 16)).is_some();
     assert!(has_rows(PID, 47) && !has_rows(PID, 48));
     assert!(has_rows(PID + 1, 11));
+}
+
+#[test]
+fn the_index_of_a_file_s_page_counts_for_its_owner() {
+    let tables = Some(TableSizes { rows: 64, regions: 64 });
+    // He may have 48 elements, 16 of which are the index.
+    for (count, fits) in [(32, true), (33, false)] {
+        let mut world = World::new(EngineOptions { tables, ..options() });
+        let inode = world.machine.add_program("/bin/his", &[1], &[(0, "_start")]);
+        let rule = |number: u16| Rule::with_cfa(CfaKind::Sp, 8 + 8 * i64::from(number));
+        let rows = (0..count).map(|number| rule(number).encode(number * 64)).collect();
+        let file = world.machine.file_mut("/bin/his").unwrap();
+        let page = FilePage { page: 0, count: count.into(), rows };
+        file.rows = Ok(FileRows { pages: vec![page], ..plain_rows(0x1_0000) });
+        file.identity.uid = 1000;
+        let start = MonoNs(world.now.0 - 1000 * MS);
+        world.machine.add_process(PID, start, "/bin/his", vec![file_mapping(APP, 0x1_0000, inode, "/bin/his")]);
+        world.follow(&[PID]);
+        world.run_for(100);
+        let found = |at: u64| world.kernel.row(PID, APP + at).map(|row| row.cfa_offset_bytes());
+        assert_eq!([0, 65, 31 * 64, 0xffff].map(found), [8, 16, 256, 256].map(|offset| fits.then_some(offset)));
+    }
 }
 
 #[test]

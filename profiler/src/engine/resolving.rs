@@ -42,6 +42,8 @@ const MAX_WAIT_NS: u64 = 30_000_000_000;
 const USUAL_DELAY_NS: u64 = 300_000_000;
 /// Samples with unnamed code that are put aside at most; further ones stay unnamed.
 const MAX_UNNAMED: usize = 64 << 10;
+/// What part of the samples that may wait, of their stacks and of their lists is many.
+const FILLING: usize = 4;
 /// Samples resolved with what is known when too many wait.
 const EARLY_BATCH: usize = MAX_PENDING / 4;
 
@@ -450,6 +452,13 @@ impl Resolving {
     /// Whether samples must be resolved to make room.
     pub(super) fn is_full(&self) -> bool {
         self.pending > MAX_PENDING || self.stacks.is_full() || self.listed > MAX_LISTED_FRAMES
+    }
+
+    /// Whether so many wait that none should wait for longer than it has to.
+    pub(super) fn is_filling(&self) -> bool {
+        let is_filling = |(held, most): (usize, usize)| held > most / FILLING;
+        let (words, listed) = ((self.stacks.words(), MAX_STACK_WORDS), (self.listed, MAX_LISTED_FRAMES));
+        [(self.pending, MAX_PENDING), words, listed].into_iter().any(is_filling)
     }
 
     /// Where there are too many stacks: those processes whose samples must be resolved to make room, which are those of who has

@@ -381,6 +381,11 @@ impl Frames {
         !self.wanted.is_empty()
     }
 
+    /// Whether nothing is known or asked of any frame.
+    pub(super) fn is_empty(&self) -> bool {
+        self.room() == FrameRoom::default() && !self.is_wanting() && !self.is_asked()
+    }
+
     /// Whether it can wait what samples wait for: nothing of it becomes another one's meanwhile, and there is room for more.
     pub(super) fn may_wait(&self, now: MonoNs) -> bool {
         let is_listed =

@@ -743,6 +743,7 @@ impl Engine {
     /// Asks for what is new.
     fn tick(&mut self) {
         let now = self.requests.now;
+        self.tracking.processes.leave_idle();
         self.maintenance.refresh(&mut self.tracking, &mut self.requests);
         Maintenance::keep_code(&mut self.tracking, &mut self.resolving, &self.files, now);
         Maintenance::bound_torn(&mut self.tracking);
@@ -813,7 +814,7 @@ impl Engine {
         let now = self.requests.now;
         let Some(windows) = &self.windows else { return TICK };
         let is_growing = || {
-            self.tracking.processes.iter().any(|process| process.announcements.is_growing(now))
+            self.tracking.processes.busy().any(|process| process.announcements.is_growing(now))
                 || self.tracking.asks_frames_by(now.after(GROWING_TICK), now)
         };
         if windows.has_snapshots() || self.unwinding.as_ref().is_some_and(Unwinding::is_building) {
@@ -878,7 +879,7 @@ impl Engine {
         if !self.resolving.has_deferred() {
             return;
         }
-        let waiting = self.tracking.processes.iter().filter(|process| !process.queue.is_empty());
+        let waiting = self.tracking.processes.busy().filter(|process| !process.queue.is_empty());
         let waiting: Vec<ProcessId> = waiting.map(|process| process.id).collect();
         waiting.into_iter().for_each(|id| self.finish_deferred_of(id, last));
     }

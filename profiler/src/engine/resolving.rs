@@ -321,7 +321,7 @@ impl Resolving {
         last: bool,
     ) {
         let now = requests.now;
-        for process in processes.iter_mut().filter(|process| !process.queue.is_empty()) {
+        for process in processes.busy_mut().filter(|process| !process.queue.is_empty()) {
             let limit = resolvable_until(process, now);
             let mut queue = std::mem::take(&mut process.queue);
             while let Some(sample) = queue.samples.front_mut() {
@@ -391,7 +391,7 @@ impl Resolving {
     /// Whether every sample taken before `time` is in the profile.
     pub(super) fn is_resolved_before(&self, processes: &Processes, time: MonoNs) -> bool {
         let is_later = |sample: &Pending| sample.time >= time;
-        let queued = processes.iter().all(|process| process.queue.iter().all(is_later));
+        let queued = processes.busy().all(|process| process.queue.iter().all(is_later));
         queued && !processes.awaits_before(time) && self.arrived.iter().all(|(_, sample)| is_later(sample))
     }
 
@@ -604,7 +604,7 @@ fn resolvable_until(process: &Process, now: MonoNs) -> MonoNs {
 /// Asks for code that walks have met and nothing is known about, of every process; and for a perf map that may name it:
 /// one is made when the first code is, and is not looked for a second later.
 pub(super) fn ask_learned(processes: &mut Processes, files: &mut Files, requests: &mut Requests) {
-    for process in processes.iter_mut().filter(|process| process.is_live() && process.learned.is_wanting()) {
+    for process in processes.busy_mut().filter(|process| process.is_live() && process.learned.is_wanting()) {
         if !process.announcements.has_perf_map() && !process.tables.are_found() {
             Announcements::look_for_perf_map(process, files, requests);
         }

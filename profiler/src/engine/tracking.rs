@@ -920,7 +920,10 @@ impl Tracking {
 
     /// Has the tables of runtimes read again where that is due; with `at_once`, where it is of any use.
     pub(super) fn poll_tables(&mut self, at_once: bool, requests: &mut Requests) {
-        for process in self.processes.iter_mut().filter(|process| process.is_live()) {
+        if at_once {
+            self.processes.make_all_busy();
+        }
+        for process in self.processes.busy_mut().filter(|process| process.is_live()) {
             // An interpreter whose library was loaded later than its program was read.
             if self.read_runtime && process.interpreted > 0 && !process.tables.was_wanted() {
                 Self::want_tables(process, (self.interpreter, self.verify_names));
@@ -976,13 +979,13 @@ impl Tracking {
     /// Has frames asked about that samples wait for; with `shared`, all processes of a holder as fast as one.
     pub(super) fn poll_frames(&mut self, (at_once, shared): (bool, bool), requests: &mut Requests) {
         let mut rooms = FrameRooms::default();
-        for process in self.processes.iter().filter(|process| process.frames.room() != FrameRoom::default()) {
+        for process in self.processes.busy().filter(|process| process.frames.room() != FrameRoom::default()) {
             rooms.add(process.holder(), process.frames.room());
             if shared && process.frames.has_asked(requests.now) {
                 rooms.add_asking(process.holder());
             }
         }
-        for process in self.processes.iter_mut() {
+        for process in self.processes.busy_mut() {
             let share = rooms.share(process.holder());
             process.frames.compact(&mut process.queue, share);
             Self::poll_frames_of(process, (at_once, self.calm_since), requests);
@@ -1018,7 +1021,7 @@ impl Tracking {
     pub(super) fn ask_frames_early(&mut self, requests: &mut Requests) -> bool {
         let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.may_ask_early();
         let mut is_wanting = false;
-        for process in self.processes.iter_mut().filter(is_meant) {
+        for process in self.processes.busy_mut().filter(is_meant) {
             Self::poll_frames_of(process, (false, None), requests);
             is_wanting |= process.frames.is_wanting();
         }
@@ -1027,14 +1030,14 @@ impl Tracking {
 
     /// Has asked what samples have come to wait for since.
     pub(super) fn ask_frames(&mut self, requests: &mut Requests) {
-        for process in self.processes.iter_mut().filter(|process| process.frames.is_wanting()) {
+        for process in self.processes.busy_mut().filter(|process| process.frames.is_wanting()) {
             Self::poll_frames_of(process, (false, self.calm_since), requests);
         }
     }
 
     /// Whether frames are to be asked about by a time.
     pub(super) fn asks_frames_by(&self, time: MonoNs, now: MonoNs) -> bool {
-        let mut wanting = self.processes.iter().filter(|process| process.frames.is_wanting());
+        let mut wanting = self.processes.busy().filter(|process| process.frames.is_wanting());
         let due_at = |process: &Process| process.frames.due_at(haste_of(process, (false, self.calm_since), now));
         wanting.any(|process| due_at(process).is_some_and(|due| due <= time))
     }
@@ -1163,7 +1166,7 @@ impl Tracking {
     /// since which they can wait, and for those since.
     pub(super) fn poll_announcements(&mut self, requests: &mut Requests) {
         let now = requests.now;
-        for process in self.processes.iter_mut() {
+        for process in self.processes.busy_mut() {
             let own = &mut process.announcements;
             let is_due = own.any() && (!self.continuous || own.is_due(process.ran_at, now));
             if !is_due && !own.is_leaving() {

@@ -248,6 +248,8 @@ struct State {
     untaken: usize,
     /// Somebody waits for one of them.
     prompt: bool,
+    /// The asker takes those together that come one soon after the other.
+    gathers: bool,
     last_thread: u64,
     closing: bool,
 }
@@ -277,6 +279,13 @@ impl State {
     /// Whether a party holds a thread that was given up.
     fn has_held(&self, party: Party) -> bool {
         self.stuck.values().any(|stuck| stuck.1 == Some(party))
+    }
+
+    /// Whether the asker is to be woken: nothing is left to be read, or soon read, or there is much.
+    fn is_enough(&self) -> bool {
+        let is_soon_done = |running: &Running| running.is_busy() && running.since.elapsed() < QUICK;
+        let is_more_soon = self.gathers && self.running.values().any(is_soon_done);
+        (self.queue.is_empty() && !is_more_soon) || self.answers.len().is_multiple_of(MANY_ANSWERS)
     }
 
     /// Whether one more thread is needed: something waits, and nobody will soon be done.
@@ -373,6 +382,12 @@ impl Workers {
         let state = self.shared.lock();
         let runs = state.running.values().any(Running::is_busy);
         !runs && state.queue.is_empty() && state.answers.is_empty()
+    }
+
+    /// From here on the asker is woken once for answers that come one soon after the other: each turn of a continuous recording
+    /// looks at what all of them ask for.
+    pub(super) fn gather(&self) {
+        self.shared.lock().gathers = true;
     }
 
     /// What was read of a process' runtime is not needed any more.
@@ -565,7 +580,7 @@ impl Shared {
         state.untaken += usize::from(holds_file(&answer.body));
         state.answers.push((charge, answer));
         state.prompt |= is_prompt;
-        if state.queue.is_empty() || state.answers.len().is_multiple_of(MANY_ANSWERS) {
+        if state.is_enough() {
             self.wake[usize::from(!state.prompt)].wake();
         }
         true
@@ -714,6 +729,32 @@ mod tests {
         assert_eq!(shared.choose(&mut state, now), paid(1), "starts of processes have a budget of their own");
         shared.ledger.set_limit(None);
         assert_eq!(shared.choose(&mut state, now), paid(0));
+    }
+
+    #[test]
+    fn in_a_continuous_recording_who_asks_is_woken_with_the_last_of_answers_that_come_together() {
+        let answer = |request| {
+            let body = AnswerBody::Stalled;
+            (at(7, None), Answer { request: RequestId(request), begun: MonoNs(0), done: MonoNs(0), body })
+        };
+        let other = |since| {
+            let (request, charge, party) = (RequestId(1), at(8, None), None);
+            Running { request, charge, party, since, begun: MonoNs(0) }
+        };
+        // However slowly this is run, the one has just begun.
+        let (now, long_ago) = (Instant::now() + STALL_LIMIT, Instant::now().checked_sub(QUICK).unwrap());
+        let mut state = State { answers: vec![answer(0)], ..State::default() };
+        state.running.insert(1, idle());
+        assert!(state.is_enough());
+        state.running.insert(2, other(now));
+        assert!(state.is_enough(), "in a run each is taken as it comes");
+        state.gathers = true;
+        assert!(!state.is_enough());
+        state.running.insert(2, other(long_ago));
+        assert!(state.is_enough(), "what takes long is not waited for");
+        state.running.insert(2, other(now));
+        state.answers.extend((1..MANY_ANSWERS as u64).map(answer));
+        assert!(state.is_enough());
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl Maintenance {
     fn evict_processes(&mut self, tracking: &mut Tracking, resolving: &mut Resolving, parts: &mut Parts<'_>) {
         let now = parts.requests.now;
         let before = MonoNs(now.0.saturating_sub(KEEP_PAST_NS));
-        let oldest = tracking.processes.iter().filter_map(|process| process.queue.oldest()).min();
+        let oldest = tracking.processes.busy().filter_map(|process| process.queue.oldest()).min();
         let before = oldest.unwrap_or(before).min(before);
         let evictable = tracking.processes.evictable(before);
         if !evictable.is_empty() {

@@ -649,7 +649,8 @@ impl Engine {
 
     fn turn(&mut self, now: MonoNs) {
         self.requests.now = now.max(self.requests.now);
-        self.tracking.set_calm(self.calm_since());
+        let calm_since = self.calm_since();
+        self.tracking.set_calm(calm_since);
         self.at(Activity::Sampling);
         let arrived = self.resolving.take_arrived();
         self.is_wanting |= !arrived.is_empty();

@@ -42,7 +42,7 @@ const MAX_WAIT_NS: u64 = 30_000_000_000;
 const USUAL_DELAY_NS: u64 = 300_000_000;
 /// Samples with unnamed code that are put aside at most; further ones stay unnamed.
 const MAX_UNNAMED: usize = 64 << 10;
-/// What part of the samples that may wait, of their stacks and of their lists is many.
+/// With such a part of the samples that may wait, of their stacks or of frames of their lists, none waits longer than it has to.
 const FILLING: usize = 4;
 /// Samples resolved with what is known when too many wait.
 const EARLY_BATCH: usize = MAX_PENDING / 4;

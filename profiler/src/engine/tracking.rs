@@ -469,8 +469,12 @@ impl Tracking {
         let due = self.processes.iter().filter(|process| {
             process.is_live() && process.inherits.is_some_and(|(_, time)| now.0.saturating_sub(time.0) > INHERIT_NS)
         });
+        let due: Vec<_> = due.filter_map(|process| Some((process.id, process.inherits?.0))).collect();
+        if due.is_empty() {
+            return;
+        }
         let mut room = limit.saturating_sub(self.processes.iter().map(|process| process.code.bytes()).sum());
-        for (child, parent) in due.filter_map(|process| Some((process.id, process.inherits?.0))).collect::<Vec<_>>() {
+        for (child, parent) in due {
             let bytes = self.processes.get(parent).map_or(0, |parent| parent.code.bytes());
             // Where there is no room for another copy, it waits for a sample, or for room.
             if let Some(rest) = room.checked_sub(bytes) {

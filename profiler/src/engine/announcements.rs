@@ -170,6 +170,11 @@ impl Announcements {
         !self.dumps.is_empty() || self.perf_map.is_some() || !self.opening.is_empty()
     }
 
+    /// Whether there are files that are read again and again.
+    pub(super) fn has_files(&self) -> bool {
+        !self.dumps.is_empty() || self.perf_map.is_some() || self.is_leaving()
+    }
+
     /// Whether there is a dump, or may be.
     pub(super) fn has_dump(&self) -> bool {
         self.may_bring_rows()

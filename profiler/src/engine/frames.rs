@@ -8,7 +8,8 @@
 //! for there, and another sample has others. It is kept under those words, too, so that it is found again.
 //!
 //! Of code that a runtime lists it is asked which functions were inlined at an address. The code has a number of its own,
-//! so that the answer never becomes another one: each address is asked about once.
+//! so that the answer never becomes another one: each address is asked about once, and in a continuous recording it is
+//! gathered for a second what is to be asked.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -64,6 +65,10 @@ const LEAST_PAUSE_NS: u64 = 20_000_000;
 /// The same while functions are replaced before they are looked at, which counts for so long.
 const LOSING_PAUSE_NS: u64 = 5_000_000;
 const LOSES_NS: u64 = 1_000_000_000;
+/// Between two times that nothing but code that is listed is asked about, where samples can wait for it.
+const LISTED_PAUSE_NS: u64 = 1_000_000_000;
+/// Frames with which that is so at most: further ones are to find room.
+const FEW: usize = MAX_BATCH / 4;
 /// What a thread that was interrupted while it makes something has, so that it goes on, before that is asked about again.
 const GRACE_NS: u64 = 5_000_000;
 /// How long a process counts that has asked.
@@ -71,6 +76,17 @@ const ASKS_NS: u64 = 10_000_000_000;
 
 /// Stands for the number of a frame that there was no room for.
 const NO_ROOM: u32 = u32::MAX;
+
+/// How soon frames are asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Haste {
+    /// Whatever the last answer has taken: no further sample comes.
+    AtOnce,
+    /// When it has rested from the last answer: samples wait.
+    Soon,
+    /// About once a second: samples can wait, and the answers stay true.
+    Seldom,
+}
 
 /// What is known of a frame.
 #[derive(Clone, Debug)]
@@ -365,6 +381,31 @@ impl Frames {
         !self.wanted.is_empty()
     }
 
+    /// Whether nothing is known or asked of any frame.
+    pub(super) fn is_empty(&self) -> bool {
+        self.room() == FrameRoom::default() && !self.is_wanting() && !self.is_asked()
+    }
+
+    /// Whether it can wait what samples wait for: nothing of it becomes another one's meanwhile, and there is room for more.
+    pub(super) fn may_wait(&self, now: MonoNs) -> bool {
+        let is_listed =
+            |number: &u32| self.known.get_index(*number as usize).is_some_and(|(ask, _)| ask.code.is_some());
+        let has_room = self.wanted.len() < FEW && !self.share.is_tight;
+        has_room && !self.is_losing(now) && self.wanted.iter().all(is_listed)
+    }
+
+    /// When it is due to ask for what samples wait for; nothing if they wait for nothing that is not asked for yet.
+    pub(super) fn due_at(&self, haste: Haste) -> Option<MonoNs> {
+        let soon = self.again_at.max(self.next_at);
+        let rested = self.asked_at.map_or(MonoNs(0), |at| MonoNs(at.0.saturating_add(LISTED_PAUSE_NS)));
+        let due = match haste {
+            Haste::AtOnce => self.again_at,
+            Haste::Soon => soon,
+            Haste::Seldom => soon.max(rested),
+        };
+        self.is_wanting().then_some(due)
+    }
+
     /// Whether something was asked lately.
     pub(super) fn has_asked(&self, now: MonoNs) -> bool {
         self.asked_at.is_some_and(|at| now.0.saturating_sub(at.0) < ASKS_NS)
@@ -576,10 +617,9 @@ impl Frames {
         if self.over { WhyUnnamed::Ended } else { WhyUnnamed::NoAnswer }
     }
 
-    /// Asks, if that is due; `at_once`: no further sample comes.
-    pub(super) fn poll(&mut self, (id, via, since): (ProcessId, Pid, MonoNs), at_once: bool, requests: &mut Requests) {
-        let due_at = if at_once { self.again_at } else { self.again_at.max(self.next_at) };
-        let is_due = !self.wanted.is_empty() && requests.now >= due_at;
+    /// Asks, if that is due.
+    pub(super) fn poll(&mut self, (id, via, since): (ProcessId, Pid, MonoNs), haste: Haste, requests: &mut Requests) {
+        let is_due = self.due_at(haste).is_some_and(|due| requests.now >= due);
         if !is_due || self.asked.is_some() || self.over {
             return;
         }
@@ -929,6 +969,35 @@ mod tests {
         frames.take((Holder::User(1), MonoNs(0)), (unsure("made"), (now, now)), now);
         let known = frames.get(&Asked::of([(0, number)].into()), (0, None), now);
         assert!(matches!(known, Some(Known::Unnamed(WhyUnnamed::Ended))), "{known:?}");
+    }
+
+    #[test]
+    fn what_is_asked_about_listed_code_can_wait_as_long_as_it_is_little_and_nothing_is_lost() {
+        let ask = |at| {
+            let pc = FramePc::new(0x7000 + at, jitprof_common::unwind::PcKind::Instruction);
+            FrameAsk::of_listed(pc, ListedCode { start: Avma(0x7000), number: 1 })
+        };
+        let now = MonoNs(5);
+        let asking = |count: u64| {
+            let mut frames = Frames { asked_at: Some(now), ..Frames::default() };
+            for at in 0..count {
+                frames.number(ask(at), now);
+            }
+            frames
+        };
+        let due = |frames: &Frames| [Haste::AtOnce, Haste::Soon, Haste::Seldom].map(|haste| frames.due_at(haste));
+        let mut frames = asking(2);
+        assert!(frames.may_wait(now));
+        assert_eq!(due(&frames), [Some(MonoNs(0)), Some(MonoNs(0)), Some(MonoNs(5 + LISTED_PAUSE_NS))]);
+        // Objects in which words of frames are found move.
+        let words = FrameAsk { code: None, words: [1].into(), ..ask(9) };
+        frames.number(words, now);
+        assert!(!frames.may_wait(now));
+        assert!(!asking(FEW as u64).may_wait(now), "others are to find room");
+        let mut frames = asking(2);
+        frames.may_be_lost(now);
+        assert!(!frames.may_wait(now));
+        assert_eq!(due(&Frames::default()), [None; 3]);
     }
 
     #[test]

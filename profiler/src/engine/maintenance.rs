@@ -110,7 +110,7 @@ impl Maintenance {
     pub(super) fn keep_code(tracking: &mut Tracking, resolving: &mut Resolving, files: &Files, now: MonoNs) {
         let recent = MonoNs(now.0.saturating_sub(ON_ITS_WAY_NS));
         let mut full = Vec::new();
-        for process in tracking.processes.iter_mut() {
+        for process in tracking.processes.busy_mut() {
             // To look at all that wait is only worth it where something may have to go.
             let queue = &process.queue;
             let oldest = if process.code.is_half_full() { queue.oldest() } else { queue.first() };
@@ -130,12 +130,12 @@ impl Maintenance {
 
     /// What waits for the rest of records that are not whole has one bound. Who has the most of it gives up first.
     pub(super) fn bound_torn(tracking: &mut Tracking) {
-        let mut held: usize = tracking.processes.iter().map(|process| process.announcements.held_bytes()).sum();
+        let mut held: usize = tracking.processes.busy().map(|process| process.announcements.held_bytes()).sum();
         for _ in 0..MAX_GIVEN_UP {
             if held <= MAX_TORN_BYTES {
                 return;
             }
-            let most = tracking.processes.iter_mut().max_by_key(|process| process.announcements.held_bytes());
+            let most = tracking.processes.busy_mut().max_by_key(|process| process.announcements.held_bytes());
             let Some(greediest) = most else { return };
             let before = greediest.announcements.held_bytes();
             greediest.announcements.give_up_largest();
@@ -152,7 +152,7 @@ impl Maintenance {
     fn evict_processes(&mut self, tracking: &mut Tracking, resolving: &mut Resolving, parts: &mut Parts<'_>) {
         let now = parts.requests.now;
         let before = MonoNs(now.0.saturating_sub(KEEP_PAST_NS));
-        let oldest = tracking.processes.iter().filter_map(|process| process.queue.oldest()).min();
+        let oldest = tracking.processes.busy().filter_map(|process| process.queue.oldest()).min();
         let before = oldest.unwrap_or(before).min(before);
         let evictable = tracking.processes.evictable(before);
         if !evictable.is_empty() {

@@ -649,6 +649,8 @@ impl Engine {
 
     fn turn(&mut self, now: MonoNs) {
         self.requests.now = now.max(self.requests.now);
+        let calm_since = self.calm_since();
+        self.tracking.set_calm(calm_since);
         self.at(Activity::Sampling);
         let arrived = self.resolving.take_arrived();
         self.is_wanting |= !arrived.is_empty();
@@ -742,6 +744,7 @@ impl Engine {
     /// Asks for what is new.
     fn tick(&mut self) {
         let now = self.requests.now;
+        self.tracking.processes.leave_idle();
         self.maintenance.refresh(&mut self.tracking, &mut self.requests);
         Maintenance::keep_code(&mut self.tracking, &mut self.resolving, &self.files, now);
         Maintenance::bound_torn(&mut self.tracking);
@@ -752,9 +755,7 @@ impl Engine {
         }
         self.tracking.selection.look(&mut self.requests);
         self.at(Activity::Announcements);
-        let calm_since = self.windows.as_ref().and_then(|windows| windows.calm_since(now));
-        let calm_since = calm_since.filter(|_| matches!(self.stage, Stage::Running));
-        self.tracking.poll_announcements(calm_since, &mut self.requests);
+        self.tracking.poll_announcements(&mut self.requests);
         if self.windows.as_mut().is_some_and(|windows| windows.takes_last_look(now)) {
             self.tracking.look_at_tables(now);
         }
@@ -803,15 +804,19 @@ impl Engine {
         }
     }
 
+    /// Since when samples can wait for what is asked seldom, in a continuous recording: there is room for them.
+    fn calm_since(&self) -> Option<MonoNs> {
+        let is_calm = matches!(self.stage, Stage::Running) && !self.resolving.is_filling();
+        self.windows.as_ref().filter(|_| is_calm)?.calm_since(self.requests.now)
+    }
+
     /// How long until the next tick. Rows of new code are published with a tick.
     fn pause(&self) -> Duration {
         let now = self.requests.now;
         let Some(windows) = &self.windows else { return TICK };
         let is_growing = || {
-            self.tracking
-                .processes
-                .iter()
-                .any(|process| process.announcements.is_growing(now) || process.frames.is_wanting())
+            self.tracking.processes.busy().any(|process| process.announcements.is_growing(now))
+                || self.tracking.asks_frames_by(now.after(GROWING_TICK), now)
         };
         if windows.has_snapshots() || self.unwinding.as_ref().is_some_and(Unwinding::is_building) {
             TICK
@@ -875,7 +880,7 @@ impl Engine {
         if !self.resolving.has_deferred() {
             return;
         }
-        let waiting = self.tracking.processes.iter().filter(|process| !process.queue.is_empty());
+        let waiting = self.tracking.processes.busy().filter(|process| !process.queue.is_empty());
         let waiting: Vec<ProcessId> = waiting.map(|process| process.id).collect();
         waiting.into_iter().for_each(|id| self.finish_deferred_of(id, last));
     }

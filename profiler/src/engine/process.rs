@@ -187,6 +187,16 @@ impl Process {
         self.exit_time.is_none()
     }
 
+    /// Whether a tick has nothing to do for it: it has no sample that waits, nothing is read of it again and again, nothing of it
+    /// is asked about, and no code of it is to be kept or published.
+    pub(super) fn is_idle(&self) -> bool {
+        let is_read = self.announcements.has_files() || self.tables.was_wanted() || self.interpreted > 0;
+        let is_asked_about = self.learned.is_wanting() || !self.frames.is_empty();
+        let is_dirty = self.code.rows().is_some_and(|rows| rows.is_dirty());
+        let has_code = self.code.is_known() || is_dirty || self.published.lacks_room();
+        self.queue.is_empty() && !is_read && !is_asked_about && !has_code
+    }
+
     /// The program, as far as it has been read.
     pub(super) fn known_program(&self) -> Option<&Program> {
         match &self.program {

@@ -1,6 +1,6 @@
 //! Pid to process, over pid reuse, fork and exec.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use jitprof_common::units::{MonoNs, Pid, Tid};
@@ -47,6 +47,9 @@ pub(super) struct Arriving {
 pub(super) struct Processes {
     /// By pid and start: the last one of a pid is the one that may be alive.
     all: BTreeMap<ProcessId, Box<Process>>,
+    /// Those that a tick may have something to do for: whoever is changed is among them, until a tick finds him idle. Most
+    /// processes of a host are, and are left alone.
+    busy: BTreeSet<ProcessId>,
     /// Those that have ended, in the order in which they did: a work list, for who goes first.
     past: BTreeMap<u64, ProcessId>,
     past_mappings: usize,
@@ -102,7 +105,9 @@ impl Processes {
 
     /// The same, to be changed.
     pub(super) fn get_mut(&mut self, id: ProcessId) -> Option<&mut Process> {
-        self.all.get_mut(&id).map(|process| &mut **process)
+        let process = self.all.get_mut(&id)?;
+        self.busy.insert(id);
+        Some(process)
     }
 
     /// Two processes at once.
@@ -117,6 +122,7 @@ impl Processes {
             return None;
         }
         let (first, second) = (&mut **first.1, &mut **second.1);
+        self.busy.extend([a, b]);
         Some(if a < b { (first, second) } else { (second, first) })
     }
 
@@ -135,9 +141,35 @@ impl Processes {
         self.all.values().map(|process| &**process)
     }
 
-    /// The same, to be changed.
+    /// The same, to be changed in what makes none of them busy that is not, see [`Process::is_idle`].
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Process> {
         self.all.values_mut().map(|process| &mut **process)
+    }
+
+    /// Those that a tick may have something to do for, by pid.
+    pub(super) fn busy(&self) -> impl Iterator<Item = &Process> {
+        self.busy.iter().filter_map(|id| self.get(*id))
+    }
+
+    /// The same, to be changed.
+    pub(super) fn busy_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+        let mut busy = self.busy.iter().peekable();
+        self.all.iter_mut().filter_map(move |(id, process)| {
+            while busy.next_if(|next| *next < id).is_some() {}
+            let is_busy = busy.next_if(|next| *next == id).is_some();
+            is_busy.then_some(&mut **process)
+        })
+    }
+
+    /// Leaves those alone from now on that there is nothing to do for. With every tick.
+    pub(super) fn leave_idle(&mut self) {
+        let all = &self.all;
+        self.busy.retain(|id| all.get(id).is_some_and(|process| !process.is_idle()));
+    }
+
+    /// There is something to do for all of them.
+    pub(super) fn make_all_busy(&mut self) {
+        self.busy.extend(self.all.keys());
     }
 
     /// How many have not ended.
@@ -266,6 +298,7 @@ impl Processes {
         process.ended_as = self.ends;
         self.past.insert(self.ends, id);
         self.all.insert(id, Box::new(process));
+        self.busy.insert(id);
         id
     }
 
@@ -329,6 +362,10 @@ impl Processes {
         let ended = self.iter().filter(|process| !process.is_live());
         let ended: BTreeMap<u64, ProcessId> = ended.map(|process| (process.ended_as, process.id)).collect();
         assert_eq!(self.past, ended, "every ended process can be evicted, and no other one");
+        let is_left = |process: &Process| !self.busy.contains(&process.id);
+        let mut left_alone = self.iter().filter(|process| is_left(process));
+        assert!(left_alone.all(Process::is_idle), "who has something to do is known");
+        assert!(self.busy.iter().all(|id| self.all.contains_key(id)));
         assert!(self.live <= MAX_LIVE && self.arriving.len() <= MAX_ARRIVING);
         assert!(self.arriving.values().all(|arriving| arriving.events.len() <= MAX_EARLY_EVENTS));
     }
@@ -349,6 +386,7 @@ impl Processes {
         let Some(process) = self.all.get_mut(&id).filter(|process| !process.is_live()) else { return };
         (process.exit_time, process.has_released) = (None, false);
         process.begin_anew();
+        self.busy.insert(id);
         self.past.remove(&process.ended_as);
         self.past_mappings = self.past_mappings.saturating_sub(process.space.size());
         self.live += 1;
@@ -394,6 +432,7 @@ impl Processes {
 
     /// Evicts a process that has ended, and everything that is known of it.
     pub(super) fn evict(&mut self, id: ProcessId) {
+        self.busy.remove(&id);
         if let Some(process) = self.all.remove(&id) {
             self.stats.mappings_evicted += process.space.evicted();
             self.past_mappings = self.past_mappings.saturating_sub(process.space.size());
@@ -486,16 +525,18 @@ impl Processes {
         }
         self.gone.remove(&pid);
         self.ghosts.remove(&pid);
+        self.busy.insert(process.id);
         self.all.insert(process.id, Box::new(process));
         true
     }
 
     /// What names processes here, and how many.
     #[cfg(test)]
-    pub(super) fn rooms(&self) -> [(&'static str, usize); 7] {
+    pub(super) fn rooms(&self) -> [(&'static str, usize); 8] {
         let children = self.iter().map(|process| process.children.len() + process.waiting_children.len());
         [
             ("processes", self.all.len()),
+            ("busy processes", self.busy.len()),
             ("ended processes", self.past.len()),
             ("children", children.sum()),
             ("arriving", self.arriving.len()),

@@ -98,6 +98,11 @@ impl Published {
         self.refused.is_some()
     }
 
+    /// Whether pages of its generated code have found no room.
+    pub(super) fn lacks_room(&self) -> bool {
+        !self.without_room.is_empty()
+    }
+
     /// A sample has met code of it that may not be published yet.
     pub(super) fn meet(&mut self) {
         self.met += 1;
@@ -417,9 +422,9 @@ impl Publisher {
     pub(super) fn place_again(processes: &mut Processes, tables: &Tables, now: MonoNs) {
         let waits = |process: &&mut Process| {
             let published = &process.published;
-            !published.without_room.is_empty() && now.0.saturating_sub(published.tried.0) >= TRY_AGAIN_NS
+            published.lacks_room() && now.0.saturating_sub(published.tried.0) >= TRY_AGAIN_NS
         };
-        for process in processes.iter_mut().filter(|process| process.is_live()).filter(waits) {
+        for process in processes.busy_mut().filter(|process| process.is_live()).filter(waits) {
             let holder = Some(process.holder());
             let (mut sum, mut count) = (0_u32, 0);
             for (page, rows) in &process.published.without_room {

@@ -42,6 +42,8 @@ const MAX_WAIT_NS: u64 = 30_000_000_000;
 const USUAL_DELAY_NS: u64 = 300_000_000;
 /// Samples with unnamed code that are put aside at most; further ones stay unnamed.
 const MAX_UNNAMED: usize = 64 << 10;
+/// With such a part of the samples that may wait, of their stacks or of frames of their lists, none waits longer than it has to.
+const FILLING: usize = 4;
 /// Samples resolved with what is known when too many wait.
 const EARLY_BATCH: usize = MAX_PENDING / 4;
 
@@ -319,7 +321,7 @@ impl Resolving {
         last: bool,
     ) {
         let now = requests.now;
-        for process in processes.iter_mut().filter(|process| !process.queue.is_empty()) {
+        for process in processes.busy_mut().filter(|process| !process.queue.is_empty()) {
             let limit = resolvable_until(process, now);
             let mut queue = std::mem::take(&mut process.queue);
             while let Some(sample) = queue.samples.front_mut() {
@@ -389,7 +391,7 @@ impl Resolving {
     /// Whether every sample taken before `time` is in the profile.
     pub(super) fn is_resolved_before(&self, processes: &Processes, time: MonoNs) -> bool {
         let is_later = |sample: &Pending| sample.time >= time;
-        let queued = processes.iter().all(|process| process.queue.iter().all(is_later));
+        let queued = processes.busy().all(|process| process.queue.iter().all(is_later));
         queued && !processes.awaits_before(time) && self.arrived.iter().all(|(_, sample)| is_later(sample))
     }
 
@@ -450,6 +452,13 @@ impl Resolving {
     /// Whether samples must be resolved to make room.
     pub(super) fn is_full(&self) -> bool {
         self.pending > MAX_PENDING || self.stacks.is_full() || self.listed > MAX_LISTED_FRAMES
+    }
+
+    /// Whether so many wait that none should wait for longer than it has to.
+    pub(super) fn is_filling(&self) -> bool {
+        let is_filling = |(held, most): (usize, usize)| held > most / FILLING;
+        let (words, listed) = ((self.stacks.words(), MAX_STACK_WORDS), (self.listed, MAX_LISTED_FRAMES));
+        [(self.pending, MAX_PENDING), words, listed].into_iter().any(is_filling)
     }
 
     /// Where there are too many stacks: those processes whose samples must be resolved to make room, which are those of who has
@@ -595,7 +604,7 @@ fn resolvable_until(process: &Process, now: MonoNs) -> MonoNs {
 /// Asks for code that walks have met and nothing is known about, of every process; and for a perf map that may name it:
 /// one is made when the first code is, and is not looked for a second later.
 pub(super) fn ask_learned(processes: &mut Processes, files: &mut Files, requests: &mut Requests) {
-    for process in processes.iter_mut().filter(|process| process.is_live() && process.learned.is_wanting()) {
+    for process in processes.busy_mut().filter(|process| process.is_live() && process.learned.is_wanting()) {
         if !process.announcements.has_perf_map() && !process.tables.are_found() {
             Announcements::look_for_perf_map(process, files, requests);
         }

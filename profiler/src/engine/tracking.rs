@@ -18,7 +18,7 @@ use crate::engine::border::{
 use crate::engine::dump::START_STEP_NS;
 use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
-use crate::engine::frames::{FrameRoom, FrameRooms};
+use crate::engine::frames::{FrameRoom, FrameRooms, Haste};
 use crate::engine::generated::CodeBounds;
 use crate::engine::labelling::{Labelling, ask_program, has_any, keeps_frames, runtime_of};
 use crate::engine::learned::Learned;
@@ -88,6 +88,8 @@ pub(super) struct Tracking {
     verify_names: bool,
     /// Command lines are read when they are needed, not beforehand.
     continuous: bool,
+    /// Samples since then can wait for what is asked seldom.
+    calm_since: Option<MonoNs>,
 }
 
 /// Whether a process was made as a copy of another one and runs the same program still: its files lie where the other's
@@ -137,6 +139,22 @@ fn beside_dump(process: &Process, verify_names: bool) -> BesideDump {
     }
 }
 
+/// How soon frames of a process are asked about. Samples can wait until the window that they are in ends, but for those with
+/// a stack snapshot: these have room for few, and a walk that has ended may show further frames.
+fn haste_of(process: &Process, (at_once, calm_since): (bool, Option<MonoNs>), now: MonoNs) -> Haste {
+    let can_wait = |since: MonoNs| {
+        let mut samples = process.queue.iter();
+        process.frames.may_wait(now)
+            && process.queue.first().is_none_or(|first| first >= since)
+            && !samples.any(|sample| sample.snapshot.is_some())
+    };
+    match calm_since {
+        _ if at_once => Haste::AtOnce,
+        Some(since) if can_wait(since) => Haste::Seldom,
+        _ => Haste::Soon,
+    }
+}
+
 /// When a process is to be looked at between two ticks, if it is: it replaces what it runs, is still being loaded, or runs code
 /// that its tables should name.
 fn hasty_look(process: &Process, now: MonoNs) -> Option<MonoNs> {
@@ -172,6 +190,7 @@ impl Tracking {
             interpreter,
             verify_names,
             continuous: false,
+            calm_since: None,
         }
     }
 
@@ -180,6 +199,11 @@ impl Tracking {
         self.continuous = true;
         self.hasty.clear();
         self.processes.set_bounds(bounds);
+    }
+
+    /// Samples since a time can wait for what is asked seldom, or none can.
+    pub(super) fn set_calm(&mut self, since: Option<MonoNs>) {
+        self.calm_since = since;
     }
 
     /// How counter ticks become times, from now on.
@@ -445,8 +469,12 @@ impl Tracking {
         let due = self.processes.iter().filter(|process| {
             process.is_live() && process.inherits.is_some_and(|(_, time)| now.0.saturating_sub(time.0) > INHERIT_NS)
         });
+        let due: Vec<_> = due.filter_map(|process| Some((process.id, process.inherits?.0))).collect();
+        if due.is_empty() {
+            return;
+        }
         let mut room = limit.saturating_sub(self.processes.iter().map(|process| process.code.bytes()).sum());
-        for (child, parent) in due.filter_map(|process| Some((process.id, process.inherits?.0))).collect::<Vec<_>>() {
+        for (child, parent) in due {
             let bytes = self.processes.get(parent).map_or(0, |parent| parent.code.bytes());
             // Where there is no room for another copy, it waits for a sample, or for room.
             if let Some(rest) = room.checked_sub(bytes) {
@@ -890,13 +918,16 @@ impl Tracking {
         if process.is_live() && at_once {
             Self::poll_tables_of(process, parts.requests);
         }
-        Self::poll_frames_of(process, at_once, parts.requests);
+        Self::poll_frames_of(process, (at_once, self.calm_since), parts.requests);
         self.note_hasty(id, parts.requests.now);
     }
 
     /// Has the tables of runtimes read again where that is due; with `at_once`, where it is of any use.
     pub(super) fn poll_tables(&mut self, at_once: bool, requests: &mut Requests) {
-        for process in self.processes.iter_mut().filter(|process| process.is_live()) {
+        if at_once {
+            self.processes.make_all_busy();
+        }
+        for process in self.processes.busy_mut().filter(|process| process.is_live()) {
             // An interpreter whose library was loaded later than its program was read.
             if self.read_runtime && process.interpreted > 0 && !process.tables.was_wanted() {
                 Self::want_tables(process, (self.interpreter, self.verify_names));
@@ -936,7 +967,7 @@ impl Tracking {
             Learned::note_place(process, start, size);
         }
         if at_once {
-            Self::poll_frames_of(process, true, requests);
+            Self::poll_frames_of(process, (true, None), requests);
             Self::poll_tables_of(process, requests);
         }
         self.note_hasty(id, requests.now);
@@ -952,16 +983,16 @@ impl Tracking {
     /// Has frames asked about that samples wait for; with `shared`, all processes of a holder as fast as one.
     pub(super) fn poll_frames(&mut self, (at_once, shared): (bool, bool), requests: &mut Requests) {
         let mut rooms = FrameRooms::default();
-        for process in self.processes.iter().filter(|process| process.frames.room() != FrameRoom::default()) {
+        for process in self.processes.busy().filter(|process| process.frames.room() != FrameRoom::default()) {
             rooms.add(process.holder(), process.frames.room());
             if shared && process.frames.has_asked(requests.now) {
                 rooms.add_asking(process.holder());
             }
         }
-        for process in self.processes.iter_mut() {
+        for process in self.processes.busy_mut() {
             let share = rooms.share(process.holder());
             process.frames.compact(&mut process.queue, share);
-            Self::poll_frames_of(process, at_once, requests);
+            Self::poll_frames_of(process, (at_once, self.calm_since), requests);
         }
     }
 
@@ -994,8 +1025,8 @@ impl Tracking {
     pub(super) fn ask_frames_early(&mut self, requests: &mut Requests) -> bool {
         let is_meant = |process: &&mut Process| process.frames.is_wanting() && process.tables.may_ask_early();
         let mut is_wanting = false;
-        for process in self.processes.iter_mut().filter(is_meant) {
-            Self::poll_frames_of(process, false, requests);
+        for process in self.processes.busy_mut().filter(is_meant) {
+            Self::poll_frames_of(process, (false, None), requests);
             is_wanting |= process.frames.is_wanting();
         }
         is_wanting
@@ -1003,15 +1034,23 @@ impl Tracking {
 
     /// Has asked what samples have come to wait for since.
     pub(super) fn ask_frames(&mut self, requests: &mut Requests) {
-        for process in self.processes.iter_mut().filter(|process| process.frames.is_wanting()) {
-            Self::poll_frames_of(process, false, requests);
+        for process in self.processes.busy_mut().filter(|process| process.frames.is_wanting()) {
+            Self::poll_frames_of(process, (false, self.calm_since), requests);
         }
     }
 
-    fn poll_frames_of(process: &mut Process, at_once: bool, requests: &mut Requests) {
-        if !process.tables.is_reading() {
+    /// Whether frames are to be asked about by a time.
+    pub(super) fn asks_frames_by(&self, time: MonoNs, now: MonoNs) -> bool {
+        let mut wanting = self.processes.busy().filter(|process| process.frames.is_wanting());
+        let due_at = |process: &Process| process.frames.due_at(haste_of(process, (false, self.calm_since), now));
+        wanting.any(|process| due_at(process).is_some_and(|due| due <= time))
+    }
+
+    fn poll_frames_of(process: &mut Process, how: (bool, Option<MonoNs>), requests: &mut Requests) {
+        if process.frames.is_wanting() && !process.tables.is_reading() {
             let who = (process.id, process.via, process.runs_since());
-            process.frames.poll(who, at_once, requests);
+            let haste = haste_of(process, how, requests.now);
+            process.frames.poll(who, haste, requests);
         }
     }
 
@@ -1127,17 +1166,17 @@ impl Tracking {
         own.into_iter().chain(self.selection.rooms()).chain(self.processes.rooms()).collect()
     }
 
-    /// Has read what is new in the announcements of all processes; `calm_since`: seldom, where that is enough for samples from
-    /// before that time, and for those since.
-    pub(super) fn poll_announcements(&mut self, calm_since: Option<MonoNs>, requests: &mut Requests) {
+    /// Has read what is new in the announcements of all processes; seldom, where that is enough for samples from before the time
+    /// since which they can wait, and for those since.
+    pub(super) fn poll_announcements(&mut self, requests: &mut Requests) {
         let now = requests.now;
-        for process in self.processes.iter_mut() {
+        for process in self.processes.busy_mut() {
             let own = &mut process.announcements;
             let is_due = own.any() && (!self.continuous || own.is_due(process.ran_at, now));
             if !is_due && !own.is_leaving() {
                 continue;
             }
-            match calm_since {
+            match self.calm_since {
                 Some(ended) => own.poll_seldom(process.id, ended, requests),
                 None => own.poll(process.id, requests),
             }

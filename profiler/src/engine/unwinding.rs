@@ -89,7 +89,7 @@ impl Unwinding {
 
     /// Publishes what has changed of all processes' generated code.
     pub(super) fn publish_all_code(&mut self, processes: &mut Processes, requests: &mut Requests) {
-        let live = processes.iter_mut().filter(|process| process.is_live());
+        let live = processes.busy().filter(|process| process.is_live());
         let dirty = live.filter(|process| process.code.rows().is_some_and(|rows| rows.is_dirty()));
         let dirty: Vec<ProcessId> = dirty.map(|process| process.id).collect();
         dirty.into_iter().for_each(|id| self.publish_code(processes, id, requests));

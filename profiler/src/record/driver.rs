@@ -343,7 +343,10 @@ impl Driver {
                 Output::SymbolBudget(budget) => self.symbols.set_budget(budget),
                 Output::BuildRows { file, samples, functions } => self.builders.order(file, samples, functions),
                 Output::HurryRows(file) => self.builders.hurry(file),
-                Output::BuildInBackground => self.builders.work_in_background(),
+                Output::BuildInBackground => {
+                    self.builders.work_in_background();
+                    self.workers.gather();
+                }
                 Output::Table(update) => {
                     if let Err(refused) = self.sampler.apply(update) {
                         self.feed(Input::Refused(refused));

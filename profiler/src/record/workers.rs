@@ -52,6 +52,11 @@ const MANY_ANSWERS: usize = 32;
 /// Files at most that have been opened and not been taken up: whoever maps thousands at once gets no more of the
 /// descriptors that all others' files need, too.
 const MAX_UNTAKEN: usize = 64;
+/// How long it is remembered whose processes are, and of how many.
+const USERS_HOLD: Duration = Duration::from_secs(1);
+const MAX_USERS: usize = 4096;
+/// Whose processes are that are not there.
+const NOBODY: u32 = u32::MAX;
 
 /// How long threads wait for what they may cost.
 const OVER_BUDGET_PAUSE: Duration = Duration::from_millis(100);
@@ -146,9 +151,9 @@ impl Party {
         }
     }
 
-    /// Whose a process is now. Asks nobody but procfs, which never waits for this.
-    fn user_of(pid: Pid) -> u32 {
-        procfs::status(pid).map_or(u32::MAX, |status| Self::user(&status))
+    /// Whose a process is now, if it is there. Asks nobody but procfs, which never waits for this.
+    fn user_of(pid: Pid) -> Option<u32> {
+        procfs::status(pid).ok().map(|status| Self::user(&status))
     }
 
     /// Whose a process is. Not the owner of its directory in `/proc`, who is root as soon as it must not be dumped, and not its
@@ -173,13 +178,30 @@ impl Party {
     }
 }
 
-/// Whose processes are, as it was found since answers were taken last: much is asked of one process at a time.
+/// Whose processes are, as it was found within the last second: of one process much is asked, again and again. It may be
+/// another user's by now, or another process have its number: that decides no more than who is charged for a read and who
+/// may hold threads, for a second.
 #[derive(Debug, Default)]
-struct Users(HashMap<Pid, u32>);
+struct Users {
+    found: HashMap<Pid, u32>,
+    /// When the first of them was.
+    since: Option<Instant>,
+}
 
 impl Users {
-    fn of(&mut self, pid: Pid, look: impl FnOnce(Pid) -> u32) -> u32 {
-        *self.0.entry(pid).or_insert_with(|| look(pid))
+    fn of(&mut self, pid: Pid, now: Instant, look: impl FnOnce(Pid) -> Option<u32>) -> u32 {
+        let is_old = self.since.is_some_and(|since| now.saturating_duration_since(since) >= USERS_HOLD);
+        if is_old || self.found.len() >= MAX_USERS {
+            *self = Self::default();
+        }
+        if let Some(user) = self.found.get(&pid) {
+            return *user;
+        }
+        // Who is not there now may have been started by the next time.
+        let Some(user) = look(pid) else { return NOBODY };
+        self.since.get_or_insert(now);
+        self.found.insert(pid, user);
+        user
     }
 }
 
@@ -226,6 +248,8 @@ struct State {
     untaken: usize,
     /// Somebody waits for one of them.
     prompt: bool,
+    /// The asker takes those together that come one soon after the other.
+    gathers: bool,
     last_thread: u64,
     closing: bool,
 }
@@ -255,6 +279,13 @@ impl State {
     /// Whether a party holds a thread that was given up.
     fn has_held(&self, party: Party) -> bool {
         self.stuck.values().any(|stuck| stuck.1 == Some(party))
+    }
+
+    /// Whether the asker is to be woken: nothing is left to be read, or soon read, or there is much.
+    fn is_enough(&self) -> bool {
+        let is_soon_done = |running: &Running| running.is_busy() && running.since.elapsed() < QUICK;
+        let is_more_soon = self.gathers && self.running.values().any(is_soon_done);
+        (self.queue.is_empty() && !is_more_soon) || self.answers.len().is_multiple_of(MANY_ANSWERS)
     }
 
     /// Whether one more thread is needed: something waits, and nobody will soon be done.
@@ -322,7 +353,8 @@ impl Workers {
 
     /// Has something read.
     pub(super) fn ask(&self, request: RequestId, what: Request) {
-        let party = Party::of(&what, &self.shared.files, |pid| self.users().of(pid, Party::user_of));
+        let user_of = |pid| self.users().of(pid, Instant::now(), Party::user_of);
+        let party = Party::of(&what, &self.shared.files, user_of);
         let waiting = Waiting { request, what, party, since: Instant::now() };
         let mut state = self.shared.lock();
         if state.is_stuck(waiting.payer().subject, party) || state.running.is_empty() {
@@ -352,6 +384,12 @@ impl Workers {
         !runs && state.queue.is_empty() && state.answers.is_empty()
     }
 
+    /// From here on the asker is woken once for answers that come one soon after the other: each turn of a continuous recording
+    /// looks at what all of them ask for.
+    pub(super) fn gather(&self) {
+        self.shared.lock().gathers = true;
+    }
+
     /// What was read of a process' runtime is not needed any more.
     pub(super) fn drop_runtime(&self, process: ProcessId) {
         self.shared.reader.drop_runtime(process);
@@ -369,7 +407,6 @@ impl Workers {
 
     /// What has been read since the last call, and what that is put down to.
     pub(super) fn take_answers(&self) -> Vec<(Charge, Answer)> {
-        *self.users() = Users::default();
         let mut state = self.shared.lock();
         state.prompt = false;
         if std::mem::take(&mut state.untaken) >= MAX_UNTAKEN {
@@ -543,7 +580,7 @@ impl Shared {
         state.untaken += usize::from(holds_file(&answer.body));
         state.answers.push((charge, answer));
         state.prompt |= is_prompt;
-        if state.queue.is_empty() || state.answers.len().is_multiple_of(MANY_ANSWERS) {
+        if state.is_enough() {
             self.wake[usize::from(!state.prompt)].wake();
         }
         true
@@ -648,21 +685,32 @@ mod tests {
         let status = procfs::Status::parse(b"Tgid:\t900\nUid:\t1000\t0\t0\t0\n").unwrap();
         assert_eq!(Party::user(&status), 1000);
         let own = Request::Process { pid: Pid(std::process::id()), maps: true, cgroup: false, command_line: false };
-        let party = Party::of(&own, &OpenFiles::default(), Party::user_of).unwrap();
+        let party = Party::of(&own, &OpenFiles::default(), |pid| Party::user_of(pid).unwrap()).unwrap();
         assert_eq!(party.user, rustix::process::getuid().as_raw());
     }
 
     #[test]
-    fn whose_a_process_is_is_looked_up_once_for_all_that_is_asked_of_it_at_a_time() {
-        let (mut users, mut looks) = (Users::default(), 0);
-        let mut user_of = |pid: u32| {
-            users.of(Pid(pid), |pid| {
-                looks += 1;
-                pid.0 + 1000
+    fn whose_a_process_is_is_looked_up_once_a_second() {
+        let (mut users, mut looks, begin) = (Users::default(), Vec::new(), Instant::now());
+        let mut user_of = |(pid, after): (u32, Duration)| {
+            users.of(Pid(pid), begin + after, |pid| {
+                looks.push(pid.0);
+                (pid.0 != 9).then_some(pid.0 + 1000)
             })
         };
-        assert_eq!([7, 8, 7].map(&mut user_of), [1007, 1008, 1007]);
-        assert_eq!(looks, 2);
+        let late = USERS_HOLD / 2;
+        let asked = [(7, Duration::ZERO), (8, late), (7, late), (9, late), (9, late), (7, USERS_HOLD), (8, USERS_HOLD)];
+        assert_eq!(asked.map(&mut user_of), [1007, 1008, 1007, NOBODY, NOBODY, 1007, 1008]);
+        assert_eq!(looks, [7, 8, 9, 9, 7, 8], "who is not there is looked for again");
+    }
+
+    #[test]
+    fn whose_processes_are_is_remembered_of_so_many() {
+        let (mut users, now) = (Users::default(), Instant::now());
+        for pid in 0..2 * MAX_USERS as u32 {
+            assert_eq!(users.of(Pid(pid), now, |pid| Some(pid.0)), pid);
+            assert!(users.found.len() <= MAX_USERS);
+        }
     }
 
     #[test]
@@ -681,6 +729,32 @@ mod tests {
         assert_eq!(shared.choose(&mut state, now), paid(1), "starts of processes have a budget of their own");
         shared.ledger.set_limit(None);
         assert_eq!(shared.choose(&mut state, now), paid(0));
+    }
+
+    #[test]
+    fn in_a_continuous_recording_who_asks_is_woken_with_the_last_of_answers_that_come_together() {
+        let answer = |request| {
+            let body = AnswerBody::Stalled;
+            (at(7, None), Answer { request: RequestId(request), begun: MonoNs(0), done: MonoNs(0), body })
+        };
+        let other = |since| {
+            let (request, charge, party) = (RequestId(1), at(8, None), None);
+            Running { request, charge, party, since, begun: MonoNs(0) }
+        };
+        // However slowly this is run, the one has just begun.
+        let (now, long_ago) = (Instant::now() + STALL_LIMIT, Instant::now().checked_sub(QUICK).unwrap());
+        let mut state = State { answers: vec![answer(0)], ..State::default() };
+        state.running.insert(1, idle());
+        assert!(state.is_enough());
+        state.running.insert(2, other(now));
+        assert!(state.is_enough(), "in a run each is taken as it comes");
+        state.gathers = true;
+        assert!(!state.is_enough());
+        state.running.insert(2, other(long_ago));
+        assert!(state.is_enough(), "what takes long is not waited for");
+        state.running.insert(2, other(now));
+        state.answers.extend((1..MANY_ANSWERS as u64).map(answer));
+        assert!(state.is_enough());
     }
 
     #[test]

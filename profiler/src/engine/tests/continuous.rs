@@ -112,6 +112,31 @@ fn a_dump_that_brings_nothing_is_read_once_a_second_until_a_sample_meets_what_it
 }
 
 #[test]
+fn a_tick_leaves_processes_alone_that_there_is_nothing_to_do_for() {
+    const OTHER: u32 = 101;
+    let mut world = recording();
+    [PID, OTHER].into_iter().for_each(|pid| app(&mut world, pid));
+    world.machine.mappings_mut(PID).unwrap().retain(|mapping| !mapping.may_hold_generated_code());
+    let busy = |world: &World| -> Vec<u32> {
+        world.engine.tracking.processes.busy().map(|process| process.id.pid.0).collect()
+    };
+    [PID, OTHER].into_iter().for_each(|pid| world.sample(pid, &[MAIN, START]));
+    world.settle();
+    assert_eq!(busy(&world), [PID, OTHER]);
+    world.run_for(2000);
+    assert_eq!(busy(&world), [OTHER], "one may generate code, and is looked at again and again");
+    let at = (world.now.0 - BEGIN.0) / MS;
+    world.sample(PID, &[MAIN, START]);
+    world.settle();
+    assert_eq!(busy(&world), [PID, OTHER]);
+    world.run_for(2000);
+    world.engine.assert_sound();
+    assert_eq!(busy(&world), [OTHER]);
+    world.finish();
+    assert_eq!(stack(&world, PID, at), "_start;main");
+}
+
+#[test]
 fn a_perf_map_is_looked_for_seldom_in_a_process_without_memory_for_generated_code() {
     let mut world = recording();
     app(&mut world, PID);

@@ -1,6 +1,7 @@
 //! Frames that a runtime is asked about one by one, with words that samples bring along.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use jitprof_common::snapshot::SnapshotHeader;
 use jitprof_common::table::Region;
@@ -10,12 +11,12 @@ use jitprof_common::unwind::PcKind;
 
 use super::stories::*;
 use crate::engine::EngineOptions;
-use crate::engine::border::{FrameWords, Request, StackSnapshot, TakenWords};
+use crate::engine::border::{FrameWords, Order, Request, StackSnapshot, TakenWords};
 use crate::engine::frames::{Asked, KEPT_FRAMES, MAX_FRAMES};
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::process::procfs::Status;
-use crate::profile::FrameId;
+use crate::profile::{FrameId, Profile};
 use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FoundLines, FrameAsk, TakeRead};
 
 const PID: u32 = 100;
@@ -770,7 +771,10 @@ fn jvm(world: &mut World, listed: &[(u64, &str)]) {
 
 /// The frames of a sample with their lines, the outermost first.
 pub(super) fn lines(world: &World, at: u64) -> String {
-    let profile = &world.recorded.as_ref().unwrap().profile;
+    lines_in(&world.recorded.as_ref().unwrap().profile, at)
+}
+
+fn lines_in(profile: &Profile, at: u64) -> String {
     let row = profile.rows().into_iter().find(|row| row.time == ms(at)).unwrap();
     let mut frames = Vec::new();
     profile.frames_of(row.stack, &mut frames);
@@ -802,6 +806,57 @@ fn functions_that_were_inlined_into_listed_code_are_frames_with_lines_and_asked_
     assert_eq!(lines(&world, own), "_start:0;main:0;A.outer()V:6");
     assert_eq!(asked(&world).iter().map(Vec::len).sum::<usize>(), 2);
     assert_eq!((account.jit.named.runtime, account.jit.not_looked_into.len(), account.jit.unnamed_total()), (3, 0, 0));
+}
+
+/// A JVM in a continuous recording, with windows of so long, into whose code a method was inlined at each address.
+fn long_running_jvm(length_ms: u64, grace_ms: u64) -> World {
+    let mut world = World::new(options());
+    world.continuous(length_ms, grace_ms);
+    let listed: Vec<(u64, &str)> = (0..0x1000).map(|offset| (offset, "LA;outer()V [C2]@5")).collect();
+    jvm(&mut world, &listed);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.code[0].size = 0x1000;
+    world.follow(&[PID]);
+    world.run_for(100);
+    world
+}
+
+/// Samples it ten times a second for so many of them, each time elsewhere in its code; returns when.
+fn sample_elsewhere(world: &mut World, offsets: std::ops::Range<u64>) -> Vec<u64> {
+    let one = |offset| {
+        let at = sample(world, &[JIT + offset, MAIN, START], &[]);
+        world.run_for(99);
+        at
+    };
+    offsets.map(one).collect()
+}
+
+#[test]
+fn a_continuous_recording_asks_about_listed_code_once_a_second_and_before_a_window_closes() {
+    let mut world = long_running_jvm(5000, 900);
+    let times = sample_elsewhere(&mut world, 8..298);
+    // With each tick it would be 72 times.
+    let looks = asked(&world).len();
+    assert!((18..=48).contains(&looks), "{looks}");
+    world.run_for(5000);
+    assert_eq!(asked(&world).concat().len(), 290, "each address is asked about once");
+    world.finish();
+    for at in times {
+        let window = &world.windows[usize::try_from(at / 5000).unwrap()];
+        assert_eq!(lines_in(&window.profile, at), "_start:0;main:0;A.outer()V:5", "at {at} ms");
+    }
+}
+
+#[test]
+fn while_a_copy_is_waited_for_listed_code_is_asked_about_with_each_tick() {
+    let mut world = long_running_jvm(60_000, 3000);
+    sample_elsewhere(&mut world, 8..28);
+    let calm = asked(&world).len();
+    let (from, to) = (ms(0), ms(50_000));
+    world.order(Order::Snapshot { token: 1, from, to, patience: Duration::ZERO });
+    sample_elsewhere(&mut world, 28..48);
+    let looks = asked(&world).len() - calm;
+    assert!(calm <= 3 && looks >= 8, "{calm}, {looks}");
+    world.finish();
 }
 
 #[test]

@@ -6,9 +6,10 @@
 //!
 //! ```text
 //! pid ──PROCESS_REGIONS──▶ Span of REGIONS, sorted by address; each: range, bias, object
-//! (object, 64 KiB page) ──PAGES──▶ Span of ROWS, sorted by pc_low; the first row holds at the page's start. In front of
-//!                                  many rows lies an index, see [`page`](crate::page)
+//! (object, 64 KiB page) ──PAGES──▶ Span of ROWS, sorted by pc_low; the first row holds at the page's start
 //! ```
+//!
+//! In front of many rows lies an index, see [`crate::page`].
 //!
 //! The walk keeps the rows that it has found, by process and address, in a row cache of each CPU: a table that is out of
 //! the CPU's caches costs several misses a frame, the row cache one. A row in it is believed as long as its process' epoch

@@ -103,6 +103,7 @@ fn options(arguments: &Arguments) -> RecordOptions {
         title: "continuous".to_owned(),
         bucket: Duration::from_millis(100),
         labels: None,
+        continuous: true,
         log_kernel: false,
         capture: arguments.capture.clone(),
     }

@@ -124,6 +124,7 @@ fn record_options(args: &Args, targets: Targets, bucket: Duration) -> RecordOpti
         title: args.look.title.clone().unwrap_or_else(|| default_title(&targets, &args.command)),
         bucket,
         labels: Some(LabelOptions::of_this_host()),
+        continuous: false,
         log_kernel: args.verbose > 1,
         capture: args.capture.clone(),
         targets,

@@ -126,6 +126,7 @@ fn options(arguments: &Arguments, targets: Targets) -> RecordOptions {
         gsym: Vec::new(),
         bucket: Duration::ZERO,
         labels: None,
+        continuous: false,
         log_kernel: false,
         capture: None,
     }

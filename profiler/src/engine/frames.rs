@@ -386,12 +386,13 @@ impl Frames {
         self.room() == FrameRoom::default() && !self.is_wanting() && !self.is_asked()
     }
 
-    /// Whether it can wait what samples wait for: nothing of it becomes another one's meanwhile, and there is room for more.
-    pub(super) fn may_wait(&self, now: MonoNs) -> bool {
+    /// Whether it can wait what samples wait for: nothing of it becomes another one's meanwhile, and there is room for more. Where
+    /// a dump names all functions but those that were inlined, no name is lost, and if inlined functions are, it waits no longer.
+    pub(super) fn may_wait(&self, inlined_alone: bool, now: MonoNs) -> bool {
         let is_listed =
             |number: &u32| self.known.get_index(*number as usize).is_some_and(|(ask, _)| ask.code.is_some());
         let has_room = self.wanted.len() < FEW && !self.share.is_tight;
-        has_room && !self.is_losing(now) && self.wanted.iter().all(is_listed)
+        has_room && !self.is_losing(now) && (inlined_alone || self.wanted.iter().all(is_listed))
     }
 
     /// When it is due to ask for what samples wait for; nothing if they wait for nothing that is not asked for yet.
@@ -987,16 +988,16 @@ mod tests {
         };
         let due = |frames: &Frames| [Haste::AtOnce, Haste::Soon, Haste::Seldom].map(|haste| frames.due_at(haste));
         let mut frames = asking(2);
-        assert!(frames.may_wait(now));
+        assert!(frames.may_wait(false, now));
         assert_eq!(due(&frames), [Some(MonoNs(0)), Some(MonoNs(0)), Some(MonoNs(5 + LISTED_PAUSE_NS))]);
         // Objects in which words of frames are found move.
         let words = FrameAsk { code: None, words: [1].into(), ..ask(9) };
         frames.number(words, now);
-        assert!(!frames.may_wait(now));
-        assert!(!asking(FEW as u64).may_wait(now), "others are to find room");
+        assert!(!frames.may_wait(false, now) && frames.may_wait(true, now));
+        assert!(!asking(FEW as u64).may_wait(true, now), "others are to find room");
         let mut frames = asking(2);
         frames.may_be_lost(now);
-        assert!(!frames.may_wait(now));
+        assert!(!frames.may_wait(true, now));
         assert_eq!(due(&Frames::default()), [None; 3]);
     }
 

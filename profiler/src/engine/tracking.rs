@@ -144,7 +144,7 @@ fn beside_dump(process: &Process, verify_names: bool) -> BesideDump {
 fn haste_of(process: &Process, (at_once, calm_since): (bool, Option<MonoNs>), now: MonoNs) -> Haste {
     let can_wait = |since: MonoNs| {
         let mut samples = process.queue.iter();
-        process.frames.may_wait(now)
+        process.frames.may_wait(process.asks_inlined_alone(), now)
             && process.queue.first().is_none_or(|first| first >= since)
             && !samples.any(|sample| sample.snapshot.is_some())
     };

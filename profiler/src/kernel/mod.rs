@@ -29,6 +29,6 @@ pub use launch::{CommandOutput, Launch, terminate};
 pub use probe::{Probe, ProbeAt, Prober};
 pub use program::{Variant, Verified};
 pub use sampler::{Event, MAX_CGROUPS, Sampler, SamplerCounts, SamplerOptions, Selection};
-pub use sideband::Sideband;
+pub use sideband::{Sideband, Wakes};
 pub use tables::{SharedTables, TableMaps};
 pub use wait::{Arrivals, Waker};

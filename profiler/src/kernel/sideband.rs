@@ -22,9 +22,23 @@ use crate::process::monotonic_now;
 /// Pages of each CPU's ring. 512 KiB hold some 4000 mappings; a process start makes about 30 records.
 const RING_PAGES: usize = 128;
 
+/// Bytes of records with which a continuous recording is woken: an eighth of a ring. It looks at them several times a second
+/// anyway, and each wake-up interrupts whoever starts a process or maps a file.
+const GATHERED_BYTES: u32 = 64 << 10;
+
+/// When a reader is woken for events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wakes {
+    /// With each: a new child should be followed at once, and the reader paces himself.
+    WithEach,
+    /// With many.
+    WithMany,
+}
+
 /// The open sideband of all CPUs.
 #[derive(Debug)]
 pub struct Sideband {
+    wakes: Wakes,
     rings: Vec<Ring>,
     /// CPUs that cannot be opened, of which that has been said.
     unseen: BTreeSet<u32>,
@@ -56,12 +70,12 @@ impl Sideband {
     ///
     /// # Errors
     /// `perf_event_open` was refused.
-    pub fn open(cpus: &[u32]) -> Result<Self, KernelError> {
-        Self::open_by(cpus, Ring::open).map_err(KernelError::perf_event_open)
+    pub fn open(cpus: &[u32], wakes: Wakes) -> Result<Self, KernelError> {
+        Self::open_by(cpus, wakes, |cpu| Ring::open(cpu, wakes)).map_err(KernelError::perf_event_open)
     }
 
     /// CPUs that have gone offline since they were listed are left to [`Sideband::set_cpus`], unless all have.
-    fn open_by(cpus: &[u32], open: impl Fn(u32) -> io::Result<Ring>) -> io::Result<Self> {
+    fn open_by(cpus: &[u32], wakes: Wakes, open: impl Fn(u32) -> io::Result<Ring>) -> io::Result<Self> {
         let (mut rings, mut gone) = (Vec::new(), None);
         for &cpu in cpus {
             match open(cpu) {
@@ -72,7 +86,7 @@ impl Sideband {
         }
         match gone.filter(|_| rings.is_empty()) {
             Some(error) => Err(error),
-            None => Ok(Self { rings, unseen: BTreeSet::new(), scratch: Vec::new(), order: Order::default() }),
+            None => Ok(Self { wakes, rings, unseen: BTreeSet::new(), scratch: Vec::new(), order: Order::default() }),
         }
     }
 
@@ -102,7 +116,8 @@ impl Sideband {
     /// Goes on with these CPUs; those that `ended` names get new rings. One that cannot be opened is tried with each
     /// call, and said once.
     pub fn set_cpus(&mut self, cpus: &[u32], ended: &[u32]) {
-        for (cpu, error) in self.set_cpus_by(cpus, ended, Ring::open) {
+        let wakes = self.wakes;
+        for (cpu, error) in self.set_cpus_by(cpus, ended, |cpu| Ring::open(cpu, wakes)) {
             tracing::warn!("what processes do on CPU {cpu} is not seen: {error}");
         }
     }
@@ -167,8 +182,8 @@ impl Sideband {
 }
 
 impl Ring {
-    fn open(cpu: u32) -> io::Result<Self> {
-        let ring = PerfRing::open(attributes(), cpu, RING_PAGES)?;
+    fn open(cpu: u32, wakes: Wakes) -> io::Result<Self> {
+        let ring = PerfRing::open(attributes(wakes), cpu, RING_PAGES)?;
         Ok(Self { cpu, ring, enabled_ns: 0, looked_at: monotonic_now(), is_new: false })
     }
 }
@@ -182,7 +197,7 @@ impl Order {
     }
 }
 
-fn attributes() -> perf_event_attr {
+fn attributes(wakes: Wakes) -> perf_event_attr {
     let mut attributes = perf_event_attr {
         type_: PERF_TYPE_SOFTWARE,
         config: PERF_COUNT_SW_DUMMY.into(),
@@ -198,9 +213,11 @@ fn attributes() -> perf_event_attr {
     attributes.set_task(1);
     attributes.set_sample_id_all(1);
     attributes.set_use_clockid(1);
-    // One byte of data is enough to wake the reader, who paces itself: a new child should be followed at once.
     attributes.set_watermark(1);
-    attributes.__bindgen_anon_2.wakeup_watermark = 1;
+    attributes.__bindgen_anon_2.wakeup_watermark = match wakes {
+        Wakes::WithEach => 1,
+        Wakes::WithMany => GATHERED_BYTES,
+    };
     attributes
 }
 
@@ -228,27 +245,30 @@ mod tests {
     #[test]
     fn a_cpu_that_has_gone_since_it_was_listed_does_not_end_the_start() {
         let gone = |_: u32| Err(io::Error::from_raw_os_error(libc::ENODEV));
-        assert!(Sideband::open_by(&[0, 1], gone).is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV)));
-        assert!(Sideband::open_by(&[0], |_| Err(io::ErrorKind::ResourceBusy.into())).is_err());
+        assert!(
+            Sideband::open_by(&[0, 1], Wakes::WithEach, gone)
+                .is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+        );
+        assert!(Sideband::open_by(&[0], Wakes::WithEach, |_| Err(io::ErrorKind::ResourceBusy.into())).is_err());
         // Without the right to open an event it is not seen how that ends.
-        if Ring::open(0).is_ok() {
-            let second = |cpu: u32| if cpu == 0 { Ring::open(cpu) } else { gone(cpu) };
-            assert_eq!(Sideband::open_by(&[0, 1], second).unwrap().cpus().collect::<Vec<_>>(), [0]);
+        if Ring::open(0, Wakes::WithEach).is_ok() {
+            let second = |cpu: u32| if cpu == 0 { Ring::open(cpu, Wakes::WithEach) } else { gone(cpu) };
+            assert_eq!(Sideband::open_by(&[0, 1], Wakes::WithEach, second).unwrap().cpus().collect::<Vec<_>>(), [0]);
         }
     }
 
     #[test]
     fn a_cpu_that_cannot_be_opened_is_said_once_until_it_can() {
-        let mut sideband = Sideband::open(&[]).unwrap();
+        let mut sideband = Sideband::open(&[], Wakes::WithEach).unwrap();
         let refused = |_: u32| Err(io::ErrorKind::ResourceBusy.into());
-        let first = |cpu: u32| if cpu == 0 { Ring::open(cpu) } else { refused(cpu) };
+        let first = |cpu: u32| if cpu == 0 { Ring::open(cpu, Wakes::WithEach) } else { refused(cpu) };
         let mut said = |open: &dyn Fn(u32) -> io::Result<Ring>, ended: &[u32]| -> Vec<u32> {
             sideband.set_cpus_by(&[0, 1], ended, open).into_iter().map(|(cpu, _)| cpu).collect()
         };
         assert_eq!(said(&refused, &[]), [0, 1]);
         assert!(said(&refused, &[]).is_empty());
         // Without the right to open an event it is not seen how that ends.
-        if Ring::open(0).is_ok() {
+        if Ring::open(0, Wakes::WithEach).is_ok() {
             assert!(said(&first, &[]).is_empty());
             assert_eq!(said(&refused, &[0]), [0]);
         }

@@ -20,7 +20,9 @@ use crate::engine::border::{Counters, Order, Own, Recorded, Sample, Ticks, Windo
 use crate::engine::tables::TableMemory;
 use crate::engine::{Engine, EngineOptions, Input, Output};
 use crate::gsym::GsymStore;
-use crate::kernel::{Arrivals, Event, KernelError, Sampler, SamplerOptions, Sideband, TickAnchor, TickClock, Waker};
+use crate::kernel::{
+    Arrivals, Event, KernelError, Sampler, SamplerOptions, Sideband, TickAnchor, TickClock, Waker, Wakes,
+};
 use crate::process::event::TaskEvent;
 use crate::process::hierarchy::Group;
 use crate::process::monotonic_now;
@@ -89,9 +91,10 @@ impl Driver {
         mut sampler: Sampler,
         gsym: GsymStore,
         mut capture: Option<CaptureWriter>,
+        wakes: Wakes,
     ) -> Result<Self, RecordError> {
         let system = |what| move |source| RecordError::System { what, source };
-        let sideband = Sideband::open(sampler.cpus())?;
+        let sideband = Sideband::open(sampler.cpus(), wakes)?;
         let tick_clock = TickClock::start(&sideband);
         let prompt = Waker::new().map_err(system("making an event descriptor"))?;
         let paced = Waker::new().map_err(system("making an event descriptor"))?;

@@ -60,6 +60,8 @@ pub struct RecordOptions {
     pub bucket: Duration,
     /// Say more about each process than its number and names; `None`: do not.
     pub labels: Option<LabelOptions>,
+    /// It is recorded in windows, without an end: nobody waits for what a single process does.
+    pub continuous: bool,
     /// Log rare events of the BPF program.
     pub log_kernel: bool,
     /// Write down everything that goes into the engine, see [`capture`](crate::capture).

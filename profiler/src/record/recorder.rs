@@ -17,7 +17,7 @@ use crate::cost::Ledger;
 use crate::engine::border::{Order, Recorded, Sample, Window};
 use crate::engine::{CallGraph, EngineOptions, Progress, Who};
 use crate::gsym::{GsymStore, StoreError};
-use crate::kernel::{KernelError, Sampler, SamplerOptions, Selection, Waker, code_mask};
+use crate::kernel::{KernelError, Sampler, SamplerOptions, Selection, Waker, Wakes, code_mask};
 use crate::process::Errno;
 use crate::process::apart::wait_for_closing;
 use crate::process::procfs::{self, ProcError};
@@ -193,7 +193,8 @@ impl Recorder {
             CaptureWriter::create(path).map_err(|source| RecordError::Capture { path: path.clone(), source })
         });
         let engine_options = engine_options(&options, &sampler);
-        let driver = Driver::new(engine_options, sampler, gsym, capture.transpose()?)?;
+        let wakes = if options.continuous { Wakes::WithMany } else { Wakes::WithEach };
+        let driver = Driver::new(engine_options, sampler, gsym, capture.transpose()?, wakes)?;
         let mut recorder = Self { options, sampler_options, driver, started: Instant::now() };
         recorder.choose(members, awaited)?;
         recorder.prepare()?;

@@ -97,16 +97,25 @@ fn activity(request: &Request) -> Activity {
     }
 }
 
-/// Whether somebody waits for the answer of such a request before he asks for more.
-fn is_prompt(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Read { .. }
-            | Request::Peek(_)
-            | Request::Memory { .. }
-            | Request::ReadRuntime { .. }
-            | Request::DescribeFrames { .. }
-    )
+/// How soon the answer to a request is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Haste {
+    /// With what else comes.
+    None,
+    /// At once, but in a continuous recording: samples wait for it, which there they can.
+    InRuns,
+    /// At once: it is asked for more with what has come.
+    Always,
+}
+
+impl Haste {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Read { .. } | Request::Peek(_) => Self::Always,
+            Request::Memory { .. } | Request::ReadRuntime { .. } | Request::DescribeFrames { .. } => Self::InRuns,
+            _ => Self::None,
+        }
+    }
 }
 
 /// The file that such a request may open.
@@ -570,7 +579,7 @@ impl Shared {
     }
 
     /// Takes an answer, and what it has cost. Returns whether the thread has not been given up.
-    fn answer(&self, thread: u64, (charge, answer): (Charge, Answer), spent: Duration, is_prompt: bool) -> bool {
+    fn answer(&self, thread: u64, (charge, answer): (Charge, Answer), spent: Duration, haste: Haste) -> bool {
         let mut state = self.lock();
         self.charge(&mut state, charge, spent);
         if state.stuck.remove(&thread).is_some() {
@@ -579,7 +588,7 @@ impl Shared {
         state.running.insert(thread, idle());
         state.untaken += usize::from(holds_file(&answer.body));
         state.answers.push((charge, answer));
-        state.prompt |= is_prompt;
+        state.prompt |= haste > if state.gathers { Haste::InRuns } else { Haste::None };
         if state.is_enough() {
             self.wake[usize::from(!state.prompt)].wake();
         }
@@ -613,13 +622,13 @@ fn start(shared: &Arc<Shared>, state: &mut State) -> io::Result<()> {
     let started = builder.spawn(move || {
         while let Some((request, charge, what)) = shared.next(number) {
             let begun = monotonic_now();
-            let (is_prompt, opened) = (is_prompt(&what), opens(&what));
+            let (haste, opened) = (Haste::of(&what), opens(&what));
             let cpu = thread_cpu_time();
             let body = shared.reader.read(what);
             let spent = thread_cpu_time().saturating_sub(cpu);
             shared.ledger.add(charge.activity, spent);
             let answer = Answer { request, begun, done: monotonic_now(), body };
-            if !shared.answer(number, (charge, answer), spent, is_prompt) {
+            if !shared.answer(number, (charge, answer), spent, haste) {
                 // It was answered as stalled: what it has opened nobody will close.
                 opened.into_iter().for_each(|file| shared.reader.close(file));
                 return;
@@ -729,6 +738,23 @@ mod tests {
         assert_eq!(shared.choose(&mut state, now), paid(1), "starts of processes have a budget of their own");
         shared.ledger.set_limit(None);
         assert_eq!(shared.choose(&mut state, now), paid(0));
+    }
+
+    #[test]
+    fn an_answer_that_samples_wait_for_is_taken_at_once_in_runs_alone() {
+        let shared = shared(Ledger::default());
+        let is_prompt = |gathers: bool, haste: Haste| {
+            *shared.lock() = State { gathers, ..State::default() };
+            let body = AnswerBody::Stalled;
+            let answer = Answer { request: RequestId(0), begun: MonoNs(0), done: MonoNs(0), body };
+            assert!(shared.answer(1, (at(7, None), answer), Duration::ZERO, haste));
+            shared.lock().prompt
+        };
+        let all = [Haste::None, Haste::InRuns, Haste::Always];
+        assert_eq!(all.map(|haste| is_prompt(false, haste)), [false, true, true]);
+        assert_eq!(all.map(|haste| is_prompt(true, haste)), [false, false, true]);
+        assert_eq!(Haste::of(&Request::Memory { via: Pid(7), pieces: Vec::new() }), Haste::InRuns);
+        assert_eq!((Haste::of(&read(1)), Haste::of(&process(7))), (Haste::Always, Haste::None));
     }
 
     #[test]
@@ -900,7 +926,7 @@ mod tests {
         workers.check();
         assert!(shared.lock().running.is_empty(), "too many are held");
         let late = Answer { request: RequestId(0), begun: MonoNs(0), done: MonoNs(0), body: AnswerBody::Stalled };
-        assert!(!shared.answer(1000, (at(7, None), late), Duration::ZERO, false), "it was given up");
+        assert!(!shared.answer(1000, (at(7, None), late), Duration::ZERO, Haste::None), "it was given up");
         workers.check();
         assert_eq!(shared.lock().running.len(), THREADS);
     }

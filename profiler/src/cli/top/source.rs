@@ -183,6 +183,7 @@ pub(super) fn options(targets: Targets, arguments: &Arguments) -> RecordOptions 
         gsym: Vec::new(),
         bucket: Duration::from_millis(100),
         labels: Some(LabelOptions::of_this_host()),
+        continuous: false,
         log_kernel: false,
         capture: None,
     }

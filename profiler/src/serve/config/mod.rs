@@ -404,6 +404,7 @@ impl Settings {
             title,
             bucket: Duration::from_millis(100),
             labels: Some(LabelOptions::of_this_host()),
+            continuous: true,
             log_kernel: false,
             capture: None,
         }

@@ -102,9 +102,12 @@ fn have_ended(targets: &Targets) -> bool {
     }
 }
 
-/// Why there is not one sample in a recording that has lasted so long.
-fn nothing_sampled(targets: &Targets, lasted: Duration, had_ended: bool) -> String {
+/// Why there is not one sample in a recording that has lasted so long; `launched`: of a program that it has started itself.
+fn nothing_sampled((targets, launched): (&Targets, bool), lasted: Duration, had_ended: bool) -> String {
     match targets {
+        _ if had_ended && launched => {
+            "the program ended before it was sampled; -F 999 samples it more often".to_owned()
+        }
         _ if had_ended => {
             "the target ended before it was sampled; `jitprof -- COMMAND` records a program from its start, \
                            and -F 999 samples it more often"
@@ -395,7 +398,8 @@ fn report(config: &Config, recorded: &Recorded, had_ended: bool) -> Result<(), A
             // The same for every output: there is nothing to write.
             Err(OutputError::NoSamples) => {
                 let lasted = profile.meta().duration;
-                return Err(AppError::NothingSampled(nothing_sampled(&config.record.targets, lasted, had_ended)));
+                let whose = (&config.record.targets, !config.command.is_empty());
+                return Err(AppError::NothingSampled(nothing_sampled(whose, lasted, had_ended)));
             }
             Err(error) => {
                 in_place &= aside(destination, &error, |writer| output::write(profile, *format, options, writer));
@@ -444,8 +448,8 @@ mod tests {
     fn why_nothing_was_sampled_is_said_of_who_is_to_blame() {
         let (long, brief) = (Duration::from_secs(5), Duration::from_millis(20));
         let own = Targets::Processes(vec![Pid(std::process::id())]);
-        assert!(!have_ended(&own) && nothing_sampled(&own, long, false).starts_with("the target used no CPU"));
-        assert_eq!(nothing_sampled(&own, brief, false), "the recording was ended after 0.0 s; record longer");
+        assert!(!have_ended(&own) && nothing_sampled((&own, false), long, false).starts_with("the target used no CPU"));
+        assert_eq!(nothing_sampled((&own, false), brief, false), "the recording was ended after 0.0 s; record longer");
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         let gone = Targets::Processes(vec![Pid(ended.id())]);
         while !have_ended(&gone) {
@@ -454,8 +458,10 @@ mod tests {
         ended.wait().unwrap();
         assert!(have_ended(&gone));
         for lasted in [long, brief] {
-            assert!(nothing_sampled(&gone, lasted, true).starts_with("the target ended before"));
+            assert!(nothing_sampled((&gone, false), lasted, true).starts_with("the target ended before"));
+            let launched = nothing_sampled((&gone, true), lasted, true);
+            assert!(launched.contains("-F 999") && !launched.contains("COMMAND"), "who has just done so: {launched}");
         }
-        assert!(nothing_sampled(&Targets::Comm("node".to_owned()), long, false).contains("called node"));
+        assert!(nothing_sampled((&Targets::Comm("node".to_owned()), false), long, false).contains("called node"));
     }
 }

@@ -11,8 +11,9 @@ use super::args::{id, period};
 use super::filter::FilterArgs;
 use super::look::ShapeArgs;
 use super::outputs::{Formats, OutputsError};
+use super::say::say;
 use super::service::{ServiceArgs, ServiceError};
-use crate::output::{Format, OutputError, OutputOptions, check_writable, write_to};
+use crate::output::{Destination, Format, OutputError, OutputOptions, check_writable, write_to};
 use crate::serve::config::ListenAt;
 use crate::times::{Period, parse_time_or_seconds};
 
@@ -84,6 +85,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), SnapshotError> {
     for (destination, format) in &outputs {
         let body = arguments.service.get(&path(arguments, *format, now.as_ref()))?;
         let written = write_to(destination, |writer| Ok(writer.write_all(&body)?));
+        if let (Ok(()), Destination::File(path)) = (&written, destination) {
+            say!("written    {}", path.display());
+        }
         failed = failed.or(written.err());
     }
     failed.map_or(Ok(()), |error| Err(error.into()))

@@ -304,7 +304,7 @@ impl Service<'_> {
         drop(http_end);
         tokio::select! {
             result = self.finish(recording, keeper, http) => {
-                tracing::info!("ended after {:.1} s", began.elapsed().as_secs_f64());
+                tracing::info!("ended, which took {:.1} s", began.elapsed().as_secs_f64());
                 result
             }
             () = async {

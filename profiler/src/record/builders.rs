@@ -65,6 +65,9 @@ const MAX_SLOW_OF_USER: usize = 2;
 const OWNER_START_S: f64 = 5.0;
 /// What an owner may owe at most, as seconds at his rate.
 const OWNER_OWED_S: f64 = 60.0;
+/// CPU seconds that an owner uses before it is another one's turn: what his files say of the work that they are need not be
+/// true.
+const TURN_S: f64 = 0.5;
 
 /// Why a file has no rows that holds its builder.
 const NO_ANSWER: &str = "its file system does not answer";
@@ -357,8 +360,8 @@ impl Shared {
 }
 
 impl Queue {
-    /// The least work for each sample that waits for it: this order leaves the fewest samples without rows, and libc does
-    /// not wait for a browser.
+    /// In a continuous recording, a file of who has used least, by turns; of those, the least work for each sample that waits for
+    /// it: this order leaves the fewest samples without rows, and libc does not wait for a browser.
     fn choose(&mut self, only_small: bool, rate: Option<f64>, now: Instant) -> Option<usize> {
         let Self { waiting, builders, owners, stuck, .. } = self;
         // What a file says of its length must not keep everybody waiting for as long as it holds its builder.
@@ -380,8 +383,13 @@ impl Queue {
             is_mine && !is_held_up(order) && (in_work == 0 || in_work.saturating_add(order.bytes) <= MAX_BYTES_AT_ONCE)
         };
         let may_spend = |order: &Order| may_spend(owners, order, rate, now);
+        let turns = |order: &Order| match rate.zip(order.owner) {
+            Some((rate, owner)) => (owners.spent_s(owner.payer(), rate, now) / TURN_S).floor(),
+            None => 0.0,
+        };
         let waiting = waiting.iter().enumerate().filter(|(_, order)| fitting(order) && may_spend(order));
-        waiting.min_by(|(_, a), (_, b)| a.compare_work(b)).map(|(index, _)| index)
+        let first = |a: &Order, b: &Order| turns(a).total_cmp(&turns(b)).then_with(|| a.compare_work(b));
+        waiting.min_by(|(_, a), (_, b)| first(a, b)).map(|(index, _)| index)
     }
 
     /// Answers those whose owner's files hold too many builders. Returns whether there were any.
@@ -521,6 +529,22 @@ mod tests {
             chosen.push(queue.waiting.swap_remove(index).file.0);
         }
         assert_eq!(chosen, [5, 1, 3, 4, 2]);
+    }
+
+    #[test]
+    fn files_of_who_has_used_much_come_after_another_s_whatever_they_say_of_their_work() {
+        let [his, other] = [1000, 0].map(|uid| Some(Owner::test(uid)));
+        let of = |file, functions, owner| Order { owner, ..order(file, functions, 0) };
+        let mut queue = Queue { waiting: vec![of(1, 1, his), of(2, 20_000, other)], ..Queue::default() };
+        let (rate, now) = (0.1, Instant::now());
+        assert_eq!(queue.choose(false, Some(rate), now), Some(0), "neither has used anything");
+        queue.owners.spend(his.unwrap().payer(), rate, now, TURN_S * 0.9);
+        assert_eq!(queue.choose(false, Some(rate), now), Some(0));
+        queue.owners.spend(his.unwrap().payer(), rate, now, TURN_S * 0.2);
+        assert_eq!(queue.choose(false, Some(rate), now), Some(1));
+        assert_eq!(queue.choose(false, None, now), Some(0), "in a run that ends all are the same");
+        queue.owners.spend(other.unwrap().payer(), rate, now, TURN_S * 1.1);
+        assert_eq!(queue.choose(false, Some(rate), now), Some(0));
     }
 
     #[test]

@@ -309,7 +309,7 @@ fn record(recorder: Recorder, signals: Signals, config: &Config, child: Option<C
     // Before a command is ended that goes on.
     let had_ended = have_ended(&config.record.targets);
     if let Some(child) = child {
-        end_command(child);
+        end_command(child, config.quiet);
     }
     let (recorded, watch) = recorded?;
     Ok(Finished { recorded, watch, had_ended })
@@ -366,11 +366,14 @@ fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<(
     });
 }
 
-/// A launched command that still runs when the recording ends is asked to end, as perf does.
-fn end_command(mut child: Child) {
-    if !matches!(child.try_wait(), Ok(Some(_)))
-        && let Ok(pid) = i32::try_from(child.id())
-    {
+/// A launched command that still runs when the recording ends is asked to end, as perf does. That one has failed is said: it may
+/// not be the run that is looked for.
+fn end_command(mut child: Child, quiet: bool) {
+    if let Ok(Some(status)) = child.try_wait() {
+        if !status.success() && !quiet {
+            say!("jitprof: the command has failed, {status}");
+        }
+    } else if let Ok(pid) = i32::try_from(child.id()) {
         crate::kernel::terminate(pid);
     }
 }

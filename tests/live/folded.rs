@@ -1,5 +1,7 @@
 //! Folded stacks.
 
+use std::fmt::Display;
+
 use anyhow::{Context, Result};
 
 use crate::share::Share;
@@ -20,6 +22,11 @@ impl Stack {
     /// Whether a frame has this name, whatever its tier's mark.
     pub fn has(&self, name: &str) -> bool {
         self.frames.iter().any(|frame| base(frame) == name)
+    }
+
+    /// Whether it is of the process with this number, where processes are kept apart.
+    pub fn is_of(&self, pid: impl Display) -> bool {
+        self.frames.first().is_some_and(|root| base(root) == format!("pid-{pid}"))
     }
 
     /// How many frames have this name, whatever their tiers' marks.
@@ -134,6 +141,12 @@ mod tests {
         assert_eq!(folded.total(), 7);
         assert_eq!(folded.count(|stack| stack.has("leafHot")), 4);
         assert_eq!(folded.through(&["main", "leafHot"]), Share { part: 4, whole: 4 });
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_number_with_a_name_and_without() {
+        let folded = Folded::parse("pid-78 (node);node;main 3\npid-78;main 4\npid-7 (pid-78);x 5\n").unwrap();
+        assert_eq!([folded.count(|stack| stack.is_of(78)), folded.count(|stack| stack.is_of("7"))], [7, 5]);
     }
 
     #[test]

@@ -34,8 +34,7 @@ pub(crate) fn start(scratch: &Scratch, program: &Path) -> Result<Target> {
 }
 
 fn assert_has(recording: &Recording, pid: u32, wanted: &str) {
-    let own = format!("pid-{pid}");
-    let of_it = recording.folded.stacks.iter().filter(|stack| stack.frames.first() == Some(&own));
+    let of_it = recording.folded.stacks.iter().filter(|stack| stack.is_of(pid));
     let (mut part, mut whole) = (0, 0);
     for stack in of_it {
         whole += stack.count;

@@ -37,8 +37,7 @@ fn neighbour(scratch: &Scratch) -> Result<Target> {
 /// Asserts that all stacks of the process are named and complete.
 #[track_caller]
 fn assert_named(recording: &Recording, pid: u32) {
-    let own = format!("pid-{pid}");
-    let of_it = |stack: &Stack| stack.frames.first() == Some(&own);
+    let of_it = |stack: &Stack| stack.is_of(pid);
     let is_named = |stack: &Stack| stack.has("silent_burn") && stack.frames.iter().all(|frame| !frame.starts_with('['));
     let whole = recording.folded.count(of_it);
     let part = recording.folded.count(|stack| of_it(stack) && is_named(stack));

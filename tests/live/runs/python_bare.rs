@@ -229,8 +229,8 @@ fn long_lists_do_not_cost_other_samples_their_place() -> Result<()> {
 /// A process with this pid has run `burn.py`, and has all of its stacks, whatever others did beside it.
 #[track_caller]
 fn assert_undisturbed(recording: &Recording, pid: &str, beside: &str) {
-    let (folded, quiet) = (&recording.folded, format!("pid-{pid}"));
-    let is_burnt = |stack: &Stack| stack.frames.first() == Some(&quiet);
+    let folded = &recording.folded;
+    let is_burnt = |stack: &Stack| stack.is_of(pid);
     let names = ["_start", "_PyEval_EvalFrameDefault", "<module>", "main", "outer"];
     let is_whole = |stack: &Stack| {
         let mut frames = stack.frames.iter().map(|frame| function(frame));
@@ -259,8 +259,8 @@ fn record_beside_spoiled(mode: &str) -> Result<()> {
     let where_told = if mode == "circle" { "/stacks/cut/deeper than a sample holds" } else { "/stacks/list_apart" };
     let told = recording.number(where_told);
     assert_enough("lists that do not end", told, 500);
-    let spoiled = format!("pid-{}", spoiled.said("pid")?);
-    let of_spoiled = folded.count(|stack| stack.frames.first() == Some(&spoiled));
+    let spoiled = spoiled.said("pid")?;
+    let of_spoiled = folded.count(|stack| stack.is_of(spoiled));
     assert!(told <= of_spoiled, "{told} of {of_spoiled}");
     Ok(())
 }
@@ -317,9 +317,9 @@ fn what_pretends_to_be_a_cpython_spoils_its_own_stacks_only() -> Result<()> {
     assert_eq!(recording.number("/samples/lost_ring_full"), 0);
     assert_undisturbed(&recording, quiet.said("pid")?, "what pretends to be one");
     for (pretender, _) in &pretenders {
-        let name = format!("pid-{}", pretender.said("pid")?);
-        let count = recording.folded.count(|stack| stack.frames.first() == Some(&name));
-        assert_enough(&name, count, 20);
+        let pid = pretender.said("pid")?;
+        let count = recording.folded.count(|stack| stack.is_of(pid));
+        assert_enough(&format!("samples of {pid}"), count, 20);
     }
     Ok(())
 }

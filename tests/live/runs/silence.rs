@@ -79,9 +79,8 @@ fn record_beside(what: &str, end: impl FnOnce(Running<'_>) -> Result<(Recording,
 
 /// Asserts that all stacks of the process are named and complete.
 fn assert_named(recording: &Recording, pid: u32) {
-    let own = format!("pid-{pid}");
     let (mut named, mut whole) = (0, 0);
-    for stack in recording.folded.stacks.iter().filter(|stack| stack.frames.first() == Some(&own)) {
+    for stack in recording.folded.stacks.iter().filter(|stack| stack.is_of(pid)) {
         whole += stack.count;
         let is_named = stack.has("silent_burn") && stack.frames.iter().all(|frame| !frame.starts_with('['));
         named += if is_named { stack.count } else { 0 };

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use super::color::Class;
 use super::frame_names::frame_name;
 use super::options::OutputOptions;
+use super::process_names::name_of;
 use crate::profile::printable;
 use crate::profile::{FrameId, Profile, Row, StackId, Task, TaskId};
 use jitprof_common::units::{Pid, Tid};
@@ -113,8 +114,8 @@ impl<'a> Conversion<'a> {
     }
 
     fn process(&mut self, process: Process, task: &Task) -> fx::ProcessHandle {
-        let out = &mut self.out;
-        *self.processes.entry(process).or_insert_with(|| out.add_process(&printable(&task.comm), process.0.0, start()))
+        let (out, name) = (&mut self.out, name_of(task).unwrap_or(&task.comm));
+        *self.processes.entry(process).or_insert_with(|| out.add_process(&printable(name), process.0.0, start()))
     }
 
     /// Interns the part of a stack that the thread does not have yet.

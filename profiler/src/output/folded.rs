@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 256 << 20;
 const LEAST_LINE_BYTES: usize = LEAST_PART;
 
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> io::Result<()> {
-    write_tree(&CountedTree::new(profile, &looks(options), false), writer)
+    write_tree(&CountedTree::new(profile, &looks(&[profile], options), false), writer)
 }
 
 /// Two counts a line, of the earlier and of the later profile, as `difffolded.pl` writes them. A sample of the earlier
@@ -32,7 +32,7 @@ pub(super) fn write_diff(
     options: &OutputOptions,
     writer: impl Write,
 ) -> io::Result<()> {
-    write_tree(&CountedTree::of_both(profiles, factor, &looks(options), false), writer)
+    write_tree(&CountedTree::of_both(profiles, factor, &looks(&profiles, options), false), writer)
 }
 
 fn write_tree(tree: &CountedTree, writer: impl Write) -> io::Result<()> {
@@ -105,8 +105,8 @@ fn part_of(name: &str, limit: usize, line: usize) -> &str {
     name.get(..name.floor_char_boundary(most)).unwrap_or_default()
 }
 
-fn looks(options: &OutputOptions) -> Looks<'_> {
-    Looks { options, dress: undressed }
+fn looks<'o>(profiles: &[&Profile], options: &'o OutputOptions) -> Looks<'o> {
+    Looks::new(profiles, options, undressed)
 }
 
 /// Only names count here: frames of different kinds with equal names make one line.
@@ -127,7 +127,7 @@ mod tests {
         let sample = |leaf| TestSample { time_ns: 0, task: task(1, "x"), frames: stack(leaf), count: 3 };
         let profile = profile(&(0..25).map(sample).collect::<Vec<_>>());
         let options = OutputOptions::default();
-        let tree = CountedTree::new(&profile, &looks(&options), false);
+        let tree = CountedTree::new(&profile, &looks(&[&profile], &options), false);
         let written = |limit| {
             let mut bytes = Vec::new();
             write_lines(&tree, limit, &mut bytes).unwrap();

@@ -6,6 +6,7 @@ use crate::profile::{FrameRef, SourceRef, Task, printable, shorten};
 use crate::symbol::{FrameKind, Tier};
 
 use super::options::OutputOptions;
+use super::process_names::ProcessNames;
 
 /// A frame as all outputs show it: the tier's mark, the printable name, and with `lines` the place in the source.
 pub(crate) fn frame_name(frame: FrameRef<'_>, lines: bool) -> String {
@@ -62,13 +63,15 @@ pub(super) fn mark_of(tier: Tier) -> char {
     }
 }
 
-/// The frames that stand for a task in front of its stack: `pid-N` if asked for, the thread's name, and `comm-tid` if
-/// asked for.
-pub(super) fn task_frames(task: &Task, options: &OutputOptions) -> Vec<String> {
+/// The frames that stand for a task in front of its stack: its process, by number if asked for, the thread's name, and
+/// `comm-tid` if asked for.
+pub(super) fn task_frames(task: &Task, options: &OutputOptions, processes: &ProcessNames) -> Vec<String> {
     let comm = printable(&task.comm);
     let mut frames = Vec::with_capacity(3);
     if options.per_process {
-        frames.push(format!("pid-{}", task.pid));
+        frames.push(processes.root(task));
+    } else {
+        frames.extend(processes.in_front(task).map(Cow::into_owned));
     }
     frames.push(comm.clone().into_owned());
     if options.per_thread {

@@ -3,7 +3,8 @@
 use super::color::Class;
 use super::frame_names::{frame_name, merge_tiers, task_frames};
 use super::options::OutputOptions;
-use crate::profile::{FrameRef, MergeBy, Task};
+use super::process_names::ProcessNames;
+use crate::profile::{FrameRef, MergeBy, Profile, Task};
 
 /// Stands for callees that did not fit into a tree.
 pub(crate) const TOO_MANY_FRAMES: &str = "[too many frames]";
@@ -26,9 +27,17 @@ impl Look {
 
 /// Merges frames that look alike in an output.
 pub(super) struct Looks<'o> {
-    pub(super) options: &'o OutputOptions,
-    /// Makes a look fit for the format before it is compared, so that what it makes equal is merged.
-    pub(super) dress: fn(Look) -> Look,
+    options: &'o OutputOptions,
+    processes: ProcessNames,
+    dress: fn(Look) -> Look,
+}
+
+impl<'o> Looks<'o> {
+    /// For an output of these profiles. `dress` makes a look fit for the format before it is compared, so that what it
+    /// makes equal is merged.
+    pub(super) fn new(profiles: &[&Profile], options: &'o OutputOptions, dress: fn(Look) -> Look) -> Self {
+        Self { options, processes: ProcessNames::of(profiles), dress }
+    }
 }
 
 impl<'p> MergeBy<'p> for Looks<'_> {
@@ -40,7 +49,7 @@ impl<'p> MergeBy<'p> for Looks<'_> {
     }
 
     fn task(&self, task: &Task) -> Vec<Look> {
-        let names = task_frames(task, self.options).into_iter();
+        let names = task_frames(task, self.options, &self.processes).into_iter();
         names.map(|name| (self.dress)(Look { name, class: Class::Task })).collect()
     }
 }

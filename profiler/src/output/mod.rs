@@ -22,6 +22,7 @@ pub mod gsym;
 pub(crate) mod look;
 mod options;
 pub(crate) mod pprof;
+mod process_names;
 mod proto;
 mod samples;
 mod saved;

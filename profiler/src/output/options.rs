@@ -26,7 +26,7 @@ pub struct OutputOptions {
     pub lines: bool,
     /// Keeps threads apart by a `comm-tid` frame below the root (SVG, folded; the others always do).
     pub per_thread: bool,
-    /// Keeps processes apart by a `pid-N` root frame (SVG, folded; the others always do).
+    /// Keeps processes apart by a `pid-N (name)` root frame (SVG, folded; the others always do).
     pub per_process: bool,
     /// A function is one frame whatever its tier (SVG, folded; the others always keep tiers apart).
     pub merge_tiers: bool,

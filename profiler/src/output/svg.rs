@@ -41,7 +41,7 @@ const MAX_DRAWN: usize = if cfg!(test) { 3_000 } else { 30_000 };
 const NARROW: &str = "[narrower than shown]";
 
 pub(super) fn write(profile: &Profile, options: &OutputOptions, writer: impl Write) -> Result<(), OutputError> {
-    let tree = CountedTree::new(profile, &Looks { options, dress: dressed }, options.reverse);
+    let tree = CountedTree::new(profile, &Looks::new(&[profile], options, dressed), options.reverse);
     draw(&tree, [Some(profile), None], options, writer)
 }
 
@@ -53,7 +53,8 @@ pub(super) fn write_diff(
     options: &OutputOptions,
     writer: impl Write,
 ) -> Result<(), OutputError> {
-    let tree = CountedTree::of_both(profiles, factor, &Looks { options, dress: dressed }, options.reverse);
+    let looks = Looks::new(&profiles, options, dressed);
+    let tree = CountedTree::of_both(profiles, factor, &looks, options.reverse);
     draw(&tree, profiles.map(Some), options, writer)
 }
 

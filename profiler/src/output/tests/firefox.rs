@@ -61,6 +61,17 @@ fn threads_have_their_names_stacks_times_and_categories() {
 }
 
 #[test]
+fn a_process_of_which_a_worker_was_sampled_has_its_own_name() {
+    let labels = Arc::new([("comm", "node")].into_iter().collect());
+    let worker = Task { labels, ..task(4250, "V8Worker") };
+    let sample = TestSample { time_ns: 0, task: worker, frames: vec![native("f", "/bin/x", 1)], count: 1 };
+    let profile = json(&[sample], &OutputOptions::default());
+    let thread = &profile["threads"][0];
+    assert_eq!(thread["processName"], "node");
+    assert_eq!(thread["name"], "V8Worker");
+}
+
+#[test]
 fn a_reused_pid_is_another_process() {
     let mut samples = service();
     for sample in &mut samples[5..] {

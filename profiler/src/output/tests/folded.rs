@@ -29,6 +29,73 @@ fn options_add_lines_threads_and_processes() {
     assert_golden("service-options.folded", &string(&profile(&service()), Format::Folded, &options));
 }
 
+/// A sample of a thread of a process with these labels.
+fn labelled(pid: u32, tid: u32, comm: &str, labels: &[(&str, &str)]) -> TestSample {
+    let labels = Arc::new(labels.iter().copied().collect());
+    let task = Task { pid: Pid(pid), labels, ..task(tid, comm) };
+    TestSample { time_ns: 0, task, frames: vec![named("f")], count: 1 }
+}
+
+fn written(samples: &[TestSample], per_process: bool) -> String {
+    string(&profile(samples), Format::Folded, &OutputOptions { per_process, ..OutputOptions::default() })
+}
+
+#[test]
+fn a_process_is_one_frame_with_its_number_and_its_name() {
+    let renamed = [("comm", "MainThread"), ("exe", "node")];
+    let samples = [
+        labelled(7, 7, "sh", &[("comm", "sh")]),
+        labelled(7, 7, "MainThread", &renamed),
+        labelled(7, 8, "V8Worker", &renamed),
+        labelled(9, 10, "worker", &[]),
+    ];
+    let lines = ["pid-7 (node);MainThread;f", "pid-7 (node);V8Worker;f", "pid-7 (node);sh;f", "pid-9;worker;f", ""];
+    assert_eq!(written(&samples, true), lines.join(" 1\n"));
+    assert_eq!(written(&shuffled(&samples), true), lines.join(" 1\n"));
+    // Of equal times, the first by its name.
+    assert!(written(&[samples[0].clone(), samples[2].clone()], true).starts_with("pid-7 (node);V8Worker;f 1\n"));
+}
+
+#[test]
+fn a_process_name_cannot_make_frames_lines_or_counts() {
+    let hostile = |comm| labelled(7, 8, "t", &[("comm", comm)]);
+    assert_eq!(written(&[hostile("a;b\n) 5")], true), "pid-7 (a:b\\n) 5);t;f 1\n");
+    assert_eq!(written(&[hostile("\u{1b}[2J\u{202e}")], true), "pid-7 (\\x1b[2J\\u{202e});t;f 1\n");
+    assert_eq!(written(&[hostile("  ")], true), "pid-7 ([empty]);t;f 1\n");
+    let beside = labelled(9, 9, "x", &[]);
+    assert_eq!(written(&[hostile("# a;b 5"), beside], false), "_# a:b_5;t;f 1\nx;f 1\n");
+}
+
+#[test]
+fn threads_of_several_processes_stand_below_their_process() {
+    let renamed = [("comm", "MainThread"), ("exe", "/usr/bin/node")];
+    let samples = [
+        labelled(7, 7, "node", &[("comm", "node")]),
+        labelled(7, 8, "pool", &[("comm", "node")]),
+        labelled(7, 9, "node", &[("comm", "node")]),
+        labelled(11, 11, "MainThread", &renamed),
+        // Of which only the first thread's sample says what it is called.
+        labelled(11, 12, "gc", &[]),
+        labelled(13, 14, "pool", &[("comm", "web")]),
+        // Before it runs the program of which its labels are.
+        labelled(15, 15, "make", &[("comm", "cc1")]),
+        labelled(17, 18, "worker", &[]),
+    ];
+    let several = written(&samples, false);
+    let lines: Vec<&str> = several.lines().collect();
+    let below = ["node;MainThread;f 1", "node;f 2", "node;gc;f 1", "node;pool;f 1"];
+    assert_eq!(lines, [&["make;f 1"][..], &below, &["web;pool;f 1", "worker;f 1"]].concat());
+    assert_eq!(written(&samples[..3], false), "node;f 2\npool;f 1\n", "one process");
+}
+
+#[test]
+fn a_profile_that_is_full_is_no_second_process() {
+    let full = labelled(0, 0, "[profile full]", &[]);
+    let samples = [full, labelled(7, 8, "pool", &[("comm", "node")])];
+    assert_eq!(written(&samples, false), "[profile full];f 1\npool;f 1\n");
+    assert_eq!(written(&samples, true), "pid-0;[profile full];f 1\npid-7 (node);pool;f 1\n");
+}
+
 #[test]
 fn a_line_has_a_bounded_length_and_what_is_cut_is_the_same_in_all() {
     let long = |at: usize| named(&format!("{at:04}{}", "é".repeat(2000)));
@@ -111,8 +178,9 @@ fn a_tree_that_is_full_says_so_and_keeps_the_total() {
         })
         .collect();
     let options = OutputOptions::default();
-    let looks = Looks { options: &options, dress: |look| look };
-    let tree = CountedTree::with_max_nodes(&profile(&samples), &looks, false, 50);
+    let profile = profile(&samples);
+    let looks = Looks::new(&[&profile], &options, |look| look);
+    let tree = CountedTree::with_max_nodes(&profile, &looks, false, 50);
     assert_eq!(tree.total(), 100);
     assert!(tree.samples.len() <= 100);
     assert!((1..tree.samples.len()).any(|node| tree.look(node).name == "[too many frames]"));

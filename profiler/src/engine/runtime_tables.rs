@@ -220,6 +220,12 @@ impl RuntimeTables {
         self.account.readings > 0 && names_code
     }
 
+    /// Whether something of what lists have was not got.
+    pub(super) fn has_lost(&self) -> bool {
+        let TablesAccount { unfinished, left_out, unread, .. } = self.account;
+        unfinished > 0 || left_out > 0 || unread > 0
+    }
+
     /// Whether there are lists that name code.
     fn has_naming_lists(&self) -> bool {
         self.lists && !self.rows_alone
@@ -604,6 +610,8 @@ impl RuntimeTables {
 
     fn take_changes(&mut self, read: RuntimeRead, (begun, done): (MonoNs, MonoNs), brought: &mut Brought) {
         self.account.readings += 1;
+        self.account.unfinished += u64::from(read.incomplete || read.unread.is_cut);
+        self.account.unread = self.account.unread.max(read.unread.entries.into());
         self.account.cpu_ns += read.cpu_ns;
         if read.anew {
             self.disbelieve(&mut brought.changes);
@@ -636,6 +644,7 @@ impl RuntimeTables {
                     self.load(found, since, &mut brought.changes);
                 }
                 CodeChange::Registered(found) => {
+                    self.account.loads += 1;
                     if self.registered.len() < MAX_PIECES {
                         let before = self.registered.insert(found.start.0, found.size);
                         brought.changes.extend(before.map(|size| unregister((found.start.0, size))));

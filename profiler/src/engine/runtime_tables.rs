@@ -180,6 +180,8 @@ pub(super) struct RuntimeTables {
     capture: Option<Capture>,
     /// The same of whom it is a child, until it is known what it has itself.
     inherited: Option<Capture>,
+    /// Since when samples take such words along, or lack them for want of room.
+    words_since: Option<MonoNs>,
     /// In each mapping where such code lies as runs within an interpreter's loop, the place of a function's.
     entries: BTreeSet<u64>,
     /// An answer about frames has said what it knows of that.
@@ -259,6 +261,7 @@ impl RuntimeTables {
         // Until it is known what the child runs: a dump that it has inherited does not take its list from it.
         if self.inherited.is_some() {
             self.beside_dump = parent.beside_dump;
+            self.begin_words(MonoNs(0));
         }
         self.entries.extend(&parent.entries);
         self.inherited.is_some()
@@ -331,6 +334,16 @@ impl RuntimeTables {
             BesideDump::Listed => capture.list.is_some(),
             BesideDump::All => !self.lists || capture.list.is_some(),
         }
+    }
+
+    /// Samples take words along since a time, if they did not before.
+    pub(super) fn begin_words(&mut self, since: MonoNs) {
+        self.words_since.get_or_insert(since);
+    }
+
+    /// Since when they do.
+    pub(super) fn words_since(&self) -> Option<MonoNs> {
+        self.words_since
     }
 
     /// Whether words are taken of frames at an address in the runtime's own code.

@@ -38,9 +38,9 @@ pub enum TimeError {
     /// The text is a number without a unit.
     #[error("`{0}` has no unit; write it as 10s, 5m, 1h30m or 2 days")]
     NoUnit(String),
-    /// Zero where something must take time.
-    #[error("wants more than no time at all")]
-    Zero,
+    /// Zero or less where something must take time.
+    #[error("wants more than no time at all, such as 10s")]
+    NotPositive,
     /// The text is no time.
     #[error("{0:?} is no time; write {TIME_FORMS}")]
     Time(String),
@@ -144,8 +144,9 @@ impl FromStr for Period {
     type Err = TimeError;
 
     fn from_str(text: &str) -> Result<Self, TimeError> {
-        match parse_duration(text)? {
-            Duration::ZERO => Err(TimeError::Zero),
+        let less = text.trim_start().strip_prefix('-').and_then(|length| parse_duration(length).ok());
+        match less.map_or_else(|| parse_duration(text), |_| Ok(Duration::ZERO))? {
+            Duration::ZERO => Err(TimeError::NotPositive),
             duration => Ok(Self(duration)),
         }
     }
@@ -269,7 +270,10 @@ mod tests {
         }
         let error = parse_duration("10").unwrap_err().to_string();
         assert_eq!(error, "`10` has no unit; write it as 10s, 5m, 1h30m or 2 days");
-        assert_eq!("0s".parse::<Period>(), Err(TimeError::Zero));
+        for text in ["0s", "0", "-5s", " -1h30m"] {
+            assert_eq!(text.parse::<Period>(), Err(TimeError::NotPositive), "{text}");
+        }
+        assert_eq!("-5".parse::<Period>(), Err(TimeError::Duration("-5".to_owned())));
     }
 
     #[test]

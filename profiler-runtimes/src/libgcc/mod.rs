@@ -54,7 +54,7 @@ pub struct Update {
     pub gone: Vec<Avma>,
     /// Functions that were not there.
     pub come: Vec<Function>,
-    /// Registrations that could not be read, or found no room.
+    /// Registrations that could not be read, or found no room: all that this reading knows of, not those alone that are new.
     pub damaged: u32,
     /// Why not all was read. What was not come to counts as unchanged.
     pub incomplete: Option<ReadError>,
@@ -68,6 +68,8 @@ struct Known {
     digest: u64,
     /// The functions that it has, and no other one.
     functions: Vec<u64>,
+    /// How many more it has, which found no room or say nothing.
+    lost: u32,
 }
 
 /// What is registered with one libgcc of a process, as it was at the last reading.
@@ -126,6 +128,8 @@ impl Registry {
         if ended.is_ok() {
             ended = self.take_new(reader, &sections, &mut update);
         }
+        let lost = self.sections.values().map(|known| known.lost);
+        update.damaged = lost.fold(update.damaged, u32::saturating_add);
         update.incomplete = ended.err();
         self.incomplete = if update.incomplete.is_some() { self.incomplete + 1 } else { 0 };
         if self.incomplete >= MAX_INCOMPLETE {
@@ -190,7 +194,7 @@ impl Registry {
         update: &mut Update,
     ) -> Result<(), ReadError> {
         let bytes = section(reader, address)?;
-        let mut known = Known { size: bytes.len(), digest: digest(&bytes), functions: Vec::new() };
+        let mut known = Known { size: bytes.len(), digest: digest(&bytes), functions: Vec::new(), lost: 0 };
         let half = reader.left().steps / 2;
         let mut steps = Steps::new(half);
         let frames = Frames::read((Cow::Borrowed(bytes.as_slice()), Avma(address)), vendor(), &mut steps);
@@ -200,7 +204,7 @@ impl Registry {
             let Some(size) = size.filter(|_| is_new) else { continue };
             let has_room = self.owners.len() < MAX_FUNCTIONS;
             let Some(frame) = has_room.then(|| frames.of(start, &mut steps)).flatten() else {
-                update.damaged += 1;
+                known.lost += 1;
                 continue;
             };
             self.owners.insert(start, address);

@@ -303,6 +303,21 @@ fn a_section_without_an_end_is_damaged() {
 }
 
 #[test]
+fn a_function_that_nothing_is_known_of_is_counted_as_long_as_it_is_registered() {
+    const PADDING: u32 = 64 << 10;
+    let (mut registry, mut built, whole) = (registry(), lists(), frames(function(3)));
+    let padding = vec![0; PADDING as usize];
+    let long = [&whole[..20], &(20 + PADDING).to_le_bytes(), &whole[24..44], &padding[..], &[0; 4]].concat();
+    built.bytes(section(3), &long);
+    let update = read(&mut registry, &built);
+    assert_eq!((come(&update), update.damaged, update.incomplete), (vec![1, 2], 1, None));
+    assert_eq!(read(&mut registry, &built), Update { damaged: 1, ..Update::default() });
+    built.bytes(section(3), &whole);
+    let update = read(&mut registry, &built);
+    assert_eq!((come(&update), update.damaged), (vec![3], 0));
+}
+
+#[test]
 fn whatever_byte_is_wrong_no_other_function_is_found() {
     for (built, places) in [(lists(), [DATA, OBJECTS, SECTIONS + 0x3000]), (trees(), [DATA, OBJECTS, NODES])] {
         for at in places.iter().flat_map(|place| (*place..place + 0x100).step_by(3)) {

@@ -344,9 +344,11 @@ fn fmt_tables(sources: &[SourceAccount], f: &mut fmt::Formatter<'_>) -> fmt::Res
         let mut all = TablesAccount { runtime: runtime.to_owned(), ..TablesAccount::default() };
         for (_, one) in &tables {
             all.readings += one.readings;
+            all.unfinished += one.unfinished;
             all.cpu_ns += one.cpu_ns;
             all.loads += one.loads;
             all.left_out += one.left_out;
+            all.unread += one.unread;
             all.frames += one.frames;
             all.answers += one.answers;
             all.told = all.told.into_iter().chain(one.told).reduce(|one, other| one + other);
@@ -368,6 +370,12 @@ fn fmt_tables_of((comm, who): (&str, &str), tables: &TablesAccount, f: &mut fmt:
     write!(f, "tables     {comm} ({who}): {runtime}, {what} of {cpu_ms} ms")?;
     if tables.left_out > 0 {
         write!(f, ", {} left out", tables.left_out)?;
+    }
+    if tables.unread > 0 {
+        write!(f, ", {} entries not read", tables.unread)?;
+    }
+    if tables.unfinished > 0 {
+        write!(f, ", {} readings not to their end", tables.unfinished)?;
     }
     if let Some(told) = tables.told {
         write!(f, "; a breakpoint in it told of {} calls and missed {}", told.calls, told.missed)?;
@@ -433,6 +441,18 @@ mod tests {
         assert_eq!(few[1], "tables     python3 (8): CPython 3.12, nothing of it in a sample; 1 readings of 2 ms");
         let many = lines((1..=20).map(|pid| of(pid, 5)).collect());
         assert_eq!(many, ["tables     python3 (20 processes): CPython 3.12, 100 frames named in 20 looks of 40 ms"]);
+    }
+
+    #[test]
+    fn what_was_not_got_of_lists_is_said_of_one_process_and_of_many() {
+        let text = |count: u32| {
+            let tables = TablesAccount { readings: 9, unfinished: 2, loads: 5, unread: 3, ..Default::default() };
+            let source = |pid| SourceAccount { pid, tables: Some(tables.clone()), ..Default::default() };
+            Account { sources: (1..=count).map(source).collect(), ..Account::default() }.to_string()
+        };
+        let (one, many) = (text(1), text(9));
+        assert!(one.contains(" of 0 ms, 3 entries not read, 2 readings not to their end\n"), "{one}");
+        assert!(many.contains(" of 0 ms, 27 entries not read, 18 readings not to their end\n"), "{many}");
     }
 
     #[test]

@@ -239,12 +239,16 @@ pub struct TablesAccount {
     pub runtime: String,
     /// How often they were read.
     pub readings: u64,
+    /// Of these, readings that did not come to the end of all lists.
+    pub unfinished: u64,
     /// What the readings have cost, in nanoseconds of CPU time.
     pub cpu_ns: u64,
     /// Pieces of code that were found.
     pub loads: u64,
     /// Of these, pieces left out because there were too many.
     pub left_out: u64,
+    /// Entries of lists that could not be read, or found no room: of the reading with the most.
+    pub unread: u64,
     /// Frames of samples that it has named when it was asked about them...
     pub frames: u64,
     /// ...so often.

@@ -61,10 +61,12 @@ pub struct Args {
 
     /// Samples per second and busy CPU
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = 99, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Recording")]
+    #[arg(allow_negative_numbers = true)]
     pub freq: u32,
 
     /// How long to record, such as 10s or 5m (a number alone is seconds); without it until Ctrl-C or the target's exit
     #[arg(short, long, value_name = "TIME", value_parser = period, help_heading = "Recording")]
+    #[arg(allow_hyphen_values = true)]
     pub duration: Option<Period>,
 
     /// What makes the CPU take a sample; auto is cycles where the machine counts them, else cpu-clock
@@ -88,6 +90,7 @@ pub struct Args {
     /// Kernel memory for unwind rows, in MiB; rows of what no process uses make room first
     /// [default: 16, with --all and --comm 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Recording")]
+    #[arg(allow_negative_numbers = true)]
     pub unwind_memory: Option<u32>,
 
     /// Write everything that the recording goes by into a file, for `jitprof replay`: it gives the same result without
@@ -193,9 +196,11 @@ pub(super) fn id(text: &str) -> Result<u32, String> {
     text.trim().parse().map_err(|_| "wants a number; a process is chosen by its name with --comm".to_owned())
 }
 
-/// A period on a command line, where a number alone is seconds.
+/// A period on a command line, where a number alone is seconds. What begins with a hyphen is to come here: an unknown
+/// option is not answered with what a period is.
 pub(super) fn period(text: &str) -> Result<Period, TimeError> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { format!("{text}s").parse() } else { text.parse() }
 }
 
@@ -263,6 +268,21 @@ mod tests {
         for refused in ["0", "0s", "", "99999999999999999999"] {
             assert!(duration(refused).is_err(), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_negative_number_is_answered_with_what_the_option_wants() {
+        let said = |words: &[&str]| Args::try_parse_from([&["jitprof"], words].concat()).unwrap_err().to_string();
+        for length in ["-1", "-1s", "-1h30m"] {
+            let error = said(&["-d", length]);
+            let option = format!("invalid value '{length}' for '--duration <TIME>': ");
+            assert!(error.contains(&option) && error.contains("wants more than no time at all, such as 10s"), "{error}");
+        }
+        assert!(said(&["-d", "-o", "x.svg"]).contains("`-o` is no duration; write it as 10s"));
+        assert!(said(&["-F", "-5"]).contains("'-5' for '--freq <HZ>': -5 is not in 1..=1000000"));
+        assert!(said(&["--unwind-memory", "-5"]).contains("-5 is not in 1..=1024"));
+        assert!(said(&["--min-width", "-0.5"]).contains("-0.5 is not between 0 and 100"));
+        assert!(said(&["-F", "-o", "x.svg"]).contains("a value is required for '--freq <HZ>'"));
     }
 
     #[test]

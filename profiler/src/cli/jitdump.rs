@@ -96,7 +96,7 @@ pub struct Arguments {
 
     /// With --check: how many places are named of each deviation
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "How")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000), allow_negative_numbers = true)]
     places: u16,
 
     #[command(flatten)]

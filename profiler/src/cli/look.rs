@@ -41,6 +41,7 @@ pub struct ShapeArgs {
 
     /// Leave out frames narrower than this many percent of the picture
     #[arg(long, value_name = "PERCENT", default_value_t = 0.01, value_parser = percent, help_heading = "Output")]
+    #[arg(allow_negative_numbers = true)]
     pub min_width: f64,
 
     /// Merge stacks from the leaf instead of the root: who calls the hot functions

@@ -69,7 +69,7 @@ pub struct Arguments {
     format: Option<String>,
 
     /// Print a table of so many functions [default: 40 if nothing is written]
-    #[arg(long, value_name = "N", help_heading = "Output")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Output")]
     top: Option<usize>,
 
     /// Sum up by a label, such as host, version or container; with --top also functions for each of its values

@@ -30,13 +30,13 @@ pub struct Arguments {
     select: SelectArgs,
 
     /// Samples per second and busy CPU [default: 19]
-    #[arg(short = 'F', long = "freq", value_name = "HZ", help_heading = "Recording")]
+    #[arg(short = 'F', long = "freq", value_name = "HZ", allow_negative_numbers = true, help_heading = "Recording")]
     frequency_hz: Option<u32>,
     /// Length of a window [default: 10s]
-    #[arg(long, value_name = "TIME", help_heading = "Recording")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Recording")]
     window: Option<Period>,
     /// How long a window waits for names that come late [default: 3s]
-    #[arg(long, value_name = "TIME", help_heading = "Recording")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Recording")]
     grace: Option<Period>,
     /// Do not read what targets' runtimes know of their own code
     #[arg(long, help_heading = "Recording")]
@@ -64,23 +64,23 @@ pub struct Arguments {
 
     /// CPU time of jitprof and its BPF programs, in percent of the whole machine (1 is 8 % of one CPU where there are 8);
     /// when sampling exceeds its part, it samples less often; other work waits [default: 1]
-    #[arg(long, value_name = "PERCENT", help_heading = "Limits")]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, help_heading = "Limits")]
     max_cpu: Option<f64>,
     /// Resident memory; near it, caches are evicted [default: 256MiB]
-    #[arg(long, value_name = "BYTES", help_heading = "Limits")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, help_heading = "Limits")]
     max_memory: Option<Bytes>,
 
     /// Keep windows here as files; without it in memory only
     #[arg(long, value_name = "DIR", help_heading = "What is kept")]
     directory: Option<PathBuf>,
     /// Remove older files [default: 24h]
-    #[arg(long, value_name = "TIME", help_heading = "What is kept")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "What is kept")]
     max_age: Option<Period>,
     /// Remove the oldest files when all together are larger [default: 1GiB]
-    #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, help_heading = "What is kept")]
     max_bytes: Option<Bytes>,
     /// Memory for windows [default: 16MiB]
-    #[arg(long, value_name = "BYTES", help_heading = "What is kept")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, help_heading = "What is kept")]
     memory: Option<Bytes>,
 
     /// Lines of text, or of JSON [default: text]
@@ -204,5 +204,19 @@ mod tests {
         assert!(!reads(&[]) && shows(&[]) == (false, false), "what the file switches off stays so");
         assert_eq!(shows(&["--native-frames", "show"]), (true, false));
         assert!(settings(&["-F", "0"]).unwrap_err().to_string().starts_with("the command line: sampling.frequency"));
+        assert!(settings(&["--max-cpu", "-1"]).unwrap_err().to_string().contains("must be from 0.01 to 100"));
+    }
+
+    #[test]
+    fn a_negative_number_is_answered_with_what_the_option_wants() {
+        for (words, wanted) in [
+            (["--window", "-10s"], "wants more than no time at all, such as 10s"),
+            (["--max-age", "-1"], "`-1` is no duration; write it as 10s"),
+            (["--max-memory", "-1MiB"], "`-1MiB` is no number of bytes; write it as 64MiB or 2GiB"),
+            (["-F", "-5"], "-5 is not in 0..="),
+        ] {
+            let error = Command::try_parse_from([&["x"], &words[..]].concat()).err().unwrap().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
     }
 }

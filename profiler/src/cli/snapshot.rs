@@ -25,6 +25,7 @@ pub struct Arguments {
     pids: Vec<u32>,
     /// How far back, such as 30s or 15m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = period, help_heading = "Selection")]
+    #[arg(allow_hyphen_values = true)]
     last: Period,
     /// From when on, in place of --last: 2026-11-21T03:12:00Z, 03:12 (the last time it was so, in UTC), or -15m
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, help_heading = "Selection")]

@@ -49,7 +49,7 @@ pub struct Arguments {
     title: Option<String>,
 
     /// Names shown in the summary
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = 30, allow_negative_numbers = true)]
     top: usize,
 
     #[command(flatten)]

@@ -38,6 +38,7 @@ pub struct Arguments {
 
     /// How many of the largest stretches that no row covers are shown
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    #[arg(allow_negative_numbers = true)]
     gaps: u16,
 
     /// As JSON

@@ -61,6 +61,8 @@ pub(super) struct Published {
     is_borrowed: bool,
     /// What is taken along with its frames, or was to be.
     take: Option<Box<FrameSpec>>,
+    /// With which publication that began.
+    takes_from: Option<u64>,
     /// Pages of generated code, to be withdrawn when it ends.
     pages: BTreeSet<u32>,
     /// Those of them that have found no room, with how many rows, and since when none was looked for.
@@ -91,6 +93,11 @@ impl Published {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn holding(&self) -> &Holding {
         &self.holding
+    }
+
+    /// Whether words of its frames are taken along, or are with the next publication.
+    pub(super) fn takes_words(&self) -> bool {
+        self.take.is_some()
     }
 
     /// Whether its list waits for room.
@@ -223,6 +230,7 @@ impl Publisher {
         if process.published.take != spec {
             let who = (process.id.pid, process.holder());
             process.published.take = spec;
+            process.published.takes_from = process.published.take.as_ref().map(|_| tables.next_publication());
             let Published { take, holding, .. } = &mut process.published;
             if !tables.set_take(who, holding, take.as_deref(), requests) {
                 requests.remark(TOO_MANY_TAKES.to_owned());
@@ -317,6 +325,7 @@ impl Publisher {
         tables.drop_take(&mut process.published.holding);
         process.published.take = None;
         process.published.wordless = Some(now.after(WORDLESS));
+        process.tables.begin_words(MonoNs(0));
         self.waiting.insert(process.id);
     }
 
@@ -330,6 +339,7 @@ impl Publisher {
     fn refuse(&mut self, process: &mut Process) {
         self.refusals += 1;
         process.published.refused = Some(self.refusals);
+        process.tables.begin_words(MonoNs(0));
         self.waiting.insert(process.id);
     }
 
@@ -479,6 +489,9 @@ impl Publisher {
         for (_, id) in self.unconfirmed_lists.extract_if(.., |(number, _)| *number <= publication) {
             if let Some(process) = processes.get_mut(id) {
                 process.space.confirm(publication, at);
+                if process.published.takes_from.is_some_and(|number| number <= publication) {
+                    process.tables.begin_words(at);
+                }
             }
         }
         let delays = &mut self.delays;

@@ -68,7 +68,7 @@ pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
     account.learned = of.unwinding.map(|_| learned);
     let says = |process: &&Process| {
         let by_tables = process.tables.are_found() || process.tables.list().is_some();
-        process.announcements.any() || process.code.is_known() || by_tables
+        process.announcements.any() || process.code.is_known() || by_tables || process.tables.has_lost()
     };
     let announcing = of.processes.iter().filter(says);
     account.sources = announcing.map(source).collect();

@@ -76,6 +76,12 @@ pub(super) enum Readiness {
     Unnamed,
 }
 
+/// Why there are no words of a frame that a runtime is asked about by them.
+fn why_no_words(process: &Process, time: MonoNs) -> WhyUnnamed {
+    let is_early = process.tables.words_since().map_or_else(|| process.published.takes_words(), |since| time < since);
+    if is_early { WhyUnnamed::TooEarly } else { WhyUnnamed::NoWords }
+}
+
 /// Wants to know which functions are in frames of code that the runtime lists, where a sample has not asked yet.
 pub(super) fn want_listed(sample: &mut Pending, process: &mut Process, stacks: &Stacks) {
     if sample.time < process.runs_since() || !process.tables.are_found() {
@@ -746,7 +752,7 @@ impl Resolver {
         let same = self.alike.as_ref()?.get(&pc).map(|functions| Known::Functions(Arc::clone(functions)));
         let is_taken =
             || !process.asks_inlined_alone() && process.tables.takes_words_in_module(&process.space, pc, time);
-        same.or_else(|| is_taken().then_some(Known::Unnamed(WhyUnnamed::NoWords)))
+        same.or_else(|| is_taken().then(|| Known::Unnamed(why_no_words(process, time))))
     }
 
     fn user_frame(&mut self, pc: FramePc, (index, sample): (usize, &Pending), of: &mut Resolution<'_>) -> Resolved {
@@ -826,7 +832,7 @@ impl Resolver {
                     let is_wanted = || process.tables.was_wanted() && !process.announcements.any();
                     let why = match described {
                         Some(Known::Unnamed(why)) => Some(why),
-                        None if native.is_shared && is_wanted() => Some(WhyUnnamed::NoWords),
+                        None if native.is_shared && is_wanted() => Some(why_no_words(process, time)),
                         _ => None,
                     };
                     // The interpreter's code has a name, and the function that it runs has none.
@@ -861,7 +867,7 @@ impl Resolver {
                     _ if process.tables.ask_frames() => match described {
                         Some(Known::Unnamed(why)) => why.describe(),
                         Some(Known::Own | Known::Functions(_)) => unnamed::OF_THE_RUNTIME,
-                        None => WhyUnnamed::NoWords.describe(),
+                        None => why_no_words(process, time).describe(),
                     },
                     _ if process.tables.are_found() => unnamed::NOT_IN_TABLES,
                     true => unnamed::NOT_ANNOUNCED,

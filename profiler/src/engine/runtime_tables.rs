@@ -180,6 +180,8 @@ pub(super) struct RuntimeTables {
     capture: Option<Capture>,
     /// The same of whom it is a child, until it is known what it has itself.
     inherited: Option<Capture>,
+    /// Since when samples take such words along, or lack them for want of room.
+    words_since: Option<MonoNs>,
     /// In each mapping where such code lies as runs within an interpreter's loop, the place of a function's.
     entries: BTreeSet<u64>,
     /// An answer about frames has said what it knows of that.
@@ -220,6 +222,12 @@ impl RuntimeTables {
         self.account.readings > 0 && names_code
     }
 
+    /// Whether something of what lists have was not got.
+    pub(super) fn has_lost(&self) -> bool {
+        let TablesAccount { unfinished, left_out, unread, .. } = self.account;
+        unfinished > 0 || left_out > 0 || unread > 0
+    }
+
     /// Whether there are lists that name code.
     fn has_naming_lists(&self) -> bool {
         self.lists && !self.rows_alone
@@ -253,6 +261,7 @@ impl RuntimeTables {
         // Until it is known what the child runs: a dump that it has inherited does not take its list from it.
         if self.inherited.is_some() {
             self.beside_dump = parent.beside_dump;
+            self.begin_words(MonoNs(0));
         }
         self.entries.extend(&parent.entries);
         self.inherited.is_some()
@@ -325,6 +334,16 @@ impl RuntimeTables {
             BesideDump::Listed => capture.list.is_some(),
             BesideDump::All => !self.lists || capture.list.is_some(),
         }
+    }
+
+    /// Samples take words along since a time, if they did not before.
+    pub(super) fn begin_words(&mut self, since: MonoNs) {
+        self.words_since.get_or_insert(since);
+    }
+
+    /// Since when they do.
+    pub(super) fn words_since(&self) -> Option<MonoNs> {
+        self.words_since
     }
 
     /// Whether words are taken of frames at an address in the runtime's own code.
@@ -604,6 +623,8 @@ impl RuntimeTables {
 
     fn take_changes(&mut self, read: RuntimeRead, (begun, done): (MonoNs, MonoNs), brought: &mut Brought) {
         self.account.readings += 1;
+        self.account.unfinished += u64::from(read.incomplete || read.unread.is_cut);
+        self.account.unread = self.account.unread.max(read.unread.entries.into());
         self.account.cpu_ns += read.cpu_ns;
         if read.anew {
             self.disbelieve(&mut brought.changes);
@@ -636,6 +657,7 @@ impl RuntimeTables {
                     self.load(found, since, &mut brought.changes);
                 }
                 CodeChange::Registered(found) => {
+                    self.account.loads += 1;
                     if self.registered.len() < MAX_PIECES {
                         let before = self.registered.insert(found.start.0, found.size);
                         brought.changes.extend(before.map(|size| unregister((found.start.0, size))));

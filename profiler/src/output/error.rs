@@ -1,7 +1,7 @@
 //! Why an output could not be written, and what to do about it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::format::Format;
 
@@ -50,7 +50,7 @@ pub enum OutputError {
         advice: &'static str,
     },
     /// The operating system refused.
-    #[error("cannot {action} {}: {source}; {}", path.display(), advice(source))]
+    #[error("cannot {action} {}: {source}; {}", path.display(), advice(source, path))]
     File {
         /// What was tried: `create a file beside`, `write`, `rename the finished file to`, ...
         action: &'static str,
@@ -78,15 +78,38 @@ impl OutputError {
     }
 }
 
+/// `f_type` of file systems whose files are the kernel's own: proc, sysfs, debugfs, tracefs, securityfs, cgroup2,
+/// bpf and devpts.
+const KERNELS_OWN: [u32; 8] =
+    [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0x6367_7270, 0xcafe_4a11, 0x1cd1];
+
 /// What to do about an error of the file system.
-fn advice(error: &io::Error) -> &'static str {
+fn advice(error: &io::Error, path: &Path) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "create the directory first",
+        io::ErrorKind::NotFound if can_be_created(path) => "create the directory first",
+        io::ErrorKind::NotFound => "nobody can create files there; give another path with -o",
         io::ErrorKind::NotADirectory => "a part of the path is a file; give another path with -o",
+        io::ErrorKind::IsADirectory => "name a file in it",
         io::ErrorKind::PermissionDenied => "give a path with -o in a directory where you may create files",
         io::ErrorKind::ReadOnlyFilesystem => "give a path with -o on a file system that is mounted writable",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or give another path with -o",
         io::ErrorKind::InvalidFilename => "give a shorter name with -o",
         _ => "give another path with -o, or - for stdout",
     }
+}
+
+/// Whether a directory is missing that can be made. Where the directory is there, and yet the new file is said not to
+/// be, nobody can create one: it was removed, or is the kernel's own.
+fn can_be_created(path: &Path) -> bool {
+    let above = path.ancestors().skip(1).map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
+    match above.enumerate().find(|(_, directory)| directory.exists()) {
+        Some((0, _)) => false,
+        Some((_, nearest)) => !is_kernels_own(nearest),
+        None => true,
+    }
+}
+
+fn is_kernels_own(directory: &Path) -> bool {
+    let kind = rustix::fs::statfs(directory).ok().and_then(|found| u32::try_from(found.f_type).ok());
+    kind.is_some_and(|kind| KERNELS_OWN.contains(&kind))
 }

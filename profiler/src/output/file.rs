@@ -13,6 +13,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -66,8 +67,8 @@ pub fn write_aside(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), OutputError>,
 ) -> Result<PathBuf, OutputError> {
-    let failed = |source| OutputError::File { action: "write", path: path.to_owned(), source };
-    let name = path.file_name().ok_or_else(|| failed(io::Error::from(io::ErrorKind::IsADirectory)))?;
+    let failed = |path: &Path, source| OutputError::File { action: "create", path: path.to_owned(), source };
+    let name = path.file_name().ok_or_else(|| failed(path, io::Error::from(io::ErrorKind::IsADirectory)))?;
     for attempt in 0..100_u32 {
         let directory = std::env::temp_dir().join(format!("jitprof-{}-{attempt}", process::id()));
         match DirBuilder::new().mode(0o700).create(&directory) {
@@ -82,10 +83,10 @@ pub fn write_aside(
                 return written.map(|()| aside);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(failed(&directory, error)),
         }
     }
-    Err(failed(io::Error::from(io::ErrorKind::AlreadyExists)))
+    Err(failed(&std::env::temp_dir(), io::Error::from(io::ErrorKind::AlreadyExists)))
 }
 
 /// Checks before a recording that [`write_to`] will be able to create the file. Leaves nothing behind.
@@ -207,7 +208,8 @@ struct TemporaryFile {
 impl TemporaryFile {
     fn create(output: &Path) -> Result<Self, OutputError> {
         let failed = |source| OutputError::File { action: "create", path: output.to_owned(), source };
-        if output.file_name().is_none() {
+        // A slash at the end is of no file, and a rename alone would say so, after the recording.
+        if output.file_name().is_none() || output.as_os_str().as_bytes().ends_with(b"/") {
             return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
         }
         // A file of that name can only be left over from a killed run with the same pid, or be planted: the next

@@ -360,6 +360,8 @@ pub struct DescribedFunction {
 pub enum WhyUnnamed {
     /// No words of it were taken.
     NoWords,
+    /// It was sampled before it was known what words to take.
+    TooEarly,
     /// Memory could not be read.
     Unreadable,
     /// Something is not what it should be.
@@ -395,6 +397,7 @@ impl WhyUnnamed {
     pub fn describe(self) -> &'static str {
         match self {
             Self::NoWords => "no words of the frame were taken",
+            Self::TooEarly => "sampled before its runtime was looked at",
             Self::Unreadable => "the runtime's memory could not be read",
             Self::Implausible => "the runtime's memory makes no sense there",
             Self::TooMuch => "more was to be read than a reading may cost",

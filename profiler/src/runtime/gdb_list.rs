@@ -109,6 +109,7 @@ impl Lists {
             let update = images.update(reader);
             read.incomplete |= update.incomplete.is_some();
             self.is_damaged |= update.damaged > 0;
+            read.unread.note(update.damaged, update.incomplete.is_some());
             for change in update.changes {
                 match change {
                     Change::Loaded(image, details) => {
@@ -133,7 +134,9 @@ impl Lists {
         }
         // What could not be read may be gone, too, and nobody knows from where.
         read.may_have_passed = self.freed.places(was_damaged || self.is_damaged);
-        read.changes.extend(self.registered.read(reader));
+        let (changes, unread) = self.registered.read(reader);
+        read.changes.extend(changes);
+        read.unread.note(unread.entries, unread.is_cut);
         read
     }
 }

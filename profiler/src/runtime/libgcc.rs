@@ -4,7 +4,7 @@ use jitprof_runtimes::libgcc::{Function, Registry, Update};
 use jitprof_runtimes::{Memory, Reader};
 
 use super::modules::Modules;
-use super::{CodeChange, FoundRows};
+use super::{CodeChange, FoundRows, Unread};
 
 /// Registries of one process: Python's packages bring copies of libgcc.
 const MAX_REGISTRIES: usize = 4;
@@ -13,15 +13,29 @@ const MAX_REGISTRIES: usize = 4;
 #[derive(Default)]
 pub(super) struct Libgcc {
     registries: Vec<Registry>,
+    /// There are more, which found no room.
+    is_full: bool,
 }
 
 impl Libgcc {
     /// Takes up those of modules that were loaded since.
     pub(super) fn look_again(&mut self, modules: &Modules) {
-        for found in modules.iter().filter_map(|module| Registry::find(module, module.data())) {
-            let is_new = self.registries.iter().all(|known| known.data() != found.data());
-            if is_new && self.registries.len() < MAX_REGISTRIES {
+        self.take_up(modules.iter().filter_map(|module| Registry::find(module, module.data())).collect());
+    }
+
+    /// One whose module is loaded no more leaves its place to another one as soon as it is known that nothing is
+    /// registered there.
+    fn take_up(&mut self, found: Vec<Registry>) {
+        self.registries.retain(|known| !known.is_empty() || found.iter().any(|found| found.data() == known.data()));
+        self.is_full = false;
+        for found in found {
+            if self.registries.iter().any(|known| known.data() == found.data()) {
+                continue;
+            }
+            if self.registries.len() < MAX_REGISTRIES {
                 self.registries.push(found);
+            } else {
+                self.is_full = true;
             }
         }
     }
@@ -41,9 +55,13 @@ impl Libgcc {
         self.registries.iter().map(Registry::bytes).sum()
     }
 
-    /// What has changed since the last reading. One that does not come to its end says nothing of what it has not come to.
-    pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> Vec<CodeChange> {
-        changes(self.registries.iter_mut().map(|registry| registry.update(reader)).collect())
+    /// What has changed since the last reading, and what was not got. One that does not come to its end says nothing of
+    /// what it has not come to.
+    pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> (Vec<CodeChange>, Unread) {
+        let updates: Vec<Update> = self.registries.iter_mut().map(|registry| registry.update(reader)).collect();
+        let mut unread = Unread { is_cut: self.is_full, ..Unread::default() };
+        updates.iter().for_each(|update| unread.note(update.damaged, update.incomplete.is_some()));
+        (changes(updates), unread)
     }
 }
 
@@ -65,10 +83,47 @@ fn rows(function: Function) -> FoundRows {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use jitprof_common::units::Avma;
-    use jitprof_runtimes::Frame;
+    use jitprof_runtimes::{Budget, Frame, Symbols};
 
     use super::*;
+
+    struct Module;
+
+    impl Symbols for Module {
+        fn address_of(&self, name: &str) -> Option<Avma> {
+            (name == "__register_frame_info_bases").then_some(Avma(0x1000))
+        }
+    }
+
+    /// A process of which nothing can be read.
+    struct Unreadable;
+
+    impl Memory for Unreadable {
+        fn read(&self, _address: Avma, _into: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+
+    /// The registries of the copies with these numbers.
+    fn copies(numbers: impl IntoIterator<Item = u64>) -> Vec<Registry> {
+        let data = |number: u64| Avma(number * 0x1000)..Avma(number * 0x1000 + 0x100);
+        numbers.into_iter().map(|number| Registry::find(Module, data(number)).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_copy_that_is_loaded_no_more_leaves_its_place_to_one_that_had_none() {
+        let (mut libgcc, reader) = (Libgcc::default(), Reader::new(Unreadable, Budget { pages: 100, steps: 10_000 }));
+        libgcc.take_up(copies(1..=5));
+        assert_eq!(libgcc.registries.len(), MAX_REGISTRIES);
+        let read = libgcc.read(&reader);
+        assert_eq!(read, (Vec::new(), Unread { entries: 0, is_cut: true }), "the fifth is not read");
+        libgcc.take_up(copies([5, 2]));
+        let kept: Vec<u64> = libgcc.registries.iter().map(|registry| registry.data().start.0).collect();
+        assert_eq!((kept, libgcc.read(&reader)), (vec![0x2000, 0x5000], (Vec::new(), Unread::default())));
+    }
 
     #[test]
     fn what_is_gone_from_one_registry_and_has_come_into_another_is_there() {

@@ -83,6 +83,9 @@ pub struct RuntimeRead {
     pub changes: Vec<CodeChange>,
     /// Not everything was looked at.
     pub incomplete: bool,
+    /// What else was not got of lists, which is no reason to doubt what was.
+    #[serde(default)]
+    pub unread: Unread,
     /// What it has cost, in nanoseconds of CPU time.
     pub cpu_ns: u64,
     /// Frames are asked about, with what samples take along of them.
@@ -152,6 +155,23 @@ impl RuntimeRead {
         let incomplete = version.is_none();
         let problem = (!incomplete).then(|| error.to_string());
         Self { runtime: version, problem, incomplete, anew: true, ..Self::default() }
+    }
+}
+
+/// What a reading of lists has not got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    /// Entries that could not be read, or found no room.
+    pub entries: u32,
+    /// It has not come to the end of all lists.
+    pub is_cut: bool,
+}
+
+impl Unread {
+    /// Adds what was not got of another list.
+    fn note(&mut self, entries: u32, is_cut: bool) {
+        self.entries = self.entries.saturating_add(entries);
+        self.is_cut |= is_cut;
     }
 }
 

@@ -65,6 +65,7 @@ pub struct Arguments {
 
     /// Samples per second and busy CPU
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = 99, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(allow_negative_numbers = true)]
     freq: u32,
 
     /// Do not read what targets' runtimes know of their own code

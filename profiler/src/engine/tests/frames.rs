@@ -528,6 +528,25 @@ fn a_process_that_ends_or_holds_up_its_reader_is_resolved_without() {
 }
 
 #[test]
+fn a_frame_that_was_sampled_before_its_words_were_taken_says_so() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);
+    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
+    world.follow(&[PID]);
+    let early = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.release();
+    world.run_for(100);
+    let without = sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    for at in [early, without] {
+        assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
+    }
+    let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
+    assert_eq!(reasons, [("no words of the frame were taken", 1), ("sampled before its runtime was looked at", 1)]);
+}
+
+#[test]
 fn a_kernel_that_does_not_take_it_takes_no_words() {
     let mut world = World::new(options());
     world.kernel.refuses = 8;

@@ -13,7 +13,9 @@ use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::engine::{EngineOptions, Input, Who};
 use crate::process::event::TaskChange;
-use crate::runtime::{Capture, FoundCode, FoundFrame, FoundInline, FoundLines, FoundRows, ParkedStack, Registered};
+use crate::runtime::{
+    Capture, FoundCode, FoundFrame, FoundInline, FoundLines, FoundRows, ParkedStack, Registered, Unread,
+};
 use crate::symbol::{deep_name, spend_on_names};
 
 const PID: u32 = 100;
@@ -124,6 +126,26 @@ fn what_is_registered_with_libgcc_has_rows_and_no_name() {
     assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
     let reasons: Vec<&str> = account.jit.unnamed.keys().copied().collect();
     assert_eq!(reasons, ["no jitdump or perf map"], "what names nothing takes no advice away");
+}
+
+#[test]
+fn what_was_not_got_of_what_is_registered_with_libgcc_is_said() {
+    let mut world = World::new(options());
+    app(&mut world, PID);
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.name = Some("what is registered with libgcc".to_owned());
+    runtime.registered = vec![rows_at(JIT)];
+    runtime.unread = Unread { entries: 3, is_cut: true };
+    world.follow(&[PID]);
+    world.run_for(100);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.unread = Unread::default();
+    sample(&mut world);
+    world.run_for(300);
+    let account = world.finish().account.clone();
+    let tables = account.sources[0].tables.clone().unwrap();
+    assert_eq!((tables.loads, tables.unread), (1, 3), "it stays so, whatever later readings get");
+    assert!((1..tables.readings).contains(&tables.unfinished), "{} of {}", tables.unfinished, tables.readings);
+    assert!(account.to_string().contains(", 3 entries not read, "), "{account}");
 }
 
 #[test]

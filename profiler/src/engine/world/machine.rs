@@ -20,7 +20,7 @@ use crate::process::open::{FileId, FileIdentity};
 use crate::process::{Device, Mapping, MappingKind, Prot};
 use crate::runtime::{
     Capture, CodeChange, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, FoundCode, FoundRows, FrameAsk,
-    RuntimeRead, WhyUnnamed,
+    RuntimeRead, Unread, WhyUnnamed,
 };
 use crate::symbol::{Frame, FrameKind, Module, Name, SymbolKey, Unresolved, digest};
 
@@ -100,6 +100,8 @@ pub struct MadeRuntime {
     pub has_lists: bool,
     /// Readings do not come to their end.
     pub incomplete: bool,
+    /// What readings do not get of lists.
+    pub unread: Unread,
     /// CPU time of a reading, if it is more than a millisecond.
     pub reading_ns: u64,
     /// What samples are to take along with its frames.
@@ -176,6 +178,7 @@ impl MadeRuntime {
             anew,
             changes,
             incomplete,
+            unread: self.unread,
             cpu_ns,
             capture,
             lists,

@@ -116,7 +116,9 @@ impl<W: Write> Unmarked<W> {
             // inferno leaves room for one line between title and frames, from y = 24 to 60 (or 64 in an icicle, where
             // the details begin); two lines of 12 px fit.
             SUBTITLE => self.inner.write_all(br#"<tspan x="50%" y="38">"#),
-            LEGEND => write!(self.inner, "</tspan></text><script><![CDATA[{LABELS}]]></script>{}", self.legend),
+            LEGEND => {
+                write!(self.inner, "</tspan></text>{CONTROLS}<script><![CDATA[{LABELS}]]></script>{}", self.legend)
+            }
             _ => Ok(()),
         }
     }
@@ -191,6 +193,9 @@ fn is_mark_of_class(c: char) -> bool {
 fn is_mark(byte: u8) -> bool {
     matches!(byte, 0x00..=0x08 | 0x0b | 0x0c | 0x0e..=0x1f)
 }
+
+/// What can be clicked looks so. inferno's own style, which stands before this one, all but hides the search.
+const CONTROLS: &str = "<style>#search{opacity:0.7}#search,#unzoom{text-decoration:underline}</style>";
 
 /// How the head of the picture fits a narrow window: smaller, and with the legend in two lines.
 const STYLE: &str = "<style>.narrow{display:none}@media(max-width:620px){#title{font-size:13px}#subtitle{font-size:10px}\

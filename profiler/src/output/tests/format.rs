@@ -194,6 +194,16 @@ fn errors_name_the_path_the_reason_and_what_to_do() {
     fs::write(directory.path().join("file"), "").unwrap();
     let not_a_directory = check(&directory.path().join("file/out.svg"));
     assert!(not_a_directory.contains("a part of the path is a file"), "{not_a_directory}");
+    let slash = check(Path::new(&format!("{}/", directory.path().join("new.svg").display())));
+    assert!(slash.contains("is a directory; name a file in it"), "{slash}");
+}
+
+#[test]
+fn nobody_is_sent_to_create_a_directory_where_none_can_be() {
+    for path in ["/proc/jitprof/out.svg", "/proc/jitprof/deeper/out.svg", "/proc/jitprof.svg", "/dev/fd/12345"] {
+        let error = check_writable(&Destination::File(path.into())).unwrap_err().to_string();
+        assert!(error.contains("nobody can create files there; give another path with -o"), "{error}");
+    }
 }
 
 #[test]

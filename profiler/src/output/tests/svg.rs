@@ -416,6 +416,17 @@ fn a_width_that_is_no_percentage_is_an_error() {
 }
 
 #[test]
+fn the_search_can_be_seen_whatever_the_colours_are() {
+    for colors in [ColorScheme::ByKind, "hot".parse().unwrap()] {
+        let svg = draw(&service(), &OutputOptions { colors, ..OutputOptions::default() });
+        // Of two rules of the same weight the last one holds.
+        let shown = svg.rfind("#search{opacity:0.7}").unwrap();
+        assert!(svg.find("#search { text-anchor:end; opacity:0.1").is_some_and(|hidden| hidden < shown));
+        assert!(svg.contains("#search:hover, #search.show { opacity:1; }"));
+    }
+}
+
+#[test]
 fn search_and_zoom_are_in_the_file() {
     let svg = draw(&service(), &OutputOptions::default());
     for part in [

@@ -276,7 +276,10 @@ mod tests {
         for length in ["-1", "-1s", "-1h30m"] {
             let error = said(&["-d", length]);
             let option = format!("invalid value '{length}' for '--duration <TIME>': ");
-            assert!(error.contains(&option) && error.contains("wants more than no time at all, such as 10s"), "{error}");
+            assert!(
+                error.contains(&option) && error.contains("wants more than no time at all, such as 10s"),
+                "{error}"
+            );
         }
         assert!(said(&["-d", "-o", "x.svg"]).contains("`-o` is no duration; write it as 10s"));
         assert!(said(&["-F", "-5"]).contains("'-5' for '--freq <HZ>': -5 is not in 1..=1000000"));

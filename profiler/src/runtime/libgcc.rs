@@ -4,7 +4,7 @@ use jitprof_runtimes::libgcc::{Function, Registry, Update};
 use jitprof_runtimes::{Memory, Reader};
 
 use super::modules::Modules;
-use super::{CodeChange, FoundRows, Unread};
+use super::{CodeChange, FoundRows, Missed};
 
 /// Registries of one process: Python's packages bring copies of libgcc.
 const MAX_REGISTRIES: usize = 4;
@@ -57,9 +57,9 @@ impl Libgcc {
 
     /// What has changed since the last reading, and what was not got. One that does not come to its end says nothing of
     /// what it has not come to.
-    pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> (Vec<CodeChange>, Unread) {
+    pub(super) fn read<M: Memory>(&mut self, reader: &Reader<M>) -> (Vec<CodeChange>, Missed) {
         let updates: Vec<Update> = self.registries.iter_mut().map(|registry| registry.update(reader)).collect();
-        let mut unread = Unread { is_cut: self.is_full, ..Unread::default() };
+        let mut unread = Missed { is_cut: self.is_full, ..Missed::default() };
         updates.iter().for_each(|update| unread.note(update.damaged, update.incomplete.is_some()));
         (changes(updates), unread)
     }
@@ -119,10 +119,10 @@ mod tests {
         libgcc.take_up(copies(1..=5));
         assert_eq!(libgcc.registries.len(), MAX_REGISTRIES);
         let read = libgcc.read(&reader);
-        assert_eq!(read, (Vec::new(), Unread { entries: 0, is_cut: true }), "the fifth is not read");
+        assert_eq!(read, (Vec::new(), Missed { entries: 0, is_cut: true }), "the fifth is not read");
         libgcc.take_up(copies([5, 2]));
         let kept: Vec<u64> = libgcc.registries.iter().map(|registry| registry.data().start.0).collect();
-        assert_eq!((kept, libgcc.read(&reader)), (vec![0x2000, 0x5000], (Vec::new(), Unread::default())));
+        assert_eq!((kept, libgcc.read(&reader)), (vec![0x2000, 0x5000], (Vec::new(), Missed::default())));
     }
 
     #[test]

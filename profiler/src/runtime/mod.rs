@@ -85,7 +85,7 @@ pub struct RuntimeRead {
     pub incomplete: bool,
     /// What else was not got of lists, which is no reason to doubt what was.
     #[serde(default)]
-    pub unread: Unread,
+    pub unread: Missed,
     /// What it has cost, in nanoseconds of CPU time.
     pub cpu_ns: u64,
     /// Frames are asked about, with what samples take along of them.
@@ -160,14 +160,14 @@ impl RuntimeRead {
 
 /// What a reading of lists has not got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unread {
+pub struct Missed {
     /// Entries that could not be read, or found no room.
     pub entries: u32,
     /// It has not come to the end of all lists.
     pub is_cut: bool,
 }
 
-impl Unread {
+impl Missed {
     /// Adds what was not got of another list.
     fn note(&mut self, entries: u32, is_cut: bool) {
         self.entries = self.entries.saturating_add(entries);

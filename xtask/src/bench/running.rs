@@ -58,14 +58,14 @@ impl Running {
         Self::start(command, log)?.ended(start)
     }
 
-    /// Waits until it has perf events.
+    /// Waits until it has perf events, or says that it samples: py-spy needs none.
     pub(crate) fn wait_for_events(&mut self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < START {
             if self.child.try_wait().context("cannot wait")?.is_some() {
                 bail!("`{}` ended at once: {}", self.line, self.printed());
             }
-            if has_perf_events(self.child.id()) {
+            if has_perf_events(self.child.id()) || self.printed().contains("py-spy> Sampling process") {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -14,7 +14,7 @@ use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::engine::{EngineOptions, Input, Who};
 use crate::process::event::TaskChange;
 use crate::runtime::{
-    Capture, FoundCode, FoundFrame, FoundInline, FoundLines, FoundRows, ParkedStack, Registered, Unread,
+    Capture, FoundCode, FoundFrame, FoundInline, FoundLines, FoundRows, Missed, ParkedStack, Registered,
 };
 use crate::symbol::{deep_name, spend_on_names};
 
@@ -135,10 +135,10 @@ fn what_was_not_got_of_what_is_registered_with_libgcc_is_said() {
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("what is registered with libgcc".to_owned());
     runtime.registered = vec![rows_at(JIT)];
-    runtime.unread = Unread { entries: 3, is_cut: true };
+    runtime.unread = Missed { entries: 3, is_cut: true };
     world.follow(&[PID]);
     world.run_for(100);
-    world.machine.processes.get_mut(&PID).unwrap().runtime.unread = Unread::default();
+    world.machine.processes.get_mut(&PID).unwrap().runtime.unread = Missed::default();
     sample(&mut world);
     world.run_for(300);
     let account = world.finish().account.clone();

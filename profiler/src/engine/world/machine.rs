@@ -20,7 +20,7 @@ use crate::process::open::{FileId, FileIdentity};
 use crate::process::{Device, Mapping, MappingKind, Prot};
 use crate::runtime::{
     Capture, CodeChange, DependsOn, DescribedFrame, DescribedFrames, DescribedFunction, FoundCode, FoundRows, FrameAsk,
-    RuntimeRead, Unread, WhyUnnamed,
+    Missed, RuntimeRead, WhyUnnamed,
 };
 use crate::symbol::{Frame, FrameKind, Module, Name, SymbolKey, Unresolved, digest};
 
@@ -101,7 +101,7 @@ pub struct MadeRuntime {
     /// Readings do not come to their end.
     pub incomplete: bool,
     /// What readings do not get of lists.
-    pub unread: Unread,
+    pub unread: Missed,
     /// CPU time of a reading, if it is more than a millisecond.
     pub reading_ns: u64,
     /// What samples are to take along with its frames.

@@ -657,8 +657,8 @@ impl RuntimeTables {
                     self.load(found, since, &mut brought.changes);
                 }
                 CodeChange::Registered(found) => {
-                    self.account.loads += 1;
                     if self.registered.len() < MAX_PIECES {
+                        self.account.loads += 1;
                         let before = self.registered.insert(found.start.0, found.size);
                         brought.changes.extend(before.map(|size| unregister((found.start.0, size))));
                         brought.changes.push(Change::Register(found));

@@ -89,6 +89,21 @@ fn threads_of_several_processes_stand_below_their_process() {
 }
 
 #[test]
+fn processes_of_one_number_on_several_hosts_have_their_own_names() {
+    let of_host = |comm, thread| {
+        let mut sample = labelled(7, 7, thread, &[("comm", comm)]);
+        sample.task.process_start = 0;
+        sample
+    };
+    let samples = [of_host("web", "worker"), of_host("web", "worker"), of_host("db", "worker"), of_host("db", "db")];
+    assert_eq!(written(&samples, true), "pid-7 (db);db;f 1\npid-7 (db);worker;f 1\npid-7 (web);worker;f 2\n");
+    assert_eq!(written(&samples, false), "db;f 1\ndb;worker;f 1\nweb;worker;f 2\n");
+    let mut nameless = labelled(7, 8, "worker", &[]);
+    nameless.task.process_start = 0;
+    assert_eq!(written(&[nameless], true), "pid-7;worker;f 1\n");
+}
+
+#[test]
 fn a_profile_that_is_full_is_no_second_process() {
     let full = labelled(0, 0, "[profile full]", &[]);
     let samples = [full, labelled(7, 8, "pool", &[("comm", "node")])];

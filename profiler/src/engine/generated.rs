@@ -372,6 +372,7 @@ fn rows_of_found(load: &CodeLoad, frame: FoundFrame, called: bool) -> Option<Row
         FoundFrame::None => builder.add(start..end, [(start, Rule::ENTRY)]),
         FoundFrame::Outermost => builder.add(start..end, [(start, Rule::OUTERMOST)]),
         FoundFrame::Interpreter => builder.add(start..end, [(start, Rule::INTERPRETER)]),
+        FoundFrame::OfCaller => builder.add(start..end, [(start, Rule::FRAME_POINTER)]),
         FoundFrame::Sized { bytes, complete_from } => {
             let whole = Rule::with_cfa(CfaKind::Sp, i64::from(bytes)).with_fp(FpKind::AtCfa, -16);
             let whole_from = start.saturating_add(u64::from(complete_from));

@@ -382,7 +382,9 @@ fn found(blob: &Blob) -> FoundCode {
     }
 }
 
-/// Stubs around a return barrier, and it, by the last byte of the code before: what returns to it is looked up there.
+/// Stubs around a return barrier, and it, by the last byte of the code before: what returns to it is looked up there. Before it
+/// lies what continues a virtual thread: it makes room on the stack for as many frames as there are, and keeps the frame
+/// pointer of `enterSpecial`, which calls it.
 fn around(stubs: FoundCode, barrier: ReturnBarrier) -> Option<[FoundCode; 3]> {
     let before = u32::try_from(barrier.start.0.checked_sub(stubs.start.0)?).ok()?.checked_sub(1)?;
     let size = barrier.bytes.checked_add(1)?;
@@ -392,7 +394,7 @@ fn around(stubs: FoundCode, barrier: ReturnBarrier) -> Option<[FoundCode; 3]> {
     let frame = FoundFrame::Sized { bytes: barrier.frame_bytes, complete_from: 0 };
     let heap = FoundCode { start: at(before)?, size, name: IN_HEAP.to_owned(), frame, ..stubs.clone() };
     let last = FoundCode { start: at(behind)?, size: rest, ..stubs.clone() };
-    Some([FoundCode { size: before, ..stubs }, heap, last])
+    Some([FoundCode { size: before, frame: FoundFrame::OfCaller, ..stubs }, heap, last])
 }
 
 /// Stands behind the name of a method that was compiled.
@@ -482,7 +484,8 @@ mod tests {
         let parts = around(stubs.clone(), barrier(0x1100)).unwrap();
         let places = parts.clone().map(|part| (part.start.0, part.size));
         assert_eq!(places, [(0x1000, 0xff), (0x10ff, 8), (0x1107, 0x2f9)]);
-        assert_eq!(parts[1].frame, FoundFrame::Sized { bytes: 80, complete_from: 0 });
+        let frames = parts.clone().map(|part| part.frame);
+        assert_eq!(frames, [FoundFrame::OfCaller, FoundFrame::Sized { bytes: 80, complete_from: 0 }, FoundFrame::Unknown]);
         let names = parts.map(|part| part.name);
         assert_eq!(names, ["StubRoutines", "[callers in the heap]", "StubRoutines"]);
         for outside in [0xfff, 0x1000, 0x1001, 0x13fa, u64::MAX] {

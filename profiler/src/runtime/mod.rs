@@ -270,6 +270,8 @@ pub enum FoundFrame {
     Outermost,
     /// HotSpot's interpreter's: it keeps a frame pointer, and its caller's stack pointer below.
     Interpreter,
+    /// Who enters it has a frame with a frame pointer, which it keeps whatever it does with the stack pointer.
+    OfCaller,
     /// From `complete_from` on, the caller's stack pointer is so many bytes above the own one; right below it is the
     /// return address, and below that the caller's frame pointer. Before, there is only the return address.
     Sized {

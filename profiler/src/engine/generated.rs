@@ -373,13 +373,18 @@ fn rows_of_found(load: &CodeLoad, frame: FoundFrame, called: bool) -> Option<Row
         FoundFrame::Outermost => builder.add(start..end, [(start, Rule::OUTERMOST)]),
         FoundFrame::Interpreter => builder.add(start..end, [(start, Rule::INTERPRETER)]),
         FoundFrame::OfCaller => builder.add(start..end, [(start, Rule::FRAME_POINTER)]),
+        FoundFrame::Fixed { bytes } => builder.add(start..end, [(start, whole_frame(bytes))]),
         FoundFrame::Sized { bytes, complete_from } => {
-            let whole = Rule::with_cfa(CfaKind::Sp, i64::from(bytes)).with_fp(FpKind::AtCfa, -16);
             let whole_from = start.saturating_add(u64::from(complete_from));
-            builder.add(start..end, [(start, Rule::ENTRY), (whole_from, whole)]);
+            builder.add(start..end, [(start, Rule::ENTRY), (whole_from, whole_frame(bytes))]);
         }
     }
     Some(builder.finish().0)
+}
+
+/// The rule of a frame of so many bytes that is complete.
+fn whole_frame(bytes: u32) -> Rule {
+    Rule::with_cfa(CfaKind::Sp, i64::from(bytes)).with_fp(FpKind::AtCfa, -16)
 }
 
 /// How a function's rows came to be.

@@ -893,7 +893,9 @@ impl Tracking {
             let Some(change) = process.code.apply_compared(change).filter(|_| !has_dump) else { continue };
             let mut recorded = None;
             match &change {
-                Change::Load(load, FoundFrame::Code(_)) => process.learned.note_read(load.start, load.time),
+                Change::Load(load, FoundFrame::Code(_) | FoundFrame::Fixed { .. }) => {
+                    process.learned.note_read(load.start, load.time)
+                }
                 Change::Load(load, FoundFrame::Recorded { .. }) => recorded = Some((load.start, load.time)),
                 Change::Load(..) | Change::Inline(_) | Change::Unregister { .. } => {}
                 Change::Unload { start, .. } => process.learned.note_gone(*start),

@@ -391,7 +391,7 @@ fn around(stubs: FoundCode, barrier: ReturnBarrier) -> Option<[FoundCode; 3]> {
     let behind = before.checked_add(size)?;
     let rest = stubs.size.checked_sub(behind).filter(|_| before > 0)?;
     let at = |distance: u32| Some(Avma(stubs.start.0.checked_add(distance.into())?));
-    let frame = FoundFrame::Sized { bytes: barrier.frame_bytes, complete_from: 0 };
+    let frame = FoundFrame::Fixed { bytes: barrier.frame_bytes };
     let heap = FoundCode { start: at(before)?, size, name: IN_HEAP.to_owned(), frame, ..stubs.clone() };
     let last = FoundCode { start: at(behind)?, size: rest, ..stubs.clone() };
     Some([FoundCode { size: before, frame: FoundFrame::OfCaller, ..stubs }, heap, last])
@@ -485,7 +485,7 @@ mod tests {
         let places = parts.clone().map(|part| (part.start.0, part.size));
         assert_eq!(places, [(0x1000, 0xff), (0x10ff, 8), (0x1107, 0x2f9)]);
         let frames = parts.clone().map(|part| part.frame);
-        assert_eq!(frames, [FoundFrame::OfCaller, FoundFrame::Sized { bytes: 80, complete_from: 0 }, FoundFrame::Unknown]);
+        assert_eq!(frames, [FoundFrame::OfCaller, FoundFrame::Fixed { bytes: 80 }, FoundFrame::Unknown]);
         let names = parts.map(|part| part.name);
         assert_eq!(names, ["StubRoutines", "[callers in the heap]", "StubRoutines"]);
         for outside in [0xfff, 0x1000, 0x1001, 0x13fa, u64::MAX] {

@@ -280,6 +280,11 @@ pub enum FoundFrame {
         /// Distance from the first byte of code.
         complete_from: u32,
     },
+    /// As `Sized`, wherever it is interrupted, whatever its instructions seem to do.
+    Fixed {
+        /// Bytes of the frame.
+        bytes: u32,
+    },
     /// What the code shows.
     Code(ByteBuf),
     /// What an EH frame says.

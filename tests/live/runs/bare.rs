@@ -34,6 +34,12 @@ fn java_with(flags: &[&str], program: &str, scratch: &Scratch, how: &[&str]) -> 
 #[track_caller]
 pub(super) fn assert_bare(recording: &Recording) {
     assert_at_least("complete stacks", recording.complete(), PROMISED);
+    assert_named(recording);
+}
+
+/// That what is in the stacks has names by the runtime's own tables.
+#[track_caller]
+pub(super) fn assert_named(recording: &Recording) {
     assert_at_least_of_few("named leaves", recording.named_leaves(), PROMISED);
     // What is interpreted is known by words that are taken once the tables are read; the copies of stacks from before that
     // have them of some frames only, and the others are said to be too early. How many those are depends on how long the

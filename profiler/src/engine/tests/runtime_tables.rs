@@ -92,6 +92,25 @@ fn a_frame_of_a_known_size_leads_to_its_caller() {
     world.finish();
 }
 
+#[test]
+fn code_with_a_frame_of_one_size_all_along_is_not_read() {
+    for (frame, bytes) in
+        [(FoundFrame::Sized { bytes: 80, complete_from: 0 }, 8), (FoundFrame::Fixed { bytes: 80 }, 80)]
+    {
+        let mut world = World::new(options());
+        // The byte that what returns to the code is looked up by is of what lies before: a return.
+        jvm(&mut world, PID, &[FoundCode { frame, ..found(JIT, "[callers in the heap]") }]);
+        put(&mut world, PID, JIT, vec![0xc3; 64]);
+        world.follow(&[PID]);
+        world.run_for(100);
+        assert_eq!(cfa_offsets(&world, &[JIT, JIT + 8]), [80, 80]);
+        sample(&mut world);
+        world.run_for(400);
+        assert_eq!(cfa_offsets(&world, &[JIT]), [bytes]);
+        world.finish();
+    }
+}
+
 /// What is registered with libgcc of 64 bytes of code: the caller's stack pointer is 48 bytes above.
 fn rows_at(start: u64) -> FoundRows {
     let common = [16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 48, 0x90, 1, 0, 0];

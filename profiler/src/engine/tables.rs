@@ -544,4 +544,18 @@ mod tests {
         assert!(tables.set_page((key, Some(holder)), (&rows(32), 32), &mut requests));
         assert!(tables.has_share(Some(holder), 40, 1) && !tables.has_share(Some(holder), 41, 1));
     }
+
+    #[test]
+    fn who_generates_code_on_more_pages_than_there_are_leaves_the_next_one_his() {
+        let (mut tables, mut requests) = tables(1 << 17);
+        let rows = rows(1);
+        let mut taken = |object, user, wanted: u32| {
+            let holder = Some(Holder::User(user));
+            let keys = (0..wanted).map(|page| PageKey { object, page });
+            keys.filter(|key| tables.set_page((*key, holder), (&rows, 1), &mut requests)).count()
+        };
+        assert_eq!([taken(1, 1000, MAX_PAGES + 1), taken(2, 1001, 10_000)], [43_008, 10_000]);
+        let stats = tables.stats();
+        assert_eq!((stats.pages, stats.pages_refused), (53_008, 65_537 - 43_008));
+    }
 }

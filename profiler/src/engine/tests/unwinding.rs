@@ -593,11 +593,14 @@ fn no_file_and_no_user_takes_the_tables_from_the_others() {
     };
     (0..6).for_each(|index| made(&mut world, PID + index, TENANT, 63_255));
     made(&mut world, PID + 10, 0, 2000);
-    assert!(cfa(&world, PID, APP).is_some() && cfa(&world, PID + 3, APP).is_some());
-    assert_eq!(cfa(&world, PID + 5, APP), None, "he has had his share");
-    assert!(cfa(&world, PID + 10, APP + (1999 << 16)).is_some());
+    let has_rows = |pid, page: u64| cfa(&world, pid, APP + (page << 16)).is_some();
+    // An eighth of all pages is what a file may have, and half of them what a user may have.
+    assert!((PID..PID + 4).all(|pid| has_rows(pid, 8191) && !has_rows(pid, 8192)));
+    assert!(!has_rows(PID + 4, 0) && !has_rows(PID + 5, 0), "he has had his share");
+    assert!(has_rows(PID + 10, 0) && has_rows(PID + 10, 1999));
     let account = world.finish().account.clone();
     assert_eq!(account.tables.unwrap().pages, 32 * 1024 + 2000);
+    assert_eq!(account.unwinding.unwrap().files_cut, 6);
 }
 
 #[test]

@@ -351,7 +351,8 @@ impl CodeMap {
     /// The code of a child process forked at `time`: what is there then, under the same ids.
     ///
     /// Names and lines are shared; the cost is a copy of two trees, about 80 bytes a function. An event that arrives
-    /// later with an earlier time is to be applied to the child as well.
+    /// later with an earlier time is to be applied to the child as well. Where this map has been told what to
+    /// [keep](Self::keep_from), the child keeps what has ended since `time` until it is told more.
     pub fn fork(&self, time: MonoNs) -> Self {
         let announced = self.announced.fork(time.0);
         let listed = self.listed.fork(time.0);
@@ -363,6 +364,7 @@ impl CodeMap {
             ends: ends.into_iter().collect(),
             next_id: self.next_id,
             next_order: self.next_order,
+            asked_from: if self.asked_from == NEVER { NEVER } else { time.0 },
             newest_event: self.newest_event.min(time.0),
             ..Self::with_limit(self.limit_bytes)
         };

@@ -618,11 +618,30 @@ fn a_full_map_keeps_what_is_asked_for_and_refuses_what_comes() {
         map.apply(CodeEvent::Load(load(time, 0x1000, 64, "refused")));
     }
     assert_eq!((map.stats().evicted, name(&map, 100)), (99, Some("at 100".to_owned())));
+    assert_eq!((map.stats().loads, map.stats().dropped_full), (time - 1, 10_001), "what is refused is counted");
+    assert!((100..time).all(|time| name(&map, time) == Some(format!("at {time}"))));
     assert!(map.bytes() <= 69 << 10, "{} bytes", map.bytes());
     map.keep_from(MonoNs(time - 10));
     map.apply(CodeEvent::Load(load(time + 1, 0x1000, 64, "later")));
     assert_eq!(name(&map, time + 1).as_deref(), Some("later"));
     assert_eq!((name(&map, 100), name(&map, time - 5)), (None, Some(format!("at {}", time - 5))));
+}
+
+#[test]
+fn a_child_of_a_map_that_keeps_what_is_asked_for_keeps_what_has_ended_since_it_was_made() {
+    let mut parent = CodeMap::with_limit(64 << 10);
+    parent.keep_from(MonoNs(5));
+    parent.apply(CodeEvent::Load(load(1, 0x1000, 64, "parents")));
+    let mut child = parent.fork(MonoNs(10));
+    for time in 11..1011 {
+        child.apply(CodeEvent::Load(load(time, 0x1000, 64, &format!("at {time}"))));
+    }
+    let stats = *child.stats();
+    assert_eq!((stats.evicted, stats.loads + stats.dropped_full), (0, 1000));
+    assert!(stats.dropped_full > 0);
+    for (time, name) in [(10, "parents"), (11, "at 11"), (100, "at 100")] {
+        assert_eq!(name_at(&child, 0x1000, time).as_deref(), Some(name));
+    }
 }
 
 #[test]

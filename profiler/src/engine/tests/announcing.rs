@@ -99,6 +99,8 @@ fn a_flood_of_functions_does_not_take_the_names_from_samples_that_wait() {
     assert_eq!(stack(&world, PID, at), "_start;main;old");
     assert_eq!(stack(&world, PID, later), "_start;main;new");
     assert_eq!(account.jit.named.jitdump, 2);
+    let map = account.sources[0].map;
+    assert!(map.dropped_full > 1000 && map.loads + map.dropped_full == 2003, "{map:?}");
 }
 
 #[test]

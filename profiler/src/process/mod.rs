@@ -29,5 +29,5 @@ mod vdso;
 pub use errno::Errno;
 pub use id::ProcessId;
 pub use mapping::{Device, Mapping, MappingKind, Prot};
-pub use sys::monotonic_now;
+pub use sys::{monotonic_now, note_suspension};
 pub use vdso::own_vdso;

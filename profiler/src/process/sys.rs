@@ -29,24 +29,38 @@ pub fn monotonic_now() -> MonoNs {
 /// CLOCK_BOOTTIME minus CLOCK_MONOTONIC in ns: the time that the machine has spent suspended.
 pub(super) fn suspended_ns() -> u64 {
     // Monotonic is read first, so that the difference is never negative; a few hundred ns too much do not matter
-    // beside the 10 ms ticks that it is used with.
-    let mono = clock_ns(ClockId::Monotonic);
-    clock_ns(ClockId::Boottime).saturating_sub(mono)
+    // beside the 10 ms ticks that it is used with. Who is held up in between reads far too much, but hardly twice.
+    let read = || {
+        let mono = clock_ns(ClockId::Monotonic);
+        clock_ns(ClockId::Boottime).saturating_sub(mono)
+    };
+    read().min(read())
 }
 
 /// What CLOCK_BOOTTIME was on CLOCK_MONOTONIC, by the difference that was seen then: with the one that is now, a process
 /// from before the machine was suspended would seem to be another one.
 pub(super) fn boot_to_mono_ns(boot_ns: u64) -> u64 {
     static SEEN: Mutex<Differences> = Mutex::new(Differences(Vec::new()));
-    let (now, difference) = (since_boot_ns(), suspended_ns());
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    boot_ns.saturating_sub(seen.at(boot_ns, now, difference))
+    let (now, difference) = (since_boot_ns(), suspended_ns());
+    seen.to_mono(boot_ns, now, difference)
+}
+
+/// Looks how long the machine has been suspended. What began between the last look before a suspension and the suspension
+/// is told from what began afterwards if that was shorter than the suspension: about once a second is enough.
+pub fn note_suspension() {
+    boot_to_mono_ns(0);
 }
 
 /// How much the two clocks have differed, and until when, on CLOCK_BOOTTIME.
 struct Differences(Vec<(u64, u64)>);
 
 impl Differences {
+    /// What CLOCK_BOOTTIME was on CLOCK_MONOTONIC, if the difference is `difference` now.
+    fn to_mono(&mut self, boot_ns: u64, now: u64, difference: u64) -> u64 {
+        boot_ns.saturating_sub(self.at(boot_ns, now, difference))
+    }
+
     /// The difference at a time, if it is `difference` now.
     fn at(&mut self, boot_ns: u64, now: u64, difference: u64) -> u64 {
         match self.0.last_mut() {
@@ -93,5 +107,22 @@ mod tests {
         assert_eq!(seen.at(109 * S, 3760 * S, 3605 * S), 5 * S);
         // It began after the last look before.
         assert_eq!(seen.at(115 * S, 3760 * S, 3605 * S), 5 * S);
+    }
+
+    /// Suspended from 40 s to 45 s on CLOCK_BOOTTIME, before anybody looked, and from 200 s to 205 s between two looks.
+    #[test]
+    fn a_start_is_what_the_other_clock_was_then_before_and_after_a_suspension() {
+        const MS: u64 = 1_000_000;
+        let mut seen = Differences(Vec::new());
+        for second in 100..200 {
+            assert_eq!(seen.to_mono(90_000 * MS, second * 1000 * MS, 5000 * MS), 85_000 * MS);
+        }
+        for now in [206_000, 400_000] {
+            let mut start = |boot: u64| seen.to_mono(boot * MS, now * MS, 10_000 * MS) / MS;
+            // The last two began right before it, and right after it.
+            assert_eq!([90_000, 199_500, 205_500].map(&mut start), [85_000, 194_500, 195_500], "at {now} ms");
+            // What the difference was before the first look is not known: it is too early, and always the same.
+            assert_eq!(start(30_000), 25_000);
+        }
     }
 }

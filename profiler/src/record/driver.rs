@@ -25,7 +25,7 @@ use crate::kernel::{
 };
 use crate::process::event::TaskEvent;
 use crate::process::hierarchy::Group;
-use crate::process::monotonic_now;
+use crate::process::{monotonic_now, note_suspension};
 use crate::profile::Profile;
 use crate::record::RecordError;
 use crate::record::builders::Builders;
@@ -234,6 +234,7 @@ impl Driver {
         let slow = now.0.saturating_sub(self.slow_at.0) >= SLOW_NS;
         if slow {
             self.slow_at = now;
+            note_suspension();
             self.workers.check();
             self.symbols.check();
             self.builders.check();

@@ -206,6 +206,25 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_has_something_is_known_until_that_was_taken_back() {
+        let mut libgcc = Libgcc::default();
+        libgcc.take_up(copies([1, 2]));
+        assert_eq!(read(&mut libgcc, &[1, 2]), (vec![1, 2], vec![], Missed::default()));
+        // The first is loaded no more: what it had is still to be taken back.
+        libgcc.take_up(copies([2]));
+        assert_eq!((known(&libgcc), libgcc.is_empty()), (vec![1, 2], false));
+        assert_eq!(read(&mut libgcc, &[2]), (vec![], vec![1], Missed::default()));
+        assert_eq!(known(&libgcc), [1, 2], "nobody has looked at the modules since");
+        libgcc.take_up(copies([2]));
+        assert_eq!((known(&libgcc), libgcc.is_empty()), (vec![2], false));
+        assert_eq!(read(&mut libgcc, &[2]), (vec![], vec![], Missed::default()), "the other has what it had");
+        // One that is loaded stays, whatever it has.
+        assert_eq!(read(&mut libgcc, &[]), (vec![], vec![2], Missed::default()));
+        libgcc.take_up(copies([2]));
+        assert_eq!((known(&libgcc), libgcc.is_empty()), (vec![2], true));
+    }
+
+    #[test]
     fn what_is_gone_from_one_registry_and_has_come_into_another_is_there() {
         let frame = Frame { bytes: [1, 2].into(), section_start: Avma(3) };
         let come = vec![Function { start: Avma(0x1000), size: 4, frame }];

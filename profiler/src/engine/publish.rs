@@ -61,8 +61,8 @@ pub(super) struct Published {
     is_borrowed: bool,
     /// What is taken along with its frames, or was to be.
     take: Option<Box<FrameSpec>>,
-    /// With which publication that began.
-    takes_from: Option<u64>,
+    /// With which publication that began, and when it was asked for.
+    takes_from: Option<(u64, MonoNs)>,
     /// Pages of generated code, to be withdrawn when it ends.
     pages: BTreeSet<u32>,
     /// Those of them that have found no room, with how many rows, and since when none was looked for.
@@ -230,7 +230,8 @@ impl Publisher {
         if process.published.take != spec {
             let who = (process.id.pid, process.holder());
             process.published.take = spec;
-            process.published.takes_from = process.published.take.as_ref().map(|_| tables.next_publication());
+            let asked = (tables.next_publication(), now);
+            process.published.takes_from = process.published.take.as_ref().map(|_| asked);
             let Published { take, holding, .. } = &mut process.published;
             if !tables.set_take(who, holding, take.as_deref(), requests) {
                 requests.remark(TOO_MANY_TAKES.to_owned());
@@ -325,7 +326,7 @@ impl Publisher {
         tables.drop_take(&mut process.published.holding);
         process.published.take = None;
         process.published.wordless = Some(now.after(WORDLESS));
-        process.tables.begin_words(MonoNs(0));
+        lack_words(process);
         self.waiting.insert(process.id);
     }
 
@@ -339,7 +340,7 @@ impl Publisher {
     fn refuse(&mut self, process: &mut Process) {
         self.refusals += 1;
         process.published.refused = Some(self.refusals);
-        process.tables.begin_words(MonoNs(0));
+        lack_words(process);
         self.waiting.insert(process.id);
     }
 
@@ -489,7 +490,7 @@ impl Publisher {
         for (_, id) in self.unconfirmed_lists.extract_if(.., |(number, _)| *number <= publication) {
             if let Some(process) = processes.get_mut(id) {
                 process.space.confirm(publication, at);
-                if process.published.takes_from.is_some_and(|number| number <= publication) {
+                if process.published.takes_from.is_some_and(|(number, _)| number <= publication) {
                     process.tables.begin_words(at);
                 }
             }
@@ -564,5 +565,12 @@ impl Publisher {
             jit_delay_longest_ms: self.delays.longest_ns / 1_000_000,
             ..of_files
         }
+    }
+}
+
+/// Samples have no words for want of room since these were asked for. Before, it is for want of a look at the runtime.
+fn lack_words(process: &mut Process) {
+    if let Some((_, asked)) = process.published.takes_from {
+        process.tables.begin_words(asked);
     }
 }

@@ -547,6 +547,25 @@ fn a_frame_that_was_sampled_before_its_words_were_taken_says_so() {
 }
 
 #[test]
+fn a_frame_that_was_sampled_before_its_words_were_asked_for_says_so_where_there_was_no_room_either() {
+    let mut world = World::new(options());
+    world.kernel.refuses = usize::MAX;
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);
+    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
+    world.follow(&[PID]);
+    assert!(world.kernel.lists.is_empty() && world.kernel.refuses < usize::MAX);
+    sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.kernel.refuses = 0;
+    world.release();
+    world.run_for(300);
+    assert!(world.kernel.lists.contains_key(&Pid(PID)) && world.kernel.takes.contains_key(&Pid(PID)));
+    sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(300);
+    let reasons: Vec<_> = world.finish().account.clone().jit.unnamed.into_iter().collect();
+    assert_eq!(reasons, [("no words of the frame were taken", 1), ("sampled before its runtime was looked at", 1)]);
+}
+
+#[test]
 fn a_kernel_that_does_not_take_it_takes_no_words() {
     let mut world = World::new(options());
     world.kernel.refuses = 8;

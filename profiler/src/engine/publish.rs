@@ -100,6 +100,19 @@ impl Published {
         self.take.is_some()
     }
 
+    /// Whether this is taken along with its frames, and known since when.
+    fn takes(&self, spec: Option<&FrameSpec>) -> bool {
+        self.take.as_deref() == spec && self.take.is_some() == self.takes_from.is_some()
+    }
+
+    /// From a publication on, this is taken along. In place of something else: samples have words since that began, as its
+    /// mappings may be the same, and are not published once more.
+    fn begin_take(&mut self, spec: Option<Box<FrameSpec>>, asked: (u64, MonoNs)) {
+        let before = self.takes_from.filter(|_| self.takes_words());
+        self.takes_from = spec.as_ref().map(|_| before.unwrap_or(asked));
+        self.take = spec;
+    }
+
     /// Whether its list waits for room.
     pub(super) fn is_refused(&self) -> bool {
         self.refused.is_some()
@@ -227,11 +240,9 @@ impl Publisher {
     ) {
         let now = requests.now;
         let spec = process.capture().map(|capture| Box::new(capture.spec()));
-        if process.published.take != spec {
+        if !process.published.takes(spec.as_deref()) {
             let who = (process.id.pid, process.holder());
-            process.published.take = spec;
-            let asked = (tables.next_publication(), now);
-            process.published.takes_from = process.published.take.as_ref().map(|_| asked);
+            process.published.begin_take(spec, (tables.next_publication(), now));
             let Published { take, holding, .. } = &mut process.published;
             if !tables.set_take(who, holding, take.as_deref(), requests) {
                 requests.remark(TOO_MANY_TAKES.to_owned());
@@ -361,8 +372,9 @@ impl Publisher {
         }
     }
 
-    /// A process has become another program: what it borrowed is no code of its.
+    /// A process has become another program: what it borrowed is no code of its, and nobody has asked for words of it.
     pub(super) fn exec(&mut self, process: &mut Process) {
+        process.published.takes_from = None;
         if std::mem::take(&mut process.published.is_borrowed) {
             process.published.object = 0;
         }

@@ -121,6 +121,14 @@ impl<K: Copy + Eq + Hash> Owners<K> {
         }
     }
 
+    /// Counts an owner as one who has spent so many seconds, if he has spent less.
+    pub(crate) fn raise(&mut self, owner: K, spent_s: f64, rate: f64, now: Instant) {
+        let missing = spent_s - self.spent_s(owner, rate, now);
+        if missing > 0.0 {
+            self.spend(owner, rate, now, missing);
+        }
+    }
+
     /// Those who have spent something in as long as anybody may owe something.
     pub(crate) fn active(&self, now: Instant) -> impl Iterator<Item = K> {
         let is_active = move |account: &Account| now.saturating_duration_since(account.at).as_secs_f64() < self.owed_s;

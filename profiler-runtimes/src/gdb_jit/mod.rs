@@ -59,8 +59,18 @@ pub struct Image {
     /// Of what is compared of it.
     digest: u64,
     functions: Vec<Function>,
-    /// They are all that it has.
-    is_all: bool,
+    extent: Extent,
+}
+
+/// Which functions of an object file are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All that it has.
+    All,
+    /// Not those that could not be understood.
+    Part,
+    /// There was no room for all.
+    NoRoom,
 }
 
 /// A function of an object file.
@@ -101,7 +111,7 @@ impl Image {
     /// Whether these are all functions that it has: not if it could not be understood, or one of them has no name or no
     /// address that it could have, or there was no room.
     pub fn names_all(&self) -> bool {
-        self.is_all
+        self.extent == Extent::All
     }
 
     fn name_bytes(&self) -> usize {
@@ -115,45 +125,45 @@ fn compared(size: usize) -> impl Iterator<Item = (usize, usize)> {
     [(0, part), (size - part, part)].into_iter().take(if part == size { 1 } else { 2 })
 }
 
-/// What an object file names, at most so many functions with so many bytes of names, and whether that is all.
+/// What an object file names, at most so many functions with so many bytes of names, and which functions these are.
 ///
 /// Costs a step of the reading for each symbol, and what its name costs, as far as that may go, whether it is kept or not.
 fn functions_in<M: Memory>(
     bytes: &[u8],
     reader: &Reader<M>,
     (mut functions_left, mut names_left): (usize, usize),
-) -> Result<(Vec<Function>, bool), ReadError> {
-    let nothing = || Ok((Vec::new(), false));
+) -> Result<(Vec<Function>, Extent), ReadError> {
+    let nothing = || Ok((Vec::new(), Extent::Part));
     let Ok(file) = Elf::parse(bytes) else { return nothing() };
     let endian = file.endian();
     let sections = file.elf_section_table();
     let names = sections.section(file.elf_symbol_table().string_section());
     let Some(names) = names.ok().and_then(|section| section.data(endian, bytes).ok()) else { return nothing() };
-    let (mut functions, mut is_all) = (Vec::new(), true);
+    let (mut functions, mut extent) = (Vec::new(), Extent::All);
     for symbol in file.symbols() {
         reader.spend(1)?;
         if symbol.kind() != SymbolKind::Text || !symbol.is_definition() {
             continue;
         }
         if symbol.size() > MAX_FUNCTION {
-            is_all = false;
+            extent = Extent::Part;
             continue;
         }
         let address = address_of(&file, &symbol).filter(|address| *address >= MIN_ADDRESS);
         let name = name_at(names, symbol.elf_symbol().st_name(endian)).unwrap_or_default();
         reader.spend(name.len() as u64 / NAME_BYTES_A_STEP)?;
         let (Some(address), Some(name)) = (address, printable(name)) else {
-            is_all = false;
+            extent = Extent::Part;
             continue;
         };
         if functions_left == 0 || name.len() > names_left {
-            is_all = false;
+            extent = Extent::NoRoom;
             break;
         }
         (functions_left, names_left) = (functions_left - 1, names_left - name.len());
         functions.push(Function { name: name.into(), address: Avma(address), size: symbol.size() });
     }
-    Ok((functions, is_all))
+    Ok((functions, extent))
 }
 
 /// What an object file says of its functions beside their names. Costs no more than half of the steps that are left, whatever
@@ -200,6 +210,8 @@ pub struct Update {
     pub changes: Vec<Change>,
     /// Entries whose object file could not be read.
     pub damaged: u32,
+    /// Object files that are there of whose functions some found no room: all of them, not those alone that are new.
+    pub without_room: u32,
     /// Why the list was not read to its end. What was not come to counts as unchanged.
     pub incomplete: Option<ReadError>,
 }
@@ -258,7 +270,7 @@ impl Images {
     pub fn update<M: Memory>(&mut self, reader: &Reader<M>) -> Update {
         self.reading += 1;
         reader.refresh();
-        let mut update = Update { changes: Vec::new(), damaged: 0, incomplete: None };
+        let mut update = Update { changes: Vec::new(), damaged: 0, without_room: 0, incomplete: None };
         update.incomplete = self.read_list(reader, &mut update).err();
         if update.incomplete.is_none() {
             let reading = self.reading;
@@ -267,6 +279,8 @@ impl Images {
                 self.end(known.image, &mut update);
             }
         }
+        let without_room = self.images().filter(|image| image.extent == Extent::NoRoom).count();
+        update.without_room = u32::try_from(without_room).unwrap_or(u32::MAX);
         // What came may lie where something went, whatever their places in the list are.
         update.changes.sort_by_key(|change| matches!(change, Change::Loaded(..)));
         update
@@ -330,13 +344,13 @@ impl Images {
             return Err(ReadError::Unreadable(address.0));
         }
         let room = (MAX_FUNCTIONS.saturating_sub(self.functions), MAX_NAMES.saturating_sub(self.name_bytes));
-        let (functions, is_all) = functions_in(&bytes, reader, room)?;
+        let (functions, extent) = functions_in(&bytes, reader, room)?;
         let details = details_in(&bytes, &functions, reader)?;
         let mut digest = DefaultHasher::new();
         compared(size).for_each(|(from, count)| digest.write(&bytes[from..from + count]));
         self.next_id += 1;
         let (id, digest) = (self.next_id, digest.finish());
-        let image = Arc::new(Image { id, entry, address, size, digest, functions, is_all });
+        let image = Arc::new(Image { id, entry, address, size, digest, functions, extent });
         self.functions += image.functions.len();
         self.name_bytes += image.name_bytes();
         self.images.insert(entry.0, Known { image: image.clone(), reading: self.reading, is_void: false });

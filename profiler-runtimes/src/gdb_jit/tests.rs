@@ -124,7 +124,7 @@ fn only_what_changed_is_read_again() {
     let mut memory = memory("numba");
     let mut images = read(&memory);
     let update = images.update(&Reader::new(&memory, ENOUGH));
-    assert_eq!(update, Update { changes: Vec::new(), damaged: 0, incomplete: None });
+    assert_eq!(update, Update { changes: Vec::new(), damaged: 0, without_room: 0, incomplete: None });
 
     // Another object file of the same size in the same place: names are different.
     let all = in_order(&images);
@@ -226,13 +226,39 @@ fn object_file_of(functions: u32, name: &str, size: u64) -> Vec<u8> {
 fn names_without_end_take_no_more_than_there_is_room_for() {
     let file = object_file(300, &"n".repeat(200_000));
     let reader = Reader::new(Recorded::default(), ENOUGH);
-    let (functions, is_all) = functions_in(&file, &reader, (MAX_FUNCTIONS, 100_000)).unwrap();
-    assert_eq!((functions.len(), functions[0].name.len(), is_all), (100_000 / MAX_NAME, MAX_NAME, false));
-    let (functions, is_all) = functions_in(&file, &reader, (7, MAX_NAMES)).unwrap();
-    assert_eq!((functions.len(), is_all), (7, false));
+    let (functions, extent) = functions_in(&file, &reader, (MAX_FUNCTIONS, 100_000)).unwrap();
+    assert_eq!((functions.len(), functions[0].name.len(), extent), (100_000 / MAX_NAME, MAX_NAME, Extent::NoRoom));
+    let (functions, extent) = functions_in(&file, &reader, (7, MAX_NAMES)).unwrap();
+    assert_eq!((functions.len(), extent), (7, Extent::NoRoom));
     // Each symbol costs a step, whatever comes of it.
     let poor = Reader::new(Recorded::default(), Budget { pages: 1, steps: 100 });
     assert_eq!(functions_in(&file, &poor, (MAX_FUNCTIONS, MAX_NAMES)), Err(ReadError::OverBudget));
+}
+
+#[test]
+fn object_files_whose_functions_find_no_room_are_counted_as_long_as_they_are_there() {
+    let mut memory = memory("numba");
+    let all = in_order(&read(&memory));
+    let mut left = 3;
+    let is_cut = |image: &&Arc<Image>| {
+        let is_cut = image.functions().len() > left;
+        left = left.saturating_sub(image.functions().len());
+        is_cut
+    };
+    let cut: Vec<Arc<Image>> = all.iter().filter(is_cut).cloned().collect();
+    assert!(cut.len() > 1, "{}", cut.len());
+    let mut images = Images { functions: MAX_FUNCTIONS - 3, ..Images::find(&memory).unwrap() };
+    for _ in 0..2 {
+        let update = images.update(&Reader::new(&memory, ENOUGH));
+        assert_eq!((update.damaged, update.incomplete), (0, None));
+        assert_eq!(update.without_room as usize, cut.len());
+    }
+    assert_eq!(images.functions, MAX_FUNCTIONS);
+    // The last of all is taken out of the list.
+    memory.overwrite(all[all.len() - 2].entry, &0_u64.to_le_bytes());
+    let is_last = cut.iter().any(|image| image.entry == all[all.len() - 1].entry);
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    assert_eq!(update.without_room as usize, cut.len() - usize::from(is_last));
 }
 
 #[test]
@@ -252,10 +278,10 @@ fn a_buffer_for_code_is_no_function() {
     let sizes = [MAX_FUNCTION, MAX_FUNCTION + 1].map(|size| {
         let file = object_file_of(1, "code_gen_buffer", size);
         let reader = Reader::new(Recorded::default(), ENOUGH);
-        let (functions, is_all) = functions_in(&file, &reader, (MAX_FUNCTIONS, MAX_NAMES)).unwrap();
-        (functions.len(), is_all)
+        let (functions, extent) = functions_in(&file, &reader, (MAX_FUNCTIONS, MAX_NAMES)).unwrap();
+        (functions.len(), extent)
     });
-    assert_eq!(sizes, [(1, true), (0, false)]);
+    assert_eq!(sizes, [(1, Extent::All), (0, Extent::Part)]);
 }
 
 proptest! {

@@ -107,11 +107,10 @@ impl Registry {
         self.sections.len() * 96 + self.owners.len() * 32
     }
 
-    /// Whether anything is registered now.
+    /// Whether anything is registered now, or may be: it is being changed, or there was too much to be read.
     pub fn is_used<M: Memory>(&self, reader: &Reader<M>) -> bool {
         let mut search = Search::new(reader);
-        let is_changing = matches!(search.all(&self.data), Err(ReadError::Malformed { .. }));
-        is_changing || !search.sections.is_empty()
+        search.all(&self.data).is_err() || !search.sections.is_empty()
     }
 
     /// Reads what there is now. Sections that were there before are compared, and read again where they have changed.

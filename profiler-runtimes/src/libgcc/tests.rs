@@ -168,6 +168,15 @@ fn what_is_registered_is_found_in_lists_and_in_trees() {
 }
 
 #[test]
+fn what_cannot_be_read_to_its_end_may_be_used() {
+    let (built, mut unused) = (lists(), Built::default());
+    others(&mut unused);
+    let is_used = |built: &Built, steps| registry().is_used(&Reader::new(built, Budget { steps, ..ENOUGH }));
+    assert!(is_used(&built, 1) && is_used(&unused, 1));
+    assert!(is_used(&built, ENOUGH.steps) && !is_used(&unused, ENOUGH.steps));
+}
+
+#[test]
 fn objects_may_have_several_sections_or_none() {
     let mut built = lists();
     built.bytes(section(4), &frames(function(4)));

@@ -61,8 +61,8 @@ pub(super) struct Published {
     is_borrowed: bool,
     /// What is taken along with its frames, or was to be.
     take: Option<Box<FrameSpec>>,
-    /// With which publication that began.
-    takes_from: Option<u64>,
+    /// With which publication that began, and when it was asked for.
+    takes_from: Option<(u64, MonoNs)>,
     /// Pages of generated code, to be withdrawn when it ends.
     pages: BTreeSet<u32>,
     /// Those of them that have found no room, with how many rows, and since when none was looked for.
@@ -98,6 +98,19 @@ impl Published {
     /// Whether words of its frames are taken along, or are with the next publication.
     pub(super) fn takes_words(&self) -> bool {
         self.take.is_some()
+    }
+
+    /// Whether this is taken along with its frames, and known since when.
+    fn takes(&self, spec: Option<&FrameSpec>) -> bool {
+        self.take.as_deref() == spec && self.take.is_some() == self.takes_from.is_some()
+    }
+
+    /// From a publication on, this is taken along. In place of something else: samples have words since that began, as its
+    /// mappings may be the same, and are not published once more.
+    fn begin_take(&mut self, spec: Option<Box<FrameSpec>>, asked: (u64, MonoNs)) {
+        let before = self.takes_from.filter(|_| self.takes_words());
+        self.takes_from = spec.as_ref().map(|_| before.unwrap_or(asked));
+        self.take = spec;
     }
 
     /// Whether its list waits for room.
@@ -227,10 +240,9 @@ impl Publisher {
     ) {
         let now = requests.now;
         let spec = process.capture().map(|capture| Box::new(capture.spec()));
-        if process.published.take != spec {
+        if !process.published.takes(spec.as_deref()) {
             let who = (process.id.pid, process.holder());
-            process.published.take = spec;
-            process.published.takes_from = process.published.take.as_ref().map(|_| tables.next_publication());
+            process.published.begin_take(spec, (tables.next_publication(), now));
             let Published { take, holding, .. } = &mut process.published;
             if !tables.set_take(who, holding, take.as_deref(), requests) {
                 requests.remark(TOO_MANY_TAKES.to_owned());
@@ -325,7 +337,7 @@ impl Publisher {
         tables.drop_take(&mut process.published.holding);
         process.published.take = None;
         process.published.wordless = Some(now.after(WORDLESS));
-        process.tables.begin_words(MonoNs(0));
+        lack_words(process);
         self.waiting.insert(process.id);
     }
 
@@ -339,7 +351,7 @@ impl Publisher {
     fn refuse(&mut self, process: &mut Process) {
         self.refusals += 1;
         process.published.refused = Some(self.refusals);
-        process.tables.begin_words(MonoNs(0));
+        lack_words(process);
         self.waiting.insert(process.id);
     }
 
@@ -360,8 +372,9 @@ impl Publisher {
         }
     }
 
-    /// A process has become another program: what it borrowed is no code of its.
+    /// A process has become another program: what it borrowed is no code of its, and nobody has asked for words of it.
     pub(super) fn exec(&mut self, process: &mut Process) {
+        process.published.takes_from = None;
         if std::mem::take(&mut process.published.is_borrowed) {
             process.published.object = 0;
         }
@@ -489,7 +502,7 @@ impl Publisher {
         for (_, id) in self.unconfirmed_lists.extract_if(.., |(number, _)| *number <= publication) {
             if let Some(process) = processes.get_mut(id) {
                 process.space.confirm(publication, at);
-                if process.published.takes_from.is_some_and(|number| number <= publication) {
+                if process.published.takes_from.is_some_and(|(number, _)| number <= publication) {
                     process.tables.begin_words(at);
                 }
             }
@@ -564,5 +577,12 @@ impl Publisher {
             jit_delay_longest_ms: self.delays.longest_ns / 1_000_000,
             ..of_files
         }
+    }
+}
+
+/// Samples have no words for want of room since these were asked for. Before, it is for want of a look at the runtime.
+fn lack_words(process: &mut Process) {
+    if let Some((_, asked)) = process.published.takes_from {
+        process.tables.begin_words(asked);
     }
 }

@@ -130,6 +130,10 @@ struct Queue {
     builders: HashMap<u64, Builder>,
     last_builder: u64,
     owners: Owners,
+    /// What each has used, for the order in which they are served.
+    turns: Owners,
+    /// What whoever was served last had used then: the least of those who waited.
+    served: Option<(f64, Instant)>,
     /// Builders that are held, by number, and whose files hold them.
     stuck: HashMap<u64, Option<Owner>>,
     /// Places of builders that are held which nobody has taken: whether large files are none of their work.
@@ -139,9 +143,10 @@ struct Queue {
 
 impl Default for Queue {
     fn default() -> Self {
-        let owners = Owners::starting_with(OWNER_START_S, OWNER_OWED_S);
-        let (waiting, answers, builders, last_builder, stuck) = Default::default();
-        Self { waiting, answers, builders, last_builder, owners, stuck, vacant: Vec::new(), closing: false }
+        let [owners, turns] = [(); 2].map(|()| Owners::starting_with(OWNER_START_S, OWNER_OWED_S));
+        let (waiting, answers, builders, last_builder, served) = Default::default();
+        let (stuck, vacant, closing) = Default::default();
+        Self { waiting, answers, builders, last_builder, owners, turns, served, stuck, vacant, closing }
     }
 }
 
@@ -207,7 +212,8 @@ impl Builders {
         };
         let (owner, bytes) = (identity.map(Owner::of), identity.map_or(0, |identity| identity.len));
         let order = Order { file, image, functions, samples, owner, bytes, since: Instant::now() };
-        self.shared.lock().waiting.push(order);
+        let rate = self.shared.rate();
+        self.shared.lock().admit(order, rate);
         // Not all builders take large files: one that does must hear of it.
         self.shared.changed.notify_all();
     }
@@ -355,15 +361,39 @@ impl Shared {
             return self.ledger.add(Activity::Processes, spent);
         };
         self.ledger.add_apart(Activity::Processes, spent);
-        self.lock().owners.spend(owner.payer(), rate, Instant::now(), spent.as_secs_f64());
+        self.lock().spend(owner, rate, Instant::now(), spent.as_secs_f64());
     }
 }
 
 impl Queue {
+    /// Takes up a file. Whoever had none that waited has saved nothing up meanwhile, and is no further ahead than who was
+    /// served last: somebody may be many users, each of whom has used nothing.
+    fn admit(&mut self, order: Order, rate: Option<f64>) {
+        if let Some((rate, owner)) = rate.zip(order.owner)
+            && !self.waiting.iter().any(|other| other.is_of_user(owner))
+        {
+            let least = self.least_used(rate, order.since);
+            self.turns.raise(owner.payer(), least, rate, order.since);
+        }
+        self.waiting.push(order);
+    }
+
+    /// What whoever was served last had used, less what anybody has earned since.
+    fn least_used(&self, rate: f64, now: Instant) -> f64 {
+        let earned = |since: Instant| now.saturating_duration_since(since).as_secs_f64() * rate;
+        self.served.map_or(0.0, |(used, at)| (used - earned(at)).max(0.0))
+    }
+
+    /// A file of an owner has taken so many seconds.
+    fn spend(&mut self, owner: Owner, rate: f64, now: Instant, seconds: f64) {
+        self.owners.spend(owner.payer(), rate, now, seconds);
+        self.turns.spend(owner.payer(), rate, now, seconds);
+    }
+
     /// In a continuous recording, a file of who has used least, by turns; of those, the least work for each sample that waits for
     /// it: this order leaves the fewest samples without rows, and libc does not wait for a browser.
     fn choose(&mut self, only_small: bool, rate: Option<f64>, now: Instant) -> Option<usize> {
-        let Self { waiting, builders, owners, stuck, .. } = self;
+        let Self { waiting, builders, owners, turns, served, stuck, .. } = self;
         // What a file says of its length must not keep everybody waiting for as long as it holds its builder.
         let bytes =
             |builder: &Builder| if builder.replaced { builder.bytes.min(LARGE_BYTES / 2) } else { builder.bytes };
@@ -383,13 +413,15 @@ impl Queue {
             is_mine && !is_held_up(order) && (in_work == 0 || in_work.saturating_add(order.bytes) <= MAX_BYTES_AT_ONCE)
         };
         let may_spend = |order: &Order| may_spend(owners, order, rate, now);
-        let turns = |order: &Order| match rate.zip(order.owner) {
-            Some((rate, owner)) => (owners.spent_s(owner.payer(), rate, now) / TURN_S).floor(),
-            None => 0.0,
-        };
+        let used = |order: &Order| rate.zip(order.owner).map(|(rate, owner)| turns.spent_s(owner.payer(), rate, now));
+        let turn = |order: &Order| used(order).map_or(0.0, |used| (used / TURN_S).floor());
         let waiting = waiting.iter().enumerate().filter(|(_, order)| fitting(order) && may_spend(order));
-        let first = |a: &Order, b: &Order| turns(a).total_cmp(&turns(b)).then_with(|| a.compare_work(b));
-        waiting.min_by(|(_, a), (_, b)| first(a, b)).map(|(index, _)| index)
+        let first = |a: &Order, b: &Order| turn(a).total_cmp(&turn(b)).then_with(|| a.compare_work(b));
+        let (index, order) = waiting.min_by(|(_, a), (_, b)| first(a, b))?;
+        if let Some(used) = used(order) {
+            *served = Some((used, now));
+        }
+        Some(index)
     }
 
     /// Answers those whose owner's files hold too many builders. Returns whether there were any.
@@ -437,6 +469,10 @@ fn may_spend(owners: &Owners, order: &Order, rate: Option<f64>, now: Instant) ->
 }
 
 impl Order {
+    fn is_of_user(&self, owner: Owner) -> bool {
+        self.owner.is_some_and(|own| own.may_be_of_one_user(owner))
+    }
+
     /// By functions for each sample. A file that no sample has met counts like half a sample: its process runs.
     fn compare_work(&self, other: &Self) -> std::cmp::Ordering {
         let half_samples = |order: &Self| u128::from(order.samples) * 2 + 1;
@@ -538,13 +574,49 @@ mod tests {
         let mut queue = Queue { waiting: vec![of(1, 1, his), of(2, 20_000, other)], ..Queue::default() };
         let (rate, now) = (0.1, Instant::now());
         assert_eq!(queue.choose(false, Some(rate), now), Some(0), "neither has used anything");
-        queue.owners.spend(his.unwrap().payer(), rate, now, TURN_S * 0.9);
+        queue.spend(his.unwrap(), rate, now, TURN_S * 0.9);
         assert_eq!(queue.choose(false, Some(rate), now), Some(0));
-        queue.owners.spend(his.unwrap().payer(), rate, now, TURN_S * 0.2);
+        queue.spend(his.unwrap(), rate, now, TURN_S * 0.2);
         assert_eq!(queue.choose(false, Some(rate), now), Some(1));
         assert_eq!(queue.choose(false, None, now), Some(0), "in a run that ends all are the same");
-        queue.owners.spend(other.unwrap().payer(), rate, now, TURN_S * 1.1);
+        queue.spend(other.unwrap(), rate, now, TURN_S * 1.1);
         assert_eq!(queue.choose(false, Some(rate), now), Some(0));
+    }
+
+    #[test]
+    fn who_has_many_users_does_not_come_before_whoever_has_been_served() {
+        let (root, rate, now) = (Owner::test(0), 0.1, Instant::now());
+        let of = |file, functions, owner| Order { owner: Some(owner), ..order(file, functions, 0) };
+        let mut queue = Queue::default();
+        let next = |queue: &mut Queue| {
+            let index = queue.choose(false, Some(rate), now).unwrap();
+            queue.waiting.swap_remove(index).file.0
+        };
+        queue.spend(root, rate, now, TURN_S * 4.5);
+        queue.admit(of(1, 9, root), Some(rate));
+        assert_eq!(next(&mut queue), 1);
+        // Nothing waits when they come.
+        (1000..1100).for_each(|uid| queue.admit(of(uid, 20_000, Owner::test(uid)), Some(rate)));
+        queue.admit(of(2, 1, root), Some(rate));
+        assert_eq!(next(&mut queue), 2, "none of them has used less, and it is the least work");
+        queue.spend(root, rate, now, TURN_S);
+        queue.admit(of(3, 1, root), Some(rate));
+        assert_eq!(next(&mut queue), 1000, "now they have");
+        queue.spend(Owner::test(1001), rate, now, TURN_S * 2.0);
+        let served: Vec<u32> = (0..99).map(|_| next(&mut queue)).collect();
+        assert_eq!((served[98], next(&mut queue)), (3, 1001), "what they use counts from there");
+        let spent_s = queue.owners.spent_s(Owner::test(1000).payer(), rate, now);
+        assert!(spent_s.abs() < 1e-9, "nobody pays for that");
+    }
+
+    #[test]
+    fn who_comes_when_all_have_earned_what_they_used_begins_anew() {
+        let (root, rate, now) = (Owner::test(0), 0.1, Instant::now());
+        let mut queue = Queue { served: Some((2.0, now)), ..Queue::default() };
+        assert!((queue.least_used(rate, now + Duration::from_secs(5)) - 1.5).abs() < 1e-9);
+        let later = now + Duration::from_secs(30);
+        queue.admit(Order { owner: Some(root), since: later, ..order(1, 9, 0) }, Some(rate));
+        assert!(queue.turns.spent_s(root.payer(), rate, later).abs() < 1e-9);
     }
 
     #[test]

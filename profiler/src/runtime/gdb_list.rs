@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use jitprof_common::units::Avma;
-use jitprof_runtimes::gdb_jit::{Change, Details, Function, Image, Images, Inlined};
+use jitprof_runtimes::gdb_jit::{Change, Details, Function, Image, Images, Inlined, Update};
 use jitprof_runtimes::{Memory, Reader};
 
 use super::code::Room;
 use super::libgcc::Libgcc;
 use super::modules::{Module, Modules};
 use super::{
-    CallSite, CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundInline, FoundLines, Registered, RuntimeRead,
+    CallSite, CodeChange, EVERYWHERE, FoundCode, FoundFrame, FoundInline, FoundLines, Missed, Registered, RuntimeRead,
 };
 
 /// Lists of one process: each module with a copy of LLVM has one.
@@ -109,7 +109,8 @@ impl Lists {
             let update = images.update(reader);
             read.incomplete |= update.incomplete.is_some();
             self.is_damaged |= update.damaged > 0;
-            read.unread.note(update.damaged, update.incomplete.is_some());
+            let unread = unread_of(&update);
+            read.unread.note(unread.entries, unread.is_cut);
             for change in update.changes {
                 match change {
                     Change::Loaded(image, details) => {
@@ -188,6 +189,11 @@ impl Freed {
         }
         self.places.iter().map(|(start, (end, _))| (Avma(*start), end - start)).collect()
     }
+}
+
+/// What a reading of a list has not got: object files that could not be read, or had no room for all functions.
+fn unread_of(update: &Update) -> Missed {
+    Missed { entries: update.damaged.saturating_add(update.without_room), is_cut: update.incomplete.is_some() }
 }
 
 /// The code of an object file. What has several names is there once, with the last of them: it does not take its own place.
@@ -302,6 +308,14 @@ mod tests {
         let read = lists.read(&reader);
         assert!(!read.incomplete);
         read.may_have_passed
+    }
+
+    #[test]
+    fn object_files_without_room_for_their_functions_are_not_got_either() {
+        let update = Update { changes: Vec::new(), damaged: 1, without_room: 2, incomplete: None };
+        assert_eq!(unread_of(&update), Missed { entries: 3, is_cut: false });
+        let reader = Reader::new(Listed(vec![(1, 0), (2, 0x7f00_0000_0000)]), BUDGET);
+        assert_eq!(lists().read(&reader).unread, Missed::default());
     }
 
     #[test]

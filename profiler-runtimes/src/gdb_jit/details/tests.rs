@@ -6,7 +6,7 @@ use object::read::elf::SectionHeader;
 
 use super::*;
 use crate::gdb_jit::object_file::Elf;
-use crate::gdb_jit::{MAX_FUNCTIONS, MAX_NAMES, functions_in};
+use crate::gdb_jit::{Extent, MAX_FUNCTIONS, MAX_NAMES, functions_in};
 use crate::recorded::Recorded;
 use crate::{Budget, Reader};
 
@@ -119,7 +119,7 @@ fn unwinding_data_is_of_one_function_alone_wherever_its_section_was_put() {
 #[test]
 fn a_file_that_was_put_nowhere_has_no_functions() {
     let reader = Reader::new(Recorded::default(), Budget { pages: 0, steps: ENOUGH });
-    assert_eq!(functions_in(GCC, &reader, (MAX_FUNCTIONS, MAX_NAMES)), Ok((Vec::new(), false)));
+    assert_eq!(functions_in(GCC, &reader, (MAX_FUNCTIONS, MAX_NAMES)), Ok((Vec::new(), Extent::Part)));
     assert!(of_functions(GCC, &[], &mut Steps::new(ENOUGH)).is_empty());
 }
 

@@ -10,11 +10,11 @@ use jitprof_common::units::{FileOffset, Pid};
 use jitprof_common::unwind::PcKind;
 
 use super::stories::*;
-use crate::engine::EngineOptions;
 use crate::engine::border::{FrameWords, Order, Request, StackSnapshot, TakenWords};
 use crate::engine::frames::{Asked, KEPT_FRAMES, MAX_FRAMES};
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
+use crate::engine::{EngineOptions, Input};
 use crate::process::procfs::Status;
 use crate::profile::{FrameId, Profile};
 use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FoundLines, FrameAsk, TakeRead};
@@ -543,6 +543,51 @@ fn a_frame_that_was_sampled_before_its_words_were_taken_says_so() {
         assert_eq!(stack(&world, PID, at), "_start;main;[JIT code without a name]");
     }
     let reasons: Vec<_> = account.jit.unnamed.into_iter().collect();
+    assert_eq!(reasons, [("no words of the frame were taken", 1), ("sampled before its runtime was looked at", 1)]);
+}
+
+#[test]
+fn a_frame_that_was_sampled_before_its_words_were_asked_for_says_so_where_there_was_no_room_either() {
+    let mut world = World::new(options());
+    world.kernel.refuses = usize::MAX;
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);
+    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
+    world.follow(&[PID]);
+    assert!(world.kernel.lists.is_empty() && world.kernel.refuses < usize::MAX);
+    sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.kernel.refuses = 0;
+    world.release();
+    world.run_for(300);
+    assert!(world.kernel.lists.contains_key(&Pid(PID)) && world.kernel.takes.contains_key(&Pid(PID)));
+    sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(300);
+    let reasons: Vec<_> = world.finish().account.clone().jit.unnamed.into_iter().collect();
+    assert_eq!(reasons, [("no words of the frame were taken", 1), ("sampled before its runtime was looked at", 1)]);
+}
+
+#[test]
+fn words_that_others_take_the_place_of_before_they_are_in_force_begin_with_the_first() {
+    let mut world = World::new(options());
+    v8(&mut world, PID, &[(2, "JS:*run a.js:9:1")]);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.has_lists = true;
+    world.holds_publications = true;
+    world.follow(&[PID]);
+    world.run_for(100);
+    let offset = |world: &World| world.kernel.specs[&world.kernel.takes[&Pid(PID)]].reads[0].offset;
+    let first = *world.unconfirmed.last().unwrap();
+    assert_eq!(offset(&world), -40);
+    // The next reading says something else of the same code.
+    let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+    runtime.has_lists = false;
+    runtime.capture.as_mut().unwrap().reads[0].offset = -48;
+    sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(300);
+    assert_eq!(offset(&world), -48);
+    world.feed(Input::Published { publication: first, at: world.now });
+    sample(&mut world, &[JIT + 8, MAIN, START], &[]);
+    world.run_for(300);
+    world.holds_publications = false;
+    let reasons: Vec<_> = world.finish().account.clone().jit.unnamed.into_iter().collect();
     assert_eq!(reasons, [("no words of the frame were taken", 1), ("sampled before its runtime was looked at", 1)]);
 }
 

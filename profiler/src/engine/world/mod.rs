@@ -176,6 +176,8 @@ pub struct World {
     pub holds_rows: bool,
     /// What is published is said to be in force when this is unset.
     pub holds_publications: bool,
+    /// Publications of which that was not said.
+    pub unconfirmed: Vec<u64>,
     /// Requests of each turn, in their order.
     pub asked: Vec<Request>,
     /// Windows that were handed out.
@@ -233,6 +235,7 @@ impl World {
             holds_names: false,
             holds_rows: false,
             holds_publications: false,
+            unconfirmed: Vec::new(),
             asked: Vec::new(),
             windows: Vec::new(),
             snapshots: Vec::new(),
@@ -459,7 +462,7 @@ impl World {
                 }
                 "table"
             }
-            Output::Publish(_) if self.holds_publications => return,
+            Output::Publish(publication) if self.holds_publications => return self.unconfirmed.push(publication),
             Output::Publish(publication) => {
                 let at = self.now;
                 return self.feed(Input::Published { publication, at });

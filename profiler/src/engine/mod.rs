@@ -42,6 +42,7 @@ mod maintenance;
 mod names;
 mod options;
 mod parked;
+mod paths;
 mod pending;
 mod place;
 mod process;

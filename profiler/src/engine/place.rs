@@ -115,7 +115,10 @@ impl FileKey {
         addr: Avma,
         requests: &mut Requests,
     ) -> Self {
-        files.follow(process, mapped, requests);
+        // Most are followed long since.
+        if mapped.link.get().is_none() {
+            files.follow(process, mapped, requests);
+        }
         Self::of(files, mapped, addr)
     }
 }

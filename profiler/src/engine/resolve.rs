@@ -20,6 +20,7 @@ use crate::engine::learned::{is_in_loop_frame, is_loop_code};
 use crate::engine::listed::{Listed, NativeLoops, Placed, is_settled};
 use crate::engine::names::Names;
 use crate::engine::options::EngineOptions;
+use crate::engine::paths::PathNumbers;
 use crate::engine::pending::{Pending, Stacks};
 use crate::engine::place::{FileKey, Place};
 use crate::engine::process::Process;
@@ -296,8 +297,9 @@ pub(super) struct Anonymous {
 /// Names samples and adds them to the profile; remembers frames that it has made.
 #[derive(Default)]
 pub(super) struct Resolver {
-    /// By address, and the path under which the process maps the file that it lies in.
-    native: FxHashMap<(SymbolKey, Option<Arc<str>>), NativeFrames>,
+    /// By address, and the number of the path under which the process maps the file that it lies in; 0 for the kernel.
+    native: FxHashMap<(SymbolKey, usize), NativeFrames>,
+    paths: PathNumbers,
     jit: FxHashMap<JitKey, FrameId>,
     /// Those of them whose names are not final, and since when.
     unsettled: FxHashMap<JitKey, FrameId>,
@@ -311,7 +313,9 @@ pub(super) struct Resolver {
     /// Native frames of interpreters' loops are left out.
     hides_loops: bool,
     chain: Vec<FrameId>,
-    plain: HashMap<(FrameKind, Arc<str>), FrameId>,
+    plain: FxHashMap<FrameKind, HashMap<Arc<str>, FrameId>>,
+    /// Of them, those that say why a stack ends.
+    cuts: FxHashMap<StopReason, FrameId>,
     comms: HashMap<[u8; COMM_LEN], Arc<str>>,
     /// Modules of generated code by the name that its runtime gave; empty for none.
     jit_modules: HashMap<Arc<str>, Arc<Module>>,
@@ -343,9 +347,11 @@ impl Resolver {
     /// Drops the frames that it has made: the profile has been emptied.
     pub(super) fn clear_frames(&mut self) {
         self.native.clear();
+        self.paths.clear();
         self.jit.clear();
         self.unsettled.clear();
         self.plain.clear();
+        self.cuts.clear();
         self.comms.clear();
         self.jit_modules.clear();
     }
@@ -353,7 +359,8 @@ impl Resolver {
     /// Frames and names that it remembers.
     pub(super) fn remembered(&self) -> usize {
         let of_code = self.jit.len() + self.unsettled.len();
-        self.native.len() + of_code + self.plain.len() + self.comms.len() + self.jit_modules.len()
+        let plain = self.plain.values().map(HashMap::len).sum::<usize>();
+        self.native.len() + self.paths.len() + of_code + plain + self.comms.len() + self.jit_modules.len()
     }
 
     /// Drops the frames of code of processes that are not wanted.
@@ -615,7 +622,12 @@ impl Resolver {
 
     /// The note that frames are missing, and why.
     fn cut(&mut self, stop: StopReason, profile: &mut Profile) -> FrameId {
-        self.plain(FrameKind::Note, &format!("[cut: {}]", stop.describe()), profile)
+        if let Some(known) = self.cuts.get(&stop) {
+            return *known;
+        }
+        let frame = self.plain(FrameKind::Note, &format!("[cut: {}]", stop.describe()), profile);
+        self.cuts.insert(stop, frame);
+        frame
     }
 
     /// The function of the list whose loop the frame below is, if this one is announced code by which such a loop is entered:
@@ -897,7 +909,7 @@ impl Resolver {
     /// The frames of an object's or the kernel's address. An object is called what the process at hand calls it, whoever
     /// else has mapped it, and under whatever name.
     fn native(&mut self, key: SymbolKey, path: Option<&Arc<str>>, of: &mut Resolution<'_>) -> NativeFrames {
-        let place = (key, path.cloned());
+        let place = (key, path.map_or(0, |path| self.paths.of(path)));
         if let Some(known) = self.native.get(&place) {
             return known.clone();
         }
@@ -1113,18 +1125,16 @@ impl Resolver {
     }
 
     fn plain(&mut self, kind: FrameKind, name: &str, profile: &mut Profile) -> FrameId {
+        let known = self.plain.entry(kind).or_default();
+        if let Some(frame) = known.get(name) {
+            return *frame;
+        }
         let name: Arc<str> = Arc::from(name);
-        *self.plain.entry((kind, Arc::clone(&name))).or_insert_with(|| {
-            profile.intern_frame(&Frame {
-                name,
-                kind,
-                tier: None,
-                inlined: false,
-                module: None,
-                source: None,
-                address: 0,
-            })
-        })
+        let shown = Arc::clone(&name);
+        let frame = Frame { name: shown, kind, tier: None, inlined: false, module: None, source: None, address: 0 };
+        let frame = profile.intern_frame(&frame);
+        known.insert(name, frame);
+        frame
     }
 }
 

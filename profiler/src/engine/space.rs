@@ -313,17 +313,18 @@ impl AddressSpace {
     /// Whether the BPF program went by another mapping when it unwound the code at `addr` at `time`: what is mapped there has
     /// taken the place of something else, and that was not known to it yet.
     ///
-    /// Cost: a look-up, and a few more of those that ended some milliseconds before `time`.
+    /// Cost: a look at each of those that ended some milliseconds before `time`, which are mostly none, and a look-up if
+    /// one of them had the address.
     pub(super) fn was_walked_as_another(&self, addr: Avma, time: MonoNs) -> bool {
         if self.known_since.is_none_or(|since| since > time) {
             return false;
         }
-        let Some(mapped) = self.lookup(addr, time).filter(|mapped| mapped.since().is_some()) else { return false };
         let ended_by_then = self.ended.partition_point(|old| old.until <= time);
         // What ended first is withdrawn first.
         let mut known = self.ended.iter().take(ended_by_then).rev().take_while(|old| !old.withdrawn.by(time));
-        let before = known.find(|old| old.mapped.mapping.contains(addr));
-        before.is_some_and(|old| !has_same_rows(&old.mapped.mapping, &mapped.mapping))
+        let Some(old) = known.find(|old| old.mapped.mapping.contains(addr)) else { return false };
+        let mapped = self.lookup(addr, time).filter(|mapped| mapped.since().is_some());
+        mapped.is_some_and(|mapped| !has_same_rows(&old.mapped.mapping, &mapped.mapping))
     }
 
     /// What has ended is not in the list that becomes known with a publication.

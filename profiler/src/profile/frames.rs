@@ -10,7 +10,7 @@ use super::handle::{FrameId, ModuleId, StringId};
 use super::limits::{Limits, MAX_STRING_BYTES, Overflow, shorten};
 use super::shares::Shares;
 use crate::owners::Holder;
-use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
+use crate::symbol::{Frame, FrameKind, SourceLine, Tier};
 
 /// What a string costs beyond its bytes: 16 bytes for the counts of its `Arc`, 16 for the pointer to it, 16 for hash and
 /// index in the table.
@@ -191,21 +191,20 @@ impl FrameTable {
 
     /// The handle here of another table's frame. Strings are shared with that table.
     pub(super) fn copy(&mut self, other: &Self, frame: FrameId) -> FrameId {
-        let key = other.frames[frame.index()];
-        let text = |id: StringId| Arc::clone(&other.strings[id.index()]);
-        let module = key.module.map(|id| {
-            let module = &other.modules[id.index()];
-            Arc::new(Module { path: text(module.path), build_id: module.build_id.map(text) })
-        });
-        self.intern(&Frame {
-            name: text(key.name),
-            kind: key.kind,
-            tier: key.tier,
-            inlined: key.inlined,
-            module,
-            source: key.source.map(|SourceKey { file, line, column }| SourceLine { file: text(file), line, column }),
-            address: key.address,
-        })
+        let text = |id: StringId| &other.strings[id.index()];
+        let own = other.frames[frame.index()];
+        let key = FrameKey {
+            name: self.intern_string(text(own.name)),
+            module: own.module.and_then(|id| {
+                let ModuleKey { path, build_id } = other.modules[id.index()];
+                let path = self.intern_string(text(path));
+                let build_id = build_id.map(|id| self.intern_string(text(id)));
+                self.intern_module(ModuleKey { path, build_id })
+            }),
+            source: own.source.map(|source| SourceKey { file: self.intern_string(text(source.file)), ..source }),
+            ..own
+        };
+        self.intern_key(key)
     }
 
     /// The frame behind a handle.

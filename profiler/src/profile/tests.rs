@@ -54,6 +54,22 @@ fn values(profile: &Profile) -> Vec<(u64, Task, Vec<String>, u64)> {
 }
 
 #[test]
+fn a_copied_frame_says_the_same_whatever_numbers_its_texts_have_there() {
+    let module = Arc::new(Module { path: Arc::from("/bin/y"), build_id: Some(Arc::from("ab12")) });
+    let source = SourceLine { column: NonZeroU32::new(5), ..SourceLine::new(Arc::from("y.c"), 9) };
+    let one = Frame { module: Some(module), source: Some(source), inlined: true, ..frame("one", 17) };
+    let two = Frame { module: None, source: None, ..frame("two", 0) };
+    let (mut from, mut to) = (Profile::new(meta(), u64::MAX), Profile::new(meta(), u64::MAX));
+    let known = to.intern_frame(&one);
+    for own in [&two, &frame("x", 1), &one] {
+        let id = from.intern_frame(own);
+        let copy = to.copy_frame(&from, id);
+        assert_eq!(to.frame(copy), from.frame(id));
+        assert_eq!((copy == known, to.copy_frame(&from, id)), (*own == one, copy));
+    }
+}
+
+#[test]
 fn equal_frames_and_stacks_have_one_handle() {
     let mut profile = Profile::new(meta(), u64::MAX);
     let first = push_all(&mut profile, &["main", "work"]);

@@ -15,6 +15,8 @@ pub(super) struct Transfer<'p> {
     tasks: FxHashMap<TaskId, TaskId>,
     /// By the handles of frames, which ones are not copied; none of those that it does not have.
     left_out: Vec<bool>,
+    /// What is missing there of the stack at hand: kept for its room.
+    missing: Vec<(StackId, FrameId)>,
     /// What frames are there, if something else than here.
     shown: Option<Shown>,
 }
@@ -30,6 +32,7 @@ impl<'p> Transfer<'p> {
             stacks: FxHashMap::default(),
             tasks: FxHashMap::default(),
             left_out: Vec::new(),
+            missing: Vec::new(),
             shown: None,
         }
     }
@@ -67,7 +70,7 @@ impl<'p> Transfer<'p> {
 
     fn stack(&mut self, to: &mut Profile, stack: StackId) -> StackId {
         // Up to the first prefix that is known there, then down again.
-        let mut missing = Vec::new();
+        let mut missing = std::mem::take(&mut self.missing);
         let mut rest = stack;
         let mut there = loop {
             if let Some(known) = self.stacks.get(&rest) {
@@ -81,7 +84,7 @@ impl<'p> Transfer<'p> {
                 None => break to.stack_root(),
             }
         };
-        for (here, frame) in missing.into_iter().rev() {
+        for (here, frame) in missing.drain(..).rev() {
             if self.left_out.get(frame.index()).is_some_and(|left_out| *left_out) {
                 self.stacks.insert(here, there);
                 continue;
@@ -100,6 +103,7 @@ impl<'p> Transfer<'p> {
             there = to.push(there, frame);
             self.stacks.insert(here, there);
         }
+        self.missing = missing;
         there
     }
 }

@@ -9,10 +9,12 @@ use self::helper::{Answer, Patience};
 use crate::owners::Holder;
 
 mod helper;
+mod last;
 
 #[cfg(test)]
 pub(crate) use helper::spend_on_names;
 pub(crate) use helper::{prepare as prepare_demangling, serve_if_asked};
+pub(super) use last::LastNames;
 
 /// Longest name, path or source file of a frame, in bytes; what is longer is cut and ends in `…`.
 pub const MAX_NAME_BYTES: usize = 4096;
@@ -83,6 +85,11 @@ pub(crate) fn deep_name() -> (String, String) {
     let name = deep.next().expect("names may be nested as deep as one likes");
     let (written, _) = cpp(&name, MEDIUM).expect("it is nested a little deeper");
     (name, written)
+}
+
+/// Whether a name may be another one demangled.
+pub(super) fn is_mangled(name: &str) -> bool {
+    name.starts_with("_Z") || name.starts_with("_R")
 }
 
 /// The first [`MAX_NAME_BYTES`] bytes of a text, and whether there were more.

@@ -12,7 +12,7 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{self, CodeInfo, Input, Reason, Sym, Symbolized};
 
 use super::debugfile;
-use super::demangle;
+use super::demangle::{self, LastNames};
 use super::frame::{Frame, FrameKind, Module, SourceLine};
 use super::gsym::GsymTable;
 use super::image::{Image, layout_of};
@@ -36,22 +36,40 @@ const MAX_FUNCTIONS: usize = 1 << 19;
 
 /// Names and paths, each kept once. What a target chose is hashed with a secret key.
 #[derive(Debug, Default)]
-pub(super) struct Names(HashSet<Arc<str>>);
+pub(super) struct Names {
+    all: HashSet<Arc<str>>,
+    demangled: LastNames,
+}
 
 impl Names {
     pub(super) fn intern(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(text) {
+        if let Some(known) = self.all.get(text) {
             return Arc::clone(known);
         }
         let name: Arc<str> = text.into();
-        self.0.insert(Arc::clone(&name));
+        self.all.insert(Arc::clone(&name));
         name
     }
 
-    /// Drops what nobody else holds.
+    /// A function's name as [`demangle::demangle`] writes it, and whether it was cut. The addresses of a function have it
+    /// from the first one that is asked for.
+    fn demangled(&mut self, name: &str) -> (Arc<str>, bool) {
+        let is_mangled = demangle::is_mangled(name);
+        if let Some(known) = is_mangled.then(|| self.demangled.get(name)).flatten() {
+            return known;
+        }
+        let (written, was_cut) = demangle::demangle(name);
+        let written = self.intern(&written);
+        if is_mangled {
+            self.demangled.note(name, (&written, was_cut));
+        }
+        (written, was_cut)
+    }
+
+    /// Drops what nobody else holds. What was demangled last stays, within its bounds.
     pub(super) fn drop_unused(&mut self) {
-        self.0.retain(|name| Arc::strong_count(name) > 1);
-        self.0.shrink_to_fit();
+        self.all.retain(|name| Arc::strong_count(name) > 1);
+        self.all.shrink_to_fit();
     }
 }
 
@@ -123,6 +141,7 @@ impl Native {
         let mut frames = FrameBuilder { names, stats, module: &self.module, address: offset.0 };
         // First, because `_init` has no size and would be taken to reach over the stubs behind it.
         if let Some(name) = self.plt.name_at(vaddr) {
+            let name = frames.names.intern(name);
             return Ok(vec![frames.frame(name, None, false)]);
         }
         if let Some(found) = self.gsym.as_ref().and_then(|gsym| gsym.resolve(vaddr, &mut frames)) {
@@ -249,23 +268,17 @@ impl FrameBuilder<'_> {
     /// blazesym lists inlined functions from the outside in, after the function itself; the source place of each is
     /// the line inside of it, the call of the next one or the instruction.
     fn frames_of(&mut self, symbol: &Sym<'_>) -> Result<Found, Unresolved> {
-        let call = AssertUnwindSafe(|| demangle::demangle(&symbol.name));
-        let Ok(outer) = catch_unwind(call) else {
-            return Err(Unresolved::Panicked);
-        };
+        let outer = self.demangled(&symbol.name)?;
         let mut frames = Vec::new();
         let surplus = symbol.inlined.len().saturating_sub(MAX_INLINED);
         for inlined in symbol.inlined.iter().skip(surplus).rev() {
-            let call = AssertUnwindSafe(|| demangle::demangle(&inlined.name));
-            let Ok(name) = catch_unwind(call) else {
-                return Err(Unresolved::Panicked);
-            };
+            let name = self.demangled(&inlined.name)?;
             let name = self.cut(name);
-            frames.push(self.frame(&name, inlined.code_info.as_ref().map(source_of), true));
+            frames.push(self.frame(name, inlined.code_info.as_ref().map(source_of), true));
         }
         let name = self.cut(outer);
         let is_mangled = *name != *symbol.name;
-        frames.push(self.frame(&name, symbol.code_info.as_deref().map(source_of), false));
+        frames.push(self.frame(name, symbol.code_info.as_deref().map(source_of), false));
         Ok(Found { frames, is_mangled })
     }
 
@@ -274,30 +287,36 @@ impl FrameBuilder<'_> {
         let (outer, inlined) = places.split_last()?;
         let mut frames = Vec::new();
         for place in inlined.iter().take(MAX_INLINED).chain([outer]) {
-            let name = catch_unwind(AssertUnwindSafe(|| demangle::demangle(&place.name))).ok()?;
+            let name = self.demangled(&place.name).ok()?;
             let name = self.cut(name);
             let source = place.file.as_deref().map(|file| (file.into(), place.line));
-            frames.push(self.frame(&name, source, place.inlined));
+            frames.push(self.frame(name, source, place.inlined));
         }
         Some(frames)
     }
 
-    fn cut(&mut self, (text, was_cut): (String, bool)) -> String {
+    fn demangled(&mut self, name: &str) -> Result<(Arc<str>, bool), Unresolved> {
+        // A name is taken up when all of it is there.
+        let call = AssertUnwindSafe(|| self.names.demangled(name));
+        catch_unwind(call).map_err(|_| Unresolved::Panicked)
+    }
+
+    fn cut<T>(&mut self, (text, was_cut): (T, bool)) -> T {
         self.stats.names_cut = self.stats.names_cut.saturating_add(u64::from(was_cut));
         text
     }
 
-    fn frame(&mut self, name: &str, source: Option<(Cow<'_, str>, u32)>, inlined: bool) -> Frame {
-        let name = if inlined && name.is_empty() { "[inlined]" } else { name };
+    fn frame(&mut self, name: Arc<str>, source: Option<(Cow<'_, str>, u32)>, inlined: bool) -> Frame {
+        let name = if inlined && name.is_empty() { self.names.intern("[inlined]") } else { name };
         let source = source.map(|(file, line)| {
             let file = demangle::cut(&file);
             let file = self.cut(file);
             SourceLine::new(self.names.intern(&file), line)
         });
-        let builtin = builtin_name(name);
+        let builtin = builtin_name(&name).map(|builtin| self.names.intern(&builtin));
         Frame {
-            name: self.names.intern(builtin.as_deref().unwrap_or(name)),
             kind: if builtin.is_some() { FrameKind::Builtin } else { FrameKind::Native },
+            name: builtin.unwrap_or(name),
             tier: None,
             inlined,
             module: Some(Arc::clone(self.module)),
@@ -343,6 +362,18 @@ fn builtins_are_called_as_v8s_own_records_call_them() {
     ] {
         assert_eq!(builtin_name(symbol).as_deref(), name, "{symbol}");
     }
+}
+
+#[cfg(test)]
+#[test]
+fn the_addresses_of_a_function_have_its_name_from_the_first_one() {
+    let mut names = Names::default();
+    let (first, _) = names.demangled("_Z1fv");
+    assert_eq!(names.demangled.get("_Z1fv"), Some((Arc::clone(&first), false)));
+    names.drop_unused();
+    let (second, _) = names.demangled("_Z1fv");
+    assert!(&*first == "f" && Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &names.intern("f")));
+    assert_eq!((&*names.demangled("main").0, names.demangled.get("main")), ("main", None));
 }
 
 /// The frame of code without a name: `[libc.so.6+0x1234]`, with the file offset.

@@ -43,7 +43,7 @@ pub(super) fn boot_to_mono_ns(boot_ns: u64) -> u64 {
     static SEEN: Mutex<Differences> = Mutex::new(Differences(Vec::new()));
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let (now, difference) = (since_boot_ns(), suspended_ns());
-    seen.to_mono(boot_ns, now, difference)
+    seen.mono_of(boot_ns, now, difference)
 }
 
 /// Looks how long the machine has been suspended. What began between the last look before a suspension and the suspension
@@ -57,7 +57,7 @@ struct Differences(Vec<(u64, u64)>);
 
 impl Differences {
     /// What CLOCK_BOOTTIME was on CLOCK_MONOTONIC, if the difference is `difference` now.
-    fn to_mono(&mut self, boot_ns: u64, now: u64, difference: u64) -> u64 {
+    fn mono_of(&mut self, boot_ns: u64, now: u64, difference: u64) -> u64 {
         boot_ns.saturating_sub(self.at(boot_ns, now, difference))
     }
 
@@ -115,10 +115,10 @@ mod tests {
         const MS: u64 = 1_000_000;
         let mut seen = Differences(Vec::new());
         for second in 100..200 {
-            assert_eq!(seen.to_mono(90_000 * MS, second * 1000 * MS, 5000 * MS), 85_000 * MS);
+            assert_eq!(seen.mono_of(90_000 * MS, second * 1000 * MS, 5000 * MS), 85_000 * MS);
         }
         for now in [206_000, 400_000] {
-            let mut start = |boot: u64| seen.to_mono(boot * MS, now * MS, 10_000 * MS) / MS;
+            let mut start = |boot: u64| seen.mono_of(boot * MS, now * MS, 10_000 * MS) / MS;
             // The last two began right before it, and right after it.
             assert_eq!([90_000, 199_500, 205_500].map(&mut start), [85_000, 194_500, 195_500], "at {now} ms");
             // What the difference was before the first look is not known: it is too early, and always the same.

@@ -80,9 +80,8 @@ mod tests {
             last.note(&format!("_Z{number:0>300}"), (&Arc::from(number.to_string()), false));
             assert!(last.newer.bytes <= HALF_BYTES && last.older.bytes <= HALF_BYTES);
         }
-        let all = [&last.newer, &last.older].map(|half| {
-            half.names.iter().map(|(mangled, (written, _))| mangled.len() + written.len()).sum::<usize>()
-        });
+        let all = [&last.newer, &last.older]
+            .map(|half| half.names.iter().map(|(mangled, (written, _))| mangled.len() + written.len()).sum::<usize>());
         assert!(all[1] > HALF_BYTES / 2 && all.iter().all(|bytes| *bytes < HALF_BYTES), "{all:?}");
         assert!(last.get(&format!("_Z{:0>300}", 0)).is_none() && last.get(&format!("_Z{:0>300}", 19_999)).is_some());
     }

@@ -8,7 +8,7 @@ const RECENT: usize = 64;
 /// Bytes between the beginnings of two texts at least.
 const APART: usize = 16;
 
-/// A number for each path: equal paths have the same, others another one, until all are forgotten.
+/// A number for each path: equal paths have the same, others another one, until all are dropped.
 #[derive(Debug, Default)]
 pub(super) struct PathNumbers {
     // The target chooses its paths: hashed with std's keyed hasher.
@@ -47,7 +47,7 @@ impl PathNumbers {
         self.numbers.len()
     }
 
-    /// Forgets all: numbers that were given out are void.
+    /// Drops all: numbers that were given out are void.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -24,6 +24,11 @@ impl Stack {
         self.frames.iter().any(|frame| base(frame) == name)
     }
 
+    /// Whether a frame is written just so. Of several stubs of one JVM [`Self::has`] compares what they have in common.
+    pub fn has_written(&self, frame: &str) -> bool {
+        self.frames.iter().any(|written| written == frame)
+    }
+
     /// Whether it is of the process with this number, where processes are kept apart.
     pub fn is_of(&self, pid: impl Display) -> bool {
         self.frames.first().is_some_and(|root| base(root) == format!("pid-{pid}"))

@@ -440,12 +440,31 @@ impl CodeCache {
         let blocks: Vec<_> = unread.iter().map(|unread| unread.block).collect();
         let mut read = unread.drain(..).zip(blobs);
         for blocks in blocks.chunks(TOGETHER) {
-            for (now, (unread, blob)) in Block::look_at_each(blocks, reader).into_iter().zip(read.by_ref()) {
-                match blob? {
-                    Some(blob) => self.take_up(unread.shown, blob, now?, update),
-                    None => update.damaged += 1,
+            let mut taken = Ok(());
+            Block::look_at_each(blocks, reader, |_, now| {
+                // Behind the first that cannot be taken, none is.
+                if taken.is_ok()
+                    && let Some((unread, blob)) = read.next()
+                {
+                    taken = self.take(unread.shown, blob, now, update);
                 }
-            }
+            });
+            taken?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what a blob whose header was read has turned out to be.
+    fn take(
+        &mut self,
+        shown: Header,
+        blob: Result<Option<Blob>, ReadError>,
+        now: Result<Look, ReadError>,
+        update: &mut Update,
+    ) -> Result<(), ReadError> {
+        match blob? {
+            Some(blob) => self.take_up(shown, blob, now?, update),
+            None => update.damaged += 1,
         }
         Ok(())
     }
@@ -575,7 +594,8 @@ impl Ahead {
         if self.looks.is_empty() && !self.is_blind {
             let blocks = shown();
             self.is_blind = blocks.is_empty();
-            self.looks.extend(blocks.iter().map(|block| block.start).zip(Block::look_at_each(&blocks, reader)));
+            self.looks.reserve(blocks.len());
+            Block::look_at_each(&blocks, reader, |block, look| self.looks.push_back((block.start, look)));
         }
         if self.looks.front().is_some_and(|(start, _)| *start == block.start)
             && let Some((_, look)) = self.looks.pop_front()
@@ -612,9 +632,14 @@ impl<'l> Block<'l> {
         Ok(Look::of(self, &object))
     }
 
-    /// The same of several blocks.
-    fn look_at_each<M: Memory>(blocks: &[Self], reader: &Reader<M>) -> Vec<Result<Look, ReadError>> {
-        Self::show_each(blocks, reader, |block, object| Ok(Look::of(block, object?)))
+    /// Takes the same of several blocks, one after another: kept together they would need room that comes from the
+    /// system each time, page by page.
+    fn look_at_each<M: Memory>(
+        blocks: &[Self],
+        reader: &Reader<M>,
+        mut take: impl FnMut(Self, Result<Look, ReadError>),
+    ) {
+        Self::show_each(blocks, reader, |block, object| take(block, object.map(|object| Look::of(block, object))));
     }
 
     /// Shows both headers of each of several blocks as they are now, as far as they are readable.
@@ -880,10 +905,10 @@ mod tests {
     fn pages_of_names(memory: &Recorded, (layout, cache): (&Layout, &CodeCache), together: usize) -> u32 {
         let (reader, mut strings) = (Reader::new(memory, ENOUGH), Strings::default());
         let blocks: Vec<_> = cache.blobs.keys().map(|header| Block::of(*header, layout)).collect();
-        let looks = Block::look_at_each(&blocks, &reader).into_iter();
-        let headers = looks.map(|look| look.unwrap().header.unwrap());
-        let unread = blocks.iter().zip(headers).map(|(block, shown)| Unread { block: *block, shown, named: None });
-        let mut unread: Vec<_> = unread.collect();
+        let mut unread = Vec::new();
+        Block::look_at_each(&blocks, &reader, |block, look| {
+            unread.push(Unread { block, shown: look.unwrap().header.unwrap(), named: None });
+        });
         let before = reader.left().pages;
         let blobs = Unread::read_each(&mut unread, &mut Names::new(layout, &reader, &mut strings), together);
         assert_eq!(blobs.len(), cache.blobs.len());

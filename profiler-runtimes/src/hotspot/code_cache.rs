@@ -458,7 +458,7 @@ impl CodeCache {
     fn take(
         &mut self,
         shown: Header,
-        blob: Result<Option<Blob>, ReadError>,
+        blob: Result<Option<Arc<Blob>>, ReadError>,
         now: Result<Look, ReadError>,
         update: &mut Update,
     ) -> Result<(), ReadError> {
@@ -470,11 +470,11 @@ impl CodeCache {
     }
 
     /// Keeps a blob that was read since its header was, if that is now what it was.
-    fn take_up(&mut self, shown: Header, blob: Blob, now: Look, update: &mut Update) {
+    fn take_up(&mut self, shown: Header, blob: Arc<Blob>, now: Look, update: &mut Update) {
         let Header { identity, is_dead, .. } = shown;
         let compiled = identity.compiled.filter(|_| blob.kind.is_compiled());
         let identity = Identity { compiled, ..identity };
-        let known = Known { blob: Arc::new(blob), identity, reading: self.reading };
+        let known = Known { blob, identity, reading: self.reading };
         if now.is_of(&known) {
             self.keep(known, update);
         } else {
@@ -528,7 +528,7 @@ impl Unread<'_> {
         unread: &mut [Self],
         names: &mut Names<'_, M>,
         together: usize,
-    ) -> Vec<Result<Option<Blob>, ReadError>> {
+    ) -> Vec<Result<Option<Arc<Blob>>, ReadError>> {
         names.reader.refresh();
         let methods: Vec<Option<Avma>> = unread.iter_mut().map(|unread| unread.method(names)).collect();
         let mut order: Vec<usize> = (0..unread.len()).collect();
@@ -554,13 +554,13 @@ impl Unread<'_> {
         Some(method)
     }
 
-    /// Reads the rest; none, if it is no blob.
-    fn read<M: Memory>(&self, names: &mut Names<'_, M>) -> Result<Option<Blob>, ReadError> {
+    /// Reads the rest; none, if it is no blob. It stays where it is put here: many are read before the first is kept.
+    fn read<M: Memory>(&self, names: &mut Names<'_, M>) -> Result<Option<Arc<Blob>>, ReadError> {
         let named = self.named.as_ref();
         let blob = named.and_then(|(name, kind)| self.shown.blob(self.block, (name, *kind), names));
         match blob.as_ref().map(|blob| &blob.name) {
             Some(BlobName::Unknown(ReadError::OverBudget)) => Err(ReadError::OverBudget),
-            _ => Ok(blob),
+            _ => Ok(blob.map(Arc::new)),
         }
     }
 }

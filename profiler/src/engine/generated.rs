@@ -12,7 +12,7 @@ use jitprof_unwind::{
 
 use crate::engine::options::CallGraph;
 use crate::engine::runtime_tables::Change;
-use crate::runtime::{FoundFrame, FoundRows};
+use crate::runtime::{FoundCode, FoundFrame, FoundLines, FoundRows};
 
 /// Bounds of one process' generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,11 +205,12 @@ impl GeneratedCode {
     /// Takes up code that was found in the runtime's own tables.
     pub(super) fn apply_found(&mut self, change: Change) {
         match change {
-            Change::Load(load, frame) => {
-                if let Some(space) = self.rows.as_mut().filter(|_| load.time >= self.since) {
-                    space.load(load.start.0, load.size, load.time, rows_of_found(&load, frame, self.is_of_beam));
+            Change::Load(found, since) => {
+                if let Some(space) = self.rows.as_mut().filter(|_| since >= self.since) {
+                    let rows = rows_of_found(&found, self.is_of_beam);
+                    space.load(found.start.0, u64::from(found.size), since, rows);
                 }
-                self.map.apply(CodeEvent::Load(load));
+                self.map.apply(load_of(found, since));
             }
             Change::Inline(inline) => self.apply(CodeEvent::Inline(inline)),
             Change::Unload { time, start, size } => self.apply(CodeEvent::Unload { time, start, size }),
@@ -244,7 +245,7 @@ impl GeneratedCode {
         let Some(compared) = &mut self.compared else { return Some(change) };
         compared.apply(match change {
             // Only names are compared.
-            Change::Load(load, _) => CodeEvent::Load(CodeLoad { lines: SourceRows::default(), ..load }),
+            Change::Load(found, since) => load_of(FoundCode { lines: FoundLines::default(), ..found }, since),
             Change::Inline(_) | Change::Register(_) | Change::Unregister { .. } => return None,
             Change::Unload { time, start, size } => CodeEvent::Unload { time, start, size },
         });
@@ -352,22 +353,39 @@ impl GeneratedCode {
     }
 }
 
+/// What is found in a runtime's tables, as it is announced. What was inlined into it is announced apart.
+fn load_of(found: FoundCode, since: MonoNs) -> CodeEvent {
+    CodeEvent::Load(CodeLoad {
+        time: since,
+        start: found.start,
+        size: u64::from(found.size),
+        name: found.name,
+        code_index: u64::from(found.number),
+        lines: SourceRows::of(found.lines.files, found.lines.rows),
+        unit: None,
+        eh_frame: None,
+        code: None,
+        origin: CodeOrigin::Runtime,
+    })
+}
+
 /// Rows of code whose frames are known; before they are complete there is only the return address. `called` as in [`rows_of`].
-fn rows_of_found(load: &CodeLoad, frame: FoundFrame, called: bool) -> Option<RowTable> {
+fn rows_of_found(found: &FoundCode, called: bool) -> Option<RowTable> {
+    let frame = &found.frame;
     if Machine::NATIVE != Machine::X86_64 && !matches!(frame, FoundFrame::Code(_) | FoundFrame::Recorded { .. }) {
         return None;
     }
-    let (start, end) = (load.start.0, load.start.0.checked_add(load.size)?);
+    let (start, size) = (found.start.0, u64::from(found.size));
+    let end = start.checked_add(size)?;
     let mut builder = RowTableBuilder::default();
-    match frame {
+    match *frame {
         FoundFrame::Unknown => return None,
-        FoundFrame::Code(code) => {
+        FoundFrame::Code(ref code) => {
             let of_code = if called { rows_of_called_code } else { rows_of_code };
-            return of_code(Machine::NATIVE, start, &code);
+            return of_code(Machine::NATIVE, start, code);
         }
-        FoundFrame::Recorded { bytes, section_start } => {
-            let frames = RecordedFrames { bytes: &bytes, section_start };
-            return rows_of_jit(Machine::NATIVE, start, load.size, frames);
+        FoundFrame::Recorded { ref bytes, section_start } => {
+            return rows_of_jit(Machine::NATIVE, start, size, RecordedFrames { bytes, section_start });
         }
         FoundFrame::None => builder.add(start..end, [(start, Rule::ENTRY)]),
         FoundFrame::Outermost => builder.add(start..end, [(start, Rule::OUTERMOST)]),

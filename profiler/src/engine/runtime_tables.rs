@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use jitprof_common::sample::FramePc;
 use jitprof_common::units::{Avma, MonoNs, Pid};
-use jitprof_jitdump::code::{CodeInline, CodeLoad, CodeOrigin, SourceRows};
+use jitprof_jitdump::code::{CodeInline, SourceRows};
 
 use crate::account::TablesAccount;
 use crate::engine::border::{AnswerBody, Output, Registration, Request};
@@ -23,8 +23,7 @@ use crate::engine::space::AddressSpace;
 use crate::engine::told::Told;
 use crate::process::{Mapping, ProcessId};
 use crate::runtime::{
-    Capture, CodeChange, FoundCode, FoundFrame, FoundInline, FoundRows, ListCapture, NO_ROOM, ParkedStack, Registered,
-    RuntimeRead,
+    Capture, CodeChange, FoundCode, FoundInline, FoundRows, ListCapture, NO_ROOM, ParkedStack, Registered, RuntimeRead,
 };
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
@@ -107,8 +106,8 @@ pub(super) struct Brought {
 /// A change of what code there is.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// This is there, with frames like this.
-    Load(CodeLoad, FoundFrame),
+    /// This is there, since a time. What was inlined into it comes behind.
+    Load(FoundCode, MonoNs),
     /// This was inlined into what is there.
     Inline(CodeInline),
     /// This is gone.
@@ -134,8 +133,8 @@ pub(super) enum Change {
 impl Change {
     /// Where there is code that was not there.
     fn place(&self) -> Option<Range<u64>> {
-        let Self::Load(load, _) = self else { return None };
-        Some(load.start.0..load.start.0.saturating_add(load.size))
+        let Self::Load(found, _) = self else { return None };
+        Some(found.start.0..found.start.0.saturating_add(u64::from(found.size)))
     }
 }
 
@@ -638,6 +637,7 @@ impl RuntimeTables {
             read.may_have_passed.iter().any(|(start, size)| start.0 < to && from < start.0.saturating_add(*size))
         };
         let mut gone = BTreeMap::new();
+        brought.changes.reserve(read.changes.len());
         for change in read.changes {
             match change {
                 CodeChange::Unloaded(start) => {
@@ -683,29 +683,18 @@ impl RuntimeTables {
         }
     }
 
-    fn load(&mut self, found: FoundCode, since: MonoNs, changes: &mut Vec<Change>) {
+    fn load(&mut self, mut found: FoundCode, since: MonoNs, changes: &mut Vec<Change>) {
         if self.pieces.len() >= MAX_PIECES {
             self.account.left_out += 1;
             return;
         }
-        let registered = found.registered;
-        self.pieces.insert(found.start.0, Piece { size: found.size, since, registered });
+        let (start, registered) = (found.start, found.registered.take());
+        self.pieces.insert(start.0, Piece { size: found.size, since, registered });
         self.account.loads += 1;
-        let load = CodeLoad {
-            time: since,
-            start: found.start,
-            size: u64::from(found.size),
-            name: found.name,
-            code_index: u64::from(found.number),
-            lines: SourceRows::of(found.lines.files, found.lines.rows),
-            unit: None,
-            eh_frame: None,
-            code: None,
-            origin: CodeOrigin::Runtime,
-        };
-        changes.push(Change::Load(load, found.frame));
-        let parts = found.lines.inlined.into_iter().zip(1..);
-        changes.extend(parts.map(|(part, number)| Change::Inline(inlined(part, number, (found.start, since)))));
+        let parts = std::mem::take(&mut found.lines.inlined);
+        changes.push(Change::Load(found, since));
+        let parts = parts.into_iter().zip(1..);
+        changes.extend(parts.map(|(part, number)| Change::Inline(inlined(part, number, (start, since)))));
     }
 
     /// Ends a piece when that was told, or when it was seen last. Returns the end of its place, and that time, if there was one.

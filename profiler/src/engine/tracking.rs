@@ -36,7 +36,7 @@ use crate::process::ProcessId;
 use crate::process::discover::is_marker;
 use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
 use crate::process::open::FileId;
-use crate::runtime::FoundFrame;
+use crate::runtime::{FoundCode, FoundFrame};
 
 /// How soon what may be gone is looked at again.
 const HASTY_LOOK: Duration = Duration::from_millis(10);
@@ -893,10 +893,12 @@ impl Tracking {
             let Some(change) = process.code.apply_compared(change).filter(|_| !has_dump) else { continue };
             let mut recorded = None;
             match &change {
-                Change::Load(load, FoundFrame::Code(_) | FoundFrame::Fixed { .. }) => {
-                    process.learned.note_read(load.start, load.time)
+                Change::Load(FoundCode { start, frame: FoundFrame::Code(_) | FoundFrame::Fixed { .. }, .. }, since) => {
+                    process.learned.note_read(*start, *since)
                 }
-                Change::Load(load, FoundFrame::Recorded { .. }) => recorded = Some((load.start, load.time)),
+                Change::Load(FoundCode { start, frame: FoundFrame::Recorded { .. }, .. }, since) => {
+                    recorded = Some((*start, *since));
+                }
                 Change::Load(..) | Change::Inline(_) | Change::Unregister { .. } => {}
                 Change::Unload { start, .. } => process.learned.note_gone(*start),
                 // Files have rows of their own.

@@ -12,7 +12,7 @@ use jitprof_unwind::{
 
 use crate::engine::options::CallGraph;
 use crate::engine::runtime_tables::Change;
-use crate::runtime::{FoundCode, FoundFrame, FoundLines, FoundRows};
+use crate::runtime::{FoundCode, FoundFrame, FoundRows};
 
 /// Bounds of one process' generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +245,7 @@ impl GeneratedCode {
         let Some(compared) = &mut self.compared else { return Some(change) };
         compared.apply(match change {
             // Only names are compared.
-            Change::Load(found, since) => load_of(FoundCode { lines: FoundLines::default(), ..found }, since),
+            Change::Load(found, since) => load_of(FoundCode { lines: None, ..found }, since),
             Change::Inline(_) | Change::Register(_) | Change::Unregister { .. } => return None,
             Change::Unload { time, start, size } => CodeEvent::Unload { time, start, size },
         });
@@ -361,7 +361,7 @@ fn load_of(found: FoundCode, since: MonoNs) -> CodeEvent {
         size: u64::from(found.size),
         name: found.name,
         code_index: u64::from(found.number),
-        lines: SourceRows::of(found.lines.files, found.lines.rows),
+        lines: found.lines.map(|lines| SourceRows::of(lines.files, lines.rows)).unwrap_or_default(),
         unit: None,
         eh_frame: None,
         code: None,

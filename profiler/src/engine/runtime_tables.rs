@@ -83,11 +83,11 @@ pub(super) enum BesideDump {
 }
 
 /// A piece of code that the last reading has found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Piece {
     size: u32,
     since: MonoNs,
-    registered: Option<Registered>,
+    registered: Option<Box<Registered>>,
 }
 
 /// What a reading has brought.
@@ -650,7 +650,8 @@ impl RuntimeTables {
                     let before_it =
                         gone.range(..end).next_back().filter(|(_, (gone_end, _))| *gone_end > found.start.0);
                     let is_known = before_it.is_none() && !may_have_passed(found.start.0, end);
-                    let told = found.registered.and_then(|of| self.told.begin(&of, (begun, done)));
+                    let of = found.registered.as_deref();
+                    let told = of.and_then(|of| self.told.begin(of, (begun, done)));
                     // Not before the end of what was there, whatever was told.
                     let told = told.map(|time| before_it.map_or(time, |(_, (_, gone_at))| time.max(*gone_at)));
                     let since = told.or(before.filter(|_| is_known)).unwrap_or(done);
@@ -691,9 +692,9 @@ impl RuntimeTables {
         let (start, registered) = (found.start, found.registered.take());
         self.pieces.insert(start.0, Piece { size: found.size, since, registered });
         self.account.loads += 1;
-        let parts = std::mem::take(&mut found.lines.inlined);
+        let parts = found.lines.as_mut().map(|lines| std::mem::take(&mut lines.inlined));
         changes.push(Change::Load(found, since));
-        let parts = parts.into_iter().zip(1..);
+        let parts = parts.into_iter().flatten().zip(1..);
         changes.extend(parts.map(|(part, number)| Change::Inline(inlined(part, number, (start, since)))));
     }
 

@@ -153,7 +153,7 @@ fn found<M: Memory>(
 ) -> Option<FoundCode> {
     let size = function.size.checked_sub(Function::HEAD).filter(|size| *size > 0)?;
     let start = code_of(function);
-    let (name, lines) = (function.name.to_string(), lines(module, function));
+    let (name, lines) = (function.name.to_string(), lines(module, function).kept());
     Some(FoundCode {
         start,
         size,
@@ -176,7 +176,7 @@ fn found_head(function: &Function) -> Option<FoundCode> {
         name: format!("{OWN}{name}{HEAD}"),
         frame,
         number: 0,
-        lines: FoundLines::default(),
+        lines: None,
         registered: None,
     })
 }
@@ -193,7 +193,7 @@ fn found_shared<M: Memory>(shared: &Shared, (reader, room): (&Reader<M>, &mut Ro
         SharedKind::Part => (SHARED, room.frame((start, size.into()), reader)),
         SharedKind::Scheduler => (SCHEDULER, FoundFrame::Outermost),
     };
-    FoundCode { start, size, name: name.to_owned(), frame, number: 0, lines: FoundLines::default(), registered: None }
+    FoundCode { start, size, name: name.to_owned(), frame, number: 0, lines: None, registered: None }
 }
 
 /// The lines of a function's code. What begins before is of its first byte.

@@ -199,7 +199,7 @@ fn unread_of(update: &Update) -> Missed {
 /// The code of an object file. What has several names is there once, with the last of them: it does not take its own place.
 fn functions<M: Memory>(image: &Image, details: Vec<Details>, reader: &Reader<M>, room: &mut Room) -> Vec<FoundCode> {
     let sized = image.functions().iter().enumerate().filter(|(_, function)| function.size > 0);
-    let registered = Some(Registered { entry: image.entry, image: image.address, size: image.size as u64 });
+    let registered = Registered { entry: image.entry, image: image.address, size: image.size as u64 };
     let last: HashMap<u64, usize> = sized.map(|(index, function)| (function.address.0, index)).collect();
     let functions = image.functions().iter().zip(details).enumerate().filter_map(|(index, (function, details))| {
         let is_last = last.get(&function.address.0) == Some(&index);
@@ -212,8 +212,8 @@ fn functions<M: Memory>(image: &Image, details: Vec<Details>, reader: &Reader<M>
         };
         let (files, rows) = (details.lines.files, details.lines.rows);
         let inlined = details.inlined.into_iter().map(inlined).collect();
-        let lines = FoundLines { files, rows, inlined };
-        let (start, name) = (function.address, function.name.to_string());
+        let lines = FoundLines { files, rows, inlined }.kept();
+        let (start, name, registered) = (function.address, function.name.to_string(), Some(Box::new(registered)));
         Some(FoundCode { start, size, name, frame, number: 0, lines, registered })
     });
     functions.collect()
@@ -334,8 +334,9 @@ mod tests {
         let frame = Frame { bytes: [1, 2].into(), section_start: Avma(3) };
         let known = found(Details { lines: lines("a.c", 5), inlined: vec![part], frame: Some(frame) });
         assert_eq!(known.frame, FoundFrame::Recorded { bytes: vec![1, 2].into(), section_start: Avma(3) });
-        assert_eq!((&*known.lines.files[0], known.lines.rows[0]), ("a.c", (0, 5, 0)));
-        let part = &known.lines.inlined[0];
+        let of = known.lines.unwrap();
+        assert_eq!((&*of.files[0], of.rows[0]), ("a.c", (0, 5, 0)));
+        let part = &of.inlined[0];
         assert_eq!((part.start, part.size, &*part.name), (4, 8, "inner"));
         assert_eq!((&*part.files[0], part.rows[0]), ("b.c", (0, 7, 0)));
         assert!(matches!(found(Details::default()).frame, FoundFrame::Code(_)));

@@ -16,7 +16,7 @@ use crate::process::monotonic_now;
 use super::frames::{Answers, Capture, DescribedFrame, DescribedFunction, FrameAsk, TakeRead, WhyUnnamed};
 use super::modules::Modules;
 use super::unloading::{Count, Unloading};
-use super::{CodeChange, FoundCode, FoundFrame, FoundLines, RuntimeRead};
+use super::{CodeChange, FoundCode, FoundFrame, RuntimeRead};
 
 /// The symbol by which the module is known.
 const TABLES: &str = "gHotSpotVMStructs";
@@ -377,7 +377,7 @@ fn found(blob: &Blob) -> FoundCode {
         name: name(blob),
         frame: frame(blob),
         number,
-        lines: FoundLines::default(),
+        lines: None,
         registered: None,
     }
 }
@@ -477,7 +477,7 @@ mod tests {
             name: "StubRoutines".to_owned(),
             frame: FoundFrame::Unknown,
             number: 0,
-            lines: FoundLines::default(),
+            lines: None,
             registered: None,
         };
         let barrier = |start| ReturnBarrier { start: Avma(start), bytes: 7, frame_bytes: 80 };

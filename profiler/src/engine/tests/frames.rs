@@ -17,7 +17,7 @@ use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::engine::{EngineOptions, Input};
 use crate::process::procfs::Status;
 use crate::profile::{FrameId, Profile};
-use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FoundLines, FrameAsk, TakeRead};
+use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FrameAsk, TakeRead};
 
 const PID: u32 = 100;
 const OTHER: u32 = 101;
@@ -827,7 +827,7 @@ fn jvm(world: &mut World, listed: &[(u64, &str)]) {
         name,
         frame,
         number: NUMBER,
-        lines: FoundLines::default(),
+        lines: None,
         registered: None,
     }];
     runtime.listed = listed.iter().map(|(offset, names)| ((NUMBER, *offset), (*names).to_owned())).collect();
@@ -1162,7 +1162,7 @@ fn assert_named_by_its_snapshot(walked: &[u64]) {
         name: "Interpreter".to_owned(),
         frame: FoundFrame::Interpreter,
         number: 0,
-        lines: FoundLines::default(),
+        lines: None,
         registered: None,
     };
     let leaf = FoundCode {
@@ -1171,7 +1171,7 @@ fn assert_named_by_its_snapshot(walked: &[u64]) {
         name: "LBurn;leafHot(I)I [C1]".to_owned(),
         frame: FoundFrame::Sized { bytes: 32, complete_from: 8 },
         number: 0,
-        lines: FoundLines::default(),
+        lines: None,
         registered: None,
     };
     let made = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;

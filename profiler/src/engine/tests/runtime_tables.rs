@@ -24,15 +24,7 @@ const OTHER: u32 = 101;
 /// A piece of code whose frames have 32 bytes from the 8th byte on.
 fn found(start: u64, name: &str) -> FoundCode {
     let frame = FoundFrame::Sized { bytes: 32, complete_from: 8 };
-    FoundCode {
-        start: avma(start),
-        size: 64,
-        name: name.to_owned(),
-        frame,
-        number: 0,
-        lines: FoundLines::default(),
-        registered: None,
-    }
+    FoundCode { start: avma(start), size: 64, name: name.to_owned(), frame, number: 0, lines: None, registered: None }
 }
 
 /// A JVM that was started without a flag, and its code.
@@ -268,7 +260,7 @@ fn functions_that_are_known_to_be_inlined_into_found_code_are_frames_with_lines(
     };
     let inlined = vec![part("outer", None, &[(0, 20, 0)]), part("inner", Some(0), &[(0, 30, 1), (4, 31, 0)])];
     let lines_of = FoundLines { files: vec!["a.c".into()], rows: vec![(0, 10, 0), (8, 12, 0), (24, 13, 0)], inlined };
-    jvm(&mut world, PID, &[FoundCode { lines: lines_of, ..found(JIT, "run") }]);
+    jvm(&mut world, PID, &[FoundCode { lines: Some(Box::new(lines_of)), ..found(JIT, "run") }]);
     world.follow(&[PID]);
     world.run_for(100);
     let in_both = sample(&mut world);
@@ -940,7 +932,7 @@ fn what_erlang_lists_is_compared_with_its_dump_which_names_the_code() {
 
 /// Code that an entry of a debugger's list has.
 fn registered(start: u64, name: &str, entry: u64) -> FoundCode {
-    let registered = Some(Registered { entry: avma(entry), image: avma(entry + 0x100), size: 336 });
+    let registered = Some(Box::new(Registered { entry: avma(entry), image: avma(entry + 0x100), size: 336 }));
     FoundCode { registered, ..found(start, name) }
 }
 

@@ -5,7 +5,7 @@ use jitprof_common::units::{MonoNs, Pid};
 use super::frames::{asked, hold_answers, sample};
 use super::stories::*;
 use crate::engine::world::{Fate, World, options};
-use crate::runtime::{Capture, FoundCode, FoundFrame, FoundLines, TakeRead};
+use crate::runtime::{Capture, FoundCode, FoundFrame, TakeRead};
 
 const PID: u32 = 100;
 const INTERPRETER: u64 = JIT + 0x1000;
@@ -21,7 +21,7 @@ fn jvm(method: &str) -> World {
         name: "Interpreter".to_owned(),
         frame: FoundFrame::Interpreter,
         number: 0,
-        lines: FoundLines::default(),
+        lines: None,
         registered: None,
     };
     let slots = TakeRead { base: None, offset: -64, words: 8, to: 0, tagged: false };

@@ -155,7 +155,7 @@ impl MadeRuntime {
         let before = self.read.replace(self.code.clone());
         let anew = before.is_none();
         let before = before.unwrap_or_default();
-        let is_anew = |found: &FoundCode| found.registered.is_some_and(|of| again.contains(&of.entry));
+        let is_anew = |found: &FoundCode| found.registered.as_ref().is_some_and(|of| again.contains(&of.entry));
         let gone = before.iter().filter(|found| !self.code.contains(found) || is_anew(found));
         let gone = gone.map(|found| CodeChange::Unloaded(found.start));
         let new = self.code.iter().filter(|found| !before.contains(found) || is_anew(found));

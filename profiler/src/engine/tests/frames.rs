@@ -821,15 +821,8 @@ fn jvm(world: &mut World, listed: &[(u64, &str)]) {
     let name = "LA;outer()V [C2]".to_owned();
     let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
     runtime.name = Some("HotSpot 17.0.15".to_owned());
-    runtime.code = vec![FoundCode {
-        start: avma(JIT),
-        size: 64,
-        name,
-        frame,
-        number: NUMBER,
-        lines: None,
-        registered: None,
-    }];
+    runtime.code =
+        vec![FoundCode { start: avma(JIT), size: 64, name, frame, number: NUMBER, lines: None, registered: None }];
     runtime.listed = listed.iter().map(|(offset, names)| ((NUMBER, *offset), (*names).to_owned())).collect();
 }
 

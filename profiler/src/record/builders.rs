@@ -144,6 +144,7 @@ struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         let [owners, turns] = [(); 2].map(|()| Owners::starting_with(OWNER_START_S, OWNER_OWED_S));
+        let turns = turns.in_turns();
         let (waiting, answers, builders, last_builder, served) = Default::default();
         let (stuck, vacant, closing) = Default::default();
         Self { waiting, answers, builders, last_builder, owners, turns, served, stuck, vacant, closing }
@@ -607,6 +608,20 @@ mod tests {
         assert_eq!((served[98], next(&mut queue)), (3, 1001), "what they use counts from there");
         let spent_s = queue.owners.spent_s(Owner::test(1000).payer(), rate, now);
         assert!(spent_s.abs() < 1e-9, "nobody pays for that");
+    }
+
+    #[test]
+    fn who_has_more_users_than_are_known_comes_no_sooner_by_that() {
+        let (root, rate, now) = (Owner::test(0), 0.1, Instant::now());
+        let of = |file, functions, owner| Order { owner: Some(owner), since: now, ..order(file, functions, 0) };
+        let mut queue = Queue { served: Some((TURN_S * 4.5, now)), ..Queue::default() };
+        queue.spend(root, rate, now, TURN_S * 4.5);
+        (1000..2100).for_each(|uid| queue.admit(of(uid, 20_000, Owner::test(uid)), Some(rate)));
+        queue.admit(of(1, 1, root), Some(rate));
+        assert_eq!(queue.choose(false, Some(rate), now), Some(1100), "none of them has used less, and it is less work");
+        queue.spend(root, rate, now, TURN_S);
+        (1000..2100).for_each(|uid| queue.spend(Owner::test(uid), rate, now, TURN_S));
+        assert_eq!(queue.choose(false, Some(rate), now), Some(1100), "nor has any of them now");
     }
 
     #[test]

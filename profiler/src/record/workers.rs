@@ -189,7 +189,7 @@ impl Party {
 
 /// Whose processes are, as it was found within the last second: of one process much is asked, again and again. It may be
 /// another user's by now, or another process have its number: that decides no more than who is charged for a read and who
-/// may hold threads, for a second.
+/// may hold threads, for a second. Who does hold one is looked up anew.
 #[derive(Debug, Default)]
 struct Users {
     found: HashMap<Pid, u32>,
@@ -288,6 +288,26 @@ impl State {
     /// Whether a party holds a thread that was given up.
     fn has_held(&self, party: Party) -> bool {
         self.stuck.values().any(|stuck| stuck.1 == Some(party))
+    }
+
+    /// Puts a thread that is given up down to whose process it is stuck at, and what waits of the same process as well.
+    fn give_up(&mut self, thread: u64, subject: Subject, party: Option<Party>, look: impl FnOnce(Pid) -> Option<u32>) {
+        let held_by = self.held_by(subject, party, look);
+        self.stuck.insert(thread, (subject, held_by));
+        let (Some(party), Some(held_by)) = (party, held_by) else { return };
+        let of_process = self.queue.iter_mut().filter(|waiting| waiting.payer().subject == subject);
+        let of_party = of_process.filter_map(|waiting| waiting.party.as_mut()).filter(|own| own.user == party.user);
+        of_party.for_each(|own| own.user = held_by.user);
+    }
+
+    /// Who holds a thread, in place of root who has started him within the second for which it is remembered whose processes
+    /// are. Whoever was a user stays who he was: he may be root by now who runs `su`. Nobody is who has gone, but not for any
+    /// number of threads.
+    fn held_by(&self, subject: Subject, party: Option<Party>, look: impl FnOnce(Pid) -> Option<u32>) -> Option<Party> {
+        let (Subject::Process(pid), Some(party @ Party { user: 0, .. })) = (subject, party) else { return party };
+        let now = Party { user: look(pid).unwrap_or(NOBODY), ..party };
+        let of_nobody = self.stuck.values().filter(|stuck| stuck.1.is_some_and(|held| held.user == NOBODY));
+        Some(if now.user == NOBODY && of_nobody.count() >= MAX_STUCK_OF_USER { party } else { now })
     }
 
     /// Whether the asker is to be woken: nothing is left to be read, or soon read, or there is much.
@@ -439,7 +459,7 @@ impl Workers {
             .collect();
         for thread in late {
             let Some(Running { request, charge, party, begun, .. }) = state.running.remove(&thread) else { continue };
-            state.stuck.insert(thread, (charge.payer.subject, party));
+            state.give_up(thread, charge.payer.subject, party, Party::user_of);
             let done = monotonic_now();
             let stalled = |charge, request| (charge, Answer { request, begun, done, body: AnswerBody::Stalled });
             state.answers.push(stalled(charge, request));
@@ -847,6 +867,28 @@ mod tests {
             state.stuck.insert(thread, (subject(100 + thread as u32), dead));
         }
         assert!(state.is_stuck(subject(8), dead) && !state.is_stuck(subject(8), party(77, 1001)));
+    }
+
+    #[test]
+    fn a_thread_that_a_process_holds_which_root_has_started_for_a_user_is_held_by_the_user() {
+        let party = |user| Party { device: None, user };
+        let [root, user, other] = [0, 1000, 1001].map(party);
+        let subject = |pid| Subject::Process(Pid(pid));
+        let mut state = State::default();
+        state.queue.push_back(Waiting { party: Some(root), ..waiting(1, process(7), Instant::now()) });
+        state.queue.push_back(Waiting { party: Some(root), ..waiting(2, process(8), Instant::now()) });
+        state.give_up(1, subject(7), Some(root), |_| Some(1000));
+        assert!(state.has_held(user) && !state.has_held(root));
+        let waiting: Vec<_> = state.queue.iter().map(|waiting| waiting.party).collect();
+        assert_eq!(waiting, [Some(user), Some(root)], "what waits of the same process is his");
+        state.give_up(2, subject(9), Some(other), |_| Some(0));
+        assert!(state.has_held(other) && !state.has_held(root), "it runs `su`");
+        for thread in 0..MAX_STUCK_OF_USER as u64 {
+            state.give_up(100 + thread, subject(10), Some(root), |_| None);
+        }
+        assert!(state.has_held(party(NOBODY)) && !state.has_held(root), "they have gone");
+        state.give_up(3, subject(11), Some(root), |_| None);
+        assert!(state.has_held(root), "there are too many of them");
     }
 
     #[test]

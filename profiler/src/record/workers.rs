@@ -104,7 +104,7 @@ enum Haste {
     None,
     /// At once, but in a continuous recording: samples wait for it, which there they can.
     InRuns,
-    /// At once: it is asked for more with what has come.
+    /// At once, or with what is soon read besides: it is asked for more with what has come.
     Always,
 }
 
@@ -259,6 +259,8 @@ struct State {
     prompt: bool,
     /// The asker takes those together that come one soon after the other.
     gathers: bool,
+    /// Nobody has been woken for the last answer, as another read would soon be done.
+    holds_back: bool,
     last_thread: u64,
     closing: bool,
 }
@@ -312,9 +314,13 @@ impl State {
 
     /// Whether the asker is to be woken: nothing is left to be read, or soon read, or there is much.
     fn is_enough(&self) -> bool {
+        (self.queue.is_empty() && !self.is_more_soon()) || self.answers.len().is_multiple_of(MANY_ANSWERS)
+    }
+
+    /// Whether a read that has begun will soon be done, and the asker waits for such.
+    fn is_more_soon(&self) -> bool {
         let is_soon_done = |running: &Running| running.is_busy() && running.since.elapsed() < QUICK;
-        let is_more_soon = self.gathers && self.running.values().any(is_soon_done);
-        (self.queue.is_empty() && !is_more_soon) || self.answers.len().is_multiple_of(MANY_ANSWERS)
+        self.gathers && self.running.values().any(is_soon_done)
     }
 
     /// Whether one more thread is needed: something waits, and nobody will soon be done.
@@ -437,7 +443,7 @@ impl Workers {
     /// What has been read since the last call, and what that is put down to.
     pub(super) fn take_answers(&self) -> Vec<(Charge, Answer)> {
         let mut state = self.shared.lock();
-        state.prompt = false;
+        (state.prompt, state.holds_back) = (false, false);
         if std::mem::take(&mut state.untaken) >= MAX_UNTAKEN {
             self.shared.work.notify_all();
         }
@@ -501,6 +507,10 @@ impl Shared {
                 return None;
             }
             let chosen = self.choose(&mut state, Instant::now());
+            if chosen.is_none() && state.holds_back {
+                state = self.wait_for_more(state);
+                continue;
+            }
             if chosen.is_none() && state.running.len() > THREADS {
                 // It was started because all others were held; nobody needs it any more.
                 state.running.remove(&thread);
@@ -521,6 +531,22 @@ impl Shared {
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits while another read will soon be done. If it is held, the answers before it are not.
+    fn wait_for_more<'state>(&self, state: MutexGuard<'state, State>) -> MutexGuard<'state, State> {
+        let waited = self.work.wait_timeout(state, QUICK);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if state.holds_back && !state.is_more_soon() {
+            state.holds_back = false;
+            self.wake_asker(&state);
+        }
+        state
+    }
+
+    /// Wakes him at once, if somebody waits for one of the answers.
+    fn wake_asker(&self, state: &State) {
+        self.wake[usize::from(!state.prompt)].wake();
     }
 
     /// The first request that need not wait for what it costs; those of whom a thread is stuck at come last.
@@ -609,8 +635,10 @@ impl Shared {
         state.untaken += usize::from(holds_file(&answer.body));
         state.answers.push((charge, answer));
         state.prompt |= haste > if state.gathers { Haste::InRuns } else { Haste::None };
-        if state.is_enough() {
-            self.wake[usize::from(!state.prompt)].wake();
+        let is_enough = state.is_enough();
+        state.holds_back = !is_enough && state.queue.is_empty();
+        if is_enough {
+            self.wake_asker(&state);
         }
         true
     }
@@ -801,6 +829,31 @@ mod tests {
         state.running.insert(2, other(now));
         state.answers.extend((1..MANY_ANSWERS as u64).map(answer));
         assert!(state.is_enough());
+    }
+
+    #[test]
+    fn what_a_read_that_is_held_would_have_come_with_is_taken_soon() {
+        let shared = Arc::new(shared(Ledger::default()));
+        let is_woken = || rustix::io::read(&shared.wake[0], &mut [0_u8; 8]).is_ok();
+        // However slowly this is run, the other one has just begun.
+        let since = Instant::now() + Duration::from_secs(1);
+        let (request, charge, party) = (RequestId(1), at(8, None), None);
+        let held = Running { request, charge, party, since, begun: MonoNs(0) };
+        *shared.lock() = State { gathers: true, running: HashMap::from([(2, held)]), ..State::default() };
+        let answer = Answer { request: RequestId(0), begun: MonoNs(0), done: MonoNs(0), body: AnswerBody::Stalled };
+        assert!(shared.answer(1, (at(7, None), answer), Duration::ZERO, Haste::Always));
+        assert!(!is_woken(), "more will come soon");
+        let idle = Arc::clone(&shared);
+        let thread = thread::spawn(move || idle.next(1).is_none());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut has_been = false;
+        while !has_been && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+            has_been = is_woken();
+        }
+        shared.lock().closing = true;
+        shared.work.notify_all();
+        assert!(thread.join().unwrap() && has_been);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use jitprof_common::units::Pid;
 
 use crate::process::open::FileIdentity;
 
-/// Owners that are known; with more, those that owe nothing are evicted, and then who owes least.
+/// Owners that are known; with more, those that have earned again all that they spent are evicted, and then who is least ahead.
 const MAX_OWNERS: usize = 1024;
 
 /// Who takes up room: a user, whatever processes he starts, or one process of root's, for containers are root's as a rule.
@@ -83,6 +83,9 @@ struct Account {
 #[derive(Debug)]
 pub(crate) struct Owners<K = Owner> {
     accounts: HashMap<K, Account>,
+    /// The account of who was evicted last, where whoever is not known counts as he: nobody who is known is less ahead.
+    evicted: Option<Account>,
+    are_in_turns: bool,
     /// CPU seconds that an owner may use at once.
     start_s: f64,
     /// What an owner may owe at most, as seconds at his rate.
@@ -92,7 +95,12 @@ pub(crate) struct Owners<K = Owner> {
 impl<K: Copy + Eq + Hash> Owners<K> {
     /// Each may use so many seconds at once, and owe at most what he earns in so many.
     pub(crate) fn starting_with(start_s: f64, owed_s: f64) -> Self {
-        Self { accounts: HashMap::new(), start_s, owed_s }
+        Self { accounts: HashMap::new(), evicted: None, are_in_turns: false, start_s, owed_s }
+    }
+
+    /// Says in which order they are served: nobody comes sooner for having been evicted.
+    pub(crate) fn in_turns(self) -> Self {
+        Self { are_in_turns: true, ..self }
     }
 
     /// Whether an owner's files may be looked into, if each may use `rate` seconds a second.
@@ -110,14 +118,20 @@ impl<K: Copy + Eq + Hash> Owners<K> {
         let ahead_s = (self.ahead_s(owner, rate, now) + seconds / rate).min(self.owed_s);
         self.accounts.insert(owner, Account { ahead_s, at: now });
         if self.accounts.len() > MAX_OWNERS {
-            self.accounts.retain(|_, account| account.owes(now));
+            let least = self.least_s(rate);
+            self.accounts.retain(|_, account| account.ahead_s(now) > least);
         }
         if self.accounts.len() > MAX_OWNERS {
-            let ahead = |account: &Account| account.ahead_s(now);
-            let least = self.accounts.iter().min_by(|(_, a), (_, b)| ahead(a).total_cmp(&ahead(b)));
-            if let Some(least) = least.map(|(owner, _)| *owner) {
-                self.accounts.remove(&least);
-            }
+            self.evict(now);
+        }
+    }
+
+    /// Forgets who is least ahead.
+    fn evict(&mut self, now: Instant) {
+        let ahead = |account: &Account| account.ahead_s(now);
+        let least = self.accounts.iter().min_by(|(_, a), (_, b)| ahead(a).total_cmp(&ahead(b)));
+        if let Some(least) = least.map(|(owner, _)| *owner) {
+            self.evicted = self.accounts.remove(&least).filter(|_| self.are_in_turns);
         }
     }
 
@@ -136,18 +150,19 @@ impl<K: Copy + Eq + Hash> Owners<K> {
     }
 
     fn ahead_s(&self, owner: K, rate: f64, now: Instant) -> f64 {
-        let least = -self.start_s / rate;
-        self.accounts.get(&owner).map_or(least, |account| account.ahead_s(now).max(least))
+        let (account, least) = (self.accounts.get(&owner).or(self.evicted.as_ref()), self.least_s(rate));
+        account.map_or(least, |account| account.ahead_s(now).max(least))
+    }
+
+    /// How far ahead is who has spent nothing.
+    fn least_s(&self, rate: f64) -> f64 {
+        -self.start_s / rate
     }
 }
 
 impl Account {
     fn ahead_s(&self, now: Instant) -> f64 {
         self.ahead_s - now.saturating_duration_since(self.at).as_secs_f64()
-    }
-
-    fn owes(&self, now: Instant) -> bool {
-        self.ahead_s(now) > 0.0
     }
 }
 
@@ -188,5 +203,20 @@ mod tests {
         }
         assert_eq!(owners.accounts.len(), MAX_OWNERS);
         assert!(!owners.may_spend(Owner::test(7), rate, start), "who owes most stays");
+    }
+
+    #[test]
+    fn with_too_many_owners_who_has_spent_least_is_forgotten_and_in_turns_comes_no_sooner_for_it() {
+        let (rate, now) = (0.005, Instant::now());
+        let starting = || Owners::starting_with(5.0, 60.0);
+        for (mut owners, forgotten_s) in [(starting(), 0.0), (starting().in_turns(), 0.001)] {
+            for uid in 0..=MAX_OWNERS as u32 {
+                owners.spend(Owner::test(uid), rate, now, f64::from(uid + 1) * 0.001);
+            }
+            let has_spent = |uid, seconds| (owners.spent_s(Owner::test(uid), rate, now) - seconds).abs() < 1e-9;
+            assert!(has_spent(0, forgotten_s) && has_spent(1, 0.002), "{owners:?}");
+            owners.spend(Owner::test(0), rate, now, 1.0);
+            assert!((owners.spent_s(Owner::test(0), rate, now) - forgotten_s - 1.0).abs() < 1e-9);
+        }
     }
 }

@@ -132,7 +132,7 @@ struct Queue {
     owners: Owners,
     /// What each has used, for the order in which they are served.
     turns: Owners,
-    /// What whoever was served last had used then: the least of those who waited.
+    /// The least that any of those had used whose turn it might have been when somebody was served last.
     served: Option<(f64, Instant)>,
     /// Builders that are held, by number, and whose files hold them.
     stuck: HashMap<u64, Option<Owner>>,
@@ -144,6 +144,7 @@ struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         let [owners, turns] = [(); 2].map(|()| Owners::starting_with(OWNER_START_S, OWNER_OWED_S));
+        let turns = turns.in_turns();
         let (waiting, answers, builders, last_builder, served) = Default::default();
         let (stuck, vacant, closing) = Default::default();
         Self { waiting, answers, builders, last_builder, owners, turns, served, stuck, vacant, closing }
@@ -366,8 +367,8 @@ impl Shared {
 }
 
 impl Queue {
-    /// Takes up a file. Whoever had none that waited has saved nothing up meanwhile, and is no further ahead than who was
-    /// served last: somebody may be many users, each of whom has used nothing.
+    /// Takes up a file. Whoever had none that waited has saved nothing up meanwhile, and comes no sooner than those who waited
+    /// when somebody was served last: somebody may be many users, each of whom has used nothing.
     fn admit(&mut self, order: Order, rate: Option<f64>) {
         if let Some((rate, owner)) = rate.zip(order.owner)
             && !self.waiting.iter().any(|other| other.is_of_user(owner))
@@ -378,7 +379,7 @@ impl Queue {
         self.waiting.push(order);
     }
 
-    /// What whoever was served last had used, less what anybody has earned since.
+    /// What those had used at least who waited when somebody was served last, less what anybody has earned since.
     fn least_used(&self, rate: f64, now: Instant) -> f64 {
         let earned = |since: Instant| now.saturating_duration_since(since).as_secs_f64() * rate;
         self.served.map_or(0.0, |(used, at)| (used - earned(at)).max(0.0))
@@ -408,18 +409,18 @@ impl Queue {
                 (one.owner == Some(owner) && is_dear) || slow >= MAX_SLOW_OF_USER
             })
         };
-        let fitting = |order: &Order| {
-            let is_mine = !only_small || (order.functions < LARGE_FUNCTIONS && order.bytes < LARGE_BYTES);
-            is_mine && !is_held_up(order) && (in_work == 0 || in_work.saturating_add(order.bytes) <= MAX_BYTES_AT_ONCE)
-        };
-        let may_spend = |order: &Order| may_spend(owners, order, rate, now);
+        let is_mine = |order: &Order| !only_small || (order.functions < LARGE_FUNCTIONS && order.bytes < LARGE_BYTES);
+        let has_room = |order: &Order| in_work == 0 || in_work.saturating_add(order.bytes) <= MAX_BYTES_AT_ONCE;
+        let fitting = |order: &Order| has_room(order) && !is_held_up(order) && may_spend(owners, order, rate, now);
         let used = |order: &Order| rate.zip(order.owner).map(|(rate, owner)| turns.spent_s(owner.payer(), rate, now));
         let turn = |order: &Order| used(order).map_or(0.0, |used| (used / TURN_S).floor());
-        let waiting = waiting.iter().enumerate().filter(|(_, order)| fitting(order) && may_spend(order));
         let first = |a: &Order, b: &Order| turn(a).total_cmp(&turn(b)).then_with(|| a.compare_work(b));
-        let (index, order) = waiting.min_by(|(_, a), (_, b)| first(a, b))?;
-        if let Some(used) = used(order) {
-            *served = Some((used, now));
+        let mine = waiting.iter().enumerate().filter(|(_, order)| is_mine(order) && fitting(order));
+        let (index, _) = mine.min_by(|(_, a), (_, b)| first(a, b))?;
+        // Also of those whose files are another builder's work, but not of who keeps one waiting that cannot be begun with.
+        let all = waiting.iter().filter(|order| rate.is_some() && fitting(order));
+        if let Some(least) = all.filter_map(used).min_by(f64::total_cmp) {
+            *served = Some((least, now));
         }
         Some(index)
     }
@@ -607,6 +608,39 @@ mod tests {
         assert_eq!((served[98], next(&mut queue)), (3, 1001), "what they use counts from there");
         let spent_s = queue.owners.spent_s(Owner::test(1000).payer(), rate, now);
         assert!(spent_s.abs() < 1e-9, "nobody pays for that");
+    }
+
+    #[test]
+    fn who_has_more_users_than_are_known_comes_no_sooner_by_that() {
+        let (root, rate, now) = (Owner::test(0), 0.1, Instant::now());
+        let of = |file, functions, owner| Order { owner: Some(owner), since: now, ..order(file, functions, 0) };
+        let mut queue = Queue { served: Some((TURN_S * 4.5, now)), ..Queue::default() };
+        queue.spend(root, rate, now, TURN_S * 4.5);
+        (1000..2100).for_each(|uid| queue.admit(of(uid, 20_000, Owner::test(uid)), Some(rate)));
+        queue.admit(of(1, 1, root), Some(rate));
+        assert_eq!(queue.choose(false, Some(rate), now), Some(1100), "none of them has used less, and it is less work");
+        queue.spend(root, rate, now, TURN_S);
+        (1000..2100).for_each(|uid| queue.spend(Owner::test(uid), rate, now, TURN_S));
+        assert_eq!(queue.choose(false, Some(rate), now), Some(1100), "nor has any of them now");
+    }
+
+    #[test]
+    fn who_comes_while_another_s_large_file_waits_does_not_come_behind_all_that_he_has() {
+        let ([large, small, new], rate, now) = ([1000, 1001, 1002].map(Owner::test), 0.1, Instant::now());
+        let of = |file, functions, owner| Order { owner: Some(owner), since: now, ..order(file, functions, 0) };
+        let mut queue = Queue::default();
+        queue.spend(small, rate, now, TURN_S * 4.5);
+        queue.admit(of(1, LARGE_FUNCTIONS, large), Some(rate));
+        queue.admit(of(2, 1, small), Some(rate));
+        assert_eq!(queue.choose(true, Some(rate), now), Some(1), "the large one is none of this builder's work");
+        queue.admit(of(3, 1, new), Some(rate));
+        assert!(queue.turns.spent_s(new.payer(), rate, now).abs() < 1e-9);
+        // Who keeps one waiting that cannot be begun with lets nobody come sooner.
+        queue.builders.insert(1, Builder { bytes: MAX_BYTES_AT_ONCE, ..Builder::new(false) });
+        queue.waiting.retain(|order| order.file != FileId(3));
+        queue.waiting.iter_mut().filter(|order| order.file == FileId(1)).for_each(|order| order.bytes = 1);
+        assert_eq!(queue.choose(true, Some(rate), now), Some(1));
+        assert!((queue.least_used(rate, now) - TURN_S * 4.5).abs() < 1e-9);
     }
 
     #[test]

@@ -104,7 +104,7 @@ enum Haste {
     None,
     /// At once, but in a continuous recording: samples wait for it, which there they can.
     InRuns,
-    /// At once: it is asked for more with what has come.
+    /// At once, or with what is soon read besides: it is asked for more with what has come.
     Always,
 }
 
@@ -189,7 +189,7 @@ impl Party {
 
 /// Whose processes are, as it was found within the last second: of one process much is asked, again and again. It may be
 /// another user's by now, or another process have its number: that decides no more than who is charged for a read and who
-/// may hold threads, for a second.
+/// may hold threads, for a second. Who does hold one is looked up anew.
 #[derive(Debug, Default)]
 struct Users {
     found: HashMap<Pid, u32>,
@@ -259,6 +259,8 @@ struct State {
     prompt: bool,
     /// The asker takes those together that come one soon after the other.
     gathers: bool,
+    /// Nobody has been woken for the last answer, as another read would soon be done.
+    holds_back: bool,
     last_thread: u64,
     closing: bool,
 }
@@ -290,11 +292,35 @@ impl State {
         self.stuck.values().any(|stuck| stuck.1 == Some(party))
     }
 
+    /// Puts a thread that is given up down to whose process it is stuck at, and what waits of the same process as well.
+    fn give_up(&mut self, thread: u64, subject: Subject, party: Option<Party>, look: impl FnOnce(Pid) -> Option<u32>) {
+        let held_by = self.held_by(subject, party, look);
+        self.stuck.insert(thread, (subject, held_by));
+        let (Some(party), Some(held_by)) = (party, held_by) else { return };
+        let of_process = self.queue.iter_mut().filter(|waiting| waiting.payer().subject == subject);
+        let of_party = of_process.filter_map(|waiting| waiting.party.as_mut()).filter(|own| own.user == party.user);
+        of_party.for_each(|own| own.user = held_by.user);
+    }
+
+    /// Who holds a thread, in place of root who has started him within the second for which it is remembered whose processes
+    /// are. Whoever was a user stays who he was: he may be root by now who runs `su`. Nobody is who has gone, but not for any
+    /// number of threads.
+    fn held_by(&self, subject: Subject, party: Option<Party>, look: impl FnOnce(Pid) -> Option<u32>) -> Option<Party> {
+        let (Subject::Process(pid), Some(party @ Party { user: 0, .. })) = (subject, party) else { return party };
+        let now = Party { user: look(pid).unwrap_or(NOBODY), ..party };
+        let of_nobody = self.stuck.values().filter(|stuck| stuck.1.is_some_and(|held| held.user == NOBODY));
+        Some(if now.user == NOBODY && of_nobody.count() >= MAX_STUCK_OF_USER { party } else { now })
+    }
+
     /// Whether the asker is to be woken: nothing is left to be read, or soon read, or there is much.
     fn is_enough(&self) -> bool {
+        (self.queue.is_empty() && !self.is_more_soon()) || self.answers.len().is_multiple_of(MANY_ANSWERS)
+    }
+
+    /// Whether a read that has begun will soon be done, and the asker waits for such.
+    fn is_more_soon(&self) -> bool {
         let is_soon_done = |running: &Running| running.is_busy() && running.since.elapsed() < QUICK;
-        let is_more_soon = self.gathers && self.running.values().any(is_soon_done);
-        (self.queue.is_empty() && !is_more_soon) || self.answers.len().is_multiple_of(MANY_ANSWERS)
+        self.gathers && self.running.values().any(is_soon_done)
     }
 
     /// Whether one more thread is needed: something waits, and nobody will soon be done.
@@ -417,7 +443,7 @@ impl Workers {
     /// What has been read since the last call, and what that is put down to.
     pub(super) fn take_answers(&self) -> Vec<(Charge, Answer)> {
         let mut state = self.shared.lock();
-        state.prompt = false;
+        (state.prompt, state.holds_back) = (false, false);
         if std::mem::take(&mut state.untaken) >= MAX_UNTAKEN {
             self.shared.work.notify_all();
         }
@@ -439,7 +465,7 @@ impl Workers {
             .collect();
         for thread in late {
             let Some(Running { request, charge, party, begun, .. }) = state.running.remove(&thread) else { continue };
-            state.stuck.insert(thread, (charge.payer.subject, party));
+            state.give_up(thread, charge.payer.subject, party, Party::user_of);
             let done = monotonic_now();
             let stalled = |charge, request| (charge, Answer { request, begun, done, body: AnswerBody::Stalled });
             state.answers.push(stalled(charge, request));
@@ -481,6 +507,10 @@ impl Shared {
                 return None;
             }
             let chosen = self.choose(&mut state, Instant::now());
+            if chosen.is_none() && state.holds_back {
+                state = self.wait_for_more(state);
+                continue;
+            }
             if chosen.is_none() && state.running.len() > THREADS {
                 // It was started because all others were held; nobody needs it any more.
                 state.running.remove(&thread);
@@ -501,6 +531,22 @@ impl Shared {
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits while another read will soon be done. If it is held, the answers before it are not.
+    fn wait_for_more<'state>(&self, state: MutexGuard<'state, State>) -> MutexGuard<'state, State> {
+        let waited = self.work.wait_timeout(state, QUICK);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if state.holds_back && !state.is_more_soon() {
+            state.holds_back = false;
+            self.wake_asker(&state);
+        }
+        state
+    }
+
+    /// Wakes him at once, if somebody waits for one of the answers.
+    fn wake_asker(&self, state: &State) {
+        self.wake[usize::from(!state.prompt)].wake();
     }
 
     /// The first request that need not wait for what it costs; those of whom a thread is stuck at come last.
@@ -589,8 +635,10 @@ impl Shared {
         state.untaken += usize::from(holds_file(&answer.body));
         state.answers.push((charge, answer));
         state.prompt |= haste > if state.gathers { Haste::InRuns } else { Haste::None };
-        if state.is_enough() {
-            self.wake[usize::from(!state.prompt)].wake();
+        let is_enough = state.is_enough();
+        state.holds_back = !is_enough && state.queue.is_empty();
+        if is_enough {
+            self.wake_asker(&state);
         }
         true
     }
@@ -784,6 +832,31 @@ mod tests {
     }
 
     #[test]
+    fn what_a_read_that_is_held_would_have_come_with_is_taken_soon() {
+        let shared = Arc::new(shared(Ledger::default()));
+        let is_woken = || rustix::io::read(&shared.wake[0], &mut [0_u8; 8]).is_ok();
+        // However slowly this is run, the other one has just begun.
+        let since = Instant::now() + Duration::from_secs(1);
+        let (request, charge, party) = (RequestId(1), at(8, None), None);
+        let held = Running { request, charge, party, since, begun: MonoNs(0) };
+        *shared.lock() = State { gathers: true, running: HashMap::from([(2, held)]), ..State::default() };
+        let answer = Answer { request: RequestId(0), begun: MonoNs(0), done: MonoNs(0), body: AnswerBody::Stalled };
+        assert!(shared.answer(1, (at(7, None), answer), Duration::ZERO, Haste::Always));
+        assert!(!is_woken(), "more will come soon");
+        let idle = Arc::clone(&shared);
+        let thread = thread::spawn(move || idle.next(1).is_none());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut has_been = false;
+        while !has_been && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+            has_been = is_woken();
+        }
+        shared.lock().closing = true;
+        shared.work.notify_all();
+        assert!(thread.join().unwrap() && has_been);
+    }
+
+    #[test]
     fn nothing_is_opened_while_many_files_wait_to_be_taken_up_and_the_rest_goes_on() {
         let shared = shared(Ledger::default());
         let now = Instant::now();
@@ -847,6 +920,28 @@ mod tests {
             state.stuck.insert(thread, (subject(100 + thread as u32), dead));
         }
         assert!(state.is_stuck(subject(8), dead) && !state.is_stuck(subject(8), party(77, 1001)));
+    }
+
+    #[test]
+    fn a_thread_that_a_process_holds_which_root_has_started_for_a_user_is_held_by_the_user() {
+        let party = |user| Party { device: None, user };
+        let [root, user, other] = [0, 1000, 1001].map(party);
+        let subject = |pid| Subject::Process(Pid(pid));
+        let mut state = State::default();
+        state.queue.push_back(Waiting { party: Some(root), ..waiting(1, process(7), Instant::now()) });
+        state.queue.push_back(Waiting { party: Some(root), ..waiting(2, process(8), Instant::now()) });
+        state.give_up(1, subject(7), Some(root), |_| Some(1000));
+        assert!(state.has_held(user) && !state.has_held(root));
+        let waiting: Vec<_> = state.queue.iter().map(|waiting| waiting.party).collect();
+        assert_eq!(waiting, [Some(user), Some(root)], "what waits of the same process is his");
+        state.give_up(2, subject(9), Some(other), |_| Some(0));
+        assert!(state.has_held(other) && !state.has_held(root), "it runs `su`");
+        for thread in 0..MAX_STUCK_OF_USER as u64 {
+            state.give_up(100 + thread, subject(10), Some(root), |_| None);
+        }
+        assert!(state.has_held(party(NOBODY)) && !state.has_held(root), "they have gone");
+        state.give_up(3, subject(11), Some(root), |_| None);
+        assert!(state.has_held(root), "there are too many of them");
     }
 
     #[test]

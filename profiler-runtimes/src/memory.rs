@@ -233,6 +233,11 @@ impl Pages {
     }
 }
 
+/// How many pages it costs to read bytes from an address on past those that were fetched.
+fn pages_of(address: Avma, bytes: usize) -> u64 {
+    (address.0 % PAGE + bytes as u64).div_ceil(PAGE)
+}
+
 /// The pages that bytes from an address on are on, and which blocks of each, a bit each.
 fn blocks_of((address, bytes): (Avma, usize)) -> impl Iterator<Item = (u64, u8)> {
     let last = address.0.saturating_add(bytes.saturating_sub(1) as u64);
@@ -358,6 +363,22 @@ impl<M: Memory> Reader<M> {
         left.steps = left.steps.checked_sub(steps).ok_or(ReadError::OverBudget)?;
         self.left.set(left);
         Ok(())
+    }
+
+    /// Does something with what is left beside the cost of looking at each of several places with [`now_each`](Self::now_each), or
+    /// with half of it if that is more.
+    pub(crate) fn with_now_each_ahead<T>(&self, addresses: &[Avma], bytes: usize, work: impl FnOnce() -> T) -> T {
+        let pages = addresses.iter().fold(0_u64, |pages, address| pages.saturating_add(pages_of(*address, bytes)));
+        let left = self.left.get();
+        let ahead = Budget {
+            pages: u32::try_from(pages).unwrap_or(u32::MAX).min(left.pages / 2),
+            steps: (addresses.len() as u64).min(left.steps / 2),
+        };
+        self.left.set(Budget { pages: left.pages - ahead.pages, steps: left.steps - ahead.steps });
+        let done = work();
+        let left = self.left.get();
+        self.left.set(Budget { pages: left.pages + ahead.pages, steps: left.steps + ahead.steps });
+        done
     }
 
     /// Drops the pages, so that what is read from now on is as it is from now on.
@@ -540,8 +561,7 @@ impl<M: Memory> Reader<M> {
     fn charge(&self, address: Avma, bytes: usize) -> Result<(), ReadError> {
         let mut left = self.left.get();
         left.steps = left.steps.checked_sub(1).ok_or(ReadError::OverBudget)?;
-        let pages = (address.0 % PAGE + bytes as u64).div_ceil(PAGE);
-        let pages = u32::try_from(pages).map_err(|_| ReadError::OverBudget)?;
+        let pages = u32::try_from(pages_of(address, bytes)).map_err(|_| ReadError::OverBudget)?;
         left.pages = left.pages.checked_sub(pages).ok_or(ReadError::OverBudget)?;
         self.left.set(left);
         Ok(())
@@ -837,6 +857,21 @@ mod tests {
         assert_eq!([0x20000, 0x20a00, 0x20200].map(prefetched), [1, 1, 1]);
         assert_eq!([0x10000, 0x10a00, 0x10200].map(prefetched), [2, 3, 4]);
         assert_eq!((reader.u8(Avma(0x20a00)), asked.1.get()), (Err(ReadError::Unreadable(0x20000)), 5));
+    }
+
+    #[test]
+    fn what_looks_will_cost_is_still_there_for_them() {
+        let poor = reader(Budget { pages: 10, steps: 100 });
+        // The second is on two pages.
+        let places = [Avma(0x10000), Avma(0x10ff8)];
+        let left = poor.with_now_each_ahead(&places, 16, || {
+            assert_eq!(poor.spend(99), Err(ReadError::OverBudget));
+            poor.spend(90).map(|()| poor.left())
+        });
+        assert_eq!(left, Ok(Budget { pages: 7, steps: 8 }));
+        assert_eq!(poor.left(), Budget { pages: 10, steps: 10 });
+        let left = poor.with_now_each_ahead(&[places[1]; 6], 16, || poor.left());
+        assert_eq!(left, Budget { pages: 5, steps: 5 }, "half is for what is before them");
     }
 
     #[test]

@@ -69,8 +69,8 @@ enum Extent {
     All,
     /// Not those that could not be understood.
     Part,
-    /// There was no room for all.
-    NoRoom,
+    /// There was no room for all: the name of the next one has so many bytes.
+    NoRoom(usize),
 }
 
 /// A function of an object file.
@@ -112,6 +112,11 @@ impl Image {
     /// address that it could have, or there was no room.
     pub fn names_all(&self) -> bool {
         self.extent == Extent::All
+    }
+
+    /// Whether there is room now for one of its functions that found none: for so many, with so many bytes of names.
+    fn finds_room(&self, (functions, names): (usize, usize)) -> bool {
+        matches!(self.extent, Extent::NoRoom(name) if functions > 0 && name <= names)
     }
 
     fn name_bytes(&self) -> usize {
@@ -157,7 +162,7 @@ fn functions_in<M: Memory>(
             continue;
         };
         if functions_left == 0 || name.len() > names_left {
-            extent = Extent::NoRoom;
+            extent = Extent::NoRoom(name.len());
             break;
         }
         (functions_left, names_left) = (functions_left - 1, names_left - name.len());
@@ -279,7 +284,7 @@ impl Images {
                 self.end(known.image, &mut update);
             }
         }
-        let without_room = self.images().filter(|image| image.extent == Extent::NoRoom).count();
+        let without_room = self.images().filter(|image| matches!(image.extent, Extent::NoRoom(_))).count();
         update.without_room = u32::try_from(without_room).unwrap_or(u32::MAX);
         // What came may lie where something went, whatever their places in the list are.
         update.changes.sort_by_key(|change| matches!(change, Change::Loaded(..)));
@@ -325,8 +330,10 @@ impl Images {
         update: &mut Update,
     ) -> Result<(), ReadError> {
         let size = usize::try_from(size).map_err(|_| ReadError::OverBudget)?;
+        let room = self.room();
         if let Some(known) = self.images.get_mut(&entry.0)
             && !known.is_void
+            && !known.image.finds_room(room)
             && known.image.is_still_at(reader, address, size)?
         {
             known.reading = self.reading;
@@ -343,7 +350,7 @@ impl Images {
         if reader.now(address, &mut bytes)? < size {
             return Err(ReadError::Unreadable(address.0));
         }
-        let room = (MAX_FUNCTIONS.saturating_sub(self.functions), MAX_NAMES.saturating_sub(self.name_bytes));
+        let room = self.room();
         let (functions, extent) = functions_in(&bytes, reader, room)?;
         let details = details_in(&bytes, &functions, reader)?;
         let mut digest = DefaultHasher::new();
@@ -356,6 +363,11 @@ impl Images {
         self.images.insert(entry.0, Known { image: image.clone(), reading: self.reading, is_void: false });
         update.changes.push(Change::Loaded(image, details));
         Ok(())
+    }
+
+    /// How many more functions there is room for, and bytes of their names.
+    fn room(&self) -> (usize, usize) {
+        (MAX_FUNCTIONS.saturating_sub(self.functions), MAX_NAMES.saturating_sub(self.name_bytes))
     }
 
     /// An object file is there no more.

@@ -224,12 +224,13 @@ fn object_file_of(functions: u32, name: &str, size: u64) -> Vec<u8> {
 
 #[test]
 fn names_without_end_take_no_more_than_there_is_room_for() {
+    let cut = Extent::NoRoom(MAX_NAME);
     let file = object_file(300, &"n".repeat(200_000));
     let reader = Reader::new(Recorded::default(), ENOUGH);
     let (functions, extent) = functions_in(&file, &reader, (MAX_FUNCTIONS, 100_000)).unwrap();
-    assert_eq!((functions.len(), functions[0].name.len(), extent), (100_000 / MAX_NAME, MAX_NAME, Extent::NoRoom));
+    assert_eq!((functions.len(), functions[0].name.len(), extent), (100_000 / MAX_NAME, MAX_NAME, cut));
     let (functions, extent) = functions_in(&file, &reader, (7, MAX_NAMES)).unwrap();
-    assert_eq!((functions.len(), extent), (7, Extent::NoRoom));
+    assert_eq!((functions.len(), extent), (7, cut));
     // Each symbol costs a step, whatever comes of it.
     let poor = Reader::new(Recorded::default(), Budget { pages: 1, steps: 100 });
     assert_eq!(functions_in(&file, &poor, (MAX_FUNCTIONS, MAX_NAMES)), Err(ReadError::OverBudget));
@@ -259,6 +260,19 @@ fn object_files_whose_functions_find_no_room_are_counted_as_long_as_they_are_the
     let is_last = cut.iter().any(|image| image.entry == all[all.len() - 1].entry);
     let update = images.update(&Reader::new(&memory, ENOUGH));
     assert_eq!(update.without_room as usize, cut.len() - usize::from(is_last));
+}
+
+#[test]
+fn functions_that_have_found_no_room_are_there_when_there_is_some() {
+    let memory = memory("numba");
+    let mut images = Images { functions: MAX_FUNCTIONS - 3, ..Images::find(&memory).unwrap() };
+    let cut = images.update(&Reader::new(&memory, ENOUGH)).without_room as usize;
+    // Those of other object files are gone.
+    images.functions -= MAX_FUNCTIONS / 2;
+    let update = images.update(&Reader::new(&memory, ENOUGH));
+    assert_eq!((update.changes.len(), update.without_room, update.incomplete), (2 * cut, 0, None));
+    assert_eq!(functions(&images), functions(&read(&memory)));
+    assert!(images.update(&Reader::new(&memory, ENOUGH)).changes.is_empty());
 }
 
 #[test]

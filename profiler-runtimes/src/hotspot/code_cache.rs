@@ -425,48 +425,33 @@ impl CodeCache {
         Some(unread)
     }
 
-    /// Reads the rest of blobs whose headers were read, and looks at these once more.
+    /// Reads the rest of blobs whose headers were read, and looks at these once more. Where not all can be read, what was is kept.
     fn read_blobs<M: Memory>(
         &mut self,
         reader: &Reader<M>,
         unread: &mut Vec<Unread<'_>>,
         update: &mut Update,
     ) -> Result<(), ReadError> {
-        let Some(first) = unread.first() else { return Ok(()) };
+        let Some(layout) = unread.first().map(|first| first.block.layout) else { return Ok(()) };
+        let starts: Vec<_> = unread.iter().map(|unread| Avma(unread.block.start)).collect();
         let mut strings = std::mem::take(&mut self.strings);
-        let mut names = Names::new(first.block.layout, reader, &mut strings);
-        let blobs = Unread::read_each(unread, &mut names, TOGETHER);
+        let mut names = Names::new(layout, reader, &mut strings);
+        let read_each = || Unread::read_each(unread, &mut names, TOGETHER);
+        let blobs = reader.with_now_each_ahead(&starts, header_bytes(layout), read_each);
         self.strings = strings;
-        let blocks: Vec<_> = unread.iter().map(|unread| unread.block).collect();
-        let mut read = unread.drain(..).zip(blobs);
+        let none = blobs.iter().filter(|blob| matches!(blob, Ok(None))).count();
+        update.damaged = update.damaged.saturating_add(u32::try_from(none).unwrap_or(u32::MAX));
+        let mut failed = blobs.iter().find_map(|blob| blob.as_ref().err().copied());
+        let read = unread.iter().zip(&blobs).filter(|(_, blob)| matches!(blob, Ok(Some(_))));
+        let blocks: Vec<_> = read.map(|(unread, _)| unread.block).collect();
+        let mut read = unread.drain(..).zip(blobs).filter_map(|(unread, blob)| Some((unread.shown, blob.ok()??)));
         for blocks in blocks.chunks(TOGETHER) {
-            let mut taken = Ok(());
-            Block::look_at_each(blocks, reader, |_, now| {
-                // Behind the first that cannot be taken, none is.
-                if taken.is_ok()
-                    && let Some((unread, blob)) = read.next()
-                {
-                    taken = self.take(unread.shown, blob, now, update);
-                }
+            Block::look_at_each(blocks, reader, |_, now| match (read.next(), now) {
+                (Some((shown, blob)), Ok(now)) => self.take_up(shown, blob, now, update),
+                (_, now) => failed = failed.or(now.err()),
             });
-            taken?;
         }
-        Ok(())
-    }
-
-    /// Takes note of what a blob whose header was read has turned out to be.
-    fn take(
-        &mut self,
-        shown: Header,
-        blob: Result<Option<Arc<Blob>>, ReadError>,
-        now: Result<Look, ReadError>,
-        update: &mut Update,
-    ) -> Result<(), ReadError> {
-        match blob? {
-            Some(blob) => self.take_up(shown, blob, now?, update),
-            None => update.damaged += 1,
-        }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Keeps a blob that was read since its header was, if that is now what it was.
@@ -534,7 +519,13 @@ impl Unread<'_> {
         let mut order: Vec<usize> = (0..unread.len()).collect();
         order.sort_unstable_by_key(|at| methods[*at]);
         let mut blobs = vec![Ok(None); unread.len()];
-        for part in order.chunks(together) {
+        let mut rest = order.as_slice();
+        while !rest.is_empty() {
+            // Where few pages are left, few are read whole rather than many in part.
+            let affordable = u64::from(names.reader.left().pages) / PAGES_OF_ONE;
+            let count = usize::try_from(affordable).map_or(together, |affordable| affordable.min(together));
+            let (part, behind) = rest.split_at(count.clamp(1, rest.len()));
+            rest = behind;
             names.reader.refresh();
             let methods: Vec<Avma> = part.iter().filter_map(|at| methods[*at]).collect();
             names.prefetch(&methods);
@@ -901,14 +892,20 @@ mod tests {
     use crate::hotspot::tests::{ENOUGH, memory};
     use crate::recorded::Recorded;
 
+    /// All blobs, of which nothing but the headers is read.
+    fn unread<'l>(reader: &Reader<&Recorded>, (layout, cache): (&'l Layout, &CodeCache)) -> Vec<Unread<'l>> {
+        let blocks: Vec<_> = cache.blobs.keys().map(|header| Block::of(*header, layout)).collect();
+        let mut unread = Vec::new();
+        Block::look_at_each(&blocks, reader, |block, look| {
+            unread.push(Unread { block, shown: look.unwrap().header.unwrap(), named: None });
+        });
+        unread
+    }
+
     /// Pages that are fetched for the names of all blobs, of so many at a time.
     fn pages_of_names(memory: &Recorded, (layout, cache): (&Layout, &CodeCache), together: usize) -> u32 {
         let (reader, mut strings) = (Reader::new(memory, ENOUGH), Strings::default());
-        let blocks: Vec<_> = cache.blobs.keys().map(|header| Block::of(*header, layout)).collect();
-        let mut unread = Vec::new();
-        Block::look_at_each(&blocks, &reader, |block, look| {
-            unread.push(Unread { block, shown: look.unwrap().header.unwrap(), named: None });
-        });
+        let mut unread = unread(&reader, (layout, cache));
         let before = reader.left().pages;
         let blobs = Unread::read_each(&mut unread, &mut Names::new(layout, &reader, &mut strings), together);
         assert_eq!(blobs.len(), cache.blobs.len());
@@ -928,6 +925,28 @@ mod tests {
             names.prefetch(part);
         }
         ENOUGH.pages - reader.left().pages
+    }
+
+    #[test]
+    fn where_pages_run_out_the_blobs_that_were_read_are_kept() {
+        for recording in ["jdk17", "jdk21"] {
+            let memory = memory(recording);
+            let reader = Reader::new(&memory, ENOUGH);
+            let layout = Layout::read(&memory, &reader).unwrap();
+            let (mut whole, mut cache) = (CodeCache::default(), CodeCache::default());
+            whole.update(&layout, &reader);
+            let mut unread = unread(&reader, (&layout, &whole));
+            let mut update = Update { changes: Vec::new(), damaged: 0, unsettled: 0, unseen: false, incomplete: None };
+            let pages = pages_of_names(&memory, (&layout, &whole), TOGETHER) - 1;
+            let poor = Reader::new(&memory, Budget { pages, ..ENOUGH });
+            assert_eq!(cache.read_blobs(&poor, &mut unread, &mut update), Err(ReadError::OverBudget));
+            assert!(!cache.blobs.is_empty() && update.changes.len() == cache.blobs.len(), "{recording}");
+            for (header, known) in &cache.blobs {
+                assert_eq!(known.blob.name, whole.blobs[header].blob.name);
+            }
+            assert!(unread.is_empty() && cache.update(&layout, &reader).incomplete.is_none());
+            assert_eq!(cache.blobs.len(), whole.blobs.len());
+        }
     }
 
     #[test]

@@ -33,6 +33,9 @@ const MAX_FUNCTIONS: usize = 1 << 16;
 const MAX_FUNCTION: u32 = 16 << 20;
 /// Bytes of a section that are compared in the time of a step.
 const BYTES_A_STEP: u64 = 64;
+/// Steps with which any section is read that a compiler has made: it needs less than one for each byte, and less than so many for
+/// the functions that are kept. Half of what a whole reading may cost is more.
+const MAX_STEPS: u64 = 1_700_000;
 /// Readings in turn that do not come to their end, after which nothing of what was read before is believed.
 const MAX_INCOMPLETE: u32 = 8;
 
@@ -68,8 +71,10 @@ struct Known {
     digest: u64,
     /// The functions that it has, and no other one.
     functions: Vec<u64>,
-    /// How many more it has, which found no room or say nothing.
+    /// How many more it has, at least, which found no room, say nothing, or are too dear.
     lost: u32,
+    /// Some of these found no room.
+    lacks_room: bool,
 }
 
 /// What is registered with one libgcc of a process, as it was at the last reading.
@@ -158,32 +163,35 @@ impl Registry {
                 }
             }
         }
-        for known in lost.iter().filter_map(|address| self.sections.remove(address)) {
-            known.functions.iter().for_each(|start| {
-                self.owners.remove(start);
-            });
+        for address in lost {
+            let Some(known) = self.sections.remove(&address) else { continue };
+            self.disown(&known.functions);
             gone.extend(known.functions.into_iter().map(Avma));
         }
         ended
     }
 
+    /// Takes those that are new, and of those that are known what had found no room.
     fn take_new<M: Memory>(
         &mut self,
         reader: &Reader<M>,
         sections: &BTreeSet<u64>,
         update: &mut Update,
     ) -> Result<(), ReadError> {
+        let mut ended = Ok(());
         for address in sections {
-            if self.sections.contains_key(address) {
+            let has_room = self.owners.len() < MAX_FUNCTIONS;
+            if self.sections.get(address).is_some_and(|known| !(known.lacks_room && has_room)) {
                 continue;
             }
             match self.take_section(reader, *address, update) {
                 Ok(()) => {}
-                Err(ReadError::OverBudget) => return Err(ReadError::OverBudget),
+                // Those behind it may need less.
+                Err(ReadError::OverBudget) => ended = Err(ReadError::OverBudget),
                 Err(_) => update.damaged += 1,
             }
         }
-        Ok(())
+        ended
     }
 
     fn take_section<M: Memory>(
@@ -193,25 +201,58 @@ impl Registry {
         update: &mut Update,
     ) -> Result<(), ReadError> {
         let bytes = section(reader, address)?;
-        let mut known = Known { size: bytes.len(), digest: digest(&bytes), functions: Vec::new(), lost: 0 };
+        let (size, digest) = (bytes.len(), digest(&bytes));
+        let before = self.sections.get(&address);
+        if before.is_some_and(|before| before.digest != digest) {
+            // It has changed since it was compared, which the next reading finds.
+            return Ok(());
+        }
+        let mut known = Known { size, digest, functions: Vec::new(), lost: 0, lacks_room: false };
         let half = reader.left().steps / 2;
         let mut steps = Steps::new(half);
-        let frames = Frames::read((Cow::Borrowed(bytes.as_slice()), Avma(address)), vendor(), &mut steps);
+        let come = self.take_functions((bytes.as_slice(), address), &mut known, &mut steps);
+        reader.spend(half.saturating_sub(steps.left()))?;
+        if steps.were_too_few() && half < MAX_STEPS.min(size as u64) {
+            // Another reading has more of them.
+            self.disown(&known.functions);
+            return Err(ReadError::OverBudget);
+        }
+        if let Some(before) = self.sections.remove(&address) {
+            known.functions.extend(before.functions);
+        }
+        self.sections.insert(address, known);
+        update.come.extend(come);
+        Ok(())
+    }
+
+    /// Takes the functions of a section that nobody has yet, as far as the steps go.
+    fn take_functions(&mut self, (bytes, at): (&[u8], u64), known: &mut Known, steps: &mut Steps) -> Vec<Function> {
+        let frames = Frames::read((Cow::Borrowed(bytes), Avma(at)), vendor(), steps);
+        // Nobody knows how many were not come to.
+        known.lost = u32::from(steps.were_too_few());
+        let mut come = Vec::new();
         for (start, size) in frames.functions() {
             let size = u32::try_from(size).ok().filter(|size| (1..=MAX_FUNCTION).contains(size));
             let is_new = search::is_address(start) && !self.owners.contains_key(&start);
             let Some(size) = size.filter(|_| is_new) else { continue };
             let has_room = self.owners.len() < MAX_FUNCTIONS;
-            let Some(frame) = has_room.then(|| frames.of(start, &mut steps)).flatten() else {
+            known.lacks_room |= !has_room;
+            let Some(frame) = has_room.then(|| frames.of(start, steps)).flatten() else {
                 known.lost += 1;
                 continue;
             };
-            self.owners.insert(start, address);
+            self.owners.insert(start, at);
             known.functions.push(start);
-            update.come.push(Function { start: Avma(start), size, frame });
+            come.push(Function { start: Avma(start), size, frame });
         }
-        self.sections.insert(address, known);
-        reader.spend(half.saturating_sub(steps.left()))
+        come
+    }
+
+    /// Nobody has these functions any more.
+    fn disown(&mut self, functions: &[u64]) {
+        functions.iter().for_each(|start| {
+            self.owners.remove(start);
+        });
     }
 }
 

@@ -71,9 +71,21 @@ fn function(number: u64) -> u64 {
 
 /// A common entry with absolute addresses, the entry of a function, and an end.
 fn frames(function: u64) -> Vec<u8> {
-    let common = [16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0];
-    let entry = [20, 0, 0, 0, 24, 0, 0, 0];
-    [&common[..], &entry, &function.to_le_bytes(), &SIZE.to_le_bytes(), &[0; 4]].concat()
+    frames_of([function], 0)
+}
+
+/// The same for several functions, with a common entry that is so much longer.
+fn frames_of(functions: impl IntoIterator<Item = u64>, longer: u32) -> Vec<u8> {
+    let mut bytes = (16 + longer).to_le_bytes().to_vec();
+    bytes.extend([0_u8, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0]);
+    bytes.resize(20 + longer as usize, 0);
+    for function in functions {
+        let to_common = u32::try_from(bytes.len() + 4).unwrap();
+        bytes.extend([20, to_common].map(u32::to_le_bytes).as_flattened());
+        bytes.extend([function, SIZE].map(u64::to_le_bytes).as_flattened());
+    }
+    bytes.extend([0_u8; 4]);
+    bytes
 }
 
 /// An object that has registered the section of its number, and leads to another one.
@@ -324,6 +336,56 @@ fn a_function_that_nothing_is_known_of_is_counted_as_long_as_it_is_registered() 
     built.bytes(section(3), &whole);
     let update = read(&mut registry, &built);
     assert_eq!((come(&update), update.damaged), (vec![3], 0));
+}
+
+#[test]
+fn a_section_for_which_there_are_too_few_steps_is_left_whole_to_another_reading() {
+    let mut built = lists();
+    built.bytes(section(3), &frames_of((3..103).map(function), 0));
+    let (mut whole, mut none) = (0, 0);
+    for steps in (0..6000).step_by(100) {
+        let mut registry = registry();
+        let update = registry.update(&Reader::new(&built, Budget { steps, ..ENOUGH }));
+        match come(&update).into_iter().filter(|number| *number >= 3).count() {
+            100 => whole += 1,
+            0 => none += 1,
+            part => panic!("{part} with {steps} steps"),
+        }
+        let is_whole = update.come.len() == 102;
+        assert_eq!((update.incomplete.is_none(), update.damaged), (is_whole, 0), "{steps}");
+        let rest = read(&mut registry, &built);
+        assert_eq!((update.come.len() + rest.come.len(), rest.incomplete), (102, None), "{steps}");
+    }
+    assert!(whole > 0 && none > 20, "{whole} {none}");
+}
+
+#[test]
+fn a_section_that_is_too_dear_for_any_reading_is_kept_in_part_and_the_rest_is_counted() {
+    let (mut registry, mut built) = (registry(), lists());
+    built.words(object(3), &[u64::MAX, 0, 0, section(0x10), UNSORTED, 0]);
+    built.bytes(section(0x10), &frames_of((3..103).map(function), 4000));
+    let update = read(&mut registry, &built);
+    let lost = u32::try_from(102 - update.come.len()).unwrap();
+    assert_eq!((update.damaged, update.incomplete), (lost, None));
+    assert!((1..100).contains(&lost), "{lost}");
+    assert_eq!(read(&mut registry, &built), Update { damaged: lost, ..Update::default() });
+}
+
+#[test]
+fn what_has_found_no_room_is_taken_when_there_is_some() {
+    let (mut registry, mut built) = (registry(), lists());
+    built.bytes(section(3), &frames_of([function(3), function(4)], 0));
+    // Those of others, which have no section here.
+    registry.owners.extend((1..).take(MAX_FUNCTIONS - 3).map(|at: u64| (at, 0_u64)));
+    let update = read(&mut registry, &built);
+    assert_eq!((come(&update), update.damaged, update.incomplete), (vec![1, 2, 3], 1, None));
+    assert_eq!(read(&mut registry, &built), Update { damaged: 1, ..Update::default() });
+    registry.owners.retain(|_, section| *section != 0);
+    let update = read(&mut registry, &built);
+    assert_eq!((come(&update), gone(&update), update.damaged), (vec![4], vec![], 0));
+    assert_eq!(read(&mut registry, &built), Update::default());
+    built.words(DATA + 0x68, &[0]);
+    assert_eq!(gone(&read(&mut registry, &built)), [3, 4]);
 }
 
 #[test]

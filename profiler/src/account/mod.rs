@@ -245,7 +245,7 @@ pub struct TablesAccount {
     pub cpu_ns: u64,
     /// Pieces of code that were found.
     pub loads: u64,
-    /// Of these, pieces left out because there were too many.
+    /// Besides these, pieces left out because there were too many.
     pub left_out: u64,
     /// Entries of lists that could not be read, or found no room: of the reading with the most.
     pub unread: u64,

@@ -1,7 +1,8 @@
 //! From the command line to an exit status.
 
 use std::io::{self, IsTerminal, Write};
-use std::process::{Child, ExitCode};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -304,12 +305,12 @@ fn record(recorder: Recorder, signals: Signals, config: &Config, child: Option<C
             }
         })
         .map_err(|source| AppError::System { what: "cannot start a thread", source })?;
-    wait_for_end(signals, config, done, (&end, &wake));
+    let by_signal = wait_for_end(signals, config, done, (&end, &wake));
     let recorded = thread.join().map_err(|_| AppError::Panicked)?;
     // Before a command is ended that goes on.
     let had_ended = have_ended(&config.record.targets);
     if let Some(child) = child {
-        end_command(child, config.quiet);
+        end_command(child, config.quiet, by_signal);
     }
     let (recorded, watch) = recorded?;
     Ok(Finished { recorded, watch, had_ended })
@@ -319,7 +320,13 @@ fn record(recorder: Recorder, signals: Signals, config: &Config, child: Option<C
 const SAME_INTENTION: Duration = Duration::from_millis(700);
 
 /// Waits on signals, the clock and the recorder. A second Ctrl-C ends the wait for names, a third one jitprof at once.
-fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<()>, (end, wake): (&End, &Waker)) {
+/// Returns whether a signal has ended the recording.
+fn wait_for_end(
+    signals: Signals,
+    config: &Config,
+    mut done: oneshot::Receiver<()>,
+    (end, wake): (&End, &Waker),
+) -> bool {
     let Signals { runtime, mut interrupt, mut terminate, mut hang_up } = signals;
     runtime.block_on(async {
         let time_is_up = async {
@@ -328,12 +335,14 @@ fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<(
                 None => std::future::pending().await,
             }
         };
-        let interrupted = tokio::select! {
-            _ = interrupt.recv() => true,
-            _ = terminate.recv() => false,
-            _ = hang_up.recv() => false,
-            () = time_is_up => false,
-            _ = &mut done => return,
+        let (interrupted, by_signal) = tokio::select! {
+            // A signal that ends the targets as well counts, though they have ended.
+            biased;
+            _ = interrupt.recv() => (true, true),
+            _ = terminate.recv() => (false, true),
+            _ = hang_up.recv() => (false, true),
+            () = time_is_up => (false, false),
+            _ = &mut done => return false,
         };
         // Where the targets have ended, it may have been waiting for names for long. The Ctrl-C that ends them is not meant so.
         let mut has_waited = interrupted && end.lasts().is_some_and(|lasts| lasts >= SAME_INTENTION);
@@ -351,7 +360,7 @@ fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<(
             if !std::mem::take(&mut has_waited) {
                 tokio::select! {
                     _ = another => {}
-                    _ = &mut done => return,
+                    _ = &mut done => return by_signal,
                 }
             }
             if !end.hasten() {
@@ -363,19 +372,25 @@ fn wait_for_end(signals: Signals, config: &Config, mut done: oneshot::Receiver<(
                 say!("jitprof: writes without the names that are missing; Ctrl-C again ends without writing");
             }
         }
-    });
+    })
 }
 
 /// A launched command that still runs when the recording ends is asked to end, as perf does. That one has failed is said: it may
 /// not be the run that is looked for.
-fn end_command(mut child: Child, quiet: bool) {
+fn end_command(mut child: Child, quiet: bool, by_signal: bool) {
     if let Ok(Some(status)) = child.try_wait() {
-        if !status.success() && !quiet {
+        if has_failed(status, by_signal) && !quiet {
             say!("jitprof: the command has failed, {status}");
         }
     } else if let Ok(pid) = i32::try_from(child.id()) {
         crate::kernel::terminate(pid);
     }
+}
+
+/// Whether a command has failed by itself: what ends the recording by a signal, as Ctrl-C does, ends the command by the same one.
+fn has_failed(status: ExitStatus, by_signal: bool) -> bool {
+    let is_meant = by_signal && matches!(status.signal(), Some(libc::SIGINT | libc::SIGTERM | libc::SIGHUP));
+    !status.success() && !is_meant
 }
 
 /// Writes everything, what cannot be written to its place to another; the first error is returned after that.
@@ -446,6 +461,18 @@ mod tests {
     use jitprof_common::units::Pid;
 
     use super::*;
+
+    #[test]
+    fn a_command_that_the_signal_has_ended_that_ends_the_recording_has_not_failed() {
+        for status in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].map(ExitStatus::from_raw) {
+            assert!(!has_failed(status, true) && has_failed(status, false), "{status}");
+        }
+        // A crash, and an exit status of 1.
+        for status in [libc::SIGSEGV, 1 << 8].map(ExitStatus::from_raw) {
+            assert!(has_failed(status, true) && has_failed(status, false), "{status}");
+        }
+        assert!(!has_failed(ExitStatus::default(), true) && !has_failed(ExitStatus::default(), false));
+    }
 
     #[test]
     fn why_nothing_was_sampled_is_said_of_who_is_to_blame() {

@@ -126,7 +126,7 @@ impl<K: Copy + Eq + Hash> Owners<K> {
         }
     }
 
-    /// Forgets who is least ahead.
+    /// Evicts who is least ahead.
     fn evict(&mut self, now: Instant) {
         let ahead = |account: &Account| account.ahead_s(now);
         let least = self.accounts.iter().min_by(|(_, a), (_, b)| ahead(a).total_cmp(&ahead(b)));
@@ -206,17 +206,18 @@ mod tests {
     }
 
     #[test]
-    fn with_too_many_owners_who_has_spent_least_is_forgotten_and_in_turns_comes_no_sooner_for_it() {
+    fn with_too_many_owners_who_has_spent_least_is_evicted_and_in_turns_comes_no_sooner_for_it() {
         let (rate, now) = (0.005, Instant::now());
         let starting = || Owners::starting_with(5.0, 60.0);
-        for (mut owners, forgotten_s) in [(starting(), 0.0), (starting().in_turns(), 0.001)] {
+        for (mut owners, evicted_s) in [(starting(), 0.0), (starting().in_turns(), 0.001)] {
             for uid in 0..=MAX_OWNERS as u32 {
                 owners.spend(Owner::test(uid), rate, now, f64::from(uid + 1) * 0.001);
             }
-            let has_spent = |uid, seconds| (owners.spent_s(Owner::test(uid), rate, now) - seconds).abs() < 1e-9;
-            assert!(has_spent(0, forgotten_s) && has_spent(1, 0.002), "{owners:?}");
+            let has_spent =
+                |uid: u32, seconds: f64| (owners.spent_s(Owner::test(uid), rate, now) - seconds).abs() < 1e-9;
+            assert!(has_spent(0, evicted_s) && has_spent(1, 0.002), "{owners:?}");
             owners.spend(Owner::test(0), rate, now, 1.0);
-            assert!((owners.spent_s(Owner::test(0), rate, now) - forgotten_s - 1.0).abs() < 1e-9);
+            assert!((owners.spent_s(Owner::test(0), rate, now) - evicted_s - 1.0).abs() < 1e-9);
         }
     }
 }

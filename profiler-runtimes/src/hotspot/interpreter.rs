@@ -6,7 +6,7 @@ use jitprof_common::units::Avma;
 
 use super::code_cache::Blob;
 use super::layout::{Layout, plus};
-use super::names::{Names, Strings};
+use super::names::{Names, Strings, each_once};
 use super::scopes::{Frame, frame};
 use crate::capture::{Base, CaptureSpec, Take};
 use crate::{Memory, ReadError, Reader};
@@ -83,18 +83,23 @@ impl Interpreted {
         layout: &Layout,
         reader: &Reader<M>,
     ) -> Vec<Result<Option<Frame>, ReadError>> {
-        let before: Vec<_> = asked.iter().map(|frame| frame.constant(layout, reader)).collect();
+        let before = Self::constants(asked, layout, reader);
         reader.refresh();
         let mut strings = Strings::default();
         let mut names = Names::new(layout, reader, &mut strings);
+        let there = asked.iter().zip(&before).filter(|(_, constant)| matches!(constant, Ok(Some(_))));
+        let methods = each_once(there.map(|(frame, _)| frame.method));
+        names.prefetch(&methods);
+        names.prefetch_places(&methods);
         let read = asked.iter().zip(&before).map(|(frame, constant)| match (*constant)? {
             Some(constant) => frame.read(constant, &mut names),
             None => Ok(None),
         });
         let read: Vec<_> = read.collect();
-        let certain = read.into_iter().zip(asked.iter().zip(before)).map(|(read, (frame, before))| match read {
+        let after = Self::constants(asked, layout, reader);
+        let certain = read.into_iter().zip(before.into_iter().zip(after)).map(|(read, (before, after))| match read {
             Ok(Some(_)) | Err(ReadError::Malformed { .. }) => {
-                if frame.constant(layout, reader)? == before? {
+                if after? == before? {
                     read
                 } else {
                     Ok(None)
@@ -105,18 +110,27 @@ impl Interpreted {
         certain.collect()
     }
 
-    /// What the method has that never changes, if it is what it had when the frame was taken.
-    fn constant<M: Memory>(self, layout: &Layout, reader: &Reader<M>) -> Result<Option<Avma>, ReadError> {
-        let mut now = [0; 8];
-        let at = layout.method.const_method.within(self.method);
-        match at.and_then(|at| reader.now(at, &mut now)) {
-            Err(ReadError::OverBudget) => Err(ReadError::OverBudget),
-            read => {
-                let constant = Avma(u64::from_le_bytes(now));
-                let is_it = self.const_method.is_none_or(|taken| taken == constant);
-                Ok((constant.0 != 0 && read == Ok(now.len()) && is_it).then_some(constant))
-            }
-        }
+    /// What the method of each has that never changes, if it is what it had when the frame was taken.
+    fn constants<M: Memory>(
+        asked: &[Self],
+        layout: &Layout,
+        reader: &Reader<M>,
+    ) -> Vec<Result<Option<Avma>, ReadError>> {
+        let place = |frame: &Self| layout.method.const_method.within(frame.method).unwrap_or(Avma(0));
+        let places: Vec<Avma> = asked.iter().map(place).collect();
+        let mut frames = asked.iter();
+        reader.now_each(&places, size_of::<u64>(), |_, now| match (frames.next(), now) {
+            (_, Err(ReadError::OverBudget)) => Err(ReadError::OverBudget),
+            (Some(frame), Ok(now)) => Ok(frame.constant(now)),
+            _ => Ok(None),
+        })
+    }
+
+    /// The same of one, whose method has this now.
+    fn constant(&self, now: &[u8]) -> Option<Avma> {
+        let constant = Avma(u64::from_le_bytes(*now.first_chunk()?));
+        let is_it = self.const_method.is_none_or(|taken| taken == constant);
+        (constant.0 != 0 && is_it).then_some(constant)
     }
 
     fn read<M: Memory>(self, constant: Avma, names: &mut Names<'_, M>) -> Result<Option<Frame>, ReadError> {

@@ -352,7 +352,7 @@ fn targets<M: Memory>(reader: &Reader<M>, objects: &[Avma], field: Field) -> Vec
 }
 
 /// Places in their order, each once.
-fn each_once(places: impl Iterator<Item = Avma>) -> Vec<Avma> {
+pub(super) fn each_once(places: impl Iterator<Item = Avma>) -> Vec<Avma> {
     let mut places: Vec<Avma> = places.collect();
     places.sort_unstable();
     places.dedup();

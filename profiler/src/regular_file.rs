@@ -1,9 +1,22 @@
-//! Files that a user names as input.
+//! Files that a user names as input, and what a regular file is.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::StatFs;
+
+/// `f_type` of file systems whose files are the kernel's own: proc, sysfs, debugfs, tracefs, securityfs, cgroup2,
+/// bpf and devpts.
+const KERNELS_OWN: [u32; 8] =
+    [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0x6367_7270, 0xcafe_4a11, 0x1cd1];
+
+/// Whether the files of a file system are the kernel's own, whatever they look like: what is read of them is made for whoever
+/// reads it, and may be gone for all others, as the log is.
+pub(crate) fn is_kernels_own(system: &StatFs) -> bool {
+    u32::try_from(system.f_type).is_ok_and(|kind| KERNELS_OWN.contains(&kind))
+}
 
 /// Opens a file to read it; `None` if it is no regular file. A FIFO or a device is not opened, as that could block or
 /// act; and if one takes the file's place just then, opening it does not block, and nothing is read from it.

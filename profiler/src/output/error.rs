@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::format::Format;
+use crate::regular_file::is_kernels_own;
 
 /// An output that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -78,11 +79,6 @@ impl OutputError {
     }
 }
 
-/// `f_type` of file systems whose files are the kernel's own: proc, sysfs, debugfs, tracefs, securityfs, cgroup2,
-/// bpf and devpts.
-const KERNELS_OWN: [u32; 8] =
-    [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0x6367_7270, 0xcafe_4a11, 0x1cd1];
-
 /// What to do about an error of the file system.
 fn advice(error: &io::Error, path: &Path) -> &'static str {
     match error.kind() {
@@ -104,12 +100,7 @@ fn can_be_created(path: &Path) -> bool {
     let above = path.ancestors().skip(1).map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
     match above.enumerate().find(|(_, directory)| directory.exists()) {
         Some((0, _)) => false,
-        Some((_, nearest)) => !is_kernels_own(nearest),
+        Some((_, nearest)) => !rustix::fs::statfs(nearest).is_ok_and(|system| is_kernels_own(&system)),
         None => true,
     }
-}
-
-fn is_kernels_own(directory: &Path) -> bool {
-    let kind = rustix::fs::statfs(directory).ok().and_then(|found| u32::try_from(found.f_type).ok());
-    kind.is_some_and(|kind| KERNELS_OWN.contains(&kind))
 }

@@ -20,12 +20,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
 
 use super::image::{Image, layout_of};
 use super::open_files::OpenFile;
 use super::stats::{DebugLoss, SymbolStats};
 use super::worker::SymbolBudget;
+use crate::regular_file::is_kernels_own;
 use jitprof_unwind::elf::{self, Layout};
 
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
@@ -122,14 +123,16 @@ fn read_link(file: &File, layout: &Layout) -> Option<(String, u32)> {
 fn open_below(root: &File, path: &Path, owner: u32) -> Option<File> {
     let place = place_below(root, path, owner)?;
     // The descriptor, not the path: nothing can have come between.
-    File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
+    let own = format!("/proc/self/fd/{}", place.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(own).ok()
 }
 
 fn place_below(root: &File, path: &Path, owner: u32) -> Option<File> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let place = File::from(openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?);
     let metadata = place.metadata().ok()?;
-    (metadata.is_file() && (metadata.uid() == 0 || metadata.uid() == owner)).then_some(place)
+    let is_allowed = metadata.is_file() && (metadata.uid() == 0 || metadata.uid() == owner);
+    (is_allowed && !fstatfs(&place).is_ok_and(|system| is_kernels_own(&system))).then_some(place)
 }
 
 /// CRC-32 (IEEE) of all bytes, as `.gnu_debuglink` has it.
@@ -150,4 +153,16 @@ fn checksum(file: &File) -> io::Result<u32> {
         at = at.saturating_add(u64::try_from(read).map_err(|_| io::ErrorKind::FileTooLarge)?);
     }
     Ok(sum.sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_makes_up_is_no_debug_file() {
+        let root = File::open("/").unwrap();
+        let place = |path: &str| place_below(&root, Path::new(path), 0);
+        assert!(place("etc/passwd").is_some() && place("proc/version").is_none());
+    }
 }

@@ -5,7 +5,7 @@
 //! * Else its path is resolved inside the target's root (openat2 with RESOLVE_IN_ROOT), so that no symbolic link
 //!   reaches a file that the target itself could not name, and the inode is compared with the mapping's.
 //! * Every file is first opened with O_PATH, which has no effect on devices and does not wait for FIFOs, and is opened
-//!   for reading only after fstat has called it a regular file.
+//!   for reading only after fstat has called it a regular file, and fstatfs none of the kernel's own, such as its log.
 //!
 //! The files are for bounded reads; mapping one would let its owner kill jitprof by truncating it.
 
@@ -20,7 +20,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Errno;
@@ -28,6 +28,7 @@ use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
 use crate::process::procfs::proc_path;
 use crate::process::sys;
+use crate::regular_file::is_kernels_own;
 use jitprof_common::units::{Avma, Pid};
 
 /// Names a file for as long as a recording, or a look at a process, takes: whoever asks for it to be opened chooses the
@@ -124,7 +125,7 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A directory, device, FIFO, socket or symbolic link.
+    /// A directory, device, FIFO, socket or symbolic link, or a file of the kernel's own.
     #[error("{} is no regular file{errno}", path.display())]
     NotRegular {
         /// The path, in the target's root.
@@ -318,10 +319,11 @@ fn reach(path: &Path, extra_flags: i32) -> Result<File, OpenError> {
     OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| failed(path, error))
 }
 
-/// Opens for reading what a handle leads to, if it is a regular file. `shown` is its name in errors.
+/// Opens for reading what a handle leads to, if it is a regular file, and none that the kernel makes up: a target may bind such
+/// over any path in its root. `shown` is its name in errors.
 fn reopen(handle: &File, shown: &Path, via: OpenedVia) -> Result<TargetFile, OpenError> {
     let meta = handle.metadata().map_err(|error| failed(shown, error))?;
-    if !meta.is_file() {
+    if !meta.is_file() || fstatfs(handle).is_ok_and(|system| is_kernels_own(&system)) {
         return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
     let own = format!("/proc/self/fd/{}", handle.as_raw_fd());

@@ -51,6 +51,19 @@ fn a_handle_is_of_the_mapped_file_or_there_is_none() {
 }
 
 #[test]
+fn what_the_kernel_makes_up_is_no_file_of_a_target() {
+    // Whatever a target binds over a path in its root: what is read of the kernel's log is gone for all others.
+    for path in ["/proc/version", "/proc/kmsg", "/proc/kcore", "/sys/kernel/notes"] {
+        match open_in_root(own(), Path::new(path)) {
+            Err(OpenError::NotRegular { .. } | OpenError::NotFound { .. }) => {}
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    let refused = open_in_root(own(), Path::new("/proc/version")).unwrap_err();
+    assert!(matches!(refused, OpenError::NotRegular { .. }), "{refused}");
+}
+
+#[test]
 fn symbolic_links_do_not_leave_the_root() {
     let root = tempfile::tempdir().unwrap();
     let outside = tempfile::NamedTempFile::new().unwrap();

@@ -10,10 +10,12 @@
 //! same places, while what is left of the former still refers to it. So a sample takes parts of a function's first line and of
 //! the hashes of its path and its name along, and what is there later is believed only if it has the same ones, and if all of
 //! it is the same once more when it is read again. One of PHP's own functions that lies in a request's memory, as its copy in a
-//! closure does, is believed likewise. Nothing that was read is kept but which closures there are.
+//! closure does, is believed likewise. What was read is kept for samples of functions that are gone when they are asked about,
+//! which have to have the same parts of it.
 
 mod closures;
 mod layout;
+mod met;
 
 #[cfg(test)]
 mod replay;
@@ -29,6 +31,7 @@ pub use layout::{EntryMark, Layout, LayoutError};
 pub use crate::described::{Described, Function, Unknown, Version};
 use crate::{Memory, ReadError, Reader};
 use closures::Closures;
+use met::Met;
 
 /// The bits of a record's words that are addresses, of which a program has no more on x86-64, for which alone the layouts are
 /// known. In the first word the next bit says that its path's hash was read. From the one behind it on are parts of the hashes of
@@ -39,7 +42,7 @@ const PRINT_AT: u8 = 48;
 /// These parts. The highest bit of a hash is always set: turned as they are, that of the path is the bit which says so.
 const HASHES: u64 = 0xffff;
 const HASHED: u64 = 1 << 63;
-const FIRST_LINE: u64 = 0xff;
+const FIRST_LINE: u64 = 0x7fff;
 /// Bytes of an instruction, and where in it its line is.
 const INSTRUCTION_BYTES: u64 = 32;
 const LINE: u64 = 24;
@@ -93,6 +96,7 @@ const STATIC: u64 = 512 << 10;
 pub struct Functions {
     layout: Layout,
     closures: Closures,
+    met: Met,
     learnt: Learnt,
 }
 
@@ -122,7 +126,7 @@ struct Own {
 
 /// What a sample has of a function besides its address: parts of the number of its first line, and of its hashes, and whether
 /// that of its path is among them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Print {
     has_path: bool,
     hashes: u64,
@@ -189,7 +193,7 @@ enum Either {
 impl Functions {
     /// Nothing is known yet.
     pub fn new(layout: Layout) -> Self {
-        Self { layout, closures: Closures::default(), learnt: Learnt::default() }
+        Self { layout, closures: Closures::default(), met: Met::default(), learnt: Learnt::default() }
     }
 
     /// The layout.
@@ -199,12 +203,13 @@ impl Functions {
 
     /// Bytes that are remembered, nearly.
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.closures.bytes()
+        size_of::<Self>() + self.closures.bytes() + self.met.bytes()
     }
 
     /// Drops what is remembered; it is read again where it is met.
     pub fn clear(&mut self) {
         self.closures = Closures::default();
+        self.met = Met::default();
     }
 
     /// Other frames are asked about: what has changed of closures since is learnt.
@@ -230,12 +235,18 @@ impl Functions {
         let (function, instruction) = (function & ADDRESS, instruction & ADDRESS);
         let described = match self.of_function(reader, (function, instruction), print, is_innermost) {
             Err(error @ Unknown::Read(ReadError::OverBudget)) => Err(error),
-            Err(error) if is_innermost => Err(error),
-            // Of a closure that was freed the code is still there.
-            Err(error) => {
-                let closure = self.closures.of(reader, instruction)?;
-                closure.filter(|(_, printed)| print.is(*printed, false)).map(|(described, _)| described).ok_or(error)
-            }
+            Err(error) => match self.met.find((function, print), instruction) {
+                Some(described) => Ok(described),
+                None if is_innermost => Err(error),
+                // Of a closure that was freed the code is still there.
+                None => {
+                    let closure = self.closures.of(reader, instruction)?;
+                    closure
+                        .filter(|(_, printed)| print.is(*printed, false))
+                        .map(|(described, _)| described)
+                        .ok_or(error)
+                }
+            },
             described => described,
         }?;
         Ok(Described { line: if is_innermost { 0 } else { described.line }, ..described })
@@ -244,15 +255,15 @@ impl Functions {
     fn of_function<M: Memory>(
         &mut self,
         reader: &Reader<M>,
-        (function, instruction): (u64, u64),
+        (at, instruction): (u64, u64),
         print: Print,
         is_innermost: bool,
     ) -> Result<Described, Unknown> {
-        let read = self.layout.read_function(reader, function)?;
+        let read = self.layout.read_function(reader, at)?;
         let line = match &read {
             Either::Own(own) if !print.is(own.printed, own.is_lasting) => return Err(Unknown::Replaced("function")),
             Either::Own(own) => self.layout.line_of(reader, own, instruction, is_innermost)?,
-            Either::Internal(_, name) if self.layout.may_be(reader, function, *name, print)? => 0,
+            Either::Internal(_, name) if self.layout.may_be(reader, at, *name, print)? => 0,
             Either::Internal(..) => return Err(Unknown::Replaced("function")),
         };
         let is_still = reader.afresh(|fresh| {
@@ -260,7 +271,7 @@ impl Functions {
                 Either::Own(own) => self.layout.line_of(fresh, own, instruction, is_innermost) == Ok(line),
                 Either::Internal(..) => true,
             };
-            Ok::<_, Unknown>(is_line && self.layout.is_still(fresh, function, &read)?)
+            Ok::<_, Unknown>(is_line && self.layout.is_still(fresh, at, &read)?)
         })?;
         if !is_still {
             return Err(Unknown::Replaced("function"));
@@ -270,6 +281,7 @@ impl Functions {
             Either::Own(own) => own,
         };
         self.learn(reader, &own, 0);
+        self.met.note((at, print), &own, (instruction, line));
         Ok(Described { function: own.function, line })
     }
 

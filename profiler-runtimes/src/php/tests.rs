@@ -181,7 +181,7 @@ impl Process {
         let walked = walk(functions.layout().walk(), 0, &reader);
         assert_eq!(walked.end, ListEnd::Last);
         let mut line = |(at, [function, instruction]): (usize, &[u64; 2])| {
-            let mark = instruction >> 56;
+            let mark = instruction >> 63;
             match functions.describe(&reader, (*function, *instruction), at == 0) {
                 Ok(Described { function: Function { name, file, .. }, line }) => format!("{name} {file} {line} {mark}"),
                 Err(error) => format!("{error} {mark}"),
@@ -264,7 +264,7 @@ fn what_is_no_function_of_the_frame_is_not_named() {
             let (asked, print) = process.asked(function, 0);
             layout().describe(&reader, (asked, print | instruction), false)
         };
-        assert_eq!(describe((instructions + 32) | (1 << 56)).unwrap().line, 12, "what is above is left out");
+        assert_eq!(describe((instructions + 32) | (1 << 63)).unwrap().line, 12, "what is above is left out");
         for outside in [instructions - 32, instructions + 64, instructions + 8, 0, ADDRESS] {
             assert_eq!(describe(outside), Err(Unknown::No("instruction of the function")), "{outside:#x}");
         }
@@ -381,12 +381,11 @@ fn a_closure_is_not_called_by_one_of_phps_own_functions_that_has_its_place_nor_t
         let mut process = Process::new(engine, offsets);
         process.memory.word(2 * CHUNK, CHUNK + HEAP_AT);
         process.next = 2 * CHUNK + 64;
-        let of_program = process.function(USER, Some("{closure}"), None, &[256, 258]);
+        let of_program = process.function(USER, Some("{closure}"), None, &[1 << 15, (1 << 15) + 2]);
         let of_php = process.function(INTERNAL, Some("strlen"), None, &[]);
         let of_other = process.function(INTERNAL, Some("strrev"), None, &[]);
         let instruction = of_program.instructions + 32;
         let all = [of_program.function, of_php.function, of_other.function];
-        let mut functions = Functions::new(process.layout());
         for (at, place) in all.into_iter().enumerate() {
             let asked = process.asked(place, instruction);
             for (other, from) in all.into_iter().enumerate() {
@@ -394,7 +393,7 @@ fn a_closure_is_not_called_by_one_of_phps_own_functions_that_has_its_place_nor_t
                 Reader::new(&process.memory, BUDGET).bytes(Avma(from), &mut copy).unwrap();
                 let mut memory = process.memory.clone();
                 memory.put(place, &copy);
-                let reader = Reader::new(&memory, BUDGET);
+                let (reader, mut functions) = (Reader::new(&memory, BUDGET), Functions::new(process.layout()));
                 for (asked, is_known) in [(asked, at == other), ((place, instruction), false)] {
                     let described = functions.describe(&reader, asked, true);
                     let expected = (!is_known).then_some(Unknown::Replaced("function"));
@@ -405,6 +404,7 @@ fn a_closure_is_not_called_by_one_of_phps_own_functions_that_has_its_place_nor_t
         // What a request has not made stays where it is, whatever a walk has read behind it.
         process.memory.word(2 * CHUNK, 0);
         let reader = Reader::new(&process.memory, BUDGET);
+        let mut functions = Functions::new(process.layout());
         let named = functions.describe(&reader, (of_php.function | 0x1234 << PRINT_AT, instruction), false).unwrap();
         assert_eq!(&*named.function.name, "strlen", "{version}");
     }
@@ -572,6 +572,60 @@ fn a_closure_that_was_freed_is_known_by_its_code() {
         functions.clear();
         assert!(functions.bytes() < known);
     }
+}
+
+/// As between two requests of the same script.
+#[test]
+fn a_function_that_was_met_is_known_when_it_was_freed() {
+    for (version, engine, offsets) in VERSIONS {
+        let mut process = Process::new(engine, offsets);
+        let made = process.function(USER, Some("work"), None, &[10, 12, 13]);
+        let asked = |at: u64| process.asked(made.function, made.instructions + 32 * at);
+        let mut freed = process.memory.clone();
+        freed.put(made.function, &[0; 256]);
+        let [alive, freed] = [&process.memory, &freed].map(|memory| Reader::new(memory, BUDGET));
+        let mut functions = Functions::new(process.layout());
+        let gone = Err(Unknown::No("function"));
+        assert_eq!(functions.describe(&freed, asked(1), false), gone, "{version}: nobody has met it");
+        let met = functions.describe(&alive, asked(1), false);
+        assert_eq!(met.as_ref().map(|met| (&*met.function.name, met.line)), Ok(("work", 12)), "{version}");
+        let known = functions.bytes();
+        assert_eq!(functions.describe(&freed, asked(1), false), met, "{version}");
+        // Of another instruction nobody has read the line; the innermost one's does not show it.
+        let elsewhere = functions.describe(&freed, asked(2), false).unwrap();
+        assert_eq!((&*elsewhere.function.name, elsewhere.line), ("work", 0), "{version}");
+        assert_eq!(functions.describe(&freed, asked(1), true).unwrap().line, 0, "{version}");
+        // It is another one's: by its hashes, by its line, by its place, by its instructions.
+        let (function, instruction) = asked(1);
+        let others = [
+            (function ^ 1 << PRINT_AT, instruction),
+            (function & !PATH_READ, instruction),
+            (function, instruction ^ 1 << PRINT_AT),
+            (function, instruction ^ 1 << (PRINT_AT + 14)),
+            (function + 8, instruction),
+            (function, instruction + 8),
+            asked(3),
+        ];
+        for other in others {
+            assert!(functions.describe(&freed, other, true).is_err(), "{version}: {other:x?}");
+        }
+        functions.clear();
+        assert!(functions.bytes() < known, "{version}");
+        assert_eq!(functions.describe(&freed, asked(1), false), gone, "{version}");
+    }
+}
+
+#[test]
+fn what_stays_where_it_is_is_not_remembered() {
+    let mut process = Process::new("4.2.36", VERSIONS[3].2);
+    let made = process.function(USER, Some("work"), None, &[10, 12]);
+    process.memory.half(made.function + 4, IS_CACHED);
+    let mut functions = Functions::new(process.layout());
+    let before = functions.bytes();
+    functions
+        .describe(&Reader::new(&process.memory, BUDGET), process.asked(made.function, made.instructions), false)
+        .unwrap();
+    assert_eq!(functions.bytes(), before);
 }
 
 #[test]

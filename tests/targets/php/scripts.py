@@ -2,6 +2,7 @@
 # those of another one were. The names of a stack's functions end in the number of their script.
 #
 # scripts.py FOLDER SECONDS PHP [OPTION...]: writes the scripts into FOLDER, prints the server's `ready pid=N`
+# scripts.py --app ROOT SECONDS PHP [OPTION...]: asks for ROOT/index.php instead, for 5 ms each time, with a pause of 10 ms
 
 import http.client
 import os
@@ -18,8 +19,14 @@ $call_%d = function ($n) { return (new K_%d)->met_%d($n); };
 echo $call_%d(100000);
 """
 
-folder, seconds, command = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
-for number in range(10):
+words = sys.argv[1:]
+is_app = words[0] == "--app"
+words = words[1:] if is_app else words
+folder, seconds, command = words[0], float(words[1]), words[2:]
+paths, pause = [f"/s_{number}.php" for number in range(10)], 0
+if is_app:
+    paths, pause = ["/index.php?seconds=0.005"], 0.01
+for number in range(0 if is_app else 10):
     with open(os.path.join(folder, f"s_{number}.php"), "w") as file:
         file.write(SCRIPT % ("\n" * 20 * number, *[number] * 9))
 with socket.socket() as free:
@@ -33,7 +40,7 @@ server = subprocess.Popen(
 
 def ask(number):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", f"/s_{number % 10}.php")
+    connection.request("GET", paths[number % len(paths)])
     connection.getresponse().read()
     connection.close()
 
@@ -43,6 +50,7 @@ def ask_until(end):
     while time.monotonic() < end:
         ask(number)
         number += 1
+        time.sleep(pause)
 
 
 for _ in range(200):

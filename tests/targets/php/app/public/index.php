@@ -7,7 +7,7 @@
 //     -> ItemController::show   -> View::render -> page.php -> Items::rows                                      -> Items::leafHot
 //     -> ItemController::search -> View::render -> page.php -> Items::found -> array_map -> Items::{closure}    -> Items::leafCold
 //
-// php index.php [SECONDS], or as the script of php-fpm, with whose requests it lasts 0.2 s each
+// php index.php [SECONDS], or as the script of a server, where a request lasts 0.2 s or ?seconds=
 
 declare(strict_types=1);
 
@@ -18,7 +18,7 @@ require __DIR__ . '/../vendor/autoload.php';
 
 $kernel = Kernel::boot();
 echo 'ready pid=', getmypid(), "\n";
-$end = microtime(true) + (float)($argv[1] ?? 0.2);
+$end = microtime(true) + (float)($argv[1] ?? $_GET['seconds'] ?? 0.2);
 $bytes = 0;
 $noise = getmypid();
 while (microtime(true) < $end) {

@@ -14,7 +14,7 @@ use jitprof_common::units::MonoNs;
 /// Functions that are kept, unless told otherwise.
 const MAX_FUNCTIONS: usize = 1 << 20;
 /// What a function takes beside its rows: an entry of a tree, and its place among the unpublished.
-const FUNCTION_BYTES: usize = 112;
+const FUNCTION_BYTES: usize = 120;
 /// Largest function that is kept; a larger size is a broken record, and would dirty thousands of pages.
 pub(super) const MAX_FUNCTION_BYTES: u64 = 16 << 20;
 /// Pages of functions, beyond two for each, that are kept, and that change between two publications: 512 MiB of code. A
@@ -24,6 +24,8 @@ const MAX_WIDE_PAGES: u64 = 8192;
 /// How much later than a sample a function may be announced and still be what ran: runtimes stamp a record when they
 /// write it, and V8 does so after the code can run. Names of samples are looked up with the same allowance.
 const MAX_ANNOUNCEMENT_LAG_NS: u64 = 10_000_000;
+/// What was found in a runtime's tables says nothing of the time before.
+const NO_LAG: u64 = 0;
 
 /// A function and its rows.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ struct JitFunction {
     end: u64,
     /// Since when it is there: what is older never takes its place.
     loaded: MonoNs,
+    /// How much later than a sample that may be for it to be what ran.
+    lag_ns: u64,
     /// Since when the BPF program has its rows.
     published: MonoNs,
     /// None: its code is walked by frame pointer.
@@ -116,7 +120,14 @@ impl JitSpace {
     /// overlaps a newer one is gone already. Of two of the same time the one that comes later counts.
     pub fn load(&mut self, start: u64, size: u64, loaded: MonoNs, rows: Option<RowTable>) {
         let rows = rows.and_then(|rows| self.shapes.rows_of(&rows, start, size));
-        self.insert(start, size, loaded, rows);
+        self.insert(start, size, (loaded, MAX_ANNOUNCEMENT_LAG_NS), rows);
+    }
+
+    /// The same of one that was found in its runtime's tables, and of what is there since one is gone: what ran before that may
+    /// have been other code, though nothing is known of it.
+    pub fn load_found(&mut self, start: u64, size: u64, loaded: MonoNs, rows: Option<RowTable>) {
+        let rows = rows.and_then(|rows| self.shapes.rows_of(&rows, start, size));
+        self.insert(start, size, (loaded, NO_LAG), rows);
     }
 
     /// Moves a function at `time`.
@@ -127,7 +138,7 @@ impl JitSpace {
             return;
         };
         self.remove(old_start, time);
-        self.insert(new_start, function.end - old_start, time, function.rows);
+        self.insert(new_start, function.end - old_start, (time, function.lag_ns), function.rows);
     }
 
     /// Drops everything: the process has become another program.
@@ -149,7 +160,7 @@ impl JitSpace {
         if let (Some(rule), _) = self.history.rules_at(address, time)? {
             return Some(Row(settled(rule.encode(low_of(address)))));
         }
-        let soon = live.filter(|(_, function)| function.loaded.0.saturating_sub(time.0) <= MAX_ANNOUNCEMENT_LAG_NS);
+        let soon = live.filter(|(_, function)| function.loaded.0.saturating_sub(time.0) <= function.lag_ns);
         soon.map(|(start, function)| function.row(*start, address))
     }
 
@@ -213,7 +224,8 @@ impl JitSpace {
         let Some(function) = self.functions.get(&start).filter(|function| function.loaded == loaded) else {
             return false;
         };
-        let (size, rough) = (function.end - start, function.rows.as_ref().map(|rows| rows.table(start)));
+        let (size, lag_ns) = (function.end - start, function.lag_ns);
+        let rough = function.rows.as_ref().map(|rows| rows.table(start));
         let rough_rule = |address| rough.as_ref().map_or(Rule::GAP, |rows| rows.rule_at(address));
         let ends = from_code.rows().map(|(address, _)| address).skip(1).chain([u64::MAX]);
         let mut merged: Vec<(u64, Rule)> = Vec::new();
@@ -230,7 +242,7 @@ impl JitSpace {
         let merged = RowTable::of_rows(merged.into_iter());
         let rows = self.shapes.rows_of(&merged, start, size);
         self.remove(start, loaded);
-        self.insert(start, size, loaded, rows);
+        self.insert(start, size, (loaded, lag_ns), rows);
         true
     }
 
@@ -392,7 +404,7 @@ impl JitSpace {
         }
     }
 
-    fn insert(&mut self, start: u64, size: u64, loaded: MonoNs, rows: Option<CodeRows>) {
+    fn insert(&mut self, start: u64, size: u64, (loaded, lag_ns): (MonoNs, u64), rows: Option<CodeRows>) {
         let Some(end) = start.checked_add(size).filter(|_| size <= MAX_FUNCTION_BYTES) else {
             self.refused += 1;
             return;
@@ -412,7 +424,7 @@ impl JitSpace {
         self.row_bytes += rows.as_ref().map_or(0, CodeRows::bytes);
         self.touch(start, end);
         self.unpublished.push(start);
-        self.functions.insert(start, JitFunction { end, loaded, published: NEVER, rows });
+        self.functions.insert(start, JitFunction { end, loaded, lag_ns, published: NEVER, rows });
     }
 
     /// Removes what overlaps and is not newer; false if anything is.
@@ -434,7 +446,7 @@ impl JitSpace {
     }
 
     fn remove(&mut self, start: u64, time: MonoNs) {
-        let Some(JitFunction { end, loaded, published, rows }) = self.functions.remove(&start) else { return };
+        let Some(JitFunction { end, loaded, published, rows, .. }) = self.functions.remove(&start) else { return };
         self.wide_pages = self.wide_pages.saturating_sub(wide_pages(start, end));
         self.with_rows = self.with_rows.saturating_sub(usize::from(rows.is_some()));
         self.row_bytes = self.row_bytes.saturating_sub(rows.as_ref().map_or(0, CodeRows::bytes));
@@ -754,6 +766,22 @@ mod tests {
         assert_eq!(kind(0x1_0000, 200_000_000), None, "it ended when its neighbour took its place");
         assert_eq!(kind(0x1_0010, 195_000_000), rule(Rule::SETTLED_GAP), "announced a little later");
         assert_eq!(kind(0x1_0010, 150_000_000), None);
+    }
+
+    #[test]
+    fn what_was_found_has_no_rows_a_moment_before() {
+        let mut space = JitSpace::default();
+        let (found, replaced, gone) = (MonoNs(100_000_000), MonoNs(200_000_000), MonoNs(300_000_000));
+        space.load_found(0x1_0000, 0x10, found, Some(frame_pointer_rows(0x1_0000)));
+        let has_row = |space: &JitSpace, address, time| space.row_at(address, MonoNs(time)).is_some();
+        assert_eq!([99_999_999, 100_000_000].map(|time| has_row(&space, 0x1_0008, time)), [false, true]);
+        assert!(space.refine(0x1_0000, found, &frame_pointer_rows(0x1_0000)));
+        assert!(!has_row(&space, 0x1_0008, 99_999_999), "more is known of its frame, and not of the time before");
+        // Other code is found in its place, and more of it.
+        space.load_found(0x1_0000, 0x20, replaced, Some(frame_pointer_rows(0x1_0000)));
+        assert_eq!([0x1_0008, 0x1_0018].map(|address| has_row(&space, address, 199_999_999)), [true, false]);
+        space.load_found(0x1_0010, 0x20, gone, None);
+        assert_eq!([0x1_0018, 0x1_0028].map(|address| has_row(&space, address, 299_999_999)), [true, false]);
     }
 
     proptest! {

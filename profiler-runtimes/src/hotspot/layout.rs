@@ -25,6 +25,8 @@ const DEAD: i64 = 3;
 const EVERY_INSTRUCTION: &[u8] = b"DebugNonSafepoints";
 const ORIGIN: i64 = 0xf;
 const AT_START: std::ops::RangeInclusive<i64> = 1..=3;
+/// The option with which compiled code keeps a frame pointer.
+const FRAME_POINTERS: &[u8] = b"PreserveFramePointer";
 /// Bytes of an object that are read at once without asking for memory.
 const AT_ONCE: usize = 64;
 /// The oldest version whose tables have all that is looked for under a name that is known.
@@ -390,6 +392,7 @@ pub struct Layout {
     pub(super) codelets: CodeletLayout,
     /// Whether compiled code has a scope for every instruction: the next one's, as everywhere.
     pub(super) is_dense: bool,
+    loses_frame_pointers: bool,
     /// The address of a pointer to what is counted for tools, if that is said.
     pub(super) counters: Option<Avma>,
     /// In versions that have virtual threads.
@@ -416,6 +419,8 @@ impl Layout {
             codelets: wanted.codelets(),
             // Where that cannot be read, places are taken for what they are without the option.
             is_dense: tables.is_every_instruction_known(reader).unwrap_or(false),
+            // Likewise they are taken to be kept.
+            loses_frame_pointers: matches!(tables.option(reader, FRAME_POINTERS), Ok(Some((false, _)))),
             counters: wanted.maybe_shared("PerfMemory", "_start"),
             continuation: wanted.continuation(&version),
             #[cfg(any(test, feature = "recorded"))]
@@ -435,6 +440,11 @@ impl Layout {
     /// The version of the runtime.
     pub fn version(&self) -> &Version {
         &self.version
+    }
+
+    /// Whether compiled code is known to keep no frame pointer.
+    pub fn loses_frame_pointers(&self) -> bool {
+        self.loses_frame_pointers
     }
 
     /// Whether a compiled method with this header is no longer used by anything, though it is not freed yet.
@@ -580,6 +590,12 @@ impl Tables {
     /// Whether the runtime was started so that it knows of every instruction which method it is of. A debugger or profiler may
     /// ask for it later: then older code has nothing of it.
     fn is_every_instruction_known<M: Memory>(&self, reader: &Reader<M>) -> Result<bool, ReadError> {
+        let option = self.option(reader, EVERY_INSTRUCTION)?;
+        Ok(option.is_some_and(|(is_set, origin)| is_set && AT_START.contains(&origin)))
+    }
+
+    /// Whether an option that is on or off is on, and where its value comes from; nothing if there is no such option.
+    fn option<M: Memory>(&self, reader: &Reader<M>, wanted: &[u8]) -> Result<Option<(bool, i64)>, ReadError> {
         let at = |field| match self.field("JVMFlag", field) {
             Some(Entry::At(field)) => Some(field),
             _ => None,
@@ -590,20 +606,20 @@ impl Tables {
         };
         let size = self.sizes.get(b"JVMFlag".as_slice());
         let (Some(name), Some(value), Some(flags), Some(size)) = (at("_name"), at("_addr"), at("_flags"), size) else {
-            return Ok(false);
+            return Ok(None);
         };
-        let (Some(first), Some(count)) = (word("flags"), word("numFlags")) else { return Ok(false) };
+        let (Some(first), Some(count)) = (word("flags"), word("numFlags")) else { return Ok(None) };
         let (first, count) = (reader.pointer(first)?, reader.u64(count)?);
         for index in 0..count.min(u64::from(MAX_ENTRIES)) {
             let option = plus(first, index * size)?;
             let name = name.pointer(reader, option)?;
-            if name.0 != 0 && reader.c_string(name, MAX_NAME)? == EVERY_INSTRUCTION {
+            if name.0 != 0 && reader.c_string(name, MAX_NAME)? == wanted {
                 let is_set = value.pointer(reader, option)?;
                 let is_set = Field { offset: 0, width: Width::Signed8 }.read(reader, is_set)? != 0;
-                return Ok(is_set && AT_START.contains(&(flags.read(reader, option)? & ORIGIN)));
+                return Ok(Some((is_set, flags.read(reader, option)? & ORIGIN)));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn version<M: Memory>(&self, reader: &Reader<M>) -> Result<Version, ReadError> {

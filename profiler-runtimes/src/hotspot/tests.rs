@@ -310,10 +310,12 @@ fn code_of_a_runtime_that_knows_every_instruction_since_its_start_is_never_guess
         let option = "DebugNonSafepoints";
         for (is_set, origin, is_known) in [(1, 1, true), (1, 0x102, true), (1, 0, false), (0, 1, false), (1, 6, false)]
         {
-            let patched = with_options(&memory, &[("DebugVMUseMinidumps", 1, 1), (option, is_set, origin)]);
+            let others = [("DebugVMUseMinidumps", 1, 1), ("PreserveFramePointer", 1 - is_set, 1)];
+            let patched = with_options(&memory, &[others[0], others[1], (option, is_set, origin)]);
             let reader = Reader::new(&patched, ENOUGH);
             let layout = Layout::read(&memory, &reader).unwrap();
             assert_eq!(layout.is_dense, is_known, "{recording} {is_set} {origin}");
+            assert_eq!(layout.loses_frame_pointers(), is_set == 1, "{recording}");
             if origin > 1 {
                 continue;
             }

@@ -208,12 +208,17 @@ impl GeneratedCode {
             Change::Load(found, since) => {
                 if let Some(space) = self.rows.as_mut().filter(|_| since >= self.since) {
                     let rows = rows_of_found(&found, self.is_of_beam);
-                    space.load(found.start.0, u64::from(found.size), since, rows);
+                    space.load_found(found.start.0, u64::from(found.size), since, rows);
                 }
                 self.map.apply(load_of(found, since));
             }
             Change::Inline(inline) => self.apply(CodeEvent::Inline(inline)),
-            Change::Unload { time, start, size } => self.apply(CodeEvent::Unload { time, start, size }),
+            Change::Unload { time, start, size } => {
+                if let Some(space) = self.rows.as_mut().filter(|_| time >= self.since) {
+                    space.load_found(start.0, size, time, None);
+                }
+                self.map.apply(CodeEvent::Unload { time, start, size });
+            }
             Change::Register(found) => self.register(&found),
             Change::Unregister { start, size } => self.remove_unrecorded(start.0, size),
         }
@@ -431,5 +436,33 @@ pub fn rows_of(load: &CodeLoad, from_code: bool, called: bool) -> (RowOrigin, Op
     match code.and_then(|code| of_code(Machine::NATIVE, load.start.0, code)) {
         Some(rows) => (RowOrigin::FromCode, Some(rows)),
         None => (RowOrigin::None, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_common::units::Avma;
+
+    use super::*;
+
+    #[test]
+    fn what_is_found_has_rows_for_as_long_as_it_has_its_name() {
+        let mut code = GeneratedCode::new(CodeOptions::of(CallGraph::Auto));
+        let frame = FoundFrame::Sized { bytes: 32, complete_from: 8 };
+        let found = FoundCode {
+            start: Avma(0x1000),
+            size: 64,
+            name: "f".to_owned(),
+            frame,
+            number: 0,
+            lines: None,
+            registered: None,
+        };
+        code.apply_found(Change::Load(found, MonoNs(100_000_000)));
+        let has_row =
+            |code: &GeneratedCode, address, time| code.rows().unwrap().row_at(address, MonoNs(time)).is_some();
+        assert_eq!([99_999_999, 100_000_000].map(|time| has_row(&code, 0x1008, time)), [false, true]);
+        code.apply_found(Change::Unload { time: MonoNs(200_000_000), start: Avma(0x1000), size: 128 });
+        assert_eq!([0x1008, 0x1048].map(|address| has_row(&code, address, 199_999_999)), [true, false]);
     }
 }

@@ -461,6 +461,12 @@ impl Resolver {
                     self.anonymous.unnamed += 1;
                     entry = Entry::No;
                     frames.push(frame);
+                    let is_by_rows_alone = of.process.tables.lose_frame_pointer_at(pc.lookup());
+                    if by_kernel && is_by_rows_alone && !was_true(of.process, pc, sample.time) {
+                        // It was walked by the rows of what had been in its place.
+                        stop = StopReason::StaleRules;
+                        break;
+                    }
                 }
                 Resolved::Native(native) => {
                     self.anonymous.in_files += 1;

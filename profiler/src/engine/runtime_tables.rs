@@ -169,6 +169,8 @@ pub(super) struct RuntimeTables {
     next_at: MonoNs,
     /// Or sooner, where code is met that they should name.
     early: Early,
+    /// Code in the runtime's heaps keeps no frame pointer.
+    loses_frame_pointers: bool,
     retry_ns: u64,
     pieces: BTreeMap<u64, Piece>,
     /// Calls that say what has come and gone.
@@ -429,6 +431,11 @@ impl RuntimeTables {
         self.state == State::Found && self.lists && self.is_unconfirmed(time) && self.early.has_heap_at(address)
     }
 
+    /// Whether the frame pointer says nothing of the caller of code at an address, unless it is known to.
+    pub(super) fn lose_frame_pointer_at(&self, address: u64) -> bool {
+        self.loses_frame_pointers && self.early.has_heap_at(address)
+    }
+
     /// Code was met there then that the lists should name.
     pub(super) fn note_missed(&mut self, address: u64, time: MonoNs) {
         self.early.meet(address, time);
@@ -500,6 +507,7 @@ impl RuntimeTables {
                 leaves_lists: self.leaves_lists,
                 beside_dump: self.beside_dump,
                 early: std::mem::take(&mut self.early),
+                loses_frame_pointers: self.loses_frame_pointers,
                 account: std::mem::take(&mut self.account),
                 ..Self::default()
             };
@@ -590,6 +598,7 @@ impl RuntimeTables {
         brought.unloads = read.unloads;
         brought.entries.clone_from(&read.entries);
         self.early.note_heaps(&read.heaps);
+        self.loses_frame_pointers = read.loses_frame_pointers;
         self.take_changes(*read, (begun, done), &mut brought);
         self.early.settle(brought.changes.iter().filter_map(Change::place), begun, requests.now);
         brought

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jitprof_common::machine::Machine;
 use jitprof_common::sample::FramePc;
 use jitprof_common::taken::{KEPT_WORDS, MAX_WORDS};
 use jitprof_common::units::{Avma, MonoNs};
@@ -157,6 +158,8 @@ impl HotSpot {
             lists: true,
             may_have_passed,
             heaps: self.heaps().collect(),
+            // Elsewhere compiled code has no rows.
+            loses_frame_pointers: Machine::NATIVE == Machine::X86_64 && self.layout.loses_frame_pointers(),
             unloads: unloads.number(),
             ..RuntimeRead::default()
         }

@@ -105,6 +105,10 @@ pub struct RuntimeRead {
     /// length. What is met there without a name is worth a reading soon.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<(Avma, u64)>,
+    /// Code there uses the frame pointer for something else, but for its interpreter's: where nothing is known of it, it does not
+    /// lead to the caller.
+    #[serde(default)]
+    pub loses_frame_pointers: bool,
     /// How many classes the runtime has unloaded, if it says so. An answer about frames is of what was there as long as it
     /// has unloaded no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]

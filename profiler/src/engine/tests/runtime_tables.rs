@@ -275,27 +275,35 @@ fn functions_that_are_known_to_be_inlined_into_found_code_are_frames_with_lines(
 
 #[test]
 fn code_in_the_place_of_other_code_is_named_only_when_it_was_seen() {
-    let mut world = World::new(options());
-    jvm(&mut world, PID, &[found(JIT, "LA;old()V")]);
-    world.follow(&[PID]);
-    world.run_for(100);
-    let old = sample(&mut world);
-    world.run_for(150);
-    // Somewhere between two readings it is replaced.
-    world.decide = Box::new(|what| if matches!(what, Request::ReadRuntime { .. }) { Fate::Hold } else { Fate::Answer });
-    world.run_for(300);
-    let between = sample(&mut world);
-    set_code(&mut world, PID, &[found(JIT, "LA;new()V")]);
-    world.run_for(50);
-    world.release();
-    world.run_for(20);
-    let new = sample(&mut world);
-    world.run_for(300);
-    let account = world.finish().account.clone();
-    assert_eq!(stack(&world, PID, old), "_start;main;A.old()V");
-    assert_eq!(stack(&world, PID, between), "_start;main;[JIT code without a name]");
-    assert_eq!(stack(&world, PID, new), "_start;main;A.new()V");
-    assert_eq!(account.jit.unnamed.iter().collect::<Vec<_>>(), [(&"not in the runtime's tables at that time", &1)]);
+    for loses_frame_pointers in [false, true] {
+        let mut world = World::new(options());
+        jvm(&mut world, PID, &[found(JIT, "LA;old()V")]);
+        let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+        (runtime.heaps, runtime.loses_frame_pointers) = (vec![(avma(JIT), 0x10_0000)], loses_frame_pointers);
+        world.follow(&[PID]);
+        world.run_for(100);
+        let old = sample(&mut world);
+        world.run_for(150);
+        // Somewhere between two readings it is replaced.
+        let is_reading = |what: &Request| matches!(what, Request::ReadRuntime { .. });
+        world.decide = Box::new(move |what| if is_reading(what) { Fate::Hold } else { Fate::Answer });
+        world.run_for(300);
+        let between = sample(&mut world);
+        set_code(&mut world, PID, &[found(JIT, "LA;new()V")]);
+        world.run_for(50);
+        world.release();
+        world.run_for(20);
+        let new = sample(&mut world);
+        world.run_for(300);
+        let account = world.finish().account.clone();
+        assert_eq!(stack(&world, PID, old), "_start;main;A.old()V");
+        // It was walked by the rows of the old one. A runtime that keeps frame pointers has them in whatever came to its place.
+        let callers =
+            if loses_frame_pointers { "[cut: generated code too new for its unwind rules]" } else { "_start;main" };
+        assert_eq!(stack(&world, PID, between), format!("{callers};[JIT code without a name]"));
+        assert_eq!(stack(&world, PID, new), "_start;main;A.new()V");
+        assert_eq!(account.jit.unnamed.iter().collect::<Vec<_>>(), [(&"not in the runtime's tables at that time", &1)]);
+    }
 }
 
 #[test]

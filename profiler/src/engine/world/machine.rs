@@ -120,6 +120,8 @@ pub struct MadeRuntime {
     pub may_have_passed: Vec<(Avma, u64)>,
     /// Where it puts code.
     pub heaps: Vec<(Avma, u64)>,
+    /// Code there keeps no frame pointer.
+    pub loses_frame_pointers: bool,
     /// How many classes it has unloaded, and since when its functions are there.
     pub unloads: Option<(u64, MonoNs)>,
     /// Where code lies that its frames are in.
@@ -185,6 +187,7 @@ impl MadeRuntime {
             rows_alone,
             may_have_passed,
             heaps: self.heaps.clone(),
+            loses_frame_pointers: self.loses_frame_pointers,
             unloads,
             entries: self.entries.clone(),
             sites: Vec::new(),

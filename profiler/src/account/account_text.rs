@@ -213,13 +213,10 @@ impl Account {
         if self.jit.named.runtime > 0 {
             write!(f, "; {} by the runtime's own tables", self.jit.named.runtime)?;
         }
-        let looked_into = self.jit.leaves_certain + self.jit.leaves_guessed;
-        if looked_into > 0 {
-            let (certain, share) = (self.jit.leaves_certain, percent(self.jit.leaves_certain, looked_into));
-            write!(f, "; both safepoints agree on inlined methods in {certain} of {looked_into} leaves ({share})")?;
-        }
         if self.jit.leaves_guessed > 0 {
-            write!(f, ", else marked ?")?;
+            let (certain, all) = (self.jit.leaves_certain, self.jit.leaves_certain + self.jit.leaves_guessed);
+            write!(f, "; inlined methods are certain in {certain} of {all} leaves ({})", percent(certain, all))?;
+            write!(f, ", in the others one more may have run, marked ?")?;
         }
         if self.jit.unconfirmed > 0 {
             write!(f, "; {} by what was not read again after the sample", self.jit.unconfirmed)?;
@@ -467,6 +464,23 @@ mod tests {
         let said = "; a breakpoint in it told of 12 calls and missed 3\n";
         assert!(text(&|_| tables(told), 1).contains(said) && !text(&|_| tables(None), 1).contains("breakpoint"));
         assert!(text(&|pid| tables(told.filter(|_| pid == 2)), 9).contains(said), "of one of nine");
+    }
+
+    #[test]
+    fn inlined_methods_are_spoken_of_where_some_are_not_certain() {
+        let said = |certain, guessed| {
+            let mut account = Account::default();
+            account.jit.named.runtime = 8;
+            (account.jit.leaves_certain, account.jit.leaves_guessed) = (certain, guessed);
+            account.to_string()
+        };
+        let text = said(2, 6);
+        assert!(
+            text.contains("; inlined methods are certain in 2 of 8 leaves (25.00 %), in the others one more "),
+            "{text}"
+        );
+        assert!(text.contains("-XX:+DebugNonSafepoints"), "{text}");
+        assert!(!said(8, 0).contains("inlined"), "{}", said(8, 0));
     }
 
     #[test]

@@ -205,6 +205,15 @@ fn of_those_that_announce_a_part_only_a_jvm_with_a_perf_map_can_do_more() {
 }
 
 #[test]
+fn what_is_nearly_all_named_is_worth_no_flag() {
+    assert!(!is_worth_a_flag(18, 366, false) && is_worth_a_flag(366, 18, false) && is_worth_a_flag(1, 0, false));
+    assert!(is_worth_a_flag(18, 366, true) && !is_worth_a_flag(1, 150, true));
+    let clues = Clues { exe: "/usr/bin/node", ..Clues::default() };
+    assert_eq!(for_lack(Lack::Announcements, &clues), Some(for_process(&clues)));
+    assert_eq!(for_lack(Lack::LaterThanMap, &clues), None);
+}
+
+#[test]
 fn children_of_multiprocessing_are_told_what_they_inherit() {
     let spawned = ["python3.13", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)"];
     for (exe, variable) in

@@ -41,7 +41,7 @@ impl fmt::Display for Account {
                     String::new()
                 },
                 if line.unnamed_frames > 0 {
-                    format!("{} frames of generated code have no name", line.unnamed_frames)
+                    format!("{} frames of generated or interpreted code have no name", line.unnamed_frames)
                 } else {
                     format!("{} samples in the interpreter's loop do not say what it ran", line.interpreted_samples)
                 },
@@ -196,9 +196,9 @@ impl Account {
     fn fmt_jit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (named, unnamed) = (self.jit.named_total(), self.jit.unnamed_total());
         if named + unnamed == 0 {
-            return writeln!(f, "JIT        no frames of generated code");
+            return writeln!(f, "code       no frames of generated or interpreted code");
         }
-        write!(f, "JIT        {named} of {} frames named ({})", named + unnamed, percent(named, named + unnamed))?;
+        write!(f, "code       {named} of {} frames named ({})", named + unnamed, percent(named, named + unnamed))?;
         // A program that is only interpreted has none: its innermost code is the interpreter's.
         let leaves = self.jit.leaves_named + self.jit.leaves_unnamed;
         if leaves > 0 {
@@ -267,7 +267,7 @@ impl Account {
 fn fmt_naming(of: &ProcessNaming, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let naming = &of.naming;
     let (named, all) = (naming.named.total(), naming.generated());
-    write!(f, "names      {} ({}): {named} of {all} frames of generated code named", printable(&of.comm), of.pid)?;
+    write!(f, "names      {} ({}): {named} of {all} frames named", printable(&of.comm), of.pid)?;
     let tables = of.runtime.as_deref().map_or("a runtime's tables".into(), printable);
     let by = ["a jitdump", "the runtime's memory", "a perf map", &*tables];
     for ((_, count), by) in naming.named.each().into_iter().zip(by).filter(|((_, count), _)| *count > 0) {
@@ -401,6 +401,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::AdviceLine;
 
     #[test]
     fn a_share_below_one_is_never_shown_as_all() {
@@ -484,11 +485,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_only_interpreted_is_not_called_code_of_a_jit() {
+        let mut account = Account::default();
+        assert!(account.to_string().contains("code       no frames of generated or interpreted code\n"), "{account}");
+        account.jit.named.runtime = 8;
+        account.jit.unnamed.insert("the frames of its interpreter were not taken along", 2);
+        let process = |pid| ProcessNaming { pid, comm: "php".to_owned(), ..ProcessNaming::default() };
+        account.naming = vec![process(7), process(8)];
+        let advice = AdviceLine {
+            pid: 7,
+            comm: "php".to_owned(),
+            further_processes: 0,
+            unnamed_frames: 2,
+            interpreted_samples: 0,
+            advice: String::new(),
+        };
+        account.advice.push(advice);
+        let text = account.to_string();
+        assert!(text.contains("code       8 of 10 frames named (80.00 %)") && !text.contains("JIT"), "{text}");
+        assert!(text.contains("php (7): 2 frames of generated or interpreted code have no name"), "{text}");
+    }
+
+    #[test]
     fn leaves_are_said_where_there_are_some() {
         let mut account = Account::default();
         account.jit.named.runtime = 8;
         let text = account.to_string();
-        assert!(text.contains("JIT        8 of 8 frames named (100 %); 8 by the runtime's own tables\n"), "{text}");
+        assert!(text.contains("code       8 of 8 frames named (100 %); 8 by the runtime's own tables\n"), "{text}");
         account.jit.leaves_unnamed = 2;
         let text = account.to_string();
         assert!(text.contains("frames named (100 %), 0 of 2 leaves; 8 by"), "{text}");

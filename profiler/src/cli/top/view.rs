@@ -141,7 +141,7 @@ fn state(model: &Model) -> String {
         parts.push(format!("lost {}", health.lost));
         let unnamed: u64 = health.jit_frames.unnamed.values().sum();
         if unnamed > 0 {
-            parts.push(format!("JIT frames unnamed {unnamed}"));
+            parts.push(format!("frames unnamed {unnamed}"));
         }
     }
     parts.join("  ")

@@ -1,6 +1,6 @@
 //! The account for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jitprof_common::stop::StopReason;
@@ -12,6 +12,14 @@ use crate::profile::printable;
 const MAX_NAMINGS: usize = 8;
 /// Processes of one program with one runtime that have a line each for what was read of it.
 const MAX_TABLES_APART: usize = 3;
+/// What names frames beside a runtime's own memory, by how the runtime is called.
+const SECOND_SOURCES: [(&str, &str); 5] = [
+    ("CPython", "its perf map, from 3.12 on: `python3 -X perf app.py`"),
+    ("Erlang", "its dump and perf map: `erl +JPperf true`"),
+    ("HotSpot", "its perf map: `jcmd PID Compiler.perfmap` while it is recorded"),
+    ("PHP", "the perf dump of its JIT: `opcache.jit_debug=0x20` beside the settings that switch the JIT on"),
+    ("V8", "its dump: `node --perf-prof app.js`"),
+];
 
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -241,17 +249,20 @@ impl Account {
 impl Account {
     fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(verified) = &self.verified else { return Ok(()) };
+        let (agreed, disagreed, incomparable) = (verified.agreed, verified.disagreed, verified.incomparable);
+        let compared = agreed + disagreed;
+        match compared {
+            0 => write!(f, "verified   no names could be compared")?,
+            _ => write!(f, "verified   {agreed} of {compared} names that two sources have agree, {disagreed} do not")?,
+        }
         writeln!(
             f,
-            "verified   {} of {} names that two sources have agree, {} do not; {} frames are in dump or tables alone, {} in \
-             a perf map alone, {} cannot be compared",
-            verified.agreed,
-            verified.agreed + verified.disagreed,
-            verified.disagreed,
-            verified.only_announced,
-            verified.only_perf_map,
-            verified.incomparable
+            "; {} frames are in dump or tables alone, {} in a perf map alone, {incomparable} cannot be compared",
+            verified.only_announced, verified.only_perf_map
         )?;
+        if compared + incomparable == 0 {
+            self.fmt_second_sources(f)?;
+        }
         for NameDisagreement { pid, address, announced, listed } in &verified.examples {
             writeln!(
                 f,
@@ -259,6 +270,23 @@ impl Account {
                 printable(announced),
                 printable(listed)
             )?;
+        }
+        Ok(())
+    }
+}
+
+impl Account {
+    /// What the names of runtimes that were read would be compared with.
+    fn fmt_second_sources(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tables = self.sources.iter().filter_map(|source| source.tables.as_ref());
+        let naming = tables.filter(|tables| tables.frames > 0 || tables.loads > 0);
+        let runtimes: BTreeSet<&str> = naming.map(|tables| &*tables.runtime).collect();
+        for runtime in runtimes.into_iter().take(MAX_NAMINGS) {
+            write!(f, "           for {} there is no second source to compare with; ", printable(runtime))?;
+            match SECOND_SOURCES.iter().find(|(name, _)| runtime.starts_with(name)) {
+                Some((_, second)) => writeln!(f, "one would be {second}")?,
+                None => writeln!(f, "jitprof knows of none")?,
+            }
         }
         Ok(())
     }
@@ -401,7 +429,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::AdviceLine;
+    use crate::account::{AdviceLine, VerifiedNames};
 
     #[test]
     fn a_share_below_one_is_never_shown_as_all() {
@@ -482,6 +510,27 @@ mod tests {
         );
         assert!(text.contains("-XX:+DebugNonSafepoints"), "{text}");
         assert!(!said(8, 0).contains("inlined"), "{}", said(8, 0));
+    }
+
+    #[test]
+    fn where_nothing_could_be_compared_it_is_said_what_would_be_a_second_source() {
+        let text = |agreed, incomparable| {
+            let verified = VerifiedNames { agreed, incomparable, only_announced: 7, ..VerifiedNames::default() };
+            let source = |runtime: &str| {
+                let tables = TablesAccount { runtime: runtime.to_owned(), frames: 7, ..TablesAccount::default() };
+                SourceAccount { tables: Some(tables), ..SourceAccount::default() }
+            };
+            let sources = ["PHP 8.2.29", "Ruby 3.1.2", "Ruby 3.1.2"].map(source).to_vec();
+            Account { verified: Some(verified), sources, ..Account::default() }.to_string()
+        };
+        let none = text(0, 0);
+        assert!(none.contains("verified   no names could be compared; 7 frames are in dump or tables alone"), "{none}");
+        assert!(none.contains("for PHP 8.2.29 there is no second source to compare with; one would be "), "{none}");
+        assert!(none.contains("opcache.jit_debug=0x20") && !none.contains("0 of 0"), "{none}");
+        assert_eq!(none.matches("for Ruby 3.1.2 there is no second source").count(), 1, "{none}");
+        let some = text(5, 0);
+        assert!(some.contains("verified   5 of 5 names that two sources have agree, 0 do not; 7 frames"), "{some}");
+        assert!(!some.contains("second source") && !text(0, 3).contains("second source"), "{some}");
     }
 
     #[test]

@@ -227,12 +227,15 @@ async function main() {
       json.strings = json.strings.map((name) => name && "[JIT code without a name]");
       return route.fulfill({ json });
     });
-    await view.route("**/api/unnamed?*", (route) => route.fulfill({ json: { processes: [{ pid: 4711, comm: "node", cpu_ns: 3e9, advice: "start it with --perf-prof", runtime: "V8 11.3", why: ["no words"] }], more: 0 } }));
+    await view.route("**/api/unnamed?*", (route) => route.fulfill({ json: { processes: [
+      { pid: 4711, comm: "node", cpu_ns: 3e9, advice: "start it with --perf-prof", runtime: "V8 11.3", why: ["no words"] },
+      { pid: 4712, comm: "php", cpu_ns: 1e9, advice: null, runtime: null, why: ["not announced"] },
+    ], more: 0 } }));
     await view.goto(`${url}/`);
     await loaded(view);
     await view.click("#functions tbody button");
     await view.waitForSelector("#details .needs");
-    assert.match(await text(view, "#details"), /node \(4711\), 3.00 s.*--perf-prof.*V8 11.3.*no words/s);
+    assert.match(await text(view, "#details"), /node \(4711\), 3.00 s.*--perf-prof.*V8 11.3.*no words.*php \(4712\), 1.00 s\s*without a name: not announced/s);
     // What the service itself says of the program that it profiles.
     await view.click("#naming summary");
     await view.waitForSelector("#naming table");

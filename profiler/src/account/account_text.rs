@@ -1,6 +1,6 @@
 //! The account for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jitprof_common::stop::StopReason;
@@ -12,6 +12,14 @@ use crate::profile::printable;
 const MAX_NAMINGS: usize = 8;
 /// Processes of one program with one runtime that have a line each for what was read of it.
 const MAX_TABLES_APART: usize = 3;
+/// What names frames beside a runtime's own memory, by how the runtime is called.
+const SECOND_SOURCES: [(&str, &str); 5] = [
+    ("CPython", "its perf map, from 3.12 on: `python3 -X perf app.py`"),
+    ("Erlang", "its dump and perf map: `erl +JPperf true`"),
+    ("HotSpot", "its perf map: `jcmd PID Compiler.perfmap` while it is recorded"),
+    ("PHP", "the perf dump of its JIT: `opcache.jit_debug=0x20` beside the settings that switch the JIT on"),
+    ("V8", "its dump: `node --perf-prof app.js`"),
+];
 
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,7 +49,7 @@ impl fmt::Display for Account {
                     String::new()
                 },
                 if line.unnamed_frames > 0 {
-                    format!("{} frames of generated code have no name", line.unnamed_frames)
+                    format!("{} frames of generated or interpreted code have no name", line.unnamed_frames)
                 } else {
                     format!("{} samples in the interpreter's loop do not say what it ran", line.interpreted_samples)
                 },
@@ -196,9 +204,9 @@ impl Account {
     fn fmt_jit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (named, unnamed) = (self.jit.named_total(), self.jit.unnamed_total());
         if named + unnamed == 0 {
-            return writeln!(f, "JIT        no frames of generated code");
+            return writeln!(f, "code       no frames of generated or interpreted code");
         }
-        write!(f, "JIT        {named} of {} frames named ({})", named + unnamed, percent(named, named + unnamed))?;
+        write!(f, "code       {named} of {} frames named ({})", named + unnamed, percent(named, named + unnamed))?;
         // A program that is only interpreted has none: its innermost code is the interpreter's.
         let leaves = self.jit.leaves_named + self.jit.leaves_unnamed;
         if leaves > 0 {
@@ -213,13 +221,10 @@ impl Account {
         if self.jit.named.runtime > 0 {
             write!(f, "; {} by the runtime's own tables", self.jit.named.runtime)?;
         }
-        let looked_into = self.jit.leaves_certain + self.jit.leaves_guessed;
-        if looked_into > 0 {
-            let (certain, share) = (self.jit.leaves_certain, percent(self.jit.leaves_certain, looked_into));
-            write!(f, "; both safepoints agree on inlined methods in {certain} of {looked_into} leaves ({share})")?;
-        }
         if self.jit.leaves_guessed > 0 {
-            write!(f, ", else marked ?")?;
+            let (certain, all) = (self.jit.leaves_certain, self.jit.leaves_certain + self.jit.leaves_guessed);
+            write!(f, "; inlined methods are certain in {certain} of {all} leaves ({})", percent(certain, all))?;
+            write!(f, ", in the others one more may have run, marked ?")?;
         }
         if self.jit.unconfirmed > 0 {
             write!(f, "; {} by what was not read again after the sample", self.jit.unconfirmed)?;
@@ -244,17 +249,20 @@ impl Account {
 impl Account {
     fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(verified) = &self.verified else { return Ok(()) };
+        let (agreed, disagreed, incomparable) = (verified.agreed, verified.disagreed, verified.incomparable);
+        let compared = agreed + disagreed;
+        match compared {
+            0 => write!(f, "verified   no names could be compared")?,
+            _ => write!(f, "verified   {agreed} of {compared} names that two sources have agree, {disagreed} do not")?,
+        }
         writeln!(
             f,
-            "verified   {} of {} names that two sources have agree, {} do not; {} frames are in dump or tables alone, {} in \
-             a perf map alone, {} cannot be compared",
-            verified.agreed,
-            verified.agreed + verified.disagreed,
-            verified.disagreed,
-            verified.only_announced,
-            verified.only_perf_map,
-            verified.incomparable
+            "; {} frames are in dump or tables alone, {} in a perf map alone, {incomparable} cannot be compared",
+            verified.only_announced, verified.only_perf_map
         )?;
+        if compared + incomparable == 0 {
+            self.fmt_second_sources(f)?;
+        }
         for NameDisagreement { pid, address, announced, listed } in &verified.examples {
             writeln!(
                 f,
@@ -267,10 +275,27 @@ impl Account {
     }
 }
 
+impl Account {
+    /// What the names of runtimes that were read would be compared with.
+    fn fmt_second_sources(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tables = self.sources.iter().filter_map(|source| source.tables.as_ref());
+        let naming = tables.filter(|tables| tables.frames > 0 || tables.loads > 0);
+        let runtimes: BTreeSet<&str> = naming.map(|tables| &*tables.runtime).collect();
+        for runtime in runtimes.into_iter().take(MAX_NAMINGS) {
+            write!(f, "           for {} there is no second source to compare with; ", printable(runtime))?;
+            match SECOND_SOURCES.iter().find(|(name, _)| runtime.starts_with(name)) {
+                Some((_, second)) => writeln!(f, "one would be {second}")?,
+                None => writeln!(f, "jitprof knows of none")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 fn fmt_naming(of: &ProcessNaming, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let naming = &of.naming;
     let (named, all) = (naming.named.total(), naming.generated());
-    write!(f, "names      {} ({}): {named} of {all} frames of generated code named", printable(&of.comm), of.pid)?;
+    write!(f, "names      {} ({}): {named} of {all} frames named", printable(&of.comm), of.pid)?;
     let tables = of.runtime.as_deref().map_or("a runtime's tables".into(), printable);
     let by = ["a jitdump", "the runtime's memory", "a perf map", &*tables];
     for ((_, count), by) in naming.named.each().into_iter().zip(by).filter(|((_, count), _)| *count > 0) {
@@ -404,6 +429,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::{AdviceLine, VerifiedNames};
 
     #[test]
     fn a_share_below_one_is_never_shown_as_all() {
@@ -470,11 +496,71 @@ mod tests {
     }
 
     #[test]
+    fn inlined_methods_are_spoken_of_where_some_are_not_certain() {
+        let said = |certain, guessed| {
+            let mut account = Account::default();
+            account.jit.named.runtime = 8;
+            (account.jit.leaves_certain, account.jit.leaves_guessed) = (certain, guessed);
+            account.to_string()
+        };
+        let text = said(2, 6);
+        assert!(
+            text.contains("; inlined methods are certain in 2 of 8 leaves (25.00 %), in the others one more "),
+            "{text}"
+        );
+        assert!(text.contains("-XX:+DebugNonSafepoints"), "{text}");
+        assert!(!said(8, 0).contains("inlined"), "{}", said(8, 0));
+    }
+
+    #[test]
+    fn where_nothing_could_be_compared_it_is_said_what_would_be_a_second_source() {
+        let text = |agreed, incomparable| {
+            let verified = VerifiedNames { agreed, incomparable, only_announced: 7, ..VerifiedNames::default() };
+            let source = |runtime: &str| {
+                let tables = TablesAccount { runtime: runtime.to_owned(), frames: 7, ..TablesAccount::default() };
+                SourceAccount { tables: Some(tables), ..SourceAccount::default() }
+            };
+            let sources = ["PHP 8.2.29", "Ruby 3.1.2", "Ruby 3.1.2"].map(source).to_vec();
+            Account { verified: Some(verified), sources, ..Account::default() }.to_string()
+        };
+        let none = text(0, 0);
+        assert!(none.contains("verified   no names could be compared; 7 frames are in dump or tables alone"), "{none}");
+        assert!(none.contains("for PHP 8.2.29 there is no second source to compare with; one would be "), "{none}");
+        assert!(none.contains("opcache.jit_debug=0x20") && !none.contains("0 of 0"), "{none}");
+        assert_eq!(none.matches("for Ruby 3.1.2 there is no second source").count(), 1, "{none}");
+        let some = text(5, 0);
+        assert!(some.contains("verified   5 of 5 names that two sources have agree, 0 do not; 7 frames"), "{some}");
+        assert!(!some.contains("second source") && !text(0, 3).contains("second source"), "{some}");
+    }
+
+    #[test]
+    fn what_is_only_interpreted_is_not_called_code_of_a_jit() {
+        let mut account = Account::default();
+        assert!(account.to_string().contains("code       no frames of generated or interpreted code\n"), "{account}");
+        account.jit.named.runtime = 8;
+        account.jit.unnamed.insert("the frames of its interpreter were not taken along", 2);
+        let process = |pid| ProcessNaming { pid, comm: "php".to_owned(), ..ProcessNaming::default() };
+        account.naming = vec![process(7), process(8)];
+        let advice = AdviceLine {
+            pid: 7,
+            comm: "php".to_owned(),
+            further_processes: 0,
+            unnamed_frames: 2,
+            interpreted_samples: 0,
+            advice: String::new(),
+        };
+        account.advice.push(advice);
+        let text = account.to_string();
+        assert!(text.contains("code       8 of 10 frames named (80.00 %)") && !text.contains("JIT"), "{text}");
+        assert!(text.contains("php (7): 2 frames of generated or interpreted code have no name"), "{text}");
+    }
+
+    #[test]
     fn leaves_are_said_where_there_are_some() {
         let mut account = Account::default();
         account.jit.named.runtime = 8;
         let text = account.to_string();
-        assert!(text.contains("JIT        8 of 8 frames named (100 %); 8 by the runtime's own tables\n"), "{text}");
+        assert!(text.contains("code       8 of 8 frames named (100 %); 8 by the runtime's own tables\n"), "{text}");
         account.jit.leaves_unnamed = 2;
         let text = account.to_string();
         assert!(text.contains("frames named (100 %), 0 of 2 leaves; 8 by"), "{text}");

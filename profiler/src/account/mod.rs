@@ -194,6 +194,15 @@ pub struct Naming {
     pub in_files: u64,
 }
 
+/// What a process lacks that a flag would give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// It announces nothing of what it generates.
+    Announcements,
+    /// It has announced it once, in a perf map, and nothing since.
+    LaterThanMap,
+}
+
 /// One process' part of the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProcessNaming {
@@ -209,6 +218,9 @@ pub struct ProcessNaming {
     /// What named its frames.
     #[serde(flatten)]
     pub naming: Naming,
+    /// What a flag would give it, if enough of its frames have no name. Not written: the account has advice for it.
+    #[serde(skip)]
+    pub lack: Option<Lack>,
 }
 
 /// What one process announced.

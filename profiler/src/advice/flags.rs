@@ -85,17 +85,23 @@ pub(super) fn advise_interpreter(found: &Detected, clues: &Clues<'_>) -> String 
     if advice.already_asked {
         return advice.to_string();
     }
-    if is_spawned(clues) || found.runtime == Runtime::Ruby {
+    if found.runtime == Runtime::Ruby {
         return format!(
             "the functions of {} have no names of their own: {}; {}.",
             found.runtime, advice.action, advice.effect
         );
     }
     let (action, effect) = match found.version {
-        Some(Version { major: 3, minor: 1..=11 }) | Some(Version { major: ..=2, .. }) => {
-            ("this version cannot name them", "CPython 3.13 and later can: `python3 -X perf_jit app.py`")
-        }
-        Some(Version { major: 3, minor: 12 }) => (
+        Some(Version { major: 3, minor: 8..=11 }) => (
+            "jitprof reads its frames without a flag, unless `--no-read-runtime` is given or it may not (that takes \
+             CAP_SYS_PTRACE)",
+            "this version has no flag for it; 3.13 and later have one: `python3 -X perf_jit app.py`",
+        ),
+        Some(Version { major: 3, minor: 1..=7 }) | Some(Version { major: ..=2, .. }) => (
+            "CPython 3.8 and later need no flag, as jitprof reads their frames by itself, and this version has none",
+            "3.13 and later have one, too: `python3 -X perf_jit app.py`",
+        ),
+        Some(Version { major: 3, minor: 12 }) if !is_spawned(clues) => (
             "start it with `python3.12 -X perf app.py`, or with PYTHONPERFSUPPORT=1 in its environment",
             "it writes /tmp/perf-PID.map",
         ),
@@ -188,7 +194,7 @@ fn sentence(detected: &Detected) -> (&'static str, &'static str) {
         ),
         Runtime::PyPy => (
             "no version of it can announce its code, and jitprof cannot name it",
-            "CPython 3.13 and later can: `python3 -X perf_jit app.py`",
+            "CPython 3.8 and later need no flag, as jitprof reads their frames by itself",
         ),
     }
 }
@@ -199,7 +205,8 @@ fn cpython(version: Option<Version>) -> (&'static str, &'static str) {
     match version {
         Some(Version { major: 3, minor: 1..=11 }) | Some(Version { major: ..=2, .. }) => (
             "this version generates none itself, so a library that it has loaded does, which has to announce it",
-            "CPython 3.13 and later announce Python's functions with `python3 -X perf_jit app.py`",
+            "of CPython 3.8 and later jitprof reads Python's functions without a flag; 3.13 and later announce them, too, \
+             with `python3 -X perf_jit app.py`",
         ),
         Some(Version { major: 3, minor: 12 }) => (
             "this version generates none itself, so a library that it has loaded does, which has to announce it; Python's \
@@ -213,8 +220,9 @@ fn cpython(version: Option<Version>) -> (&'static str, &'static str) {
             "it writes /tmp/jit-PID.dump",
         ),
         _ => (
-            "start it with `PYTHON_JIT=0 python3 -X perf_jit app.py` (3.13 and later; 3.12: `-X perf`); what libraries \
-             generate they have to announce themselves",
+            "of CPython 3.8 and later jitprof reads Python's functions without a flag, unless `--no-read-runtime` is given or it \
+             may not (that takes CAP_SYS_PTRACE); else start it with `PYTHON_JIT=0 python3 -X perf_jit app.py` (3.13 and \
+             later; 3.12: `-X perf`); what libraries generate they have to announce themselves",
             "it writes /tmp/jit-PID.dump (3.12: /tmp/perf-PID.map)",
         ),
     }

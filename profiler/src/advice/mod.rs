@@ -8,6 +8,7 @@ mod flags;
 mod runtime;
 mod version;
 
+use crate::account::Lack;
 pub use environment::flags_in_environment;
 pub use flags::{Advice, advise};
 pub use runtime::{Clues, Detected, Runtime, Version, detect};
@@ -38,6 +39,24 @@ pub fn for_part(clues: &Clues<'_>) -> Option<String> {
     let found = detect(clues);
     let jvm = found.iter().find(|detected| detected.runtime == Runtime::Jvm)?;
     Some(flags::advise_jvm_with_map(jvm))
+}
+
+/// What to tell the user about a process whose frames without a name are worth a flag.
+pub fn for_lack(lack: Lack, clues: &Clues<'_>) -> Option<String> {
+    match lack {
+        Lack::Announcements => Some(for_process(clues)),
+        Lack::LaterThanMap => for_part(clues),
+    }
+}
+
+/// Frames named by a list of frames, among which one without a name asks for nothing.
+const FEW_AMONG: u64 = 100;
+
+/// Whether what has no name is worth a flag, beside so much that the runtime's own memory has named. Beside what is listed
+/// there may be code of others (`has_others`), whose names a flag gives, as long as it is more than a few.
+pub fn is_worth_a_flag(unnamed: u64, named: u64, has_others: bool) -> bool {
+    let few = if has_others { FEW_AMONG } else { 1 };
+    named <= unnamed.saturating_mul(few)
 }
 
 /// Whether a native function is the evaluation loop of an interpreter that can name what it runs, or what calls it.

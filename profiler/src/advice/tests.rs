@@ -205,6 +205,15 @@ fn of_those_that_announce_a_part_only_a_jvm_with_a_perf_map_can_do_more() {
 }
 
 #[test]
+fn what_is_nearly_all_named_is_worth_no_flag() {
+    assert!(!is_worth_a_flag(18, 366, false) && is_worth_a_flag(366, 18, false) && is_worth_a_flag(1, 0, false));
+    assert!(is_worth_a_flag(18, 366, true) && !is_worth_a_flag(1, 150, true));
+    let clues = Clues { exe: "/usr/bin/node", ..Clues::default() };
+    assert_eq!(for_lack(Lack::Announcements, &clues), Some(for_process(&clues)));
+    assert_eq!(for_lack(Lack::LaterThanMap, &clues), None);
+}
+
+#[test]
 fn children_of_multiprocessing_are_told_what_they_inherit() {
     let spawned = ["python3.13", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)"];
     for (exe, variable) in
@@ -243,7 +252,7 @@ fn an_interpreter_that_names_nothing_is_told_the_flag_of_its_version() {
         ("/usr/bin/python3.15", "python3 -X perf_jit app.py"),
         ("/usr/bin/python3.13", "python3 -X perf_jit app.py"),
         ("/usr/bin/python3.12", "python3.12 -X perf app.py"),
-        ("/usr/bin/python3.11", "this version cannot"),
+        ("/usr/bin/python3.11", "jitprof reads its frames without a flag"),
         ("/usr/bin/python3", "3.12: `-X perf`"),
     ] {
         let advice = of(exe, &[]);
@@ -259,6 +268,26 @@ fn an_interpreter_that_names_nothing_is_told_the_flag_of_its_version() {
     assert_eq!(of("/usr/bin/node", &[]), "");
     assert!(is_evaluation_loop("_PyEval_EvalFrameDefault") && is_evaluation_loop("PyEval_EvalCode"));
     assert!(is_evaluation_loop("_TAIL_CALL_BINARY_OP") && !is_evaluation_loop("Py_RunMain"));
+}
+
+#[test]
+fn a_python_is_told_first_of_the_versions_that_need_no_flag() {
+    for exe in ["/usr/bin/python2.7", "/usr/bin/python3.7", "/usr/bin/python3.11", "/usr/bin/python", "/usr/bin/pypy3"]
+    {
+        let clues = Clues { exe, ..Clues::default() };
+        for advice in [Some(for_process(&clues)), for_interpreter(&clues)].into_iter().flatten() {
+            let nothing = advice.find("without a flag").or_else(|| advice.find("need no flag"));
+            let flag = advice.find("-X perf_jit");
+            assert!(nothing.is_some() && (flag.is_none() || nothing < flag), "{exe}: {advice}");
+        }
+    }
+    let spawned = strings(&["python3.7", "-c", "from multiprocessing.spawn import spawn_main"]);
+    let cases: [(&str, &[String]); 3] =
+        [("/usr/bin/python2.7", &[]), ("/usr/bin/python3.7", &[]), ("/usr/bin/python3.7", &spawned)];
+    for (exe, cmdline) in cases {
+        let advice = for_interpreter(&Clues { exe, cmdline, ..Clues::default() }).unwrap();
+        assert!(advice.contains("names of their own: CPython 3.8 and later need no flag"), "{advice}");
+    }
 }
 
 #[test]

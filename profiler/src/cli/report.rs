@@ -16,6 +16,7 @@ use super::args::NativeFramesArg;
 use super::filter::FilterArgs;
 use super::look::LookArgs;
 use super::outputs::{Formats, OutputsError, stdout_count};
+use super::status::columns_of;
 use super::subcommand::SubcommandError;
 use crate::advice::is_evaluation_loop;
 use crate::cli::say::{say, say_part};
@@ -31,6 +32,8 @@ use source::{Range, Source};
 
 /// Functions in a table.
 const DEFAULT_TOP: usize = 40;
+/// Columns of a table that is not printed on a terminal.
+const TABLE_COLUMNS: usize = 120;
 
 /// `report` as typed.
 #[derive(Debug, Args)]
@@ -184,6 +187,9 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
     };
     // Files are written with the tiers or without as each format has it.
     let merged = |profile: &Profile| arguments.look.shape.merge_tiers.then(|| profile.showing(merge_tiers));
+    let is_data = stdout_count(outputs.iter().map(|(destination, _)| destination)) > 0;
+    let columns = if is_data { columns_of(io::stderr()) } else { columns_of(io::stdout()) };
+    let room = columns.unwrap_or(TABLE_COLUMNS);
     let mut table = Vec::new();
     let rows = arguments.top.unwrap_or(DEFAULT_TOP);
     let written = if let [before_name, after_name] = arguments.diff.as_slice() {
@@ -200,7 +206,7 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
                     (Some(by), None) => Sheet::of_value_changes(&before, &after, by),
                     (by, _) => Sheet::of_changes(&before, &after, diff.normalize, (rows, by.as_deref())),
                 };
-                sheet.write(format, &mut table)?;
+                sheet.write(format, room, &mut table)?;
             }
         }
         write_all(&outputs, |destination, format| {
@@ -219,13 +225,13 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
                     (Some(by), None) => Sheet::of_values(of_table, by),
                     (by, _) => Sheet::of_functions(of_table, rows, by.as_deref()),
                 };
-                sheet.write(format, &mut table)?;
+                sheet.write(format, room, &mut table)?;
             }
         }
         write_all(&outputs, |destination, format| write_file(&profile, format, &options, destination))
     };
     written?;
-    if stdout_count(outputs.iter().map(|(destination, _)| destination)) > 0 {
+    if is_data {
         // Data on standard output is not mixed with talk.
         if arguments.top.is_some() {
             say_part!("{}", String::from_utf8_lossy(&table));

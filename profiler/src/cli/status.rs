@@ -1,6 +1,7 @@
 //! The live status line.
 
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::cli::say::say;
@@ -97,8 +98,13 @@ impl StatusLine {
 
 /// Columns of the terminal.
 fn width() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
-    size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0).unwrap_or(80)
+    columns_of(std::io::stderr()).unwrap_or(80)
+}
+
+/// Columns of what is written to, if it is a terminal.
+pub(super) fn columns_of(stream: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// What there is to say, the most important first. A line that does not fit would be one more line each time.

@@ -948,7 +948,7 @@ impl Engine {
             complete_stacks: account.stacks.complete,
             cut_stacks: account.stacks.cut.values().sum(),
             jit_frames: Naming { named: account.jit.named, unnamed: account.jit.unnamed.clone(), in_files: 0 },
-            naming: report::naming(&self.tracking.processes),
+            naming: report::naming(&self.tracking.processes, self.options.read_runtime),
             processes: self.tracking.processes.live_count(),
             functions: self.functions(),
             frequency_hz: self.options.frequency_hz.get(),

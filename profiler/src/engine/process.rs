@@ -259,7 +259,7 @@ impl Process {
     pub(super) fn naming(&self) -> ProcessNaming {
         let runtime = self.tables.account().map(|tables| tables.runtime).filter(|runtime| !runtime.is_empty());
         let ProcessId { pid, start } = self.id;
-        ProcessNaming { pid: pid.0, start, comm: self.name(), runtime, naming: self.naming.clone() }
+        ProcessNaming { pid: pid.0, start, comm: self.name(), runtime, naming: self.naming.clone(), lack: None }
     }
 
     /// The latest name of a thread; of the first thread also after its end.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::account::{Account, AdviceLine, LearnStats, ProcessNaming, SourceAccount, TablesAccount};
+use crate::account::{Account, AdviceLine, Lack, LearnStats, ProcessNaming, SourceAccount, TablesAccount};
 use crate::advice::{self, Clues};
 use crate::engine::border::Counters;
 use crate::engine::files::Files;
@@ -72,7 +72,7 @@ pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
     };
     let announcing = of.processes.iter().filter(says);
     account.sources = announcing.map(source).collect();
-    account.naming = naming(of.processes);
+    account.naming = naming(of.processes, of.reads_runtimes);
     let advice = Advice { reads_runtimes: of.reads_runtimes, walks_lists: of.walks_lists };
     account.advice = advice.lines(of.processes);
     remark_on_peeking(&mut account);
@@ -81,12 +81,16 @@ pub(super) fn close(resolving: &mut Resolving, of: &Closing<'_>) -> Account {
 
 /// What named the frames of which process: of those with the most frames without a name, then with the most frames of
 /// generated code.
-pub(super) fn naming(processes: &Processes) -> Vec<ProcessNaming> {
+pub(super) fn naming(processes: &Processes, reads_runtimes: bool) -> Vec<ProcessNaming> {
     let generating = processes.iter().filter(|process| process.naming.generated() > 0);
     let mut generating: Vec<&Process> = generating.collect();
     let weight = |process: &&Process| (process.naming.unnamed_total(), process.naming.generated());
     generating.sort_by_key(|process| (std::cmp::Reverse(weight(process)), process.id));
-    generating.into_iter().take(MAX_NAMINGS).map(Process::naming).collect()
+    let naming = |process: &Process| {
+        let lack = lack(process, reads_runtimes).filter(|_| process.unnamed > 0);
+        ProcessNaming { lack, ..process.naming() }
+    };
+    generating.into_iter().take(MAX_NAMINGS).map(naming).collect()
 }
 
 fn source(process: &Process) -> SourceAccount {
@@ -100,9 +104,6 @@ fn source(process: &Process) -> SourceAccount {
     SourceAccount { tables, ..of_announcements }
 }
 
-/// Frames named by a list of frames, among which one without a name asks for nothing.
-const FEW_AMONG: u64 = 100;
-
 /// What advice depends on, besides the process.
 #[derive(Clone, Copy)]
 struct Advice {
@@ -115,23 +116,15 @@ struct Advice {
 impl Advice {
     /// What to do about processes whose generated code has no names, or whose interpreter does not say what it runs.
     fn lines(self, processes: &Processes) -> Vec<AdviceLine> {
-        let is_named_otherwise = |process: &Process| {
-            // Beside what is listed there may be code of others, whose names a flag gives, as long as it is more than a few.
-            let few = if process.tables.ask_frames() { 1 } else { FEW_AMONG };
-            process.frames.named > process.unnamed.saturating_mul(few)
-        };
-        let unannounced = processes.iter().filter(|process| may_say_more(process));
-        // Nobody knows what it would have said: the machine had no time for it.
-        let is_unheard = |process: &Process| self.reads_runtimes && process.unnamed > 0 && process.tables.is_unheard();
-        let unannounced = unannounced.filter(|process| !is_named_otherwise(process) && !is_unheard(process));
-        let unannounced = unannounced.map(|process| (process, self.interpreted(process)));
-        let mut unannounced: Vec<(&Process, u64)> =
-            unannounced.filter(|(process, interpreted)| process.unnamed > 0 || *interpreted > 0).collect();
-        let weight = |(process, interpreted): &(&Process, u64)| process.unnamed.saturating_add(*interpreted);
+        let lacking = processes.iter().filter_map(|process| Some((process, lack(process, self.reads_runtimes)?)));
+        let unannounced = lacking.map(|(process, lack)| (process, lack, self.interpreted(process)));
+        let mut unannounced: Vec<(&Process, Lack, u64)> =
+            unannounced.filter(|(process, _, interpreted)| process.unnamed > 0 || *interpreted > 0).collect();
+        let weight = |(process, _, interpreted): &(&Process, Lack, u64)| process.unnamed.saturating_add(*interpreted);
         unannounced.sort_by_key(|found| (std::cmp::Reverse(weight(found)), found.0.id));
         let mut lines: Vec<AdviceLine> = Vec::new();
-        for (process, interpreted_samples) in unannounced.into_iter().take(MAX_ADVISED) {
-            let Some(advice) = advice_for(process) else { continue };
+        for (process, lack, interpreted_samples) in unannounced.into_iter().take(MAX_ADVISED) {
+            let Some(advice) = advice_for(process, lack) else { continue };
             match lines.iter_mut().find(|line| line.advice == advice) {
                 Some(line) => {
                     line.further_processes += 1;
@@ -165,17 +158,24 @@ impl Advice {
     }
 }
 
-/// Whether there may be more to say for a process: it announces nothing, or what was compiled once.
-fn may_say_more(process: &Process) -> bool {
+/// What a process lacks: it announces nothing, or what was compiled once, and its runtime's own memory does not make up for it.
+fn lack(process: &Process, reads_runtimes: bool) -> Option<Lack> {
     let says_nothing = !process.announcements.any() && !process.code.is_known();
-    says_nothing || has_map_alone(process)
+    let lack = match has_map_alone(process) {
+        true => Some(Lack::LaterThanMap),
+        false => says_nothing.then_some(Lack::Announcements),
+    };
+    // Nobody knows what it would have said: the machine had no time for it.
+    let is_unheard = reads_runtimes && process.unnamed > 0 && process.tables.is_unheard();
+    let is_worth = advice::is_worth_a_flag(process.unnamed, process.frames.named, !process.tables.ask_frames());
+    lack.filter(|_| is_worth && !is_unheard)
 }
 
 fn has_map_alone(process: &Process) -> bool {
     process.announcements.has_perf_map() && !process.announcements.has_dump() && !process.tables.are_found()
 }
 
-fn advice_for(process: &Process) -> Option<String> {
+fn advice_for(process: &Process, lack: Lack) -> Option<String> {
     let program = process.known_program();
     let clues = Clues {
         exe: program.and_then(|program| program.exe.as_deref()).unwrap_or_default(),
@@ -183,10 +183,10 @@ fn advice_for(process: &Process) -> Option<String> {
         cmdline: program.and_then(|program| program.command_line.as_deref()).unwrap_or_default(),
         environment: program.map(|program| &*program.environment).unwrap_or_default(),
     };
-    match process.unnamed {
-        _ if has_map_alone(process) => advice::for_part(&clues).filter(|_| process.unnamed > 0),
-        0 => advice::for_interpreter(&clues),
-        _ => Some(advice::for_process(&clues)),
+    match (lack, process.unnamed) {
+        (Lack::Announcements, 0) => advice::for_interpreter(&clues),
+        (Lack::LaterThanMap, 0) => None,
+        _ => advice::for_lack(lack, &clues),
     }
 }
 

@@ -16,6 +16,26 @@ const MAX_VALUES: usize = 1000;
 const NO_VALUE: &str = "-";
 /// Longest text of a table for people, in characters.
 const SHOWN: usize = 60;
+/// The same where there is no room: columns are left out before texts are shorter.
+const LEAST_SHOWN: usize = 24;
+/// Between two columns of such a table.
+const GAP: &str = "  ";
+/// Columns that it is without where it is too wide, one after the other.
+const SPARED: [&str; 13] = [
+    "file",
+    "module",
+    "total_before",
+    "total_after",
+    "own_before",
+    "own_after",
+    "total_cpu_s",
+    "own_cpu_s",
+    "cpu_s_before",
+    "cpu_s_after",
+    "samples_before",
+    "samples_after",
+    "samples",
+];
 
 /// How a table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -138,13 +158,13 @@ impl Sheet {
         sheet
     }
 
-    /// Writes it.
+    /// Writes it. As text, no line is longer than `room` characters.
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn write(&self, format: SheetFormat, mut writer: impl Write) -> io::Result<()> {
+    pub fn write(&self, format: SheetFormat, room: usize, mut writer: impl Write) -> io::Result<()> {
         match format {
-            SheetFormat::Text => self.write_text(&mut writer),
+            SheetFormat::Text => self.write_text(room, &mut writer),
             SheetFormat::Csv => self.write_csv(&mut writer),
             SheetFormat::Json => {
                 let object =
@@ -166,9 +186,9 @@ impl Sheet {
         Ok(())
     }
 
-    fn write_text(&self, writer: &mut impl Write) -> io::Result<()> {
+    fn write_text(&self, room: usize, writer: &mut impl Write) -> io::Result<()> {
         let shown = |cell: &Value| match cell {
-            Value::String(text) => shorten(text, SHOWN).into_owned(),
+            Value::String(text) => text.clone(),
             Value::Number(number) if number.is_f64() => format!("{:.4}", number.as_f64().unwrap_or(0.0)),
             other => other.to_string(),
         };
@@ -177,16 +197,53 @@ impl Sheet {
             rows.iter().map(|row| row[at].chars().count()).chain([name.chars().count()]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = self.columns.iter().enumerate().map(|(at, name)| width(at, name)).collect();
-        let is_text = |at: usize| self.rows.first().is_some_and(|row| row[at].is_string());
+        let (columns, longest) = self.fitting(&widths, room);
         for cells in std::iter::once(&self.columns).chain(&rows) {
-            let cells = cells.iter().enumerate().map(|(at, cell)| {
-                let width = widths[at];
-                if is_text(at) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            let cells = columns.iter().map(|&at| {
+                let (cell, width) = (&cells[at], widths[at]);
+                if !self.is_text(at) {
+                    return format!("{cell:>width$}");
+                }
+                let (cell, width) = (shorten(cell, longest), width.min(longest));
+                format!("{cell:<width$}")
             });
-            writeln!(writer, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+            writeln!(writer, "{}", cut(cells.collect::<Vec<_>>().join(GAP).trim_end(), room))?;
+        }
+        let left_out = (0..widths.len()).filter(|at| !columns.contains(at)).map(|at| &*self.columns[at]);
+        let left_out: Vec<&str> = left_out.collect();
+        if !left_out.is_empty() {
+            writeln!(writer, "{}", cut(&format!("--table csv has also {}", left_out.join(", ")), room))?;
         }
         Ok(())
     }
+
+    /// Whether a column has texts, and not numbers.
+    fn is_text(&self, at: usize) -> bool {
+        self.rows.first().is_some_and(|row| row[at].is_string())
+    }
+
+    /// The columns of so many characters that fit into a line, and the longest text that does then.
+    fn fitting(&self, widths: &[usize], room: usize) -> (Vec<usize>, usize) {
+        let line = |columns: &[usize], longest: usize| {
+            let width = |at: &usize| if self.is_text(*at) { widths[*at].min(longest) } else { widths[*at] };
+            columns.iter().map(width).sum::<usize>() + GAP.len() * columns.len().saturating_sub(1)
+        };
+        let mut columns: Vec<usize> = (0..widths.len()).collect();
+        for name in SPARED {
+            if line(&columns, LEAST_SHOWN) <= room {
+                break;
+            }
+            // The first says of whom a row is, and a label may have any name.
+            columns.retain(|at| *at == 0 || self.columns[*at] != name);
+        }
+        let longest = (LEAST_SHOWN..=SHOWN).rev().find(|longest| line(&columns, *longest) <= room);
+        (columns, longest.unwrap_or(LEAST_SHOWN))
+    }
+}
+
+/// As much of a line as there is room for.
+fn cut(line: &str, room: usize) -> &str {
+    line.char_indices().nth(room).map_or(line, |(end, _)| &line[..end])
 }
 
 fn csv(text: &str) -> String {
@@ -253,4 +310,58 @@ fn seconds(amount: Amount) -> f64 {
 fn share(amount: Amount, all: Amount) -> f64 {
     // Nine digits are more than any number of samples has.
     if all.cpu_ns == 0 { 0.0 } else { (seconds(amount) / seconds(all) * 1e9).round() / 1e9 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF_FUNCTIONS: [&str; 9] =
+        ["samples", "own_cpu_s", "own_share", "total_cpu_s", "total_share", "kind", "function", "module", "file"];
+
+    fn functions() -> Sheet {
+        let mut sheet = Sheet::new(Some("comm"), &OF_FUNCTIONS);
+        for function in ["short".to_owned(), "é".repeat(200), format!("{}::end", "long".repeat(40))] {
+            let mut row: Vec<Value> = vec!["node".into(), 12.into()];
+            row.extend([0.5, 0.25, 1.0, 0.5].map(Value::from));
+            row.extend(["JIT optimised *".to_owned(), function, "/m".repeat(70), "/f".repeat(70)].map(Value::from));
+            sheet.rows.push(row);
+        }
+        sheet
+    }
+
+    fn text(sheet: &Sheet, format: SheetFormat, room: usize) -> String {
+        let mut written = Vec::new();
+        sheet.write(format, room, &mut written).unwrap();
+        String::from_utf8(written).unwrap()
+    }
+
+    #[test]
+    fn no_line_of_a_table_for_people_is_longer_than_there_is_room() {
+        for room in [30, 60, 80, 120, 160, 200, 400] {
+            let text = text(&functions(), SheetFormat::Text, room);
+            assert!(text.lines().all(|line| line.chars().count() <= room), "{room}: {text}");
+            assert_eq!(text.lines().filter(|line| line.starts_with("node")).count(), 3, "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_are_left_out_and_said_before_a_function_has_no_name_left() {
+        let narrow = text(&functions(), SheetFormat::Text, 80);
+        let head: Vec<&str> = narrow.lines().next().unwrap().split_whitespace().collect();
+        assert_eq!(head, ["comm", "samples", "own_share", "total_share", "kind", "function"]);
+        assert!(narrow.lines().any(|line| line.contains("longlong") && line.contains("…#")), "{narrow}");
+        assert!(narrow.ends_with("--table csv has also own_cpu_s, total_cpu_s, module, file\n"), "{narrow}");
+        let wide = text(&functions(), SheetFormat::Text, 250);
+        assert!(wide.contains(" file") && wide.contains(" short ") && !wide.contains("csv"), "{wide}");
+        let whole = text(&functions(), SheetFormat::Csv, 80);
+        assert!(whole.contains(&"long".repeat(40)) && whole.starts_with("comm,samples,own_cpu_s,"), "{whole}");
+    }
+
+    #[test]
+    fn a_label_that_is_called_like_a_column_stays() {
+        let mut sheet = Sheet::new(Some("file"), &["samples"]);
+        sheet.rows.push(vec!["a".repeat(50).into(), 7.into()]);
+        assert!(text(&sheet, SheetFormat::Text, 20).starts_with("file"));
+    }
 }

@@ -64,6 +64,7 @@ pub fn interpreted(name: &str, origin: CodeOrigin) -> Option<JitName> {
 /// A name of a known shape that can be read as it is.
 fn spelled(name: &str, origin: CodeOrigin) -> Option<JitName> {
     v8::classify(name)
+        .or_else(|| mark(name, origin))
         .or_else(|| cpython(name))
         .or_else(|| php(name, origin))
         .or_else(|| luajit(name))
@@ -121,6 +122,12 @@ fn split_number(text: &str, separator: char) -> Option<(&str, u32)> {
     let (head, digits) = text.rsplit_once(separator)?;
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| Some((head, digits.parse().ok()?)))?
+}
+
+/// What jitprof itself says of frames that are on no stack: it is in code of the runtime's, and no function of the program's.
+fn mark(name: &str, origin: CodeOrigin) -> Option<JitName> {
+    let is_mark = origin == CodeOrigin::Runtime && name == "[callers in the heap]";
+    is_mark.then(|| JitName { kind: FrameKind::Note, ..function(name) })
 }
 
 /// `py::QUALNAME:FILE`. A trampoline for each function, under which the interpreter runs it.

@@ -330,8 +330,8 @@ fn a_bare_jvm_marks_the_inlined_methods_that_are_not_certain_and_says_how_many_a
         assert_bare(&recording);
         let [certain, guessed] = ["certain", "guessed"].map(|what| recording.number(&format!("/jit/leaves_{what}")));
         assert_enough("leaves in compiled code", certain + guessed, 100);
-        let said = format!("both safepoints agree on inlined methods in {certain} of {} leaves", certain + guessed);
-        assert!(recording.stderr.contains(&said), "{said}: {}", recording.stderr);
+        let said = format!("inlined methods are certain in {certain} of {} leaves", certain + guessed);
+        assert_eq!(recording.stderr.contains(&said), guessed > 0, "{said}: {}", recording.stderr);
         let is_advised = recording.stderr.contains("-XX:+DebugNonSafepoints` knows what is inlined");
         assert_eq!(is_advised, guessed > 0, "{}", recording.stderr);
         let folded = &recording.folded;

@@ -198,6 +198,11 @@ impl Model {
         self.is_stale && !self.is_paused
     }
 
+    /// Whether the figures are of a part of the recording, and not what they are before the first one has come.
+    pub(super) fn has_figures(&self) -> bool {
+        self.shown.is_some()
+    }
+
     /// Works out anew what is shown.
     pub(super) fn refresh(&mut self) {
         self.is_stale = false;

@@ -181,6 +181,20 @@ fn a_thread_can_be_looked_at_alone_and_is_what_is_written() {
 }
 
 #[test]
+fn that_nothing_has_used_a_cpu_is_said_only_of_what_was_sampled() {
+    let mut model = Model::new("everything");
+    let line = |model: &mut Model| screen(model, 80, 24)[4].clone();
+    assert_eq!(line(&mut model), "  attaching: no samples can have come so far");
+    model.take(second(0, &[]));
+    assert!(line(&mut model).contains("attaching"), "it is not worked out yet");
+    model.refresh();
+    assert_eq!(line(&mut model), "  no samples so far: nothing that is recorded has used a CPU");
+    model.take(second(1, &SAMPLES));
+    model.refresh();
+    assert!(line(&mut model).contains("cart"));
+}
+
+#[test]
 fn a_pause_holds_the_screen_and_the_recording_goes_on() {
     let mut model = model(&SAMPLES);
     press(&mut model, "p");

@@ -141,7 +141,7 @@ fn state(model: &Model) -> String {
         parts.push(format!("lost {}", health.lost));
         let unnamed: u64 = health.jit_frames.unnamed.values().sum();
         if unnamed > 0 {
-            parts.push(format!("JIT frames unnamed {unnamed}"));
+            parts.push(format!("frames unnamed {unnamed}"));
         }
     }
     parts.join("  ")
@@ -263,6 +263,7 @@ fn thread<'m>(model: &Model, row: &'m ThreadRow, width: usize) -> Line<'m> {
 
 fn nothing(model: &Model) -> &'static str {
     match model.view {
+        _ if !model.has_figures() => "  attaching: no samples can have come so far",
         _ if model.figures.samples == 0 && model.question.thread.is_none() => {
             "  no samples so far: nothing that is recorded has used a CPU"
         }

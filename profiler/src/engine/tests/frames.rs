@@ -935,7 +935,9 @@ fn what_was_inlined_for_sure_and_what_only_maybe_are_told_apart_and_counted() {
     assert_eq!((account.jit.leaves_certain, account.jit.leaves_guessed), (1, 1));
     let text = account.to_string();
     assert!(
-        text.contains("; both safepoints agree on inlined methods in 1 of 2 leaves (50.00 %), else marked ?"),
+        text.contains(
+            "; inlined methods are certain in 1 of 2 leaves (50.00 %), in the others one more may have run, marked ?"
+        ),
         "{text}"
     );
 }

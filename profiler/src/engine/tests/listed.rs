@@ -11,6 +11,7 @@ use jitprof_common::unwind::PcKind;
 
 use super::frames::lines;
 use super::stories::*;
+use crate::account::Lack;
 use crate::engine::Who;
 use crate::engine::border::{FrameList, Order, Request, StackSnapshot, WhyUnread};
 use crate::engine::options::{EngineOptions, InterpreterFrames};
@@ -144,9 +145,10 @@ fn one_frame_without_a_name_among_hundreds_asks_for_no_flag_and_many_do() {
         world.run_for(400);
         let account = world.finish().account.clone();
         assert_eq!(account.jit.unnamed_total(), unnamed as u64);
-        account.advice.len()
+        (account.advice.len(), account.naming[0].lack)
     };
-    assert_eq!((advice_beside(1), advice_beside(3)), (0, 1));
+    assert_eq!(advice_beside(1), (0, None));
+    assert_eq!(advice_beside(3), (1, Some(Lack::Announcements)), "a service is told the same");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jitprof_common::units::{Pid, Tid};
 
 use super::stories::*;
-use crate::account::{Account, AdviceLine};
+use crate::account::{Account, AdviceLine, Lack};
 use crate::engine::border::{Request, WhyUnread};
 use crate::engine::world::machine::file_mapping;
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
@@ -295,6 +295,7 @@ fn a_jvm_s_perf_map_that_lacks_what_was_compiled_since_is_said_to() {
     assert_eq!((account.jit.named.perf_map, account.jit.unnamed_total()), (1, 1));
     let advice: Vec<&str> = account.advice.iter().map(|line| &*line.advice).collect();
     assert!(matches!(advice[..], [only] if only.contains("nothing since")), "{advice:?}");
+    assert_eq!(account.naming[0].lack, Some(Lack::LaterThanMap));
 }
 
 /// Samples of a Python of which `inside` are in the interpreter's loop.

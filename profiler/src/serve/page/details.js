@@ -68,7 +68,8 @@ export class Details {
     const list = element("dl", { className: "needs" });
     for (const { comm, pid, cpu_ns, advice, runtime, why } of found.processes) {
       const known = [runtime && `${printable(runtime)}, its own tables were read`, ...why.map((reason) => `without a name: ${printable(reason)}`)];
-      list.append(element("dt", {}, `${printable(comm)} (${pid}), ${cpu(cpu_ns)}`), element("dd", {}, printable(advice)),
+      list.append(element("dt", {}, `${printable(comm)} (${pid}), ${cpu(cpu_ns)}`),
+        ...(advice ? [element("dd", {}, printable(advice))] : []),
         ...known.filter(Boolean).map((line) => element("dd", { className: "muted" }, line)));
     }
     if (found.more) list.append(element("dt", {}, `and ${found.more} more processes`), element("dd", {}));

@@ -303,6 +303,13 @@ fn what_an_interpreter_runs_is_known_without_demangling_anything() {
 }
 
 #[test]
+fn callers_that_are_on_no_stack_are_a_mark_of_jitprofs_own_and_no_function() {
+    const IN_HEAP: &str = "[callers in the heap]";
+    check(CodeOrigin::Runtime, &[(IN_HEAP, (IN_HEAP, FrameKind::Note, None, None))]);
+    check(CodeOrigin::Jitdump, &[(IN_HEAP, (IN_HEAP, JIT, None, None))]);
+}
+
+#[test]
 fn an_empty_name_is_said_to_be_one() {
     for name in ["", "  ", "py:::x", "JIT$"] {
         assert_eq!(classify(name, CodeOrigin::Jitdump, None).display, UNNAMED, "{name:?}");

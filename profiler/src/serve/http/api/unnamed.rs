@@ -10,8 +10,8 @@ use jitprof_common::units::MonoNs;
 use serde_json::{Value, json};
 
 use super::Request;
-use crate::account::{Naming, ProcessNaming};
-use crate::advice::{Clues, for_process};
+use crate::account::{Lack, Naming, ProcessNaming};
+use crate::advice::{Clues, for_lack, is_worth_a_flag};
 use crate::engine::UNNAMED_JIT;
 use crate::process::ProcessId;
 use crate::profile::{Profile, TaskId, label_of, printable};
@@ -35,19 +35,20 @@ pub(super) async fn unnamed((State(app), RawQuery(query), headers): Request) -> 
 
 /// CPU time of samples whose innermost frame is generated code without a name, by process, and what is known of its names.
 fn unnamed_json(profile: &Profile, naming: &[ProcessNaming]) -> Value {
-    let is_unnamed: Vec<bool> = profile
-        .frame_ids()
-        .map(|id| profile.frame(id))
-        .map(|frame| frame.kind == FrameKind::Jit && frame.name == UNNAMED_JIT)
-        .collect();
+    let is_unnamed: Vec<Option<bool>> =
+        profile.frame_ids().map(|id| is_unnamed(profile.frame(id).kind, profile.frame(id).name)).collect();
     let mut sums: BTreeMap<ProcessId, (u64, TaskId)> = BTreeMap::new();
+    let mut named: BTreeMap<ProcessId, u64> = BTreeMap::new();
     profile.visit_rows(|row| {
         let leaf = profile.pop(row.stack).map(|(_, frame)| frame);
-        if !leaf.is_some_and(|frame| is_unnamed[frame.index()]) {
-            return;
-        }
+        let Some(is_unnamed) = leaf.and_then(|frame| is_unnamed[frame.index()]) else { return };
         let task = profile.task_of(row.task);
         let id = ProcessId { pid: task.pid, start: MonoNs(task.process_start) };
+        if !is_unnamed {
+            let sum = named.entry(id).or_default();
+            *sum = sum.saturating_add(row.cpu_ns);
+            return;
+        }
         let sum = sums.entry(id).or_insert((0, row.task));
         *sum = both(profile, *sum, (row.cpu_ns, row.task));
     });
@@ -65,17 +66,31 @@ fn unnamed_json(profile: &Profile, naming: &[ProcessNaming]) -> Value {
             // same number and start may run another program.
             let is_it = |known: &&ProcessNaming| known.pid == id.pid.0 && id.has_start(known.start);
             let known = naming.iter().filter(is_it).find(|known| known.comm == *comm);
+            let lack = match known {
+                Some(known) => known.lack,
+                None => {
+                    let of_it = named.iter().filter(|(other, _)| other.pid == id.pid && id.has_start(other.start));
+                    let named_ns = of_it.fold(0_u64, |sum, (_, cpu_ns)| sum.saturating_add(*cpu_ns));
+                    is_worth_a_flag(cpu_ns, named_ns, false).then_some(Lack::Announcements)
+                }
+            };
             json!({
                 "pid": id.pid.0,
                 "comm": printable(&comm),
                 "cpu_ns": cpu_ns,
                 "runtime": known.and_then(|known| known.runtime.as_deref()).map(printable),
                 "why": known.map(|known| reasons(&known.naming)).unwrap_or_default(),
-                "advice": for_process(&Clues { exe: &exe, ..Clues::default() }),
+                "advice": lack.and_then(|lack| for_lack(lack, &Clues { exe: &exe, ..Clues::default() })),
             })
         })
         .collect();
     json!({ "processes": processes, "more": more })
+}
+
+/// Whether generated or interpreted code has no name; `None` for any other.
+fn is_unnamed(kind: FrameKind, name: &str) -> Option<bool> {
+    let is_generated = matches!(kind, FrameKind::Jit | FrameKind::Interpreter | FrameKind::Builtin);
+    is_generated.then(|| kind == FrameKind::Jit && name == UNNAMED_JIT)
 }
 
 /// CPU time of one process in two parts: of tasks, the one that is the first by its value, whatever order rows are in.
@@ -139,9 +154,14 @@ mod tests {
             ((9, 5 * S), "/usr/bin/node", &[UNNAMED_JIT, "write"], 50),
             // Its number was the first one's before.
             ((7, 2 * S), "/usr/bin/node", &[UNNAMED_JIT], 1),
+            // Nearly all of them is named, of one that runs and of one that has ended.
+            ((10, 5 * S), "/usr/bin/node", &[UNNAMED_JIT], 5),
+            ((11, 5 * S), "/usr/bin/node", &[UNNAMED_JIT], 4),
+            ((11, 5 * S + 7_000_000), "/usr/bin/node", &["js:leaf"], 80),
         ] {
             let stack = names.iter().fold(profile.stack_root(), |prefix, name| {
-                let kind = if *name == UNNAMED_JIT { FrameKind::Jit } else { FrameKind::Native };
+                let is_generated = *name == UNNAMED_JIT || name.starts_with("js:");
+                let kind = if is_generated { FrameKind::Jit } else { FrameKind::Native };
                 let frame = FrameRef { name, kind, tier: None, inlined: false, module: None, source: None, address: 0 };
                 let frame = profile.intern_frame_ref(&frame);
                 profile.push(prefix, frame)
@@ -157,18 +177,25 @@ mod tests {
             comm: comm.to_owned(),
             runtime: Some("V8 11.3".to_owned()),
             naming: Naming { unnamed: unnamed.iter().copied().collect(), ..Naming::default() },
+            lack: (pid == 7).then_some(Lack::Announcements),
         };
         // The second's number was another process'.
-        let known = [naming(7, "app", &[("few", 1), ("many", 9), ("none", 0)]), naming(8, "other", &[("few", 1)])];
+        let known = [
+            naming(7, "app", &[("few", 1), ("many", 9), ("none", 0)]),
+            naming(8, "other", &[("few", 1)]),
+            naming(10, "app", &[("few", 1)]),
+        ];
         let json = unnamed_json(&profile, &known);
         let processes = json["processes"].as_array().unwrap();
         let found: Vec<_> = processes.iter().map(|one| (one["pid"].as_u64(), one["cpu_ns"].as_u64())).collect();
-        let times = [(Some(8), Some(90_000_000)), (Some(7), Some(30_000_000)), (Some(7), Some(10_000_000))];
-        assert_eq!(found, times);
+        let times: [(u64, u64); 5] = [(8, 90), (10, 50), (11, 40), (7, 30), (7, 10)];
+        assert_eq!(found, times.map(|(pid, cpu_ms)| (Some(pid), Some(cpu_ms * 1_000_000))));
+        assert_eq!((&processes[1]["advice"], &processes[1]["why"]), (&Value::Null, &json!(["few"])), "{json}");
+        assert_eq!(processes[2]["advice"], Value::Null, "{json}");
         assert!(processes[0]["advice"].as_str().unwrap().contains("no runtime that jitprof knows"));
-        assert!(processes[1]["advice"].as_str().unwrap().contains("--perf-prof"), "{json}");
-        assert_eq!((&processes[1]["runtime"], &processes[1]["why"]), (&json!("V8 11.3"), &json!(["many", "few"])));
-        for not_known in [&processes[0], &processes[2]] {
+        assert!(processes[3]["advice"].as_str().unwrap().contains("--perf-prof"), "{json}");
+        assert_eq!((&processes[3]["runtime"], &processes[3]["why"]), (&json!("V8 11.3"), &json!(["many", "few"])));
+        for not_known in [&processes[0], &processes[4]] {
             assert_eq!((&not_known["runtime"], &not_known["why"]), (&Value::Null, &json!([])), "{json}");
         }
     }

@@ -2,6 +2,8 @@
 
 mod dataset;
 mod directory;
+#[cfg(test)]
+mod format_tests;
 mod source;
 #[cfg(test)]
 mod tests;

@@ -10,8 +10,7 @@ use super::look::TOO_MANY_FRAMES;
 use super::{Format, OutputOptions, folded, svg};
 use crate::profile::printable;
 use crate::profile::{
-    Amount, Both, ByFunction, CallTree, Change, Diff, Direction, FunctionRef, Normalize, Profile, Top, TopRow,
-    TreeLayout, shorten,
+    Amount, Both, CallTree, Change, Diff, Direction, FunctionRef, Normalize, Profile, Top, TopRow, TreeLayout, shorten,
 };
 
 /// Longest name in a table, in bytes.
@@ -86,7 +85,15 @@ pub fn write_changes(diff: &Diff<'_>, rows: usize, mut writer: impl Write) -> io
             shown(&change.function)
         )?;
     }
-    left_out(diff.changes.len(), rows, writer)
+    left_out(diff.changes.len(), rows, &mut writer)?;
+    match diff.matching.sums() {
+        0 => Ok(()),
+        sums => writeln!(
+            writer,
+            "{sums} functions are sums of several of one name, which one of the two does not tell apart by {}",
+            diff.matching.not_told().join(", ")
+        ),
+    }
 }
 
 /// Writes a comparison: a differential flamegraph, folded lines with two counts, or JSON.
@@ -162,7 +169,7 @@ struct ChangeJson<'d> {
 fn json<'d>(profiles: [&'d Profile; 2], diff: &'d Diff<'_>) -> DiffJson<'d> {
     let rest = FunctionRef::note(TOO_MANY_FRAMES);
     let layout = TreeLayout { direction: Direction::RootFirst, max_nodes: MAX_NODES, rest };
-    let tree = CallTree::new(profiles.map(Some), &ByFunction, layout);
+    let tree = CallTree::new(profiles.map(Some), &diff.matching, layout);
     let values = |both: Both| [diff.value(both[0], 0), diff.value(both[1], 1)];
     let samples = |both: Both| both.map(|amount| amount.samples);
     DiffJson {

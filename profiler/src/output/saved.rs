@@ -207,7 +207,8 @@ fn read_thread(
         let (known, modules) = known.unwrap_or((Some((FrameKind::Native, None, false)), &[]));
         let module = thread.frame_table.subcategory.get(index).copied().flatten().and_then(|at| modules.get(at));
         let (kind, tier, inlined) = known.unwrap_or_else(|| inlined_kind(&thread.func_table, func, (name, module)));
-        // The tier's mark was put there when it was written.
+        // The tier's mark was put there when it was written; what an interpreter without tiers runs has none.
+        let tier = tier.filter(|tier| name.starts_with(tier.mark()));
         let name = tier.map_or(name, |tier| tier.unmarked(name));
         let frame = Frame { name: Arc::from(name), kind, tier, inlined, module: None, source: None, address: 0 };
         frames.push(profile.intern_frame(&frame));
@@ -283,8 +284,8 @@ fn kind_of(category: &str) -> Option<Kind> {
     })
 }
 
-/// What an inlined function is: by its flags, else by its module, which is all that earlier files have. Its tier is in its
-/// name.
+/// What an inlined function is: by its flags, else by its module, which is all that earlier files have. Its tier is in
+/// its name.
 fn inlined_kind(functions: &FuncTable, func: usize, (name, module): (&str, Option<&String>)) -> Kind {
     let has = |flags: &[bool]| flags.get(func).copied().unwrap_or(false);
     let kind = if has(&functions.is_js) {

@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
 
+use super::tests::report;
 use super::{Range, read};
 use crate::output::{Format, OutputOptions, read_pprof, read_saved, write, write_changes};
 use crate::profile::{Diff, Filter, Normalize, Profile, ProfileMeta, SampledEvent, Task};
@@ -162,7 +163,12 @@ fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what
     };
     let outer = frame("main", FrameKind::Native, None);
     let stack = |leaf: Frame| vec![outer.clone(), leaf];
-    let samples = [(stack(in_file("/app/a.js", true)), 1, 600), (stack(in_file("/app/b.js", false)), 1, 400)];
+    let python = frame("handler", FrameKind::Interpreter, None);
+    let samples = [
+        (stack(in_file("/app/a.js", true)), 1, 600),
+        (stack(in_file("/app/b.js", false)), 1, 400),
+        (stack(python), 1, 5),
+    ];
     let folder = tempfile::tempdir().unwrap();
     let names = ["r.pb.gz", "r.json"].map(|name| folder.path().join(name));
     for path in &names {
@@ -170,6 +176,11 @@ fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what
         let format = Format::from_path(path).unwrap();
         write(&recorded(&samples), format, &OutputOptions::default(), file).unwrap();
     }
+    let folded = folder.path().join("d.folded");
+    let diff = [names[0].as_os_str(), names[1].as_os_str()].map(|name| name.to_str().unwrap());
+    report(&["--diff", diff[0], diff[1], "--lines", "-o", folded.to_str().unwrap()]).unwrap();
+    let lines = std::fs::read_to_string(folded).unwrap();
+    assert_eq!(lines, "t1;main;*render 1000 1000\nt1;main;handler 5 5\n");
     let sides = names.map(|name| read(&[name.into_os_string()], &Range::default(), &Filter::default()).unwrap());
     assert_eq!(sides[0].meta().duration, sides[1].meta().duration);
     let [before, after] = &sides;

@@ -2,6 +2,8 @@
 
 mod dataset;
 mod directory;
+#[cfg(test)]
+mod format_tests;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -196,6 +198,8 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         let side = |name| read(std::slice::from_ref(name), &range, &filter).map(shown);
         let side = |name| side(name).map(|profile| merged(&profile).unwrap_or(profile));
         let (before, after) = (side(before_name)?, side(after_name)?);
+        // Names with places are no names of a file that has none.
+        options.lines &= has_places(&before) && has_places(&after);
         let named = format!("{} compared with {}", after_name.to_string_lossy(), before_name.to_string_lossy());
         options.title.get_or_insert(named);
         let diff = Diff::new(&before, &after, arguments.normalize.map(Normalize::from).unwrap_or_default());
@@ -241,6 +245,11 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         out.flush()?;
     }
     Ok(())
+}
+
+/// Whether it says of anything which file it is from.
+fn has_places(profile: &Profile) -> bool {
+    profile.frame_ids().any(|id| profile.frame(id).source.is_some())
 }
 
 /// Whether a frame is the native one of an interpreter's loop.

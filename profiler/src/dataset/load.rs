@@ -14,7 +14,9 @@ use super::read::{Cells, Opened, Source, Wanted};
 use super::rows::{FrameRow, Tags};
 use super::store::{Entry, Store};
 use super::{DatasetError, Table};
-use crate::profile::{FrameId, FrameRef, Limits, ModuleRef, Profile, ProfileMeta, Row, SampledEvent, SourceRef, Task};
+use crate::profile::{
+    FrameId, FrameRef, Limits, ModuleRef, Profile, ProfileMeta, Row, SampledEvent, SourceRef, Task, printable,
+};
 use crate::symbol::FrameKind;
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
@@ -256,14 +258,17 @@ fn intern(profile: &mut Profile, row: Option<&FrameRow>, number: i64) -> FrameId
     };
     let Some(row) = row else { return profile.intern_frame_ref(&FrameRef { name: &note, ..some("") }) };
     let build_id = (!row.build_id.is_empty()).then_some(&*row.build_id);
-    let module = (!row.module.is_empty() || build_id.is_some()).then_some(ModuleRef { path: &row.module, build_id });
+    // As files have them: else a function with a line feed in its name would be another one than theirs.
+    let [name, path, file] = [&row.name, &row.module, &row.file].map(|text| printable(text));
+    let path: &str = if row.module.is_empty() { "" } else { &path };
+    let module = (!row.module.is_empty() || build_id.is_some()).then_some(ModuleRef { path, build_id });
     profile.intern_frame_ref(&FrameRef {
-        name: if row.name.is_empty() { "[unknown]" } else { &row.name },
+        name: if row.name.is_empty() { "[unknown]" } else { &name },
         kind: row.frame_kind(),
         tier: row.frame_tier(),
         inlined: row.inlined,
         module,
-        source: (!row.file.is_empty()).then(|| SourceRef::new(&row.file, u32::try_from(row.line).unwrap_or(0))),
+        source: (!row.file.is_empty()).then(|| SourceRef::new(&file, u32::try_from(row.line).unwrap_or(0))),
         address: 0,
     })
 }

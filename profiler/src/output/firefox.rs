@@ -17,6 +17,7 @@ use super::options::OutputOptions;
 use super::process_names::name_of;
 use crate::profile::printable;
 use crate::profile::{FrameId, Profile, Row, StackId, Task, TaskId};
+use crate::symbol::FrameKind;
 use jitprof_common::units::{Pid, Tid};
 
 /// Modules that get a subcategory of their own; the format has room for 2^16 in a category.
@@ -151,7 +152,7 @@ impl<'a> Conversion<'a> {
         let info = FrameInfo {
             frame: fx::Frame::Label(self.out.intern_string(&name)),
             category_pair: self.category(class, frame.module.map(|module| module.path)),
-            flags: flags(class),
+            flags: flags(frame.kind),
         };
         self.labels.insert(id, info.clone());
         info
@@ -198,14 +199,12 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The profiler's "JavaScript" view shows what the user's own program does, in whatever language.
-fn flags(class: Class) -> FrameFlags {
-    match class {
-        Class::Jit | Class::Optimized | Class::Mid | Class::Baseline | Class::Interpreted => FrameFlags::IS_JS,
-        Class::Builtin => FrameFlags::IS_RELEVANT_FOR_JS,
-        Class::Task | Class::Kernel | Class::Native | Class::Inlined | Class::Guess | Class::Span | Class::Note => {
-            FrameFlags::empty()
-        }
+/// The profiler's "JavaScript" view shows what the user's own program does, in whatever language; what was inlined, too.
+fn flags(kind: FrameKind) -> FrameFlags {
+    match kind {
+        FrameKind::Jit | FrameKind::Interpreter => FrameFlags::IS_JS,
+        FrameKind::Builtin => FrameFlags::IS_RELEVANT_FOR_JS,
+        FrameKind::Kernel | FrameKind::Native | FrameKind::Span | FrameKind::Note => FrameFlags::empty(),
     }
 }
 

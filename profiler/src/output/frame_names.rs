@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::profile::{FrameRef, SourceRef, Task, printable, shorten};
-use crate::symbol::{FrameKind, Tier};
+use crate::symbol::FrameKind;
 
 use super::options::OutputOptions;
 use super::process_names::ProcessNames;
@@ -32,13 +32,12 @@ pub(crate) fn place(source: SourceRef<'_>) -> String {
     }
 }
 
-/// V8's mark of a tier, as its users know it from `--prof` and `perf`, whatever runtime the code comes from. None when
-/// the name still has it.
+/// The mark of a frame's tier, whatever runtime the code comes from. None when the name still has it.
 fn tier_mark(frame: FrameRef<'_>) -> Option<char> {
     if !matches!(frame.kind, FrameKind::Jit | FrameKind::Interpreter) {
         return None;
     }
-    let mark = mark_of(frame.tier?);
+    let mark = frame.tier?.mark();
     (!frame.name.trim_start().starts_with(mark)).then_some(mark)
 }
 
@@ -49,18 +48,7 @@ pub(crate) fn merge_tiers(frame: FrameRef<'_>) -> FrameRef<'_> {
         kind => kind,
     };
     let Some(tier) = frame.tier.filter(|_| kind == FrameKind::Jit) else { return FrameRef { kind, ..frame } };
-    let name = frame.name.trim_start();
-    FrameRef { name: name.strip_prefix(mark_of(tier)).unwrap_or(name), kind, tier: None, ..frame }
-}
-
-/// The mark of a tier.
-pub(super) fn mark_of(tier: Tier) -> char {
-    match tier {
-        Tier::Interpreted => '~',
-        Tier::Baseline => '^',
-        Tier::Mid => '+',
-        Tier::Optimized => '*',
-    }
+    FrameRef { name: tier.unmarked(frame.name.trim_start()), kind, tier: None, ..frame }
 }
 
 /// The frames that stand for a task in front of its stack: its process, by number if asked for, the thread's name, and

@@ -23,6 +23,7 @@ mod values;
 mod wire;
 
 pub use error::PprofError;
+pub(super) use kinds::guessed as guessed_kind;
 pub use read::read_pprof;
 
 use super::frame_names::frame_name;

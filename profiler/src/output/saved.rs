@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::color::Class;
 use super::firefox::RECORDING;
-use super::frame_names::mark_of;
-use crate::profile::{FrameId, Profile, ProfileMeta, SampledEvent, StackId, Task};
+use super::pprof::guessed_kind;
+use crate::profile::{FrameId, Profile, ProfileMeta, Row, SampledEvent, StackId, Task};
 use crate::symbol::{Frame, FrameKind, Tier};
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
@@ -62,6 +62,9 @@ struct Meta {
 #[derive(Deserialize)]
 struct Category {
     name: String,
+    /// File names of modules.
+    #[serde(default)]
+    subcategories: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -84,6 +87,9 @@ struct Samples {
     stack: Vec<Option<usize>>,
     time_deltas: Vec<f64>,
     weight: Vec<u64>,
+    /// In whole microseconds.
+    #[serde(default, rename = "threadCPUDelta")]
+    cpu_us: Vec<Option<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -96,16 +102,24 @@ struct StackTable {
 struct FrameTable {
     func: Vec<usize>,
     category: Vec<Option<usize>>,
+    #[serde(default)]
+    subcategory: Vec<Option<usize>>,
 }
 
 #[derive(Deserialize)]
 struct FuncTable {
     name: Vec<usize>,
+    #[serde(default, rename = "isJS")]
+    is_js: Vec<bool>,
+    #[serde(default, rename = "relevantForJS")]
+    is_relevant_for_js: Vec<bool>,
 }
 
 #[derive(Deserialize)]
 struct Markers {
     data: Vec<Value>,
+    #[serde(default, rename = "endTime")]
+    end_ms: Vec<Option<f64>>,
 }
 
 /// Reads a saved profile. Times are the starts of the buckets that it was saved with (1 ms).
@@ -123,9 +137,10 @@ pub fn read_saved(mut source: impl Read) -> Result<Profile, SavedError> {
     let recording = saved.threads.iter().find_map(Recording::of).ok_or(SavedError::NoClock)?;
     let start = recording.text("startNs").and_then(|text| text.parse().ok()).ok_or(SavedError::NoClock)?;
     let how = recording.text("how").unwrap_or_default();
-    let kinds: Vec<_> = saved.meta.categories.iter().map(|category| kind_of(&category.name)).collect();
+    let kinds = saved.meta.categories.iter().map(|category| (kind_of(&category.name), &*category.subcategories));
+    let kinds: Vec<_> = kinds.collect();
     let mut profile = Profile::new(meta(&saved.meta, MonoNs(start), how), 0);
-    let mut last_ns = 0;
+    let mut last_ns = recording.end_ms.map_or(0, nanoseconds);
     for (index, thread) in saved.threads.iter().enumerate() {
         let failed = |field| SavedError::Index { thread: index, field };
         last_ns = last_ns.max(read_thread(&mut profile, thread, &kinds, MonoNs(start)).map_err(failed)?);
@@ -138,12 +153,14 @@ pub fn read_saved(mut source: impl Read) -> Result<Profile, SavedError> {
 struct Recording<'a> {
     thread: &'a Thread,
     data: &'a Value,
+    end_ms: Option<f64>,
 }
 
 impl<'a> Recording<'a> {
     fn of(thread: &'a Thread) -> Option<Self> {
-        let data = thread.markers.data.iter().find(|data| data["type"] == RECORDING)?;
-        Some(Self { thread, data })
+        let at = thread.markers.data.iter().position(|data| data["type"] == RECORDING)?;
+        let end_ms = thread.markers.end_ms.get(at).copied().flatten();
+        Some(Self { thread, data: thread.markers.data.get(at)?, end_ms })
     }
 
     /// A field, which is an index into its thread's strings.
@@ -178,7 +195,7 @@ fn frequency(interval_ms: f64) -> NonZeroU32 {
 fn read_thread(
     profile: &mut Profile,
     thread: &Thread,
-    kinds: &[(FrameKind, Option<Tier>, bool)],
+    kinds: &[(Option<Kind>, &[String])],
     start: MonoNs,
 ) -> Result<u64, &'static str> {
     let mut frames: Vec<FrameId> = Vec::with_capacity(thread.frame_table.func.len());
@@ -187,9 +204,12 @@ fn read_thread(
         let name = thread.string_array.get(name).ok_or("funcTable.name")?.as_str();
         let category = thread.frame_table.category.get(index).copied().flatten();
         let known = category.and_then(|category| kinds.get(category)).copied();
-        let (kind, tier, inlined) = known.unwrap_or((FrameKind::Native, None, false));
-        // The tier's mark was put there when it was written.
-        let name = tier.and_then(|tier| name.strip_prefix(mark_of(tier))).unwrap_or(name);
+        let (known, modules) = known.unwrap_or((Some((FrameKind::Native, None, false)), &[]));
+        let module = thread.frame_table.subcategory.get(index).copied().flatten().and_then(|at| modules.get(at));
+        let (kind, tier, inlined) = known.unwrap_or_else(|| inlined_kind(&thread.func_table, func, (name, module)));
+        // The tier's mark was put there when it was written; what an interpreter without tiers runs has none.
+        let tier = tier.filter(|tier| name.starts_with(tier.mark()));
+        let name = tier.map_or(name, |tier| tier.unmarked(name));
         let frame = Frame { name: Arc::from(name), kind, tier, inlined, module: None, source: None, address: 0 };
         frames.push(profile.intern_frame(&frame));
     }
@@ -214,15 +234,21 @@ fn read_thread(
         comm: Arc::from(thread.name.as_str()),
         labels: Arc::default(),
     });
+    let period_ns = profile.meta().period_ns();
     let columns = thread.samples.time_deltas.iter().zip(&thread.samples.stack).zip(&thread.samples.weight);
     let mut at_ms = 0.0;
-    for ((delta, stack), weight) in columns {
+    for (index, ((delta, stack), &count)) in columns.enumerate() {
         at_ms += delta;
         let stack = match stack {
             Some(stack) => *stacks.get(*stack).ok_or("samples.stack")?,
             None => profile.stack_root(),
         };
-        profile.add(MonoNs(start.0.saturating_add(nanoseconds(at_ms))), stack, task, *weight);
+        let time = MonoNs(start.0.saturating_add(nanoseconds(at_ms)));
+        // What the frequency says is exact, but the frequency may have changed.
+        let by_frequency = count.saturating_mul(period_ns);
+        let told = thread.samples.cpu_us.get(index).copied().flatten().filter(|us| *us != by_frequency / 1000);
+        let cpu_ns = told.map_or(by_frequency, |us| us.saturating_mul(1000));
+        profile.add_row(Row { time, task, stack, count, cpu_ns });
     }
     Ok(nanoseconds(at_ms))
 }
@@ -236,12 +262,15 @@ fn nanoseconds(ms: f64) -> u64 {
     (ms * 1e6).round() as u64
 }
 
-/// What a category's frames are.
-fn kind_of(category: &str) -> (FrameKind, Option<Tier>, bool) {
+/// Kind and tier of a frame, and whether it was inlined.
+type Kind = (FrameKind, Option<Tier>, bool);
+
+/// What a category's frames are; `None` for inlined ones, of which it says no more.
+fn kind_of(category: &str) -> Option<Kind> {
     let class = Class::ALL.into_iter().find(|class| class.label() == category);
-    match class {
+    Some(match class {
+        Some(Class::Inlined) => return None,
         Some(Class::Kernel) => (FrameKind::Kernel, None, false),
-        Some(Class::Inlined) => (FrameKind::Native, None, true),
         Some(Class::Guess) => (FrameKind::Jit, None, true),
         Some(Class::Jit) => (FrameKind::Jit, None, false),
         Some(Class::Optimized) => (FrameKind::Jit, Some(Tier::Optimized), false),
@@ -252,5 +281,20 @@ fn kind_of(category: &str) -> (FrameKind, Option<Tier>, bool) {
         Some(Class::Span) => (FrameKind::Span, None, false),
         Some(Class::Note | Class::Task) => (FrameKind::Note, None, false),
         Some(Class::Native) | None => (FrameKind::Native, None, false),
-    }
+    })
+}
+
+/// What an inlined function is: by its flags, else by its module, which is all that earlier files have. Its tier is in
+/// its name.
+fn inlined_kind(functions: &FuncTable, func: usize, (name, module): (&str, Option<&String>)) -> Kind {
+    let has = |flags: &[bool]| flags.get(func).copied().unwrap_or(false);
+    let kind = if has(&functions.is_js) {
+        FrameKind::Jit
+    } else if has(&functions.is_relevant_for_js) {
+        FrameKind::Builtin
+    } else {
+        guessed_kind(module.map(String::as_str))
+    };
+    let is_marked = |tier: &Tier| kind == FrameKind::Jit && tier.unmarked(name).len() < name.len();
+    (kind, Tier::ALL.into_iter().find(is_marked), true)
 }

@@ -10,12 +10,15 @@ use super::look::TOO_MANY_FRAMES;
 use super::{Format, OutputOptions, folded, svg};
 use crate::profile::printable;
 use crate::profile::{
-    Amount, Both, ByFunction, CallTree, Change, Diff, Direction, FunctionRef, Normalize, Profile, Top, TopRow,
-    TreeLayout, shorten,
+    Amount, Both, CallTree, Change, Diff, Direction, FunctionRef, Guesses, Normalize, Profile, Top, TopRow, TreeLayout,
+    shorten,
 };
 
 /// Longest name in a table, in bytes.
 const MAX_NAME_BYTES: usize = 120;
+/// Guesses that are named below a table, and bytes of a name.
+const SHOWN_GUESSES: usize = 3;
+const MAX_GUESS_BYTES: usize = 60;
 /// Nodes of a comparison's tree at most, about 100 MiB of JSON.
 const MAX_NODES: usize = 1 << 20;
 
@@ -46,7 +49,27 @@ pub fn write_top(profile: &Profile, rows: usize, mut writer: impl Write) -> io::
             shown(function)
         )?;
     }
-    left_out(top.rows.len(), rows, writer)
+    left_out(top.rows.len(), rows, &mut writer)?;
+    guessed(profile, all, writer)
+}
+
+/// Says which rows are a guess, and which may have what is theirs.
+fn guessed(profile: &Profile, all: Amount, mut writer: impl Write) -> io::Result<()> {
+    let Guesses { marked, unmarked, names } = Guesses::of(profile);
+    if marked.samples == 0 {
+        return Ok(());
+    }
+    let most =
+        names.iter().take(SHOWN_GUESSES).map(|(name, _)| shorten(&printable(name), MAX_GUESS_BYTES).into_owned());
+    let most = most.collect::<Vec<_>>().join(", ");
+    let more = if names.len() > SHOWN_GUESSES { ", …" } else { "" };
+    writeln!(
+        writer,
+        "{:.2}% of own time is a guess, which is marked ? ({most}{more}): a JVM knows inlined methods at its safepoints \
+         only; of {:.2}% in other jitted code of the same processes a part may be that of methods inlined there",
+        percent(marked, all),
+        percent(unmarked, all)
+    )
 }
 
 /// Writes the functions that changed the most, at most `rows` of them, with how sure that is.
@@ -86,7 +109,15 @@ pub fn write_changes(diff: &Diff<'_>, rows: usize, mut writer: impl Write) -> io
             shown(&change.function)
         )?;
     }
-    left_out(diff.changes.len(), rows, writer)
+    left_out(diff.changes.len(), rows, &mut writer)?;
+    match diff.matching.sums() {
+        0 => Ok(()),
+        sums => writeln!(
+            writer,
+            "{sums} functions are sums of several of one name, which one of the two does not tell apart by {}",
+            diff.matching.not_told().join(", ")
+        ),
+    }
 }
 
 /// Writes a comparison: a differential flamegraph, folded lines with two counts, or JSON.
@@ -162,7 +193,7 @@ struct ChangeJson<'d> {
 fn json<'d>(profiles: [&'d Profile; 2], diff: &'d Diff<'_>) -> DiffJson<'d> {
     let rest = FunctionRef::note(TOO_MANY_FRAMES);
     let layout = TreeLayout { direction: Direction::RootFirst, max_nodes: MAX_NODES, rest };
-    let tree = CallTree::new(profiles.map(Some), &ByFunction, layout);
+    let tree = CallTree::new(profiles.map(Some), &diff.matching, layout);
     let values = |both: Both| [diff.value(both[0], 0), diff.value(both[1], 1)];
     let samples = |both: Both| both.map(|amount| amount.samples);
     DiffJson {

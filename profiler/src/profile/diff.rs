@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::amount::{Amount, Both};
-use super::function::{ByFunction, FunctionRef};
+use super::function::FunctionRef;
+use super::matching::Matching;
 use super::significance::{Counts, float};
 use super::table::Profile;
 use super::totals::FrameTotals;
@@ -51,6 +52,8 @@ pub struct Diff<'p> {
     pub sides: [Side; 2],
     /// How they are compared.
     pub normalize: Normalize,
+    /// Which functions of the sides are one.
+    pub matching: Matching<'p>,
     /// The functions whose own use changed most first, in the unit of `normalize`.
     pub changes: Vec<Change<'p>>,
 }
@@ -58,7 +61,8 @@ pub struct Diff<'p> {
 impl<'p> Diff<'p> {
     /// Compares `b` with `a`.
     pub fn new(a: &'p Profile, b: &'p Profile, normalize: Normalize) -> Self {
-        let totals = FrameTotals::of([Some(a), Some(b)], &ByFunction);
+        let matching = Matching::of([a, b]);
+        let totals = FrameTotals::of([Some(a), Some(b)], &matching);
         let durations = [a, b].map(|profile| profile.meta().duration);
         let [of_a, of_b] = totals.all();
         let sides = [Side { all: of_a, duration: durations[0] }, Side { all: of_b, duration: durations[1] }];
@@ -69,7 +73,8 @@ impl<'p> Diff<'p> {
             own_confidence: 0.0,
             total_confidence: 0.0,
         });
-        let mut diff = Self { sides, normalize, changes: changes.collect() };
+        let changes = changes.collect();
+        let mut diff = Self { sides, normalize, matching, changes };
         diff.judge();
         diff
     }

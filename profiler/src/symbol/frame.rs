@@ -36,6 +36,26 @@ pub enum Tier {
     Optimized,
 }
 
+impl Tier {
+    /// All of them, the slowest first.
+    pub const ALL: [Self; 4] = [Self::Interpreted, Self::Baseline, Self::Mid, Self::Optimized];
+
+    /// V8's mark of a tier, as its users know it from `--prof` and `perf`.
+    pub fn mark(self) -> char {
+        match self {
+            Self::Interpreted => '~',
+            Self::Baseline => '^',
+            Self::Mid => '+',
+            Self::Optimized => '*',
+        }
+    }
+
+    /// A name without the mark, if it has it in front of something.
+    pub fn unmarked(self, name: &str) -> &str {
+        name.strip_prefix(self.mark()).filter(|rest| !rest.is_empty()).unwrap_or(name)
+    }
+}
+
 /// A place in source code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceLine {

@@ -55,7 +55,7 @@ fn save(folder: &Path, name: &str, profile: &Profile) -> String {
 }
 
 /// What is printed, or the error.
-fn report(line: &[&str]) -> Result<String, String> {
+pub(super) fn report(line: &[&str]) -> Result<String, String> {
     let Line { arguments } = Line::try_parse_from([&["report"], line].concat()).map_err(|error| error.to_string())?;
     let mut out = Vec::new();
     run(&arguments, &mut out).map_err(|error| error.to_string())?;

@@ -35,7 +35,7 @@ pub(super) fn decode(code: u64) -> (FrameKind, Option<Tier>) {
 }
 
 /// What a frame of another program's file is, by the name of its module.
-pub(super) fn guessed(module: Option<&str>) -> FrameKind {
+pub(crate) fn guessed(module: Option<&str>) -> FrameKind {
     match module {
         Some(path) if path.starts_with("[kernel") || path.starts_with("[guest.kernel") => FrameKind::Kernel,
         Some("[vmlinux]" | "vmlinux") => FrameKind::Kernel,

@@ -138,3 +138,40 @@ fn what_vanished_is_no_frame_of_the_picture() {
     let result = write_diff([&before, &empty], &diff, Format::Svg, &OutputOptions::default(), Vec::new());
     assert!(matches!(result, Err(OutputError::NoSamples)));
 }
+
+#[test]
+fn a_table_says_which_of_its_rows_are_a_guess_whatever_file_it_is_read_from() {
+    let compiled = |name| jit(name, Some(Tier::Optimized), 2, 3);
+    let guess = |name| inlined(jit(name, None, 2, 3)).as_guess();
+    let outer = compiled("A.outer()V");
+    let jvm = |frames: &[&Frame], count| TestSample {
+        time_ns: 0,
+        task: task(1, "java"),
+        frames: frames.iter().map(|&frame| frame.clone()).collect(),
+        count,
+    };
+    // Another program, whose code is no guess.
+    let node = Task { pid: Pid(9), ..task(9, "node") };
+    let others = TestSample { task: node, ..jvm(&[&compiled("f")], 20) };
+    let certain = profile(&[jvm(&[&outer], 50), others.clone()]);
+    assert!(!text(|out| write_top(&certain, 9, out).unwrap()).contains('?'));
+    let [a, b, c, d] = ["A.a()V", "A.b()V", "A.c()V", "A.d()V"].map(guess);
+    let samples = [
+        jvm(&[&outer], 50),
+        jvm(&[&outer, &a], 12),
+        jvm(&[&outer, &b], 9),
+        jvm(&[&outer, &c], 6),
+        jvm(&[&d], 3),
+        others,
+    ];
+    let recorded = profile(&samples);
+    let written = |format| bytes(&recorded, format, &OutputOptions::default());
+    let read = [read_pprof(&*written(Format::Pprof)).unwrap(), read_saved(&*written(Format::Firefox)).unwrap()];
+    for profile in [&recorded, &read[0], &read[1]] {
+        let table = text(|out| write_top(profile, 9, out).unwrap());
+        let said = "\n30.00% of own time is a guess, which is marked ? (?A.a()V, ?A.b()V, ?A.c()V, …): a JVM knows \
+                    inlined methods at its safepoints only; of 50.00% in other jitted code of the same processes a \
+                    part may be that of methods inlined there\n";
+        assert!(table.ends_with(said), "{table}");
+    }
+}

@@ -1,0 +1,194 @@
+//! One recording, written in every format that can be read, is the same in each pair of them.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use proptest::prelude::*;
+
+use super::tests::report;
+use super::{Range, read};
+use crate::output::{Format, OutputOptions, read_pprof, read_saved, write, write_changes};
+use crate::profile::{Diff, Filter, Normalize, Profile, ProfileMeta, SampledEvent, Task};
+use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
+use jitprof_common::units::{MonoNs, Pid, Tid};
+
+/// A stack from the root, of which thread, and how often.
+type Sampled = (Vec<Frame>, u32, u64);
+
+fn recorded(samples: &[Sampled]) -> Profile {
+    let meta = ProfileMeta {
+        title: "test".to_owned(),
+        start_time: UNIX_EPOCH + Duration::from_secs(1_700_006_400),
+        start: MonoNs(7_000_000_000),
+        duration: Duration::from_secs(10),
+        frequency_hz: NonZeroU32::new(99).unwrap(),
+        event: SampledEvent::CpuClock,
+    };
+    let mut profile = Profile::new(meta, 1_000_000);
+    // From half the time on samples weigh more, as where the service has lowered its frequency.
+    profile.set_frequency(MonoNs(12_000_000_000), NonZeroU32::new(20).unwrap());
+    for (at, (frames, tid, count)) in (0..).zip(samples) {
+        let stack = frames.iter().fold(profile.stack_root(), |prefix, frame| {
+            let frame = profile.intern_frame(frame);
+            profile.push(prefix, frame)
+        });
+        let (comm, labels) = (Arc::from(format!("t{tid}")), Arc::default());
+        let task = profile.task(Task { pid: Pid(1), process_start: 1, tid: Tid(*tid), comm, labels });
+        profile.add(MonoNs(7_000_000_000 + at * 1_000_000_000), stack, task, *count);
+    }
+    profile
+}
+
+/// The profile as it is read back from each format.
+fn read_back(profile: &Profile, folder: &Path) -> Vec<(&'static str, Profile)> {
+    let written = |format| {
+        let mut bytes = Vec::new();
+        write(profile, format, &OutputOptions::default(), &mut bytes).unwrap();
+        bytes
+    };
+    let mut all = vec![
+        ("pprof", read_pprof(&*written(Format::Pprof)).unwrap()),
+        ("firefox", read_saved(&*written(Format::Firefox)).unwrap()),
+    ];
+    all.extend(dataset(profile, folder));
+    all
+}
+
+#[cfg(feature = "parquet")]
+fn dataset(profile: &Profile, folder: &Path) -> Option<(&'static str, Profile)> {
+    use std::collections::BTreeMap;
+
+    use crate::dataset::{
+        DatasetQuery, Location, Part, Store, Table, Tags, frames_of, load, rows_of, write_frames, write_samples,
+    };
+
+    let store = Store::open(&Location::Directory(folder.to_owned()), &[]).unwrap();
+    let (frames, numbers) = frames_of(profile);
+    let rows = rows_of(profile, 60_000, |task| Tags::of(task, "web1", &BTreeMap::new()), &numbers);
+    let part = Part { host: "web1".to_owned(), slot_ms: 1_700_006_400_000, first: 1 };
+    store.put(&part.path(Table::Frames, 0), write_frames(&frames).unwrap()).unwrap();
+    store.put(&part.path(Table::Samples, 0), write_samples(&rows, 1 << 20).unwrap().remove(0)).unwrap();
+    load(&store, None, &DatasetQuery::default()).unwrap().map(|profile| ("dataset", profile))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn dataset(_profile: &Profile, _folder: &Path) -> Option<(&'static str, Profile)> {
+    None
+}
+
+fn assert_same(one: &(&str, Profile), other: &(&str, Profile)) {
+    for normalize in [Normalize::Total, Normalize::None] {
+        let diff = Diff::new(&one.1, &other.1, normalize);
+        for change in &diff.changes {
+            let is_same = [change.own, change.total].iter().all(|both| diff.change(*both).abs() < 1e-6);
+            let sure = change.own_confidence.max(change.total_confidence);
+            assert!(is_same && sure < 0.5, "{} and {}: {change:?}", one.0, other.0);
+        }
+    }
+}
+
+fn frame(name: &str, kind: FrameKind, tier: Option<Tier>) -> Frame {
+    Frame { name: Arc::from(name), kind, tier, inlined: false, module: None, source: None, address: 0 }
+}
+
+fn tiers() -> impl Strategy<Value = Option<Tier>> {
+    prop::option::of(prop::sample::select(Tier::ALL.to_vec()))
+}
+
+/// Frames as they are recorded: of every kind, inlined ones, guesses, and names that several of them have.
+fn any_frame() -> impl Strategy<Value = Frame> {
+    let names = prop::sample::select(vec!["f", "g", " f", "a\nb", "f (x)"]);
+    let marked = prop::sample::select(vec!["*f", "~f", "+f"]);
+    let native = |kind| names.clone().prop_map(move |name| frame(name, kind, None));
+    let kinds = prop_oneof![
+        native(FrameKind::Native),
+        native(FrameKind::Kernel),
+        native(FrameKind::Builtin),
+        (names.clone(), tiers()).prop_map(|(name, tier)| frame(name, FrameKind::Jit, tier)),
+        (marked, prop::sample::select(Tier::ALL.to_vec())).prop_map(|(name, tier)| frame(
+            name,
+            FrameKind::Jit,
+            Some(tier)
+        )),
+        (names.clone(), prop::option::of(Just(Tier::Interpreted))).prop_map(|(name, tier)| frame(
+            name,
+            FrameKind::Interpreter,
+            tier
+        )),
+        names.clone().prop_map(|name| Frame { inlined: true, ..frame(name, FrameKind::Jit, None) }.as_guess()),
+        Just(frame("[stopped]", FrameKind::Note, None)),
+    ];
+    let files = prop::sample::select(vec![None, Some(""), Some("/app/a.js"), Some("/app/b.js")]);
+    (kinds, files, any::<bool>(), 0..3_usize, 1..3_u32).prop_map(|(frame, file, inlined, module, line)| {
+        let modules = match frame.kind {
+            FrameKind::Native => [Some("/lib/a.so"), Some("/lib/b.so"), None],
+            FrameKind::Kernel => [Some("[kernel.kallsyms]"); 3],
+            FrameKind::Note => [None; 3],
+            _ => [Some("[jit]"), Some("[jit:numba]"), None],
+        };
+        let module = modules[module].map(|path| Arc::new(Module { path: Arc::from(path), build_id: None }));
+        let source = file.filter(|_| frame.kind != FrameKind::Note).map(|file| SourceLine::new(Arc::from(file), line));
+        let inlined = frame.inlined || inlined && !matches!(frame.kind, FrameKind::Note | FrameKind::Interpreter);
+        Frame { module, source, inlined, address: line.into(), ..frame }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_pair_of_formats_compares_as_no_difference(
+        samples in prop::collection::vec((prop::collection::vec(any_frame(), 1..6), 1..3_u32, 1..300_u64), 1..10),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let all = read_back(&recorded(&samples), folder.path());
+        for one in &all {
+            for other in &all {
+                assert_same(one, other);
+            }
+        }
+    }
+}
+
+/// What an optimiser inlined, and two functions of one name.
+#[test]
+fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what_is_summed_up() {
+    let in_file = |file: &str, inlined| Frame {
+        module: Some(Arc::new(Module { path: Arc::from("[jit]"), build_id: None })),
+        source: Some(SourceLine::new(Arc::from(file), 7)),
+        inlined,
+        ..frame("render", FrameKind::Jit, Some(Tier::Optimized))
+    };
+    let outer = frame("main", FrameKind::Native, None);
+    let stack = |leaf: Frame| vec![outer.clone(), leaf];
+    let python = frame("handler", FrameKind::Interpreter, None);
+    let samples = [
+        (stack(in_file("/app/a.js", true)), 1, 600),
+        (stack(in_file("/app/b.js", false)), 1, 400),
+        (stack(python), 1, 5),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["r.pb.gz", "r.json"].map(|name| folder.path().join(name));
+    for path in &names {
+        let file = std::fs::File::create(path).unwrap();
+        let format = Format::from_path(path).unwrap();
+        write(&recorded(&samples), format, &OutputOptions::default(), file).unwrap();
+    }
+    let folded = folder.path().join("d.folded");
+    let diff = [names[0].as_os_str(), names[1].as_os_str()].map(|name| name.to_str().unwrap());
+    report(&["--diff", diff[0], diff[1], "--lines", "-o", folded.to_str().unwrap()]).unwrap();
+    let lines = std::fs::read_to_string(folded).unwrap();
+    assert_eq!(lines, "t1;main;*render 1000 1000\nt1;main;handler 5 5\n");
+    let sides = names.map(|name| read(&[name.into_os_string()], &Range::default(), &Filter::default()).unwrap());
+    assert_eq!(sides[0].meta().duration, sides[1].meta().duration);
+    let [before, after] = &sides;
+    let mut table = Vec::new();
+    write_changes(&Diff::new(before, after, Normalize::Duration), 10, &mut table).unwrap();
+    let table = String::from_utf8(table).unwrap();
+    assert!(!table.contains("99.99%") && table.matches("render").count() == 1, "{table}");
+    let said = "1 functions are sums of several of one name, which one of the two does not tell apart by module, source \
+                file\n";
+    assert!(table.ends_with(said), "{table}");
+}

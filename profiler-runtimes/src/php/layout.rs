@@ -30,9 +30,9 @@ const DELEGATES: Detour =
     Detour { object: FRAME_OBJECT, unless: FRAME_FUNCTION, own: 184, element: 56, next: 152, reserved: 0 };
 /// Which word of a string its hash is.
 const STRING_HASH: u8 = 1;
-/// The bit of a call by which a loop was begun, and which bit it becomes: the highest one, above a part of the first line.
+/// The bit of a call by which a loop was begun, and which bit it becomes: the lowest one above the instruction.
 const TOP: u32 = 17;
-const TOP_SHIFT: u8 = 63 - TOP as u8;
+const TOP_SHIFT: u8 = 56 - TOP as u8;
 
 /// Why a process's PHP cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,7 +127,7 @@ impl Layout {
 
     /// How entries are known.
     pub fn entry(&self) -> EntryMark {
-        EntryMark { least: 0x80 }
+        EntryMark { least: 1 }
     }
 }
 

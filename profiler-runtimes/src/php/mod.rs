@@ -42,7 +42,7 @@ const PRINT_AT: u8 = 48;
 /// These parts. The highest bit of a hash is always set: turned as they are, that of the path is the bit which says so.
 const HASHES: u64 = 0xffff;
 const HASHED: u64 = 1 << 63;
-const FIRST_LINE: u64 = 0x7fff;
+const FIRST_LINE: u64 = 0xff;
 /// Bytes of an instruction, and where in it its line is.
 const INSTRUCTION_BYTES: u64 = 32;
 const LINE: u64 = 24;

@@ -100,7 +100,7 @@ fn a_function_that_one_of_phps_own_has_called_begins_a_loop() {
     for name in RECORDINGS {
         let memory = memory(name);
         let frames = frames(&memory, &mut Functions::new(layout(&memory)));
-        let is_entry = |(record, _): &(Record, Described)| record[1] >> 63 != 0;
+        let is_entry = |(record, _): &(Record, Described)| record[1] >> 56 != 0;
         let mut called_by_php = 0;
         for pair in frames.windows(2) {
             let [(_, function), (_, caller)] = [&pair[0], &pair[1]];

@@ -181,7 +181,7 @@ impl Process {
         let walked = walk(functions.layout().walk(), 0, &reader);
         assert_eq!(walked.end, ListEnd::Last);
         let mut line = |(at, [function, instruction]): (usize, &[u64; 2])| {
-            let mark = instruction >> 63;
+            let mark = instruction >> 56;
             match functions.describe(&reader, (*function, *instruction), at == 0) {
                 Ok(Described { function: Function { name, file, .. }, line }) => format!("{name} {file} {line} {mark}"),
                 Err(error) => format!("{error} {mark}"),
@@ -264,7 +264,7 @@ fn what_is_no_function_of_the_frame_is_not_named() {
             let (asked, print) = process.asked(function, 0);
             layout().describe(&reader, (asked, print | instruction), false)
         };
-        assert_eq!(describe((instructions + 32) | (1 << 63)).unwrap().line, 12, "what is above is left out");
+        assert_eq!(describe((instructions + 32) | (1 << 56)).unwrap().line, 12, "what is above is left out");
         for outside in [instructions - 32, instructions + 64, instructions + 8, 0, ADDRESS] {
             assert_eq!(describe(outside), Err(Unknown::No("instruction of the function")), "{outside:#x}");
         }
@@ -381,7 +381,7 @@ fn a_closure_is_not_called_by_one_of_phps_own_functions_that_has_its_place_nor_t
         let mut process = Process::new(engine, offsets);
         process.memory.word(2 * CHUNK, CHUNK + HEAP_AT);
         process.next = 2 * CHUNK + 64;
-        let of_program = process.function(USER, Some("{closure}"), None, &[1 << 15, (1 << 15) + 2]);
+        let of_program = process.function(USER, Some("{closure}"), None, &[256, 258]);
         let of_php = process.function(INTERNAL, Some("strlen"), None, &[]);
         let of_other = process.function(INTERNAL, Some("strrev"), None, &[]);
         let instruction = of_program.instructions + 32;
@@ -601,7 +601,7 @@ fn a_function_that_was_met_is_known_when_it_was_freed() {
             (function ^ 1 << PRINT_AT, instruction),
             (function & !PATH_READ, instruction),
             (function, instruction ^ 1 << PRINT_AT),
-            (function, instruction ^ 1 << (PRINT_AT + 14)),
+            (function, instruction ^ 1 << (PRINT_AT + 7)),
             (function + 8, instruction),
             (function, instruction + 8),
             asked(3),

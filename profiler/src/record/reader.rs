@@ -27,7 +27,7 @@ use crate::process::open::{
     open_perf_map, perf_map_path, way_to,
 };
 use crate::process::procfs::{self, ProcError};
-use crate::process::{Device, Errno, ProcessId};
+use crate::process::{Device, Errno, ProcessId, user_of};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
 use crate::record::probes::Probes;
@@ -240,7 +240,7 @@ impl Reader {
         let found = open_mapping(via, place).map_err(|error| unread_file(&error))?;
         // A mapping that is gone by now is looked for by its path: that may be a file of which all is known.
         if self.was_opened(&found.identity) {
-            drop(self.held(found.file, may_hold, (via, place.device)));
+            drop(self.held((found.file, &found.identity), may_hold, (via, place.device)));
             return Ok(identified(found.identity, None));
         }
         let opened = self.hold(via, place, file, (may_hold, true), found);
@@ -275,7 +275,7 @@ impl Reader {
         let is_there = |root: &Arc<File>| may_be_below(root, &open, Path::new(&*place.path), build_id);
         let root = root.filter(|root| if may_hold { is_there(root) } else { apart(|| is_there(root)) });
         let (head, own_debug) = (head_of(&open), root.is_some());
-        let open = self.held(open, may_hold, (via, place.device));
+        let open = self.held((open, &identity), may_hold, (via, place.device));
         self.files.insert(file, OpenFile::with_build_id(open, &place.path, root, build_id));
         let opened = Opened { identity, head, build, is_inherited: false, own_debug };
         let mut known = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -286,9 +286,9 @@ impl Reader {
         opened
     }
 
-    fn held(&self, open: File, may_hold: bool, (via, device): (Pid, Device)) -> HeldFile {
+    fn held(&self, (open, identity): (File, &FileIdentity), may_hold: bool, (via, device): (Pid, Device)) -> HeldFile {
         let held = HeldFile::new(open, may_hold).closed_apart_if(self.waits.closing_may_hold(via, device));
-        held.opened_for(|| procfs::status(via).ok().map(|status| status.real_uid))
+        held.opened_for(identity.uid, || user_of(via))
     }
 
     fn open_map(
@@ -304,7 +304,7 @@ impl Reader {
         let started = started(&procfs::stat(via).map_err(|error| unread_process(&error))?);
         let opened = open_perf_map(via, own_pid, &users).map_err(|error| unread_file(&error))?;
         let TargetFile { file: open, identity, .. } = opened;
-        let open = self.held(open, self.waits.may_hold(via, identity.device), (via, identity.device));
+        let open = self.held((open, &identity), self.waits.may_hold(via, identity.device), (via, identity.device));
         if unless == Some((identity.st_dev, identity.inode)) {
             return Err(Unread { why: WhyUnread::Same, text: String::new() });
         }

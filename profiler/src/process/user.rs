@@ -20,10 +20,16 @@ const MAX_LEVELS: usize = 64;
 /// `su`, and whatever the owner of its directory in `/proc`, who is root as soon as it must not be dumped. Asks nobody but
 /// procfs, which never waits for this.
 pub fn user_of(pid: Pid) -> Option<u32> {
+    status_and_user(pid).map(|(_, user)| user)
+}
+
+/// The same, and the process' ids.
+pub fn status_and_user(pid: Pid) -> Option<(Status, u32)> {
     // What lies below it is gone with the process, whoever has its number by then.
     let directory = File::open(procfs::proc_path(pid, "")).ok()?;
     let status = procfs::status_in(&directory)?;
-    Some(user(&status, || namespace_owner(&directory)))
+    let user = user(&status, || namespace_owner(&directory));
+    Some((status, user))
 }
 
 /// Root is nobody else, wherever he has gone.
@@ -67,7 +73,7 @@ impl Level for File {
     fn parent(&self) -> Option<Self> {
         // SAFETY: a plain number.
         let parent = unsafe { libc::ioctl(self.as_raw_fd(), libc::NS_GET_PARENT) };
-        // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+        // SAFETY: the kernel has made this descriptor by that, and nobody else has it.
         (parent >= 0).then(|| unsafe { Self::from_raw_fd(parent) })
     }
 }

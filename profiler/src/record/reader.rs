@@ -27,7 +27,7 @@ use crate::process::open::{
     open_perf_map, perf_map_path, way_to,
 };
 use crate::process::procfs::{self, ProcError};
-use crate::process::{Device, Errno, ProcessId, user_of};
+use crate::process::{Device, Errno, ProcessId, status_and_user, user_of};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
 use crate::record::probes::Probes;
@@ -202,7 +202,7 @@ impl Reader {
             }
             false => None,
         };
-        let status = procfs::status(via).ok();
+        let (status, payer) = status_and_user(via).unzip();
         let user = status.as_ref().filter(|_| cgroup).map(|status| self.user(status.real_uid));
         Ok(ProcessRead {
             via,
@@ -211,6 +211,7 @@ impl Reader {
             is_kernel_thread: stat.is_kernel_thread(),
             is_dead: stat.is_dead() && other.is_none(),
             status,
+            payer,
             user,
             exe: procfs::exe(via).ok().flatten().map(|exe| exe.to_string_lossy().into_owned()),
             command_line: command_line.then(|| procfs::cmdline(via).unwrap_or_default()),

@@ -425,6 +425,8 @@ pub enum WhyUnread {
     Failed,
     /// It took too long.
     Stalled,
+    /// The process that it is read for may not read it itself.
+    Private,
 }
 
 impl Unread {

@@ -26,7 +26,7 @@ use crate::process::open::{
     FileId, FileIdentity, MapPlace, OpenError, TargetFile, Way, identify_mapping, open_in_root, open_mapping,
     open_perf_map, perf_map_path, way_to,
 };
-use crate::process::procfs::{self, ProcError};
+use crate::process::procfs::{self, ProcError, Status};
 use crate::process::{Device, Errno, ProcessId, status_and_user, user_of};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
@@ -105,6 +105,16 @@ impl Reader {
         if may_hold { apart(|| self.read_here(request, true)) } else { self.read_here(request, false) }
     }
 
+    /// The same, where a process' ids have been read a moment ago.
+    pub(super) fn read_knowing(&self, request: Request, known: Option<Box<(Status, u32)>>) -> AnswerBody {
+        match (request, known) {
+            (Request::Process { pid, maps, cgroup, command_line }, Some(known)) => {
+                AnswerBody::Process(self.process(pid, (maps, cgroup, command_line), Some(*known)).map(Box::new))
+            }
+            (request, _) => self.read(request),
+        }
+    }
+
     fn way_to(&self, via: Pid, path: &Path) -> Way {
         way_to(via, path, |device| self.waits.may_hold(via, device))
     }
@@ -113,7 +123,7 @@ impl Reader {
     fn read_here(&self, request: Request, may_hold: bool) -> AnswerBody {
         match request {
             Request::Process { pid, maps, cgroup, command_line } => {
-                AnswerBody::Process(self.process(pid, maps, cgroup, command_line).map(Box::new))
+                AnswerBody::Process(self.process(pid, (maps, cgroup, command_line), None).map(Box::new))
             }
             Request::Running => AnswerBody::Running(running_pids()),
             Request::Identify { via, place, file } => {
@@ -186,7 +196,12 @@ impl Reader {
         }
     }
 
-    fn process(&self, pid: Pid, maps: bool, cgroup: bool, command_line: bool) -> Result<ProcessRead, Unread> {
+    fn process(
+        &self,
+        pid: Pid,
+        (maps, cgroup, command_line): (bool, bool, bool),
+        known: Option<(Status, u32)>,
+    ) -> Result<ProcessRead, Unread> {
         let stat = procfs::stat(pid).map_err(|error| unread_process(&error))?;
         let mut threads = if maps || stat.is_dead() { procfs::threads(pid).unwrap_or_default() } else { Vec::new() };
         // The first thread may have ended before the others: its memory is to be seen through another one.
@@ -202,7 +217,7 @@ impl Reader {
             }
             false => None,
         };
-        let (status, payer) = status_and_user(via).unzip();
+        let (status, payer) = known.filter(|_| via == pid).or_else(|| status_and_user(via)).unzip();
         let user = status.as_ref().filter(|_| cgroup).map(|status| self.user(status.real_uid));
         Ok(ProcessRead {
             via,

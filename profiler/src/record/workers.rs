@@ -22,7 +22,8 @@ use crate::engine::border::{Answer, AnswerBody, Request, RequestId};
 use crate::kernel::{Prober, Waker};
 use crate::owners::Held;
 use crate::process::open::FileId;
-use crate::process::{ProcessId, monotonic_now, user_of};
+use crate::process::procfs::Status;
+use crate::process::{ProcessId, monotonic_now, status_and_user, user_of};
 use crate::record::party::{MAX_STUCK_OF_USER, NOBODY, Party, QUICK, Users};
 use crate::record::reader::Reader;
 use crate::record::usage::{Charge, Payer, Subject, Usage};
@@ -44,6 +45,9 @@ const MANY_ANSWERS: usize = 32;
 /// Files at most that have been opened and not been taken up: whoever maps thousands at once gets no more of the
 /// descriptors that all others' files need, too.
 const MAX_UNTAKEN: usize = 64;
+
+/// How long the ids of a process that were read when it was asked for are not read again.
+const KNOWN_FOR: Duration = Duration::from_millis(10);
 
 /// How long threads wait for what they may cost.
 const OVER_BUDGET_PAUSE: Duration = Duration::from_millis(100);
@@ -119,9 +123,18 @@ struct Waiting {
     what: Request,
     party: Option<Party>,
     since: Instant,
+    known: Known,
 }
 
+/// The ids of a process, and whose it is, if they have been read when it was asked for.
+type Known = Option<Box<(Status, u32)>>;
+
 impl Waiting {
+    /// As long as it is what the process would be found to be now.
+    fn known(&mut self) -> Known {
+        self.known.take().filter(|_| self.since.elapsed() < KNOWN_FOR)
+    }
+
     fn payer(&self) -> Payer {
         Payer { user: self.party.map(|party| party.user), subject: Subject::of(&self.what) }
     }
@@ -280,9 +293,15 @@ impl Workers {
 
     /// Has something read.
     pub(super) fn ask(&self, request: RequestId, what: Request) {
-        let user = |pid| self.users().of(pid, Instant::now(), user_of);
+        let mut known = None;
+        let look = |pid| {
+            let found = status_and_user(pid)?;
+            Some(known.insert(Box::new(found)).1)
+        };
+        let user = |pid| self.users().of(pid, Instant::now(), look);
         let party = Party::of(&what, &self.shared.files, user);
-        let waiting = Waiting { request, what, party, since: Instant::now() };
+        let known = known.filter(|_| matches!(what, Request::Process { .. }));
+        let waiting = Waiting { request, what, party, since: Instant::now(), known };
         let mut state = self.shared.lock();
         if state.is_stuck(waiting.payer().subject, party) || state.running.is_empty() {
             let now = monotonic_now();
@@ -392,7 +411,7 @@ impl Shared {
     }
 
     /// Waits for the next request. `None` to end.
-    fn next(&self, thread: u64) -> Option<(RequestId, Charge, Request)> {
+    fn next(&self, thread: u64) -> Option<(RequestId, Charge, Request, Known)> {
         let mut state = self.lock();
         loop {
             if state.closing || !state.running.contains_key(&thread) {
@@ -414,12 +433,12 @@ impl Shared {
                 continue;
             }
             let granted = chosen.is_some_and(|chosen| chosen.granted);
-            if let Some(waiting) = chosen.and_then(|chosen| state.queue.remove(chosen.index)) {
-                let charge = waiting.charge(granted);
+            if let Some(mut waiting) = chosen.and_then(|chosen| state.queue.remove(chosen.index)) {
+                let (charge, known) = (waiting.charge(granted), waiting.known());
                 let Waiting { request, what, party, .. } = waiting;
                 let running = Running { request, charge, party, since: Instant::now(), begun: monotonic_now() };
                 state.running.insert(thread, running);
-                return Some((request, charge, what));
+                return Some((request, charge, what, known));
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -560,11 +579,11 @@ fn start(shared: &Arc<Shared>, state: &mut State) -> io::Result<()> {
     state.running.insert(number, idle());
     let builder = thread::Builder::new().name(format!("reads-{number}")).stack_size(STACK_BYTES);
     let started = builder.spawn(move || {
-        while let Some((request, charge, what)) = shared.next(number) {
+        while let Some((request, charge, what, known)) = shared.next(number) {
             let begun = monotonic_now();
             let (haste, opened) = (Haste::of(&what), opens(&what));
             let cpu = thread_cpu_time();
-            let body = shared.reader.read(what);
+            let body = shared.reader.read_knowing(what, known);
             let spent = thread_cpu_time().saturating_sub(cpu);
             shared.ledger.add(charge.activity, spent);
             let answer = Answer { request, begun, done: monotonic_now(), body };
@@ -603,7 +622,7 @@ mod tests {
     }
 
     fn waiting(request: u64, what: Request, since: Instant) -> Waiting {
-        Waiting { request: RequestId(request), what, party: None, since }
+        Waiting { request: RequestId(request), what, party: None, since, known: None }
     }
 
     fn read(file: u32) -> Request {
@@ -828,6 +847,29 @@ mod tests {
         }
         assert!(state.is_stuck(subject, party(90, 1000)) && !state.is_stuck(subject, party(90, 1001)));
         assert!(!state.is_stuck(subject, party(90, 0)), "root's are of many containers");
+    }
+
+    #[test]
+    fn the_ids_of_a_new_process_are_read_once() {
+        let shared = Arc::new(shared(Ledger::default()));
+        let workers = Workers { shared: Arc::clone(&shared), users: Mutex::default() };
+        // However slowly this is run, it has come now.
+        let since = Instant::now() + Duration::from_secs(60);
+        shared.lock().running.insert(1, Running { request: RequestId(9), since, ..idle() });
+        let own = Pid(std::process::id());
+        workers.ask(RequestId(0), process(own.0));
+        let mut asked = shared.lock().queue.pop_front().unwrap();
+        asked.since = since;
+        assert_eq!(asked.known().map(|known| *known), status_and_user(own));
+        // What was found then is what is answered, unless it is long ago.
+        let other = Status::parse(b"Tgid:\t1\nUid:\t4001\t4001\t4001\t4001\n").unwrap();
+        let body = shared.reader.read_knowing(process(own.0), Some(Box::new((other.clone(), 4000))));
+        let AnswerBody::Process(Ok(read)) = body else { panic!("it is there") };
+        assert_eq!((read.status.as_ref(), read.payer), (Some(&other), Some(4000)));
+        let since = Instant::now().checked_sub(KNOWN_FOR).unwrap();
+        let mut late = Waiting { known: Some(Box::new((other, 4000))), ..waiting(0, process(own.0), since) };
+        assert!(late.known().is_none());
+        shared.lock().closing = true;
     }
 
     #[test]

@@ -358,7 +358,7 @@ impl Process {
             comm: read.comm.clone(),
             own_pid: status.map_or(self.id.pid.0, |status| status.own_pid()),
             uid: status.map_or(0, |status| status.effective_uid),
-            payer: read.payer,
+            payer: read.payer.or_else(|| status.map(|status| status.real_uid)),
         });
         self.code.is_run_by(read.exe.as_deref());
     }

@@ -30,6 +30,34 @@ impl Holder {
     }
 }
 
+/// One part of so many of what can be held is left to root by all users, and to them by root's containers; and as much of what
+/// either may hold is left to those of them who hold none, or little.
+const LEFT_TO_OTHERS: usize = 4;
+
+/// How much is held of what may never come back, as whoever wants more of it sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// By him.
+    pub(crate) own: usize,
+    /// By all users, or by all that is root's, whichever he is.
+    pub(crate) kind: usize,
+    /// By all.
+    pub(crate) all: usize,
+}
+
+impl Held {
+    /// Whether he may have one more, of `most` in all. Less than `first` he may have while there is any; with as much, he leaves to
+    /// the others what he has himself: each holds the half of what is left at most, whatever those before him hold.
+    pub(crate) fn leaves_room(self, most: usize, first: usize) -> bool {
+        let part = most / LEFT_TO_OTHERS;
+        let (of_kind, free) = ((most - part).saturating_sub(self.kind), most.saturating_sub(self.all));
+        match self.own < first {
+            true => of_kind > 0 && free > 0,
+            false => self.own < of_kind.saturating_sub(part).min(free),
+        }
+    }
+}
+
 /// Whose files: a user's on one file system, so that containers are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
@@ -64,9 +92,14 @@ impl Owner {
         self.payer() == other.payer()
     }
 
-    /// Of a file.
-    pub(crate) fn of(identity: &FileIdentity) -> Self {
-        Self { device: identity.st_dev, uid: identity.uid }
+    /// Of a file for which this user pays.
+    pub(crate) fn of(identity: &FileIdentity, uid: u32) -> Self {
+        Self { device: identity.st_dev, uid }
+    }
+
+    /// Whether both are root's, or neither is.
+    pub(crate) fn is_of_kind(self, other: Self) -> bool {
+        (self.uid == 0) == (other.uid == 0)
     }
 }
 

@@ -106,6 +106,8 @@ pub(super) struct Announcements {
     looking: Option<FileId>,
     /// There is one from before the process, and that has been said.
     has_older_map: bool,
+    /// There is one that the process may not read itself, and that has been said.
+    has_private_map: bool,
     /// When one was last looked for, and when first for this program.
     looked_at: MonoNs,
     first_looked_at: Option<MonoNs>,
@@ -452,7 +454,12 @@ impl Announcements {
         // Absent is the normal case, and one that belongs to somebody else is not this process'.
         let opened = match opened {
             Ok(opened) => opened,
-            Err(_) => return Brought::default(),
+            Err(unread) => {
+                if unread.why == WhyUnread::Private && !std::mem::replace(&mut self.has_private_map, true) {
+                    requests.remark(unread.text);
+                }
+                return Brought::default();
+            }
         };
         let identity = (opened.identity.st_dev, opened.identity.inode);
         let close = Output::Close;
@@ -742,5 +749,16 @@ mod tests {
         }
         assert!(!announcements.any());
         assert_eq!(requests.take_remarks(), ["/tmp/perf-7.map is older than the process 7, so it is not read"]);
+    }
+    #[test]
+    fn a_perf_map_that_the_process_may_not_read_is_remarked_on_once_and_other_failures_are_not() {
+        let (mut announcements, mut requests) = (Announcements::default(), Requests::default());
+        for why in [WhyUnread::Failed, WhyUnread::Private, WhyUnread::Gone, WhyUnread::Private] {
+            announcements.looking = Some(FileId(1));
+            let refused = Err(Unread { why, text: format!("{why:?}") });
+            announcements.take_perf_map(FileId(1), refused, None, &mut requests);
+        }
+        assert!(!announcements.any());
+        assert_eq!(requests.take_remarks(), ["Private"]);
     }
 }

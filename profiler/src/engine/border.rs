@@ -425,6 +425,8 @@ pub enum WhyUnread {
     Failed,
     /// It took too long.
     Stalled,
+    /// The process that it is read for may not read it itself.
+    Private,
 }
 
 impl Unread {
@@ -451,6 +453,9 @@ pub struct ProcessRead {
     pub is_dead: bool,
     /// Its ids; `None` if they may not be read.
     pub status: Option<Status>,
+    /// Whose it is where it takes of what others need, too: all subordinate ids of a user are he.
+    #[serde(default)]
+    pub payer: Option<u32>,
     /// The name of its real user, or the number.
     pub user: Option<String>,
     /// Its executable in its own view.

@@ -26,6 +26,7 @@ use crate::engine::process::Process;
 use crate::engine::recent::Recent;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::{Held, Mapped};
+use crate::owners::Held;
 use crate::process::open::{FileId, FileIdentity, VDSO};
 use crate::process::{MappingKind, ProcessId};
 use crate::symbol::{Digest, Module};
@@ -37,8 +38,11 @@ const SEARCHED_PER_FUNCTION: u64 = 1 << 10;
 
 /// Files that are known at most; beyond it those that nobody uses are evicted, and then no further one is taken up.
 const MAX_FILES: usize = 16 << 10;
-/// Of them, those of one user other than root: who maps thousands of files of his own leaves room for the others'.
+/// Of them, those of one user other than root: who maps thousands of files of his own leaves room for the others'. Fewer where
+/// others have many.
 const MAX_FILES_OF_OWNER: usize = 2 << 10;
+/// So many a user may have while there is room for any, whatever others have.
+const FEW_FILES: usize = 64;
 /// Files held open at most; the usual soft limit of descriptors of a process is 1024.
 const MAX_OPEN: usize = 256;
 /// How far the times of a file may be off: a file system counts in ticks.
@@ -108,6 +112,8 @@ struct Entry {
     /// The table's own use: others are those of links and copies.
     own: FileUse,
     identity: Option<FileIdentity>,
+    /// Who pays for it.
+    owner: u32,
     module: Arc<Module>,
     build: Option<Build>,
     /// Below the root of who maps it there may be a debug file for it. Decided together with `build`, once: what comes
@@ -135,6 +141,11 @@ fn work(build: Option<&Build>, len: u64) -> u64 {
     let code = build.code.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.file_size)).min(len);
     let uncovered = code.saturating_sub(build.functions.saturating_mul(FUNCTION_BYTES));
     build.functions.saturating_add(uncovered.min(MAX_SEARCHED) / SEARCHED_PER_FUNCTION)
+}
+
+/// Whether a user other than root may have one more file.
+fn may_have_more(held: Held) -> bool {
+    held.own < MAX_FILES_OF_OWNER && held.leaves_room(MAX_FILES, FEW_FILES)
 }
 
 /// What tells builds apart before their bytes are compared.
@@ -384,17 +395,19 @@ impl Files {
         let file = match self.by_identity.get(&identity) {
             Some(file) => *file,
             None => {
-                let owner = identity.uid;
-                let of_owner = self.of_owner.get(&owner).copied().unwrap_or(0);
-                let is_greedy = owner != 0 && of_owner >= MAX_FILES_OF_OWNER;
+                let owner = process.payer_of(identity.uid);
+                let held = self.held_by(owner);
+                let is_greedy = owner != 0 && !may_have_more(held);
                 let is_full = is_greedy || self.entries.len() >= MAX_FILES;
-                if is_full && !self.evict_one(is_greedy.then_some(owner), now) {
+                // Who has few has none that he could do without.
+                let evicted = (is_greedy && held.own >= FEW_FILES).then_some(owner);
+                if is_full && !self.evict_one(evicted, now) {
                     self.stats.refused += 1;
                     link.set(Linked::Nothing);
                     return None;
                 }
                 let file = new.unwrap_or_else(|| self.new_file());
-                self.entries.insert(file, Entry::new(file, Some(identity), Arc::clone(&place.path), now));
+                self.entries.insert(file, Entry::new(file, Some((identity, owner)), Arc::clone(&place.path), now));
                 self.by_identity.insert(identity, file);
                 *self.of_owner.entry(owner).or_default() += 1;
                 self.stats.files += 1;
@@ -418,6 +431,12 @@ impl Files {
         entry.seen = Some(Seen { via: process.via, place, identity });
         entry.tried.clear();
         Some(file)
+    }
+
+    fn held_by(&self, owner: u32) -> Held {
+        let of = |owner: u32| self.of_owner.get(&owner).copied().unwrap_or(0);
+        let users = self.by_identity.len().saturating_sub(of(0));
+        Held { own: of(owner), kind: if owner == 0 { of(0) } else { users }, all: self.entries.len() }
     }
 
     /// The file whose names and rows a file has: itself, unless it is a copy.
@@ -653,10 +672,11 @@ impl Files {
         work(entry.build.as_ref(), entry.identity.map_or(0, |identity| identity.len))
     }
 
-    /// Who owns a file; of root's, those of one file system belong together.
+    /// Who pays for a file; of root's, those of one file system belong together.
     pub(super) fn owner(&self, file: FileId) -> Option<(u32, Option<u64>)> {
-        let identity = self.entries.get(&file)?.identity?;
-        Some((identity.uid, (identity.uid == 0).then_some(identity.st_dev)))
+        let entry = self.entries.get(&file)?;
+        let identity = entry.identity?;
+        Some((entry.owner, (entry.owner == 0).then_some(identity.st_dev)))
     }
 
     /// Files of which more is known than at the last call.
@@ -737,15 +757,17 @@ impl Files {
     }
 
     fn evict(&mut self, file: FileId) {
-        let Some(Entry { identity: Some(identity), build, twin, .. }) = self.entries.remove(&file) else { return };
+        let Some(Entry { identity: Some(identity), owner, build, twin, .. }) = self.entries.remove(&file) else {
+            return;
+        };
         if let Some(twin) = twin {
             self.drop_twin(file, twin);
         }
         self.by_identity.remove(&identity);
-        if let Some(count) = self.of_owner.get_mut(&identity.uid) {
+        if let Some(count) = self.of_owner.get_mut(&owner) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                self.of_owner.remove(&identity.uid);
+                self.of_owner.remove(&owner);
             }
         }
         let key = build.map(|build| (build.id, identity.len, identity.uid));
@@ -779,7 +801,7 @@ impl Entry {
     /// Whether nobody uses it, and it is this owner's, if one is given.
     fn can_go(&self, owner: Option<u32>) -> bool {
         self.own.is_last()
-            && owner.is_none_or(|owner| self.identity.is_some_and(|identity| identity.uid == owner))
+            && owner.is_none_or(|owner| self.identity.is_some() && self.owner == owner)
             && matches!(self.descriptor, Descriptor::Closed | Descriptor::Failed | Descriptor::Useless)
     }
 
@@ -795,10 +817,13 @@ impl Entry {
         Some((build.id.clone(), identity.len, identity.uid))
     }
 
-    fn new(file: FileId, identity: Option<FileIdentity>, path: Arc<str>, now: MonoNs) -> Self {
+    /// With what it is and who pays for it, if that is known.
+    fn new(file: FileId, known: Option<(FileIdentity, u32)>, path: Arc<str>, now: MonoNs) -> Self {
+        let (identity, owner) = known.unzip();
         Self {
             own: FileUse::new(file),
             identity,
+            owner: owner.unwrap_or(0),
             module: Arc::new(Module { path, build_id: None }),
             build: None,
             own_debug: false,
@@ -819,6 +844,21 @@ mod tests {
     use jitprof_unwind::elf::Segment;
 
     use super::*;
+
+    #[test]
+    fn however_many_users_map_thousands_of_files_a_new_one_has_some() {
+        let mut all = 4000;
+        let root = all;
+        let mut take = |most: usize| {
+            let own = (0..most).find(|own| !may_have_more(Held { own: *own, kind: all - root + own, all: all + own }));
+            all += own.unwrap_or(most);
+            own.unwrap_or(most)
+        };
+        let greedy: Vec<usize> = (0..10).map(|_| take(usize::MAX)).collect();
+        assert_eq!(greedy[..4], [2048, 2048, 2048, 1024], "{greedy:?}");
+        assert!((0..40).all(|_| take(FEW_FILES) == FEW_FILES), "{greedy:?}");
+        assert!(all <= MAX_FILES);
+    }
 
     #[test]
     fn code_that_no_function_covers_is_work_too() {

@@ -195,6 +195,7 @@ mod tests {
             is_kernel_thread: false,
             is_dead: false,
             status: None,
+            payer: None,
             user: Some("4000000000".to_owned()),
             exe: Some("/opt/node (deleted)".to_owned()),
             command_line: None,

@@ -48,6 +48,8 @@ pub(super) struct Program {
     pub(super) own_pid: u32,
     /// Its effective user id.
     pub(super) uid: u32,
+    /// Whose it is, if that is known.
+    pub(super) payer: Option<u32>,
 }
 
 /// How far the reading of a process' program has come.
@@ -213,7 +215,17 @@ impl Process {
 
     /// Who takes up room for it.
     pub(super) fn holder(&self) -> Holder {
-        Holder::of_process(self.known_program().map(|program| program.uid), self.id.pid, self.id.start.0)
+        Holder::of_process(self.user(), self.id.pid, self.id.start.0)
+    }
+
+    fn user(&self) -> Option<u32> {
+        self.known_program().and_then(|program| program.payer)
+    }
+
+    /// Who pays for a file that it maps: whoever maps it first, for its owner may be one of many subordinate ids of his. Root's own
+    /// is root's, for everybody maps it.
+    pub(super) fn payer_of(&self, owner: u32) -> u32 {
+        self.user().filter(|user| *user != 0 && owner != 0).unwrap_or(owner)
     }
 
     /// Its name: that of its first thread, or what it was when it was read.
@@ -346,6 +358,7 @@ impl Process {
             comm: read.comm.clone(),
             own_pid: status.map_or(self.id.pid.0, |status| status.own_pid()),
             uid: status.map_or(0, |status| status.effective_uid),
+            payer: read.payer.or_else(|| status.map(|status| status.real_uid)),
         });
         self.code.is_run_by(read.exe.as_deref());
     }

@@ -103,7 +103,7 @@ impl Prober {
         self.slots().add(place, at.descriptor).map_err(io::Error::other)?;
         let mut probe = Probe { prober: Arc::clone(self), place, event: None };
         let event = self.open(at)?;
-        probe.event = Some(HeldFile::new(File::from(event), true).opened_for(|| Some(at.user)));
+        probe.event = Some(HeldFile::new(File::from(event), true).opened_for(0, || Some(at.user)));
         Ok(probe)
     }
 

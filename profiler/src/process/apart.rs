@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use jitprof_common::units::Pid;
 use rustix::fs::{AtFlags, StatxFlags};
 
+use crate::owners::Held;
 use crate::process::Device;
 
 /// Reading symbol tables recurses into libraries; the pages are taken only when touched.
@@ -308,12 +309,21 @@ impl HeldFile {
         self
     }
 
-    /// Opened for a process of this user: it is closed among his. Asked only where that matters.
-    pub fn opened_for(mut self, user: impl FnOnce() -> Option<u32>) -> Self {
-        if self.closes_apart {
+    /// Opened for a process of this user: it is closed among his. Asked only where that matters, which is nowhere for what is
+    /// root's and answers.
+    pub fn opened_for(mut self, owner: u32, user: impl FnOnce() -> Option<u32>) -> Self {
+        if self.closes_apart || owner != ROOT {
             self.user = user().unwrap_or(NOT_KNOWN);
         }
         self
+    }
+
+    /// Who pays for it where its file system says that this one owns it: for whom it was opened, whose the owner may be a
+    /// subordinate id of. What is root's pays for itself, as everybody uses it; but a file system that may not answer may say
+    /// whatever its maker likes.
+    pub fn payer(&self, owner: u32) -> u32 {
+        let is_his = self.closes_apart || ![owner, self.user].iter().any(|user| [ROOT, NOT_KNOWN].contains(user));
+        if is_his { self.user } else { owner }
     }
 
     /// Reads something of it, apart if need be.
@@ -386,7 +396,11 @@ impl Closing {
 
     fn has_turn(&self, party: Party) -> bool {
         let (of_device, of_user) = self.begun_of(party);
-        of_device < MAX_CLOSING_OF_ONE && of_user < party.most_of_user()
+        let kind = self.begun.iter().filter(|begun| (begun.user == ROOT) == (party.user == ROOT)).count();
+        let held = Held { own: of_user, kind, all: self.begun.len() };
+        // What root may have is for its many containers.
+        let leaves_room = party.user == ROOT || held.leaves_room(MAX_CLOSING, 1);
+        of_device < MAX_CLOSING_OF_ONE && of_user < party.most_of_user() && leaves_room
     }
 
     /// Whether a further thread has something to do.
@@ -776,6 +790,18 @@ mod tests {
         assert_eq!(taken(&mut closing), [party(1001, 200)]);
     }
 
+    #[test]
+    fn however_many_users_hold_threads_there_are_some_for_new_ones_and_for_root() {
+        let mut closing = Closing::new();
+        let mut take = |user: u32| {
+            (0..9).for_each(|minor| closing.add(party(user, 100 * user + minor), null()));
+            taken(&mut closing).iter().filter(|party| party.user == user).count()
+        };
+        let taken: Vec<usize> = (1000..1022).map(&mut take).collect();
+        assert!(taken[0] == MAX_CLOSING_OF_ONE && taken[1..].iter().all(|taken| *taken >= 1), "{taken:?}");
+        assert_eq!(take(ROOT), 9);
+    }
+
     fn party(user: u32, minor: u32) -> Party {
         Party { user, device: Device { major: 0, minor } }
     }
@@ -791,10 +817,20 @@ mod tests {
 
     #[test]
     fn who_a_file_was_opened_for_is_asked_where_it_matters() {
-        let asked = |held: HeldFile| held.opened_for(|| Some(1000)).user;
+        let asked = |held: HeldFile| held.opened_for(ROOT, || Some(1000)).user;
         assert_eq!(asked(HeldFile::new(null(), false)), NOT_KNOWN);
         assert_eq!(asked(HeldFile::new(null(), false).closed_apart_if(true)), 1000);
-        assert_eq!(HeldFile::new(null(), true).opened_for(|| None).user, NOT_KNOWN);
+        assert_eq!(HeldFile::new(null(), true).opened_for(ROOT, || None).user, NOT_KNOWN);
+    }
+
+    #[test]
+    fn who_pays_for_a_file_is_not_for_its_file_system_to_say() {
+        let payer = |may_hold, owner, user| HeldFile::new(null(), may_hold).opened_for(owner, || user).payer(owner);
+        assert_eq!(payer(false, 100_005, Some(1000)), 1000, "a subordinate id of his");
+        assert_eq!(payer(false, ROOT, Some(1000)), ROOT, "all use it");
+        assert_eq!(payer(false, 1001, Some(ROOT)), 1001);
+        assert_eq!(payer(false, 1001, None), 1001);
+        assert_eq!([ROOT, 1001].map(|owner| payer(true, owner, Some(1000))), [1000; 2]);
     }
 
     #[test]

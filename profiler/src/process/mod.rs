@@ -5,6 +5,7 @@
 //! procfs    bounded readers of /proc/PID, pure parsers            -> Maps, Stat, Status, ...
 //! event     what the kernel's sideband reports                   -> TaskEvent
 //! open      the file behind a mapping, through the target's root  -> TargetFile
+//! user      whose a process is, whatever subordinate id it has
 //! labels    name, user, control group, container, unit            -> Identity
 //! hierarchy control groups as directories                         -> Group
 //! discover  which mappings are jitdump markers                    -> DumpMapping
@@ -24,10 +25,12 @@ mod mapping;
 pub mod open;
 pub mod procfs;
 mod sys;
+mod user;
 mod vdso;
 
 pub use errno::Errno;
 pub use id::ProcessId;
 pub use mapping::{Device, Mapping, MappingKind, Prot};
 pub use sys::{monotonic_now, note_suspension};
+pub use user::{status_and_user, user_of};
 pub use vdso::own_vdso;

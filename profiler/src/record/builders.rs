@@ -18,7 +18,7 @@ use jitprof_unwind::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 use crate::cost::{Activity, Ledger, thread_cpu_time};
 use crate::engine::border::{FilePage, FileRows, RowsAnswer};
 use crate::kernel::Waker;
-use crate::owners::{Owner, Owners};
+use crate::owners::{Held, Owner, Owners};
 use crate::process::open::{FileId, VDSO};
 use crate::process::own_vdso;
 
@@ -57,8 +57,8 @@ const MAX_SLOW: usize = 4;
 const MAX_STUCK: usize = 16;
 /// Of them, those at the files of one owner; with more, his others have no rows until one comes back.
 const MAX_STUCK_OF_OWNER: usize = 2;
-/// The same of one user, on whatever file systems.
-const MAX_STUCK_OF_USER: usize = 8;
+/// The same of one user, on whatever file systems; fewer where others' hold many.
+const MAX_STUCK_OF_USER: usize = 4;
 /// Builders that may be at a user's files for long at the same time.
 const MAX_SLOW_OF_USER: usize = 2;
 /// CPU seconds that an owner may use at once.
@@ -207,11 +207,11 @@ impl Builders {
                 return;
             }
         };
-        let identity = match &image {
-            Image::File(open) => open.identity(),
-            Image::Vdso => None,
+        let (identity, owner) = match &image {
+            Image::File(open) => (open.identity(), open.owner()),
+            Image::Vdso => (None, None),
         };
-        let (owner, bytes) = (identity.map(Owner::of), identity.map_or(0, |identity| identity.len));
+        let bytes = identity.map_or(0, |identity| identity.len);
         let order = Order { file, image, functions, samples, owner, bytes, since: Instant::now() };
         let rate = self.shared.rate();
         self.shared.lock().admit(order, rate);
@@ -401,6 +401,11 @@ impl Queue {
         let in_work = builders.values().fold(0_u64, |sum, builder| sum.saturating_add(bytes(builder)));
         let is_held_up = |order: &Order| {
             let Some(owner) = order.owner else { return false };
+            // Those that are slow may be held soon.
+            let slow = builders.values().filter(|one| one.is_at_for(SLOW_LIMIT)).filter_map(|one| one.owner);
+            if !held_by(owner, stuck.values().flatten().copied().chain(slow)).leaves_room(MAX_STUCK, 1) {
+                return true;
+            }
             let at_his = |builder: &&Builder| builder.at.is_some() && builder.is_at_files_of_user(owner);
             let (mut his, mut slow) = (builders.values().filter(at_his), 0);
             his.any(|one| {
@@ -434,7 +439,8 @@ impl Queue {
             let held = || stuck.values().flatten();
             let of_owner = held().filter(|held| **held == owner).count();
             let of_user = held().filter(|held| held.may_be_of_one_user(owner)).count();
-            let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER;
+            let leaves_room = held_by(owner, held().copied()).leaves_room(MAX_STUCK, 1);
+            let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER || !leaves_room;
             if is_refused {
                 let rows = Err(NO_ANSWER.to_owned());
                 answers.push(RowsAnswer { file: order.file, took: Duration::ZERO, rows });
@@ -461,6 +467,16 @@ impl Queue {
         });
         waiting.len() < before
     }
+}
+
+/// What files hold, as an owner of one more sees it.
+fn held_by(owner: Owner, held: impl Iterator<Item = Owner>) -> Held {
+    let nothing = Held { own: 0, kind: 0, all: 0 };
+    held.fold(nothing, |sum, other| Held {
+        own: sum.own + usize::from(other.may_be_of_one_user(owner)),
+        kind: sum.kind + usize::from(other.is_of_kind(owner)),
+        all: sum.all + 1,
+    })
 }
 
 /// Whether a file's owner has something left to spend.
@@ -733,6 +749,35 @@ mod tests {
         assert!(queue.refuse_stuck());
         assert_eq!(queue.waiting.iter().map(|order| order.file.0).collect::<Vec<_>>(), [2]);
         const { assert!(MAX_STUCK_OF_USER < MAX_STUCK && MAX_SLOW_OF_USER < MAX_SLOW) };
+    }
+
+    #[test]
+    fn however_many_users_files_hold_builders_a_new_one_s_are_built_and_so_are_root_s() {
+        let mut queue = Queue::default();
+        let mut take = |uid: u32| {
+            let before = queue.stuck.len();
+            loop {
+                let owner = Some(Owner::test_on(queue.stuck.len() as u64, uid));
+                queue.waiting = vec![Order { owner, ..order(uid, 5, 90) }];
+                let is_chosen = queue.choose(false, None, Instant::now()).is_some();
+                if queue.refuse_stuck() || !is_chosen {
+                    return queue.stuck.len() - before;
+                }
+                queue.stuck.insert(queue.stuck.len() as u64, owner);
+            }
+        };
+        let taken: Vec<usize> = (1000..1009).map(&mut take).collect();
+        assert_eq!(taken, [4, 2, 1, 1, 1, 1, 1, 1, 0]);
+        assert!(take(0) > 0);
+        // One that is slow may be held soon.
+        let owner = Some(Owner::test(1000));
+        let since = Instant::now().checked_sub(SLOW_LIMIT).unwrap();
+        let mut queue = Queue { waiting: vec![Order { owner, ..order(1, 5, 90) }], ..Queue::default() };
+        let of = |uid: u64| Some(Owner::test(2000 + uid as u32));
+        queue.stuck.extend((0..11).map(|number| (number, of(number))));
+        assert!(queue.choose(false, None, Instant::now()).is_some());
+        queue.builders.insert(20, Builder { at: Some((FileId(9), since)), owner: of(20), ..Builder::new(false) });
+        assert!(queue.choose(false, None, Instant::now()).is_none());
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod end;
 mod machine;
 mod members;
 mod options;
+mod party;
 mod probes;
 mod reader;
 mod recorder;

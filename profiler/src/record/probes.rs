@@ -11,7 +11,7 @@ use jitprof_common::units::{MonoNs, Pid};
 use crate::kernel::{Probe, ProbeAt, Prober};
 use crate::process::apart::{Waits, apart};
 use crate::process::open::handle_of_mapping;
-use crate::process::{ProcessId, monotonic_now, procfs};
+use crate::process::{ProcessId, monotonic_now, user_of};
 use crate::runtime::CallSite;
 
 /// Breakpoints of all processes, each with a descriptor.
@@ -62,7 +62,7 @@ impl Probes {
     /// A process was read, through a thread, and registers code at these places; none if it has ended meanwhile.
     pub(super) fn watch(&self, (process, via): (ProcessId, Pid), sites: &[CallSite], waits: &Waits) -> Told {
         let Some(prober) = &self.prober else { return (None, None) };
-        let user = procfs::status(via).map_or(u32::MAX, |status| status.real_uid);
+        let user = user_of(via).unwrap_or(u32::MAX);
         let (new, gone) = self.begin(process, (via, user), sites);
         drop(gone);
         for site in new {
@@ -188,6 +188,7 @@ mod tests {
 
     use super::*;
     use crate::process::open::{FileIdentity, MapPlace};
+    use crate::process::procfs;
 
     #[test]
     fn one_user_does_not_take_the_room_of_all() {

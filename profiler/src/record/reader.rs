@@ -26,8 +26,8 @@ use crate::process::open::{
     FileId, FileIdentity, MapPlace, OpenError, TargetFile, Way, identify_mapping, open_in_root, open_mapping,
     open_perf_map, perf_map_path, way_to,
 };
-use crate::process::procfs::{self, ProcError};
-use crate::process::{Device, Errno, ProcessId};
+use crate::process::procfs::{self, ProcError, Status};
+use crate::process::{Device, Errno, ProcessId, status_and_user, user_of};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
 use crate::record::probes::Probes;
@@ -105,6 +105,16 @@ impl Reader {
         if may_hold { apart(|| self.read_here(request, true)) } else { self.read_here(request, false) }
     }
 
+    /// The same, where a process' ids have been read a moment ago.
+    pub(super) fn read_knowing(&self, request: Request, known: Option<Box<(Status, u32)>>) -> AnswerBody {
+        match (request, known) {
+            (Request::Process { pid, maps, cgroup, command_line }, Some(known)) => {
+                AnswerBody::Process(self.process(pid, (maps, cgroup, command_line), Some(*known)).map(Box::new))
+            }
+            (request, _) => self.read(request),
+        }
+    }
+
     fn way_to(&self, via: Pid, path: &Path) -> Way {
         way_to(via, path, |device| self.waits.may_hold(via, device))
     }
@@ -113,7 +123,7 @@ impl Reader {
     fn read_here(&self, request: Request, may_hold: bool) -> AnswerBody {
         match request {
             Request::Process { pid, maps, cgroup, command_line } => {
-                AnswerBody::Process(self.process(pid, maps, cgroup, command_line).map(Box::new))
+                AnswerBody::Process(self.process(pid, (maps, cgroup, command_line), None).map(Box::new))
             }
             Request::Running => AnswerBody::Running(running_pids()),
             Request::Identify { via, place, file } => {
@@ -186,7 +196,12 @@ impl Reader {
         }
     }
 
-    fn process(&self, pid: Pid, maps: bool, cgroup: bool, command_line: bool) -> Result<ProcessRead, Unread> {
+    fn process(
+        &self,
+        pid: Pid,
+        (maps, cgroup, command_line): (bool, bool, bool),
+        known: Option<(Status, u32)>,
+    ) -> Result<ProcessRead, Unread> {
         let stat = procfs::stat(pid).map_err(|error| unread_process(&error))?;
         let mut threads = if maps || stat.is_dead() { procfs::threads(pid).unwrap_or_default() } else { Vec::new() };
         // The first thread may have ended before the others: its memory is to be seen through another one.
@@ -202,7 +217,7 @@ impl Reader {
             }
             false => None,
         };
-        let status = procfs::status(via).ok();
+        let (status, payer) = known.filter(|_| via == pid).or_else(|| status_and_user(via)).unzip();
         let user = status.as_ref().filter(|_| cgroup).map(|status| self.user(status.real_uid));
         Ok(ProcessRead {
             via,
@@ -211,6 +226,7 @@ impl Reader {
             is_kernel_thread: stat.is_kernel_thread(),
             is_dead: stat.is_dead() && other.is_none(),
             status,
+            payer,
             user,
             exe: procfs::exe(via).ok().flatten().map(|exe| exe.to_string_lossy().into_owned()),
             command_line: command_line.then(|| procfs::cmdline(via).unwrap_or_default()),
@@ -240,7 +256,7 @@ impl Reader {
         let found = open_mapping(via, place).map_err(|error| unread_file(&error))?;
         // A mapping that is gone by now is looked for by its path: that may be a file of which all is known.
         if self.was_opened(&found.identity) {
-            drop(self.held(found.file, may_hold, (via, place.device)));
+            drop(self.held((found.file, &found.identity), may_hold, (via, place.device)));
             return Ok(identified(found.identity, None));
         }
         let opened = self.hold(via, place, file, (may_hold, true), found);
@@ -275,7 +291,7 @@ impl Reader {
         let is_there = |root: &Arc<File>| may_be_below(root, &open, Path::new(&*place.path), build_id);
         let root = root.filter(|root| if may_hold { is_there(root) } else { apart(|| is_there(root)) });
         let (head, own_debug) = (head_of(&open), root.is_some());
-        let open = self.held(open, may_hold, (via, place.device));
+        let open = self.held((open, &identity), may_hold, (via, place.device));
         self.files.insert(file, OpenFile::with_build_id(open, &place.path, root, build_id));
         let opened = Opened { identity, head, build, is_inherited: false, own_debug };
         let mut known = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -286,9 +302,9 @@ impl Reader {
         opened
     }
 
-    fn held(&self, open: File, may_hold: bool, (via, device): (Pid, Device)) -> HeldFile {
+    fn held(&self, (open, identity): (File, &FileIdentity), may_hold: bool, (via, device): (Pid, Device)) -> HeldFile {
         let held = HeldFile::new(open, may_hold).closed_apart_if(self.waits.closing_may_hold(via, device));
-        held.opened_for(|| procfs::status(via).ok().map(|status| status.real_uid))
+        held.opened_for(identity.uid, || user_of(via))
     }
 
     fn open_map(
@@ -304,7 +320,7 @@ impl Reader {
         let started = started(&procfs::stat(via).map_err(|error| unread_process(&error))?);
         let opened = open_perf_map(via, own_pid, &users).map_err(|error| unread_file(&error))?;
         let TargetFile { file: open, identity, .. } = opened;
-        let open = self.held(open, self.waits.may_hold(via, identity.device), (via, identity.device));
+        let open = self.held((open, &identity), self.waits.may_hold(via, identity.device), (via, identity.device));
         if unless == Some((identity.st_dev, identity.inode)) {
             return Err(Unread { why: WhyUnread::Same, text: String::new() });
         }
@@ -424,6 +440,7 @@ fn unread_file(error: &OpenError) -> Unread {
     let why = match error {
         OpenError::NotFound { .. } => WhyUnread::Gone,
         OpenError::Replaced { .. } => WhyUnread::Replaced,
+        OpenError::Private { .. } => WhyUnread::Private,
         _ => WhyUnread::Failed,
     };
     Unread { why, text: error.to_string() }

@@ -14,7 +14,7 @@ use jitprof_runtimes::Walked;
 
 use crate::peek::read_memory;
 use crate::process::apart::apart_without_files;
-use crate::process::procfs;
+use crate::process::user_of;
 use crate::runtime::ThreadLists;
 
 /// Longest time of a read before it is given up.
@@ -139,10 +139,6 @@ fn stack(pid: Pid, Wanted { sp, limit, .. }: Wanted) -> Vec<u8> {
     }
     bytes.truncate(read);
     bytes
-}
-
-fn user_of(pid: Pid) -> Option<u32> {
-    procfs::status(pid).ok().map(|status| status.real_uid)
 }
 
 #[cfg(test)]

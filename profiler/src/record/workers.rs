@@ -20,11 +20,11 @@ use jitprof_common::units::{MonoNs, Pid};
 use crate::cost::{Activity, Ledger, thread_cpu_time};
 use crate::engine::border::{Answer, AnswerBody, Request, RequestId};
 use crate::kernel::{Prober, Waker};
-use crate::process::Device;
-use crate::process::ProcessId;
-use crate::process::monotonic_now;
+use crate::owners::Held;
 use crate::process::open::FileId;
-use crate::process::procfs;
+use crate::process::procfs::Status;
+use crate::process::{ProcessId, monotonic_now, status_and_user, user_of};
+use crate::record::party::{MAX_STUCK_OF_USER, NOBODY, Party, QUICK, Users};
 use crate::record::reader::Reader;
 use crate::record::usage::{Charge, Payer, Subject, Usage};
 use crate::symbol::OpenFiles;
@@ -35,16 +35,9 @@ const THREADS: usize = 2;
 const MAX_THREADS: usize = 8;
 /// Longest time of a read before it is given up; a search of a process' memory takes 270 ms.
 const STALL_LIMIT: Duration = Duration::from_secs(3);
-/// Threads that are stuck at most; with more, nothing is read any more until one comes back.
+/// Threads that are stuck at most; with more, nothing is read any more until one comes back. So many more may become stuck as
+/// read at the time: root's part, which users leave, is larger.
 const MAX_STUCK: usize = 64;
-/// Of them, those at the files of one user on one file system; with more, none of these is read until one comes back.
-const MAX_STUCK_OF_DEVICE: usize = 4;
-/// Of them, those at one user's processes, or at his files on whatever file systems.
-const MAX_STUCK_OF_USER: usize = 16;
-/// Longest time of a read beside which another one of the same party is begun; most take less than a millisecond.
-const QUICK: Duration = Duration::from_millis(50);
-/// The same of reads of processes: a search of memory takes 270 ms.
-const QUICK_PROCESS: Duration = Duration::from_millis(500);
 /// A reader parses what it reads; it recurses nowhere.
 const STACK_BYTES: usize = 512 << 10;
 /// Answers after which the asker is woken although there is more to do.
@@ -52,36 +45,15 @@ const MANY_ANSWERS: usize = 32;
 /// Files at most that have been opened and not been taken up: whoever maps thousands at once gets no more of the
 /// descriptors that all others' files need, too.
 const MAX_UNTAKEN: usize = 64;
-/// How long it is remembered whose processes are, and of how many.
-const USERS_HOLD: Duration = Duration::from_secs(1);
-const MAX_USERS: usize = 4096;
-/// Whose processes are that are not there.
-const NOBODY: u32 = u32::MAX;
+
+/// How long the ids of a process that were read when it was asked for are not read again.
+const KNOWN_FOR: Duration = Duration::from_millis(10);
 
 /// How long threads wait for what they may cost.
 const OVER_BUDGET_PAUSE: Duration = Duration::from_millis(100);
 /// How long a new process waits to be read while starts of processes are over their budget. A window waits as long for
 /// the names of its last samples.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-impl Subject {
-    fn of(request: &Request) -> Self {
-        match request {
-            Request::Process { pid, .. } => Self::Process(*pid),
-            Request::Identify { via, .. }
-            | Request::Open { via, .. }
-            | Request::OpenPerfMap { via, .. }
-            | Request::Memory { via, .. }
-            | Request::Digests { via, .. }
-            | Request::ReadRuntime { via, .. }
-            | Request::DescribeFrames { via, .. }
-            | Request::Version { via, .. } => Self::Process(*via),
-            Request::Peek(look) => Self::Process(look.via),
-            Request::Read { file, .. } | Request::Contents { file } => Self::File(*file),
-            Request::Running | Request::Members { .. } => Self::Host,
-        }
-    }
-}
 
 /// What a request is for.
 fn activity(request: &Request) -> Activity {
@@ -135,85 +107,6 @@ fn holds_file(body: &AnswerBody) -> bool {
     }
 }
 
-/// Who may answer for ever: a user's processes, or his files on one file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Party {
-    device: Option<Device>,
-    user: u32,
-}
-
-impl Party {
-    /// Nobody's is what only the host can hold up.
-    fn of(request: &Request, files: &OpenFiles, user_of: impl FnOnce(Pid) -> u32) -> Option<Self> {
-        let device = match request {
-            Request::Identify { place, .. } | Request::Open { place, .. } => Some(place.device),
-            _ => None,
-        };
-        match (Subject::of(request), device) {
-            (Subject::Process(pid), device) => Some(Self { device, user: user_of(pid) }),
-            (Subject::File(file), _) => {
-                let open = files.get(file)?;
-                let identity = open.identity()?;
-                Some(Self { device: Some(identity.device), user: identity.uid })
-            }
-            (Subject::Host, _) => None,
-        }
-    }
-
-    /// Whose a process is now, if it is there. Asks nobody but procfs, which never waits for this.
-    fn user_of(pid: Pid) -> Option<u32> {
-        procfs::status(pid).ok().map(|status| Self::user(&status))
-    }
-
-    /// Whose a process is. Not the owner of its directory in `/proc`, who is root as soon as it must not be dumped, and not its
-    /// effective user, who is root while anybody runs `su`.
-    fn user(status: &procfs::Status) -> u32 {
-        status.real_uid
-    }
-
-    /// Whether one user may be behind both: he may mount as many file systems as he likes. Root's are of many containers.
-    fn may_be_of_one_user(self, other: Self) -> bool {
-        self == other || (self.user == other.user && self.user != 0)
-    }
-
-    /// How many threads it may hold.
-    fn most(self) -> usize {
-        if self.device.is_some() { MAX_STUCK_OF_DEVICE } else { MAX_STUCK_OF_USER }
-    }
-
-    /// How long one of its reads may take before it gets no other thread beside it.
-    fn quick(self) -> Duration {
-        if self.device.is_some() { QUICK } else { QUICK_PROCESS }
-    }
-}
-
-/// Whose processes are, as it was found within the last second: of one process much is asked, again and again. It may be
-/// another user's by now, or another process have its number: that decides no more than who is charged for a read and who
-/// may hold threads, for a second. Who does hold one is looked up anew.
-#[derive(Debug, Default)]
-struct Users {
-    found: HashMap<Pid, u32>,
-    /// When the first of them was.
-    since: Option<Instant>,
-}
-
-impl Users {
-    fn of(&mut self, pid: Pid, now: Instant, look: impl FnOnce(Pid) -> Option<u32>) -> u32 {
-        let is_old = self.since.is_some_and(|since| now.saturating_duration_since(since) >= USERS_HOLD);
-        if is_old || self.found.len() >= MAX_USERS {
-            *self = Self::default();
-        }
-        if let Some(user) = self.found.get(&pid) {
-            return *user;
-        }
-        // Who is not there now may have been started by the next time.
-        let Some(user) = look(pid) else { return NOBODY };
-        self.since.get_or_insert(now);
-        self.found.insert(pid, user);
-        user
-    }
-}
-
 #[derive(Debug)]
 struct Running {
     request: RequestId,
@@ -230,9 +123,18 @@ struct Waiting {
     what: Request,
     party: Option<Party>,
     since: Instant,
+    known: Known,
 }
 
+/// The ids of a process, and whose it is, if they have been read when it was asked for.
+type Known = Option<Box<(Status, u32)>>;
+
 impl Waiting {
+    /// As long as it is what the process would be found to be now.
+    fn known(&mut self) -> Known {
+        self.known.take().filter(|_| self.since.elapsed() < KNOWN_FOR)
+    }
+
     fn payer(&self) -> Payer {
         Payer { user: self.party.map(|party| party.user), subject: Subject::of(&self.what) }
     }
@@ -266,13 +168,16 @@ struct State {
 }
 
 impl State {
-    /// Whether a thread is stuck at the same, or too many are with the same party.
+    /// Whether a thread is stuck at the same, or too many are with the same party, or it would leave none to others.
     fn is_stuck(&self, subject: Subject, party: Option<Party>) -> bool {
         let Some(party) = party.filter(|_| subject != Subject::Host) else { return false };
         let of_user = self.stuck.values().filter(|stuck| stuck.1.is_some_and(|held| held.may_be_of_one_user(party)));
+        let kind = self.stuck.values().filter(|stuck| stuck.1.is_some_and(|held| held.is_of_kind(party))).count();
         let with_party = of_user.clone().filter(|stuck| stuck.1 == Some(party));
         let is_same = with_party.clone().any(|stuck| stuck.0 == subject);
-        is_same || with_party.count() >= party.most() || of_user.count() >= MAX_STUCK_OF_USER
+        let held = Held { own: of_user.count(), kind, all: self.stuck.len() };
+        let is_greedy = with_party.count() >= party.most() || held.own >= MAX_STUCK_OF_USER;
+        is_same || is_greedy || !held.leaves_room(MAX_STUCK, 1)
     }
 
     /// Whether a party's turn is not now, for it holds a thread or has held one.
@@ -388,9 +293,15 @@ impl Workers {
 
     /// Has something read.
     pub(super) fn ask(&self, request: RequestId, what: Request) {
-        let user_of = |pid| self.users().of(pid, Instant::now(), Party::user_of);
-        let party = Party::of(&what, &self.shared.files, user_of);
-        let waiting = Waiting { request, what, party, since: Instant::now() };
+        let mut known = None;
+        let look = |pid| {
+            let found = status_and_user(pid)?;
+            Some(known.insert(Box::new(found)).1)
+        };
+        let user = |pid| self.users().of(pid, Instant::now(), look);
+        let party = Party::of(&what, &self.shared.files, user);
+        let known = known.filter(|_| matches!(what, Request::Process { .. }));
+        let waiting = Waiting { request, what, party, since: Instant::now(), known };
         let mut state = self.shared.lock();
         if state.is_stuck(waiting.payer().subject, party) || state.running.is_empty() {
             let now = monotonic_now();
@@ -465,7 +376,7 @@ impl Workers {
             .collect();
         for thread in late {
             let Some(Running { request, charge, party, begun, .. }) = state.running.remove(&thread) else { continue };
-            state.give_up(thread, charge.payer.subject, party, Party::user_of);
+            state.give_up(thread, charge.payer.subject, party, user_of);
             let done = monotonic_now();
             let stalled = |charge, request| (charge, Answer { request, begun, done, body: AnswerBody::Stalled });
             state.answers.push(stalled(charge, request));
@@ -500,7 +411,7 @@ impl Shared {
     }
 
     /// Waits for the next request. `None` to end.
-    fn next(&self, thread: u64) -> Option<(RequestId, Charge, Request)> {
+    fn next(&self, thread: u64) -> Option<(RequestId, Charge, Request, Known)> {
         let mut state = self.lock();
         loop {
             if state.closing || !state.running.contains_key(&thread) {
@@ -522,12 +433,12 @@ impl Shared {
                 continue;
             }
             let granted = chosen.is_some_and(|chosen| chosen.granted);
-            if let Some(waiting) = chosen.and_then(|chosen| state.queue.remove(chosen.index)) {
-                let charge = waiting.charge(granted);
+            if let Some(mut waiting) = chosen.and_then(|chosen| state.queue.remove(chosen.index)) {
+                let (charge, known) = (waiting.charge(granted), waiting.known());
                 let Waiting { request, what, party, .. } = waiting;
                 let running = Running { request, charge, party, since: Instant::now(), begun: monotonic_now() };
                 state.running.insert(thread, running);
-                return Some((request, charge, what));
+                return Some((request, charge, what, known));
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -668,11 +579,11 @@ fn start(shared: &Arc<Shared>, state: &mut State) -> io::Result<()> {
     state.running.insert(number, idle());
     let builder = thread::Builder::new().name(format!("reads-{number}")).stack_size(STACK_BYTES);
     let started = builder.spawn(move || {
-        while let Some((request, charge, what)) = shared.next(number) {
+        while let Some((request, charge, what, known)) = shared.next(number) {
             let begun = monotonic_now();
             let (haste, opened) = (Haste::of(&what), opens(&what));
             let cpu = thread_cpu_time();
-            let body = shared.reader.read(what);
+            let body = shared.reader.read_knowing(what, known);
             let spent = thread_cpu_time().saturating_sub(cpu);
             shared.ledger.add(charge.activity, spent);
             let answer = Answer { request, begun, done: monotonic_now(), body };
@@ -694,6 +605,8 @@ mod tests {
     use jitprof_jitdump::NextRead;
 
     use super::*;
+    use crate::process::Device;
+    use crate::record::party::MAX_STUCK_OF_DEVICE;
 
     fn shared(ledger: Ledger) -> Shared {
         let wake = Waker::new().unwrap();
@@ -709,7 +622,7 @@ mod tests {
     }
 
     fn waiting(request: u64, what: Request, since: Instant) -> Waiting {
-        Waiting { request: RequestId(request), what, party: None, since }
+        Waiting { request: RequestId(request), what, party: None, since, known: None }
     }
 
     fn read(file: u32) -> Request {
@@ -735,39 +648,6 @@ mod tests {
         ledger.set_limit(Some(0.01));
         ledger.add(activity, Duration::from_secs(1000));
         ledger
-    }
-
-    #[test]
-    fn a_process_is_his_who_has_started_it_whatever_program_it_is() {
-        let status = procfs::Status::parse(b"Tgid:\t900\nUid:\t1000\t0\t0\t0\n").unwrap();
-        assert_eq!(Party::user(&status), 1000);
-        let own = Request::Process { pid: Pid(std::process::id()), maps: true, cgroup: false, command_line: false };
-        let party = Party::of(&own, &OpenFiles::default(), |pid| Party::user_of(pid).unwrap()).unwrap();
-        assert_eq!(party.user, rustix::process::getuid().as_raw());
-    }
-
-    #[test]
-    fn whose_a_process_is_is_looked_up_once_a_second() {
-        let (mut users, mut looks, begin) = (Users::default(), Vec::new(), Instant::now());
-        let mut user_of = |(pid, after): (u32, Duration)| {
-            users.of(Pid(pid), begin + after, |pid| {
-                looks.push(pid.0);
-                (pid.0 != 9).then_some(pid.0 + 1000)
-            })
-        };
-        let late = USERS_HOLD / 2;
-        let asked = [(7, Duration::ZERO), (8, late), (7, late), (9, late), (9, late), (7, USERS_HOLD), (8, USERS_HOLD)];
-        assert_eq!(asked.map(&mut user_of), [1007, 1008, 1007, NOBODY, NOBODY, 1007, 1008]);
-        assert_eq!(looks, [7, 8, 9, 9, 7, 8], "who is not there is looked for again");
-    }
-
-    #[test]
-    fn whose_processes_are_is_remembered_of_so_many() {
-        let (mut users, now) = (Users::default(), Instant::now());
-        for pid in 0..2 * MAX_USERS as u32 {
-            assert_eq!(users.of(Pid(pid), now, |pid| Some(pid.0)), pid);
-            assert!(users.found.len() <= MAX_USERS);
-        }
     }
 
     #[test]
@@ -967,6 +847,48 @@ mod tests {
         }
         assert!(state.is_stuck(subject, party(90, 1000)) && !state.is_stuck(subject, party(90, 1001)));
         assert!(!state.is_stuck(subject, party(90, 0)), "root's are of many containers");
+    }
+
+    #[test]
+    fn the_ids_of_a_new_process_are_read_once() {
+        let shared = Arc::new(shared(Ledger::default()));
+        let workers = Workers { shared: Arc::clone(&shared), users: Mutex::default() };
+        // However slowly this is run, it has come now.
+        let since = Instant::now() + Duration::from_secs(60);
+        shared.lock().running.insert(1, Running { request: RequestId(9), since, ..idle() });
+        let own = Pid(std::process::id());
+        workers.ask(RequestId(0), process(own.0));
+        let mut asked = shared.lock().queue.pop_front().unwrap();
+        asked.since = since;
+        assert_eq!(asked.known().map(|known| *known), status_and_user(own));
+        // What was found then is what is answered, unless it is long ago.
+        let other = Status::parse(b"Tgid:\t1\nUid:\t4001\t4001\t4001\t4001\n").unwrap();
+        let body = shared.reader.read_knowing(process(own.0), Some(Box::new((other.clone(), 4000))));
+        let AnswerBody::Process(Ok(read)) = body else { panic!("it is there") };
+        assert_eq!((read.status.as_ref(), read.payer), (Some(&other), Some(4000)));
+        let since = Instant::now().checked_sub(KNOWN_FOR).unwrap();
+        let mut late = Waiting { known: Some(Box::new((other, 4000))), ..waiting(0, process(own.0), since) };
+        assert!(late.known().is_none());
+        shared.lock().closing = true;
+    }
+
+    #[test]
+    fn whoever_holds_none_gets_one_however_many_hold_what_they_may_and_so_does_root() {
+        let party = |user| Some(Party { device: None, user });
+        let mut state = State::default();
+        let mut take = |user: u32| {
+            let before = state.stuck.len();
+            while !state.is_stuck(Subject::Process(Pid(state.stuck.len() as u32)), party(user)) {
+                state.stuck.insert(state.stuck.len() as u64, (Subject::Process(Pid(u32::MAX)), party(user)));
+            }
+            state.stuck.len() - before
+        };
+        let taken: Vec<usize> = (1000..1022).map(&mut take).collect();
+        assert_eq!(taken[..5], [16, 8, 4, 2, 1], "each has no more than the half of what is left");
+        assert!(taken[5..].iter().all(|taken| *taken == 1), "{taken:?}");
+        assert_eq!(take(1022), 0, "the rest is root's");
+        assert!(take(0) >= THREADS && state.stuck.len() < MAX_STUCK);
+        const { assert!(MAX_THREADS < MAX_STUCK / 4) };
     }
 
     #[test]

@@ -49,7 +49,6 @@ use crate::peek::{read_memory, read_memory_of_each};
 use crate::process::ProcessId;
 use crate::process::apart::Waits;
 use crate::process::open::{FileIdentity, MapPlace};
-use crate::process::procfs;
 
 /// What one reading may cost: half a gigabyte, and a tenth of a second or so. A JVM with 20,000 methods takes a quarter.
 const BUDGET: Budget = Budget { pages: 1 << 17, steps: 1 << 22 };
@@ -562,7 +561,7 @@ impl RuntimeReaders {
 
 /// Who has started a process; those of which that is not known are one user's.
 fn user_of(pid: Pid) -> u32 {
-    procfs::status(pid).map_or(u32::MAX, |status| status.real_uid)
+    crate::process::user_of(pid).unwrap_or(u32::MAX)
 }
 
 impl State {

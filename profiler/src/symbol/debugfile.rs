@@ -10,8 +10,9 @@
 //!
 //! The target may have made all of these, so: no path leaves the root (openat2 with RESOLVE_IN_ROOT, Linux 5.6), no
 //! link of /proc is followed, the file is looked at before it is opened (opening a device can act, opening a FIFO
-//! blocks), and it must be a regular file of root's or of the owner of the stripped file. It must have the same build
-//! id, or, where that has none, the checksum that the link names. Not done: debuginfod (network), dwz's
+//! blocks), and it must be a regular file of root's or of the owner of the stripped file. The target may have bound it there, so
+//! all must be allowed to read it, or it is the target's user's. It must have the same build id, or, where that has none, the
+//! checksum that the link names. Not done: debuginfod (network), dwz's
 //! `.gnu_debugaltlink` (names found only there are missing, the symbol tables answer), DWARF packages (`.dwp`).
 
 use std::fs::{File, OpenOptions};
@@ -35,6 +36,13 @@ const MAX_LINK_BYTES: u64 = 264;
 /// Largest debug file whose checksum is computed.
 const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
+/// Who owns a stripped file, and whether that is the user of the process that it was opened for.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    uid: u32,
+    is_target: bool,
+}
+
 /// The copy of the debug file's contents, or nothing. To be called while the stripped one is read. Below a target's root
 /// there may be any file system.
 pub(super) fn load(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
@@ -43,7 +51,8 @@ pub(super) fn load(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolS
 }
 
 fn find(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
-    let owner = origin.file.metadata().ok()?.uid();
+    let uid = origin.file.metadata().ok()?.uid();
+    let owner = Owner { uid, is_target: uid != 0 && origin.file.payer(uid) == uid };
     let build_id = elf::build_id(&origin.file);
     let link = layout_of(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));
     let candidates = candidates(build_id.as_deref(), link.as_ref(), Path::new(&*origin.module.path));
@@ -74,7 +83,10 @@ fn find(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Op
 /// build id, it may have any.
 pub(crate) fn may_be_below(root: &File, file: &File, path: &Path, build_id: Option<&[u8]>) -> bool {
     let Some(build_id) = build_id.filter(|id| !id.is_empty()) else { return true };
-    let Some(owner) = file.metadata().ok().map(|metadata| metadata.uid()) else { return false };
+    // Whether the target's user may read it is known when it is opened.
+    let Some(owner) = file.metadata().ok().map(|metadata| Owner { uid: metadata.uid(), is_target: true }) else {
+        return false;
+    };
     let link = layout_of(file).ok().and_then(|layout| read_link(file, &layout));
     candidates(Some(build_id), link.as_ref(), path).iter().any(|place| place_below(root, place, owner).is_some())
 }
@@ -120,18 +132,20 @@ fn read_link(file: &File, layout: &Layout) -> Option<(String, u32)> {
     is_plain.then(|| (name.to_owned(), checksum))
 }
 
-fn open_below(root: &File, path: &Path, owner: u32) -> Option<File> {
+fn open_below(root: &File, path: &Path, owner: Owner) -> Option<File> {
     let place = place_below(root, path, owner)?;
     // The descriptor, not the path: nothing can have come between.
     let own = format!("/proc/self/fd/{}", place.as_raw_fd());
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(own).ok()
 }
 
-fn place_below(root: &File, path: &Path, owner: u32) -> Option<File> {
+fn place_below(root: &File, path: &Path, owner: Owner) -> Option<File> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let place = File::from(openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?);
     let metadata = place.metadata().ok()?;
-    let is_allowed = metadata.is_file() && (metadata.uid() == 0 || metadata.uid() == owner);
+    let is_owners = metadata.uid() == owner.uid;
+    let may_read = metadata.mode() & 0o004 != 0 || (is_owners && owner.is_target);
+    let is_allowed = metadata.is_file() && (metadata.uid() == 0 || is_owners) && may_read;
     (is_allowed && !fstatfs(&place).is_ok_and(|system| is_kernels_own(&system))).then_some(place)
 }
 
@@ -157,12 +171,28 @@ fn checksum(file: &File) -> io::Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
     fn what_the_kernel_makes_up_is_no_debug_file() {
         let root = File::open("/").unwrap();
-        let place = |path: &str| place_below(&root, Path::new(path), 0);
+        let place = |path: &str| place_below(&root, Path::new(path), Owner { uid: 0, is_target: false });
         assert!(place("etc/passwd").is_some() && place("proc/version").is_none());
+    }
+
+    #[test]
+    fn what_only_its_owner_may_read_is_a_debug_file_of_his_processes_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("bin.debug");
+        std::fs::write(&file, b"x").unwrap();
+        let uid = std::fs::metadata(&file).unwrap().uid();
+        let root = File::open(directory.path()).unwrap();
+        let is_found = |mode, is_target| {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            place_below(&root, Path::new("bin.debug"), Owner { uid, is_target }).is_some()
+        };
+        assert!(is_found(0o644, false) && is_found(0o600, true) && !is_found(0o600, false) && !is_found(0o640, false));
     }
 }

@@ -12,6 +12,7 @@ use jitprof_unwind::elf;
 
 use super::frame::Module;
 use super::stats::Unresolved;
+use crate::owners::Owner;
 use crate::process::apart::HeldFile;
 use crate::process::open::{FileId, FileIdentity, VDSO};
 use crate::process::own_vdso;
@@ -48,6 +49,12 @@ impl OpenFile {
     /// What it was when it was opened.
     pub fn identity(&self) -> Option<&FileIdentity> {
         self.identity.as_ref()
+    }
+
+    /// Who pays for what is done with it.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        let identity = self.identity()?;
+        Some(Owner::of(identity, self.file.payer(identity.uid)))
     }
 
     /// Whether its contents are those that it was opened for. To be asked after they were read.

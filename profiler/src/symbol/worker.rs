@@ -26,7 +26,7 @@ use super::open_files::OpenFiles;
 use super::stats::{SymbolStats, Unresolved};
 use crate::cost::{Activity, Ledger};
 use crate::gsym::GsymStore;
-use crate::owners::Owner;
+use crate::owners::{Held, Owner};
 use crate::process::open::FileId;
 
 /// Distinct addresses of a run that get frames of their own; each takes some 200 bytes. Tests have fewer.
@@ -41,7 +41,7 @@ const SLOW_LIMIT: Duration = Duration::from_secs(1);
 const MAX_APART: usize = 4;
 /// Workers at most that are held by their files; with more, names wait until one comes back.
 const MAX_STUCK: usize = 32;
-/// Of them, those at the files of one owner; with more, no further file of his is looked into until one comes back.
+/// Of them, those at the files of one owner, fewer where others' hold many; with more, no further file of his is looked into until one comes back.
 pub(super) const MAX_STUCK_OF_OWNER: usize = 4;
 /// How long a file is left alone that has held a worker, once the worker has come back: a disk that was asleep is no
 /// reason to be without names for good.
@@ -355,7 +355,7 @@ impl Shared {
     /// Whose file an address is in.
     pub(super) fn lane(&self, key: SymbolKey) -> Lane {
         let open = self.files.get(key.file()?)?;
-        open.identity().map(Owner::of)
+        open.owner()
     }
 
     /// Sees to it that a file which takes long, or never answers, costs only its owner's names.
@@ -417,8 +417,7 @@ impl Shared {
         {
             return Err(Unresolved::NotInTime);
         }
-        let held = state.held.values().filter(|(_, held)| are_of_one_user(*held, lane)).count();
-        if held >= MAX_STUCK_OF_OWNER { Err(Unresolved::TooSlow) } else { Ok(()) }
+        if state.may_hold_one_more(lane) { Ok(()) } else { Err(Unresolved::TooSlow) }
     }
 
     /// How many workers there are to share the room for what is loaded.
@@ -507,6 +506,15 @@ impl Worker {
 impl State {
     fn has_worker(&self, lane: Lane) -> bool {
         self.workers.values().any(|worker| worker.apart.is_some_and(|apart| are_of_one_user(apart, lane)))
+    }
+
+    /// Whether one more of an owner's files may hold a worker.
+    fn may_hold_one_more(&self, lane: Lane) -> bool {
+        let held = || self.held.values().map(|(_, held)| *held);
+        let is_of_kind = |held: &Lane| held.zip(lane).map_or(*held == lane, |(held, own)| held.is_of_kind(own));
+        let own = held().filter(|held| are_of_one_user(*held, lane)).count();
+        let held = Held { own, kind: held().filter(is_of_kind).count(), all: self.held.len() };
+        own < MAX_STUCK_OF_OWNER && held.leaves_room(MAX_STUCK, 1)
     }
 
     /// Whether a worker that looks into the files of one owner alone, or into everybody's, may look into his.
@@ -631,6 +639,22 @@ mod tests {
         // Root's are of many containers.
         state.workers.insert(2, Worker { apart: Some(on(1, 0)), ..Worker::default() });
         assert!(state.is_work_of(None, on(2, 0)) && !state.is_work_of(None, on(1, 0)));
+    }
+
+    #[test]
+    fn however_many_users_files_hold_workers_a_new_one_s_are_looked_into_and_so_are_root_s() {
+        let mut state = State::default();
+        let mut take = |uid: u32| {
+            let before = state.held.len();
+            while state.may_hold_one_more(lane(uid)) {
+                state.held.insert(state.held.len() as u64, (None, lane(uid)));
+            }
+            state.held.len() - before
+        };
+        let taken: Vec<usize> = (1000..1010).map(&mut take).collect();
+        assert_eq!(taken, [4, 4, 4, 2, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(take(0), 4);
+        const { assert!(MAX_APART < MAX_STUCK / 4) };
     }
 
     #[test]

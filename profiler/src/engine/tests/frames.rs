@@ -15,7 +15,6 @@ use crate::engine::frames::{Asked, KEPT_FRAMES, MAX_FRAMES};
 use crate::engine::world::machine::{file_mapping, memory_mapping};
 use crate::engine::world::{Fate, MS, World, options, raw_sample};
 use crate::engine::{EngineOptions, Input};
-use crate::process::procfs::Status;
 use crate::profile::{FrameId, Profile};
 use crate::runtime::{Capture, DependsOn, FoundCode, FoundFrame, FrameAsk, TakeRead};
 
@@ -629,7 +628,7 @@ fn no_user_takes_the_room_for_words_from_the_others() {
     for pid in &pids {
         v8(&mut world, *pid, &[]);
         let made = world.machine.processes.get_mut(pid).unwrap();
-        made.read.status = Status::parse(b"Tgid:\t1\nUid:\t1000\t1000\t1000\t1000\n");
+        made.read.payer = Some(1000);
         // Each says that its frames are other ones.
         made.runtime.capture.as_mut().unwrap().reads[0].offset = -(*pid as i32);
     }
@@ -710,8 +709,7 @@ fn all_processes_of_a_user_together_have_as_much_looked_at_as_one_may() {
         let pids: Vec<u32> = (0..count).map(|at| 1000 + at).collect();
         for pid in &pids {
             v8(&mut world, *pid, &[]);
-            world.machine.processes.get_mut(pid).unwrap().read.status =
-                Status::parse(b"Tgid:\t1\nUid:\t1000\t1000\t1000\t1000\n");
+            world.machine.processes.get_mut(pid).unwrap().read.payer = Some(1000);
         }
         world.follow(&pids);
         for round in 0..500 {

@@ -97,6 +97,7 @@ fn process_read(pid: u32, start: MonoNs, mappings: Vec<Mapping>) -> ProcessRead 
         is_kernel_thread: false,
         is_dead: false,
         status: None,
+        payer: None,
         user: None,
         exe: Some("/bin/program".to_owned()),
         command_line: Some(vec!["program".to_owned()]),

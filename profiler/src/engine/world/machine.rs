@@ -391,6 +391,7 @@ impl Machine {
             is_kernel_thread: false,
             is_dead: false,
             status: None,
+            payer: None,
             user: None,
             exe: Some(exe.to_owned()),
             command_line: Some(vec![exe.to_owned()]),

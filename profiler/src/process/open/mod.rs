@@ -3,7 +3,8 @@
 //! * A mapping's file is opened through `/proc/PID/map_files`: that is the very file, also when it was deleted or lies
 //!   in another mount namespace. It needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
 //! * Else its path is resolved inside the target's root (openat2 with RESOLVE_IN_ROOT), so that no symbolic link
-//!   reaches a file that the target itself could not name, and the inode is compared with the mapping's.
+//!   reaches a file that the target itself could not name, and the inode is compared with the mapping's. A target can bind any
+//!   file over a path: one that it could not read itself is not read for it.
 //! * Every file is first opened with O_PATH, which has no effect on devices and does not wait for FIFOs, and is opened
 //!   for reading only after fstat has called it a regular file, and fstatfs none of the kernel's own, such as its log.
 //!
@@ -20,13 +21,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, openat};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Errno;
 use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
-use crate::process::procfs::proc_path;
+use crate::process::procfs::{Credentials, credentials_in, proc_path};
 use crate::process::sys;
 use crate::regular_file::is_kernels_own;
 use jitprof_common::units::{Avma, Pid};
@@ -153,6 +154,20 @@ pub enum OpenError {
         /// Who should.
         target: u32,
     },
+    /// The target has the file in its root, and could not read it itself.
+    #[error(
+        "{} is uid {owner}'s with mode {mode:o}, which the target may not read: ignored; \
+         if it is the target's, let its user own it or `chmod o+r` it",
+        path.display()
+    )]
+    Private {
+        /// The path, in the target's root.
+        path: PathBuf,
+        /// Who owns it.
+        owner: u32,
+        /// Who may do what with it.
+        mode: u32,
+    },
     /// Another failure.
     #[error("cannot open {}: {source}", path.display())]
     Io {
@@ -181,8 +196,7 @@ pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, Op
 /// # Errors
 /// [`OpenError`] of the second way, if both fail.
 pub fn open_mapping(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
-    let direct = reach(&map_file(pid, mapping), 0)
-        .and_then(|path| reopen(&path, Path::new(&*mapping.path), OpenedVia::MapFiles));
+    let direct = reach(&map_file(pid, mapping), 0).and_then(|path| reopen(&path, Path::new(&*mapping.path), None));
     match direct {
         Ok(file) => Ok(file),
         // Refused without the capability; absent when an event's mapping has been split or unmapped since.
@@ -229,25 +243,28 @@ pub fn check_open_in_root() -> io::Result<()> {
     sys::open_in_root(root.as_fd(), c".", OFlags::PATH).map(drop)
 }
 
-/// Opens a path as the target itself would resolve it from its root directory.
+/// Opens a path as the target itself would resolve it from its root directory, if the target may read what is there.
 ///
 /// # Errors
 /// [`OpenError`].
 pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
-    open_in(&proc_path(pid, "root"), path, OFlags::empty())
+    let target = Target::of(pid)?;
+    target.open(&target.find(path, OFlags::empty())?, path)
 }
 
 /// Opens `/tmp/perf-N.map` of the target's root, N being its pid in its own namespace. The directory is writable for
 /// all, so the file must belong to root or one of `users`, those that the target is or has
-/// been, and be no symbolic link.
+/// been, and be no symbolic link; and be one that the target may read.
 ///
 /// # Errors
 /// [`OpenError`]; mostly [`OpenError::NotFound`].
 pub fn open_perf_map(pid: Pid, own_pid: u32, users: &[u32]) -> Result<TargetFile, OpenError> {
     let path = perf_map_path(own_pid);
-    let file = open_in(&proc_path(pid, "root"), &path, OFlags::NOFOLLOW)?;
-    check_owner(&path, file.identity.uid, users)?;
-    Ok(file)
+    let target = Target::of(pid)?;
+    let target = Target { credentials: target.credentials.also(users), ..target };
+    let found = target.find(&path, OFlags::NOFOLLOW)?;
+    check_owner(&path, found.metadata().map_err(|error| failed(&path, error))?.uid(), users)?;
+    target.open(&found, &path)
 }
 
 /// The path of a process' perf map, in its root; `own_pid` is its pid in its own namespace.
@@ -284,7 +301,7 @@ pub fn way_to(pid: Pid, path: &Path, may_hold: impl Fn(Device) -> bool) -> Way {
     let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     for name in names {
         let Component::Normal(name) = name else { return Way::Uncertain };
-        match rustix::fs::openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        match openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
             Ok(found) => at = File::from(found),
             Err(rustix::io::Errno::NOENT) => return Way::Nowhere,
             Err(_) => return Way::Uncertain,
@@ -304,13 +321,34 @@ fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> 
     Err(OpenError::ForeignOwner { path: path.to_owned(), owner, target })
 }
 
-fn open_in(root: &Path, path: &Path, extra_flags: OFlags) -> Result<TargetFile, OpenError> {
-    let root = reach(root, libc::O_DIRECTORY)?;
-    let text = CString::new(path.as_os_str().as_encoded_bytes())
-        .map_err(|_| OpenError::NotFound { path: path.to_owned(), errno: Errno::NONE })?;
-    let found =
-        sys::open_in_root(root.as_fd(), &text, OFlags::PATH | extra_flags).map_err(|error| failed(path, error))?;
-    reopen(&File::from(found), path, OpenedVia::Root)
+/// A process' root directory, and what it may read there.
+struct Target {
+    root: File,
+    credentials: Credentials,
+}
+
+impl Target {
+    fn of(pid: Pid) -> Result<Self, OpenError> {
+        // What lies below it is gone with the process: nobody else's root is looked into with what this one may.
+        let directory = reach(&proc_path(pid, ""), libc::O_DIRECTORY)?;
+        let place = proc_path(pid, "root");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(&directory, "root", flags, Mode::empty()).map_err(|error| failed(&place, error.into()))?;
+        let gone = || OpenError::NotFound { path: proc_path(pid, "status"), errno: Errno::NONE };
+        Ok(Self { root: File::from(root), credentials: credentials_in(&directory).ok_or_else(gone)? })
+    }
+
+    /// A handle on what is there.
+    fn find(&self, path: &Path, extra_flags: OFlags) -> Result<File, OpenError> {
+        let text = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| OpenError::NotFound { path: path.to_owned(), errno: Errno::NONE })?;
+        let found = sys::open_in_root(self.root.as_fd(), &text, OFlags::PATH | extra_flags);
+        found.map(File::from).map_err(|error| failed(path, error))
+    }
+
+    fn open(&self, found: &File, path: &Path) -> Result<TargetFile, OpenError> {
+        reopen(found, path, Some(&self.credentials))
+    }
 }
 
 /// A handle on a path of ours (which may go through magic links of /proc) without opening what it leads to.
@@ -320,12 +358,18 @@ fn reach(path: &Path, extra_flags: i32) -> Result<File, OpenError> {
 }
 
 /// Opens for reading what a handle leads to, if it is a regular file, and none that the kernel makes up: a target may bind such
-/// over any path in its root. `shown` is its name in errors.
-fn reopen(handle: &File, shown: &Path, via: OpenedVia) -> Result<TargetFile, OpenError> {
+/// over any path in its root. For the same reason it is one that the target may read, unless it has mapped it. `shown` is its name
+/// in errors.
+fn reopen(handle: &File, shown: &Path, target: Option<&Credentials>) -> Result<TargetFile, OpenError> {
     let meta = handle.metadata().map_err(|error| failed(shown, error))?;
     if !meta.is_file() || fstatfs(handle).is_ok_and(|system| is_kernels_own(&system)) {
         return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
+    let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
+    if target.is_some_and(|target| !target.may_read(owner, meta.gid(), mode)) {
+        return Err(OpenError::Private { path: shown.to_owned(), owner, mode });
+    }
+    let via = if target.is_some() { OpenedVia::Root } else { OpenedVia::MapFiles };
     let own = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(own);

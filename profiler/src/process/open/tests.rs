@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use super::*;
@@ -6,6 +6,36 @@ use crate::process::procfs;
 
 fn own() -> Pid {
     Pid(std::process::id())
+}
+
+/// As a process with this test's ids finds it in a root.
+fn open_in(root: &Path, path: &Path, flags: OFlags) -> Result<TargetFile, OpenError> {
+    open_as(Target::of(own())?.credentials, root, path, flags)
+}
+
+fn open_as(credentials: Credentials, root: &Path, path: &Path, flags: OFlags) -> Result<TargetFile, OpenError> {
+    let target = Target { root: reach(root, libc::O_DIRECTORY)?, credentials };
+    target.open(&target.find(path, flags)?, path)
+}
+
+#[test]
+fn what_a_target_could_not_read_itself_is_not_read_for_it() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("perf-7.map");
+    std::fs::write(&file, b"x").unwrap();
+    let owner = std::fs::metadata(&file).unwrap().uid();
+    let stranger = || Credentials::parse(b"Uid:\t4000001\t4000001\t4000001\t4000001\nGid:\t7\t7\t7\t7\n").unwrap();
+    let open = |credentials, mode| {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        open_as(credentials, root.path(), Path::new("/perf-7.map"), OFlags::NOFOLLOW)
+    };
+    // He has bound it over a path of his own.
+    let refused = open(stranger(), 0o600).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, OpenError::Private { mode: 0o600, .. }) && text.contains("`chmod o+r` it"), "{text}");
+    assert!(open(stranger(), 0o604).is_ok());
+    assert!(open(Target::of(own()).unwrap().credentials, 0o600).is_ok());
+    assert_eq!(open(stranger().also(&[owner]), 0o600).is_ok(), owner != 0, "it has been this user, and not root");
 }
 
 #[test]

@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 
 pub use maps::{Maps, parse_maps};
 pub use standing::{Standing, context_switches, kernel_stack, own_tid, standing, thread_state};
-pub use stat::{Stat, Status};
+pub use stat::{Credentials, Stat, Status};
+
+use rustix::fs::{Mode, OFlags, openat};
 
 use crate::process::Errno;
 use jitprof_common::units::{Pid, Tid};
@@ -114,6 +116,21 @@ pub fn status(pid: Pid) -> Result<Status, ProcError> {
     let path = proc_path(pid, "status");
     let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
     Status::parse(&bytes).ok_or(ProcError::Malformed { path })
+}
+
+/// The same of the process whose directory in `/proc` this is, which is no other's once it has gone.
+pub(in crate::process) fn status_in(directory: &File) -> Option<Status> {
+    Status::parse(&status_text(directory)?)
+}
+
+/// With which ids this process reads files.
+pub(in crate::process) fn credentials_in(directory: &File) -> Option<Credentials> {
+    Credentials::parse(&status_text(directory)?)
+}
+
+fn status_text(directory: &File) -> Option<Vec<u8>> {
+    let status = openat(directory, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    Some(read_up_to(File::from(status), MAX_STATUS_BYTES).ok()?.0)
 }
 
 /// The process' threads in no particular order, 65,536 at most.

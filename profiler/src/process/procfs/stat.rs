@@ -90,14 +90,9 @@ impl Status {
     /// Parses the file's text; `None` without `Tgid` or `Uid`.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(text);
-        let numbers = |name: &str| -> Option<Vec<u32>> {
-            // The first line holds the name, in which the kernel escapes newlines: no other line can be forged.
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            line.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
-        };
-        let tgid = *numbers("Tgid")?.first()?;
-        let uids = numbers("Uid")?;
-        let ns_pids = numbers("NSpid").filter(|pids| !pids.is_empty()).unwrap_or_else(|| vec![tgid]);
+        let tgid = *numbers(&text, "Tgid")?.first()?;
+        let uids = numbers(&text, "Uid")?;
+        let ns_pids = numbers(&text, "NSpid").filter(|pids| !pids.is_empty()).unwrap_or_else(|| vec![tgid]);
         Some(Self {
             tgid: Pid(tgid),
             ns_pids,
@@ -110,5 +105,45 @@ impl Status {
     /// The process id in its own namespace: what it writes into its dumps and into the name of its perf map.
     pub fn own_pid(&self) -> u32 {
         self.ns_pids.last().copied().unwrap_or(self.tgid.0)
+    }
+}
+
+fn numbers(text: &str, name: &str) -> Option<Vec<u32>> {
+    // The first line holds the name, in which the kernel escapes newlines: no other line can be forged.
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
+}
+
+/// With which ids a process reads files, as they are numbered in the reader's user namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Real, effective, saved, and that of the file system: any of them it may be again.
+    uids: Vec<u32>,
+    /// All of its groups.
+    gids: Vec<u32>,
+}
+
+impl Credentials {
+    /// Parses the text of `/proc/PID/status`; `None` without `Uid` or `Gid`.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        // Its groups may be more than are read: a line that is cut is none, for its last number may be another one's beginning.
+        let whole = text.iter().rposition(|byte| *byte == b'\n')?;
+        let text = String::from_utf8_lossy(text.get(..whole)?);
+        let (uids, mut gids) = (numbers(&text, "Uid")?, numbers(&text, "Gid")?);
+        gids.extend(numbers(&text, "Groups").unwrap_or_default());
+        Some(Self { uids, gids })
+    }
+
+    /// It has been these users as well. That it was root once is not counted: it may have been for the time of `su`.
+    pub fn also(mut self, users: &[u32]) -> Self {
+        self.uids.extend(users.iter().filter(|user| **user != 0));
+        self
+    }
+
+    /// Whether it may read a file with this owner, group and mode. Its capabilities in a user namespace of its own are of no
+    /// account: they end at its own files.
+    pub fn may_read(&self, owner: u32, group: u32, mode: u32) -> bool {
+        let others = if self.gids.contains(&group) { 0o040 } else { 0o004 };
+        self.uids.contains(&0) || self.uids.contains(&owner) || mode & others != 0
     }
 }

@@ -116,6 +116,24 @@ fn status_gives_the_innermost_pid_and_all_uids() {
 }
 
 #[test]
+fn a_process_may_read_what_is_for_all_or_for_its_user_or_for_one_of_its_groups() {
+    let of = |text: &str| Credentials::parse(text.as_bytes()).unwrap();
+    let one = of("Uid:\t1000\t1001\t1002\t1003\nGid:\t50\t51\t51\t51\nFDSize:\t64\nGroups:\t60 61 \n");
+    assert!([1000, 1001, 1002, 1003].iter().all(|owner| one.may_read(*owner, 7, 0o600)));
+    assert!(!one.may_read(0, 7, 0o600) && !one.may_read(0, 7, 0o660) && one.may_read(0, 7, 0o604));
+    assert!([50, 51, 60, 61].iter().all(|group| one.may_read(0, *group, 0o640)));
+    assert!(!one.may_read(0, 60, 0o604), "as the kernel has it, what others may is not for its group");
+    let su = of("Uid:\t1000\t0\t0\t0\nGid:\t50\t50\t50\t50\n");
+    assert!(su.may_read(7, 7, 0o600), "it is root now");
+    let was = one.also(&[0, 2000]);
+    assert!(was.may_read(2000, 7, 0o600) && !was.may_read(0, 7, 0o600));
+    // There is more of the last number than was read.
+    let cut = of("Uid:\t1000\t1000\t1000\t1000\nGid:\t50\t50\t50\t50\nGroups:\t60 4");
+    assert!(!cut.may_read(0, 4, 0o640) && cut.may_read(0, 50, 0o640));
+    assert!(Credentials::parse(b"Uid:\t0\t0\t0\t0\n").is_none());
+}
+
+#[test]
 fn our_own_process_can_be_read() {
     let own = Pid(std::process::id());
     let stat = stat(own).unwrap();

@@ -26,7 +26,7 @@ use crate::engine::process::Process;
 use crate::engine::recent::Recent;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::{Held, Mapped};
-use crate::owners::Held;
+use crate::owners::Held as HeldByOwner;
 use crate::process::open::{FileId, FileIdentity, VDSO};
 use crate::process::{MappingKind, ProcessId};
 use crate::symbol::{Digest, Module};
@@ -144,7 +144,7 @@ fn work(build: Option<&Build>, len: u64) -> u64 {
 }
 
 /// Whether a user other than root may have one more file.
-fn may_have_more(held: Held) -> bool {
+fn may_have_more(held: HeldByOwner) -> bool {
     held.own < MAX_FILES_OF_OWNER && held.leaves_room(MAX_FILES, FEW_FILES)
 }
 
@@ -433,10 +433,10 @@ impl Files {
         Some(file)
     }
 
-    fn held_by(&self, owner: u32) -> Held {
+    fn held_by(&self, owner: u32) -> HeldByOwner {
         let of = |owner: u32| self.of_owner.get(&owner).copied().unwrap_or(0);
         let users = self.by_identity.len().saturating_sub(of(0));
-        Held { own: of(owner), kind: if owner == 0 { of(0) } else { users }, all: self.entries.len() }
+        HeldByOwner { own: of(owner), kind: if owner == 0 { of(0) } else { users }, all: self.entries.len() }
     }
 
     /// The file whose names and rows a file has: itself, unless it is a copy.
@@ -850,7 +850,8 @@ mod tests {
         let mut all = 4000;
         let root = all;
         let mut take = |most: usize| {
-            let own = (0..most).find(|own| !may_have_more(Held { own: *own, kind: all - root + own, all: all + own }));
+            let own =
+                (0..most).find(|own| !may_have_more(HeldByOwner { own: *own, kind: all - root + own, all: all + own }));
             all += own.unwrap_or(most);
             own.unwrap_or(most)
         };

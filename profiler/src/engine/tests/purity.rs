@@ -35,8 +35,8 @@ const FORBIDDEN: [&str; 27] = [
     "unsafe",
 ];
 /// Modules of this crate whose types, and whose functions without side effects, it uses.
-const MODULES: [&str; 10] =
-    ["account", "advice", "cost", "engine", "output", "peek", "process", "profile", "runtime", "symbol"];
+const MODULES: [&str; 11] =
+    ["account", "advice", "cost", "engine", "output", "owners", "peek", "process", "profile", "runtime", "symbol"];
 
 /// The identifiers and punctuation of a source, without comments, strings and characters.
 fn tokens(source: &str) -> Vec<String> {

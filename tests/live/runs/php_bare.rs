@@ -213,6 +213,22 @@ fn jitted_code_that_nobody_announces_has_its_functions_in_whole_stacks() -> Resu
     Ok(())
 }
 
+/// Without a cache of compiled scripts: what a sample has met is freed before it is looked at.
+#[test]
+fn requests_that_last_five_milliseconds_have_their_functions() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(path_from("JITPROF_PYTHON")?);
+    command.arg(target_file("php/scripts.py")?).arg("--app").arg(target_file("php/app/public")?);
+    command.arg("600").arg(path_from("JITPROF_PHP")?).args(["-d", "opcache.enable=0"]);
+    let target = Target::start(command, &scratch)?;
+    let pid = target.said("pid")?;
+    let recording = Jitprof::recording_at(&scratch, FREQUENCY, ["--pid", pid])?.record_cpu(pid.parse()?, 4)?;
+    assert_bare(&recording);
+    let names = ["_start", "execute_ex", "index.php", "App\\Kernel::handle", "App\\Http\\Pipeline::handle"];
+    assert_at_least_of_few("the way to a handler", chain(&recording, &names), PROMISED);
+    Ok(())
+}
+
 #[test]
 fn functions_of_scripts_that_take_each_others_places_are_not_mixed() -> Result<()> {
     let scratch = Scratch::new()?;

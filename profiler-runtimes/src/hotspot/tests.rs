@@ -308,6 +308,8 @@ fn code_of_a_runtime_that_knows_every_instruction_since_its_start_is_never_guess
         let memory = memory(recording);
         let lines = told_lines(&text(recording, "lines"));
         let option = "DebugNonSafepoints";
+        let without = with_options(&memory, &[(option, 1, 1)]);
+        assert!(!Layout::read(&memory, &Reader::new(&without, ENOUGH)).unwrap().loses_frame_pointers(), "{recording}");
         for (is_set, origin, is_known) in [(1, 1, true), (1, 0x102, true), (1, 0, false), (0, 1, false), (1, 6, false)]
         {
             let others = [("DebugVMUseMinidumps", 1, 1), ("PreserveFramePointer", 1 - is_set, 1)];

@@ -12,8 +12,8 @@ use super::{Described, Function, INSTRUCTION_BYTES, Own, Print};
 /// Bytes that are remembered before all of it is dropped.
 const MAX_REMEMBERED: usize = 4 << 20;
 /// Bytes that a function takes besides its texts, one more place of its instructions, and the line of an instruction.
-const ENTRY: usize = 160;
-const PLACE: usize = 64;
+const ENTRY: usize = 384;
+const PLACE: usize = 208;
 const LINE: usize = 32;
 /// Places where the instructions of one function were, of which the oldest is left out for another, and lines of each.
 const MAX_PLACES: usize = 4;
@@ -63,8 +63,12 @@ impl Met {
             Some(Known { function: function.clone(), places: Vec::new() })
         });
         match known {
-            Some(one) if one.function == *function => self.bytes += one.note(own.instructions, (instruction, line)),
-            known => *known = None,
+            Some(one) if one.function == *function => {
+                self.bytes = self.bytes.saturating_sub(one.bytes());
+                one.note(own.instructions, (instruction, line));
+                self.bytes += one.bytes();
+            }
+            known => self.bytes = self.bytes.saturating_sub(known.take().map_or(0, |one| one.bytes())),
         }
     }
 
@@ -78,10 +82,13 @@ impl Met {
 }
 
 impl Known {
-    /// Returns how many bytes more it takes.
-    fn note(&mut self, (start, count): (u64, u64), (instruction, line): (u64, u32)) -> usize {
+    /// What its instructions take.
+    fn bytes(&self) -> usize {
+        self.places.iter().map(|its| PLACE + LINE * its.lines.len()).sum()
+    }
+
+    fn note(&mut self, (start, count): (u64, u64), (instruction, line): (u64, u32)) {
         let is_same = |its: &Instructions| (its.start, its.count) == (start, count);
-        let mut more = 0;
         if let Some(at) = self.places.iter().position(is_same) {
             self.places[at..].rotate_left(1);
         } else {
@@ -89,15 +96,11 @@ impl Known {
                 self.places.remove(0);
             }
             self.places.push(Instructions { start, count, lines: BTreeMap::new() });
-            more += PLACE;
         }
-        let Some(its) = self.places.last_mut().filter(|its| line != 0 && its.lines.len() < MAX_LINES) else {
-            return more;
-        };
-        if its.has(instruction) && its.lines.insert(instruction, line).is_none() {
-            more += LINE;
+        let has_room = |its: &&mut Instructions| line != 0 && its.lines.len() < MAX_LINES && its.has(instruction);
+        if let Some(its) = self.places.last_mut().filter(has_room) {
+            its.lines.insert(instruction, line);
         }
-        more
     }
 }
 
@@ -150,6 +153,17 @@ mod tests {
         assert_eq!(known.collect::<Vec<_>>(), [2, 4, 5, 6]);
         let line = |instruction| met.find((64, PRINT), instruction).map(|described| described.line);
         assert_eq!([line(place(2)), line(place(2) + 32), line(place(2) + 128)], [Some(4), Some(0), None]);
+    }
+
+    #[test]
+    fn a_function_whose_instructions_lie_elsewhere_each_time_takes_no_more_and_more() {
+        let mut met = Met::default();
+        let mut note = |at: u64| {
+            met.note((64, PRINT), &own("one", 4096 * at), (4096 * at, 5));
+            met.bytes()
+        };
+        let full = (1..=4).map(&mut note).last();
+        assert_eq!((5..10).map(&mut note).last(), full);
     }
 
     #[test]

@@ -462,8 +462,8 @@ impl Resolver {
                     entry = Entry::No;
                     frames.push(frame);
                     let is_by_rows_alone = of.process.tables.lose_frame_pointer_at(pc.lookup());
-                    if by_kernel && is_by_rows_alone && !was_true(of.process, pc, sample.time) {
-                        // It was walked by the rows of what had been in its place.
+                    if by_kernel && is_by_rows_alone && !has_true_row(of.process, pc, sample.time) {
+                        // It was walked by the rows of what had been in its place, or by a frame pointer that it does not keep.
                         stop = StopReason::StaleRules;
                         break;
                     }
@@ -1328,6 +1328,12 @@ fn was_true(process: &Process, pc: FramePc, time: MonoNs) -> bool {
     let place = Place::mapped(&process.space, Avma(pc.lookup()), time);
     let in_file = matches!(place, Place::File(_) | Place::Special(_));
     in_file || process.code.rows().is_none_or(|rows| rows.was_true(pc.lookup(), time))
+}
+
+/// Whether it had, of code where other code has been, and did not do without.
+fn has_true_row(process: &Process, pc: FramePc, time: MonoNs) -> bool {
+    let row = process.code.rows().and_then(|rows| rows.row_at(pc.lookup(), time));
+    was_true(process, pc, time) && !row.is_some_and(|row| row.is_gap())
 }
 
 fn comm_text(comm: &[u8]) -> Arc<str> {

@@ -307,6 +307,26 @@ fn code_in_the_place_of_other_code_is_named_only_when_it_was_seen() {
 }
 
 #[test]
+fn what_runs_where_code_was_found_gone_is_not_walked_by_a_guess() {
+    for loses_frame_pointers in [false, true] {
+        let mut world = World::new(options());
+        jvm(&mut world, PID, &[found(JIT, "LA;old()V")]);
+        let runtime = &mut world.machine.processes.get_mut(&PID).unwrap().runtime;
+        (runtime.heaps, runtime.loses_frame_pointers) = (vec![(avma(JIT), 0x10_0000)], loses_frame_pointers);
+        world.follow(&[PID]);
+        world.run_for(200);
+        set_code(&mut world, PID, &[]);
+        world.run_for(500);
+        let gone = sample(&mut world);
+        world.run_for(300);
+        world.finish();
+        let callers =
+            if loses_frame_pointers { "[cut: generated code too new for its unwind rules]" } else { "_start;main" };
+        assert_eq!(stack(&world, PID, gone), format!("{callers};[JIT code without a name]"));
+    }
+}
+
+#[test]
 fn code_where_there_was_none_counts_from_the_reading_before() {
     let mut world = World::new(options());
     jvm(&mut world, PID, &[]);

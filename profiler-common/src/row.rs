@@ -9,7 +9,7 @@
 //! bits 24..26  fp kind     an `FpKind` code
 //! bits 26..32  return      a `ReturnAddress` code: 0 at `cfa - 8`, 1 in the link register, n at
 //!                          `cfa + fp offset + 8 * (n - 33)`
-//! bits 32..48  cfa offset  in units of 8 bytes, signed; of a saved stack pointer two of 8 bits, unsigned
+//! bits 32..48  cfa offset  in units of 8 bytes, signed; of a saved stack pointer two of 8 bits, of a far one 16, unsigned
 //! bits 48..64  fp offset   in units of 8 bytes, signed; without a saved frame pointer, what the return address is near
 //! ```
 //!
@@ -17,7 +17,7 @@
 //! keeps it in the link register until it is saved, mostly beside the frame pointer and anywhere in the frame: a
 //! distance from the frame pointer's place says where in 6 bits.
 //!
-//! Offsets that are no multiple of 8, or beyond 256 KiB, are written as `CfaKind::Unsupported`.
+//! Offsets that are no multiple of 8, or beyond 256 KiB, of `sp` on x86-64 768 KiB, are written as `CfaKind::Unsupported`.
 
 /// How the canonical frame address is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +54,9 @@ pub enum CfaKind {
     /// runtime leads to ([`StackMemory::parked_sp`](crate::unwind::StackMemory::parked_sp)): BEAM's calls on the C stack
     /// from code that keeps no frame pointer.
     Parked = 12,
+    /// `cfa = sp + 256 KiB + offset`, which is unsigned: frames that are larger than an offset of [`CfaKind::Sp`] can say. x86-64
+    /// only.
+    SpFar = 13,
 }
 
 /// Where the caller's frame pointer is.
@@ -126,9 +129,10 @@ impl Rule {
 
     /// A CFA of a register and an offset in bytes.
     pub fn with_cfa(cfa: CfaKind, offset_bytes: i64) -> Self {
-        match scaled(offset_bytes) {
-            Some(cfa_offset) => Self { cfa_offset, ..Self::plain(cfa) },
-            None => Self::UNSUPPORTED,
+        match (scaled(offset_bytes), cfa) {
+            (Some(cfa_offset), _) => Self { cfa_offset, ..Self::plain(cfa) },
+            (None, CfaKind::Sp) => far(offset_bytes).unwrap_or(Self::UNSUPPORTED),
+            (None, _) => Self::UNSUPPORTED,
         }
     }
 
@@ -211,6 +215,15 @@ pub const RETURN_CODE_LINK_REGISTER: u8 = 1;
 /// [`Row::return_code`] for [`ReturnAddress::NearFp`] with a distance of 0.
 const RETURN_CODE_AT_FP: i8 = 33;
 
+/// Bytes from which on [`CfaKind::SpFar`] counts.
+pub const FAR_BYTES: u64 = 1 << 18;
+
+fn far(offset_bytes: i64) -> Option<Rule> {
+    let beyond = u64::try_from(offset_bytes).ok()?.checked_sub(FAR_BYTES).filter(|beyond| beyond.is_multiple_of(8))?;
+    let cfa_offset = u16::try_from(beyond / 8).ok()?.cast_signed();
+    Some(Rule { cfa_offset, ..Rule::plain(CfaKind::SpFar) })
+}
+
 fn scaled(offset_bytes: i64) -> Option<i16> {
     if offset_bytes % 8 != 0 { None } else { i16::try_from(offset_bytes / 8).ok() }
 }
@@ -281,6 +294,12 @@ impl Row {
         i64::from((self.0 >> 32) as u16 as i16) * 8
     }
 
+    /// The same for [`CfaKind::SpFar`].
+    #[inline(always)]
+    pub fn far_offset_bytes(self) -> u64 {
+        FAR_BYTES + u64::from((self.0 >> 32) as u16) * 8
+    }
+
     /// For [`CfaKind::SpSaved`]: the saved stack pointer's offset from the present one, and the CFA's from what was saved.
     #[inline(always)]
     pub fn saved_sp_bytes(self) -> (u64, u64) {
@@ -326,6 +345,17 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_of_half_a_megabyte_has_a_rule() {
+        // The largest that an offset of `sp` says, that of a function of rustc 1.95, and the largest of all.
+        for (bytes, kind) in [(32_767 * 8, 1), (8 << 15, 13), (540_080, 13), ((24 << 15) - 8, 13)] {
+            let rule = Rule::with_cfa(CfaKind::Sp, bytes).with_fp(FpKind::AtCfa, -16);
+            let row = Row(rule.encode(0xfedc));
+            let said = if kind == 13 { row.far_offset_bytes().cast_signed() } else { row.cfa_offset_bytes() };
+            assert_eq!((row.cfa_kind(), said, row.fp_offset_bytes()), (kind, bytes, -16));
+        }
+    }
+
+    #[test]
     fn a_saved_stack_pointer_has_two_offsets() {
         let rule = Rule::with_saved_sp(0x98, 2040).with_fp(FpKind::AtCfa, -24);
         let row = Row(rule.encode(7));
@@ -359,7 +389,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_unsupported() {
         assert_eq!(Rule::with_cfa(CfaKind::Sp, 12), Rule::UNSUPPORTED);
-        assert_eq!(Rule::with_cfa(CfaKind::Sp, 8 << 15), Rule::UNSUPPORTED);
+        for kind in [CfaKind::Fp, CfaKind::FpDeref, CfaKind::SpDeref] {
+            assert_eq!(Rule::with_cfa(kind, 8 << 15), Rule::UNSUPPORTED);
+        }
+        for wrong in [(8 << 15) + 4, 24 << 15, i64::MAX - 7, -(8 << 15) - 8] {
+            assert_eq!(Rule::with_cfa(CfaKind::Sp, wrong), Rule::UNSUPPORTED, "{wrong}");
+        }
         assert_eq!(Rule::ENTRY.with_fp(FpKind::AtCfa, 4), Rule::UNSUPPORTED);
         let saved = Rule::with_cfa(CfaKind::Sp, 0x1000).with_fp(FpKind::AtCfa, -0x1000);
         assert_eq!(saved.with_return_address(-0x1000 + 31 * 8), Rule::UNSUPPORTED);

@@ -158,7 +158,8 @@ const SP: u8 = CfaKind::Sp as u8;
 const FP: u8 = CfaKind::Fp as u8;
 const FP_DEREF: u8 = CfaKind::FpDeref as u8;
 const SP_DEREF: u8 = CfaKind::SpDeref as u8;
-/// This kind and those above it lead back from another stack.
+const SP_FAR: u8 = CfaKind::SpFar as u8;
+/// This kind and those above it lead back from another stack, or, from far, always up.
 const SP_SAVED: u8 = CfaKind::SpSaved as u8;
 const FP_AWAY: u8 = CfaKind::FpAway as u8;
 const FP_SENDER: u8 = CfaKind::FpSender as u8;
@@ -265,6 +266,7 @@ impl<M: StackMemory> Walk<'_, M> {
             // The frame pointer leads to where the caller's has been saved, which the row places in the frame.
             SP if row.fp_kind() == AT_CFA => fp.wrapping_sub(row.fp_offset_bytes().cast_unsigned()),
             SP => return Err(StopReason::NoFramePointer),
+            SP_FAR if self.machine == Machine::X86_64 => sp.wrapping_add(row.far_offset_bytes()),
             FP | FP_AWAY => fp.wrapping_add_signed(row.cfa_offset_bytes()),
             FP_DEREF => self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
             SP_DEREF => self.read(sp.wrapping_add_signed(row.cfa_offset_bytes()))?.wrapping_add(8),

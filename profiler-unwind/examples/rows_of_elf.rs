@@ -48,6 +48,7 @@ fn shown(rule: Rule) -> String {
         CfaKind::Unsupported => return "a rule that rows cannot express".to_owned(),
         CfaKind::Plt => return "cfa = sp + 8, or 16 behind the slot's push".to_owned(),
         CfaKind::Sp => format!("cfa = sp + {}", bytes(rule.cfa_offset)),
+        CfaKind::SpFar => format!("cfa = sp + 256 KiB + {}", u32::from(rule.cfa_offset.cast_unsigned()) * 8),
         CfaKind::Fp | CfaKind::FpAway => format!("cfa = fp + {}", bytes(rule.cfa_offset)),
         CfaKind::FpSender => format!("cfa = *(fp + {}), ra and fp at fp", bytes(rule.cfa_offset)),
         CfaKind::FpDeref => format!("cfa = *(fp + {})", bytes(rule.cfa_offset)),

@@ -123,6 +123,7 @@ pub fn kind_name(kind: CfaKind) -> &'static str {
         CfaKind::Sp => "cfa = sp + n",
         CfaKind::Fp => "cfa = fp + n",
         CfaKind::FpDeref => "cfa = *(fp + n)",
+        CfaKind::SpFar => "cfa = sp + n, over 256 KiB",
         CfaKind::SpDeref => "cfa = *(sp + n) + 8",
         CfaKind::SpSaved => "cfa = *(sp + n) + m",
         CfaKind::Plt => "linkage table",

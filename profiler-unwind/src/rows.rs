@@ -232,6 +232,7 @@ pub(super) fn decode(row: u64) -> Rule {
         10 => CfaKind::FpAway,
         11 => CfaKind::FpSender,
         12 => CfaKind::Parked,
+        13 => CfaKind::SpFar,
         _ => CfaKind::Unsupported,
     };
     let fp = match row.fp_kind() {

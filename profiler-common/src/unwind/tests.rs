@@ -203,6 +203,17 @@ fn the_stack_that_code_has_left_is_found_where_it_keeps_it() {
 }
 
 #[test]
+fn a_frame_of_half_a_megabyte_is_stepped_over() {
+    let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::Sp, 540_080).with_fp(FpKind::AtCfa, -16));
+    let cfa = 0x7000 + 540_080;
+    let memory = Words(BTreeMap::from([(cfa - 8, 0x40_1000), (cfa - 16, 0x7abc)]));
+    let registers = instruction(0x40_0000, 0x7000, 0x1234);
+    assert_eq!(step(registers, &memory, &rules), Ok(called(0x40_1000, cfa, 0x7abc)));
+    // Where the stack would end behind the end of memory nothing is read.
+    assert!(step(instruction(0x40_0000, u64::MAX - 7, 0), &memory, &rules).is_err());
+}
+
+#[test]
 fn a_frame_pointer_leads_back_from_another_stack() {
     let rules = OneRule(0x40_0000..0x40_0100, Rule::with_cfa(CfaKind::FpAway, 16).with_fp(FpKind::AtCfa, -16));
     for (sp, left) in [(0x7000, 0x9000), (0x9000, 0x7000)] {

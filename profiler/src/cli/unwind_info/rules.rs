@@ -45,6 +45,7 @@ pub(super) fn describe(rule: Rule) -> String {
     let cfa = signed(rule.cfa_offset);
     let place = match rule.cfa {
         CfaKind::Sp => format!("cfa = sp{cfa}"),
+        CfaKind::SpFar => format!("cfa = sp + {}", Row(rule.encode(0)).far_offset_bytes()),
         CfaKind::Fp | CfaKind::FpAway => format!("cfa = fp{cfa}"),
         CfaKind::FpDeref => format!("cfa = *(fp{cfa})"),
         CfaKind::FpSender => format!("cfa = *(fp{cfa}), ra = *(fp + 8), fp = *fp"),
@@ -102,7 +103,13 @@ pub(super) fn step(rule: Rule) -> String {
             let offset = signed(rule.cfa_offset);
             format!("the thread's own sp is parked where its runtime's tables lead; the caller's is that{offset}")
         }
-        CfaKind::Sp | CfaKind::Fp | CfaKind::FpAway | CfaKind::FpDeref | CfaKind::SpDeref | CfaKind::SpSaved => {
+        CfaKind::Sp
+        | CfaKind::SpFar
+        | CfaKind::Fp
+        | CfaKind::FpAway
+        | CfaKind::FpDeref
+        | CfaKind::SpDeref
+        | CfaKind::SpSaved => {
             let fp = saved_fp(rule).unwrap_or_else(|| "fp is unchanged".to_owned());
             let cfa = describe(Rule { fp: FpKind::Same, return_address: ReturnAddress::BelowCfa, ..rule });
             let ra = return_address(rule);

@@ -1,5 +1,6 @@
 //! One recording, written in every format that can be read, is the same in each pair of them.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -150,6 +151,40 @@ proptest! {
             }
         }
     }
+}
+
+/// The profile as it comes back from a pprof file.
+fn from_pprof(profile: &Profile) -> Profile {
+    let mut bytes = Vec::new();
+    write(profile, Format::Pprof, &OutputOptions::default(), &mut bytes).unwrap();
+    read_pprof(&*bytes).unwrap()
+}
+
+/// PHP without its JIT, and with it: what is dumped of compiled code has a name alone.
+#[test]
+fn tiers_of_a_function_stay_apart_where_both_recordings_tell_them() {
+    let interpreted = |name| Frame {
+        module: Some(Arc::new(Module { path: Arc::from("[jit]"), build_id: None })),
+        source: Some(SourceLine::new(Arc::from("/srv/burn.php"), 3)),
+        ..frame(name, FrameKind::Interpreter, Some(Tier::Interpreted))
+    };
+    // What the interpreter keeps of a function that compiled code runs.
+    let kept = Frame { tier: None, ..interpreted("outer") };
+    let compiled = Frame { source: None, kind: FrameKind::Jit, tier: None, ..interpreted("work") };
+    let before = recorded(&[(vec![interpreted("{main}"), interpreted("outer"), interpreted("work")], 1, 100)]);
+    let after = recorded(&[(vec![interpreted("{main}"), kept, compiled], 1, 100)]);
+    let [before, after] = [before, after].map(|profile| from_pprof(&profile));
+    let diff = Diff::new(&before, &after, Normalize::Total);
+    let of = |name: &str| {
+        let found = diff.changes.iter().filter(|change| change.function.name == name);
+        let found =
+            found.map(|change| (change.function.kind, change.function.tier, change.total.map(|all| all.samples)));
+        found.collect::<BTreeSet<_>>()
+    };
+    let was = (FrameKind::Interpreter, Some(Tier::Interpreted), [100, 0]);
+    assert_eq!(of("work"), BTreeSet::from([was, (FrameKind::Jit, None, [0, 100])]));
+    assert_eq!(of("outer"), BTreeSet::from([was, (FrameKind::Interpreter, None, [0, 100])]));
+    assert_eq!(of("{main}"), BTreeSet::from([(was.0, was.1, [100, 100])]));
 }
 
 /// What an optimiser inlined, and two functions of one name.

@@ -147,14 +147,15 @@ impl LeftOut {
             return Self::default();
         }
         let any = |has: fn(&FunctionRef<'_>) -> bool| group.iter().flatten().any(has);
+        let has_places = !group.iter().any(|side| is_put_together(side));
         let worlds = |side: &[FunctionRef<'_>]| -> HashSet<World> {
             side.iter().map(|function| World::of(function.kind, true)).collect()
         };
         Self {
             kind: worlds(one).is_disjoint(&worlds(other)),
             tier: !told.kind && any(|function| function.tier.is_some() || function.kind == FrameKind::Interpreter),
-            module: !told.module && any(|function| function.module.is_some()),
-            file: !told.file && any(|function| function.file.is_some()),
+            module: !(told.module && has_places) && any(|function| function.module.is_some()),
+            file: !(told.file && has_places) && any(|function| function.file.is_some()),
         }
     }
 
@@ -201,6 +202,16 @@ fn told(frame: FrameRef<'_>) -> FunctionRef<'_> {
 fn has_kind(function: &FunctionRef<'_>) -> bool {
     let is_guessed = matches!(function.kind, FrameKind::Kernel | FrameKind::Native | FrameKind::Jit);
     function.tier.is_some() || !is_guessed
+}
+
+/// Whether functions that are else alike are said with their module and without it: one format has the modules of all
+/// code of a kind or of none, so this was put together from several.
+fn is_put_together(side: &[FunctionRef<'_>]) -> bool {
+    let alike = |has_module: bool| {
+        let of_these = side.iter().filter(|function| function.module.is_some() == has_module);
+        of_these.map(|function| FunctionRef { module: None, file: None, ..*function }).collect::<HashSet<_>>()
+    };
+    !alike(true).is_disjoint(&alike(false))
 }
 
 /// The name without the mark that stands in it where the tier is not said otherwise.

@@ -187,6 +187,31 @@ fn tiers_of_a_function_stay_apart_where_both_recordings_tell_them() {
     assert_eq!(of("{main}"), BTreeSet::from([(was.0, was.1, [100, 100])]));
 }
 
+#[test]
+fn what_was_put_together_from_two_formats_is_no_other_program() {
+    let placed = |name, file: &str| Frame {
+        module: Some(Arc::new(Module { path: Arc::from("[jit]"), build_id: None })),
+        source: Some(SourceLine::new(Arc::from(file), 7)),
+        ..frame(name, FrameKind::Jit, Some(Tier::Optimized))
+    };
+    let (run, render) = (placed("run", "/app/a.js"), placed("render", "/app/b.js"));
+    let other = recorded(&[(vec![run, render], 1, 600), (vec![placed("render", "/app/c.js")], 1, 400)]);
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a.pb.gz", "b.json", "both.pb.gz"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let [a, b, both] = &names;
+    for path in [a, b] {
+        let (format, file) = (Format::from_path(Path::new(path)).unwrap(), std::fs::File::create(path).unwrap());
+        write(&other, format, &OutputOptions::default(), file).unwrap();
+    }
+    report(&[a, b, "-o", both]).unwrap();
+    let [both, a] = [both, a].map(|name| read(&[name.into()], &Range::default(), &Filter::default()).unwrap());
+    for [before, after] in [[&both, &a], [&a, &both]] {
+        let diff = Diff::new(before, after, Normalize::Total);
+        assert!(diff.changes.iter().all(|change| diff.change(change.own).abs() < 1e-6), "{:?}", diff.changes);
+        assert_eq!((diff.matching.sums(), diff.matching.not_told()), (2, vec!["module", "source file"]));
+    }
+}
+
 /// What an optimiser inlined, and two functions of one name.
 #[test]
 fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what_is_summed_up() {

@@ -8,8 +8,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
 
-use super::tests::report;
-use super::{Range, read};
+use super::tests::{report, typed};
+use super::{Formats, Range, read};
 use crate::output::{Format, OutputOptions, read_pprof, read_saved, write, write_changes};
 use crate::profile::{Diff, Filter, Normalize, Profile, ProfileMeta, SampledEvent, Task};
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
@@ -241,7 +241,7 @@ fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what
     report(&["--diff", diff[0], diff[1], "--lines", "-o", folded.to_str().unwrap()]).unwrap();
     let lines = std::fs::read_to_string(folded).unwrap();
     assert_eq!(lines, "t1;main;*render 1000 1000\nt1;main;handler 5 5\n");
-    let sides = names.map(|name| read(&[name.into_os_string()], &Range::default(), &Filter::default()).unwrap());
+    let sides = diff.map(|name| read(&[name.into()], &Range::default(), &Filter::default()).unwrap());
     assert_eq!(sides[0].meta().duration, sides[1].meta().duration);
     let [before, after] = &sides;
     let mut table = Vec::new();
@@ -251,4 +251,20 @@ fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what
     let said = "1 functions are sums of several of one name, which one of the two does not tell apart by module, source \
                 file\n";
     assert!(table.ends_with(said), "{table}");
+    // Where no such table is written it is said beside it, and so is what was asked for and cannot be.
+    let remarks = |line: &[&str]| {
+        let arguments = typed(&[&["--diff", diff[0], diff[1]], line].concat()).unwrap();
+        let formats = Formats::of_profile(None).unwrap().outputs(&arguments.output).unwrap();
+        let formats: Vec<Format> = formats.into_iter().map(|(_, format)| format).collect();
+        super::remarks(&arguments, &formats, [before, after], &Diff::new(before, after, Normalize::Total))
+    };
+    let sums = vec![said.trim_end().to_owned()];
+    for line in [&["--table", "csv"][..], &["--by", "thread", "--top", "9"], &["-o", "d.json"]] {
+        assert_eq!(remarks(line), sums, "{line:?}");
+    }
+    for line in [&["--by", "thread"][..], &[], &["-o", "d.svg"], &["-o", "d.json", "--top", "9"]] {
+        assert_eq!(remarks(line), Vec::<String>::new(), "{line:?}");
+    }
+    let no_lines = format!("no lines in the frames: no source files are named in {}", diff[1]);
+    assert_eq!(remarks(&["-o", "d.svg", "--lines"]), [no_lines]);
 }

@@ -24,8 +24,8 @@ use crate::advice::is_evaluation_loop;
 use crate::cli::say::{say, say_part};
 use crate::output::frame_names::merge_tiers;
 use crate::output::{
-    Destination, Format, OutputError, PprofError, SavedError, Sheet, SheetFormat, check_writable, write_changes,
-    write_diff, write_file, write_to, write_top,
+    Destination, Format, OutputError, PprofError, SavedError, Sheet, SheetFormat, check_writable, summed_up,
+    write_changes, write_diff, write_file, write_to, write_top,
 };
 use crate::profile::{Diff, Filter, FrameRef, Normalize, Profile};
 use crate::symbol::FrameKind;
@@ -200,9 +200,11 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         let (before, after) = (side(before_name)?, side(after_name)?);
         // Names with places are no names of a file that has none.
         options.lines &= has_places(&before) && has_places(&after);
+        let formats: Vec<Format> = outputs.iter().map(|(_, format)| *format).collect();
         let named = format!("{} compared with {}", after_name.to_string_lossy(), before_name.to_string_lossy());
         options.title.get_or_insert(named);
         let diff = Diff::new(&before, &after, arguments.normalize.map(Normalize::from).unwrap_or_default());
+        remarks(arguments, &formats, [&before, &after], &diff).iter().for_each(|remark| say!("{remark}"));
         match (&arguments.by, arguments.table) {
             (None, SheetFormat::Text) => write_changes(&diff, rows, &mut table)?,
             (by, format) => {
@@ -245,6 +247,21 @@ pub(super) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Sub
         out.flush()?;
     }
     Ok(())
+}
+
+/// What is said beside a comparison: that names have no lines where they shall, and which functions are sums where no table
+/// in words says so.
+fn remarks(arguments: &Arguments, formats: &[Format], sides: [&Profile; 2], diff: &Diff<'_>) -> Vec<String> {
+    let without = arguments.diff.iter().zip(sides).filter(|(_, side)| !has_places(side));
+    let without: Vec<OsString> = without.map(|(name, _)| name.clone()).collect();
+    let no_lines = arguments.look.shape.lines && !without.is_empty();
+    let no_lines = no_lines.then(|| format!("no lines in the frames: no source files are named in {}", list(&without)));
+    let is_printed = formats.is_empty() || arguments.top.is_some();
+    let is_told = is_printed && arguments.by.is_none() && arguments.table == SheetFormat::Text;
+    // Sums of a label's values have no functions, and pictures and folded lines have names alone.
+    let has_functions = is_printed && (arguments.by.is_none() || arguments.top.is_some());
+    let is_shown = has_functions || formats.contains(&Format::Firefox);
+    no_lines.into_iter().chain(summed_up(diff).filter(|_| is_shown && !is_told)).collect()
 }
 
 /// Whether it says of anything which file it is from.

@@ -84,7 +84,7 @@ pub use self::border::{Input, Output};
 pub use self::generated::{RowOrigin, rows_of};
 pub use self::options::{CallGraph, EngineOptions, InterpreterFrames, Selector};
 #[cfg(feature = "serve")]
-pub(crate) use self::resolve::UNNAMED_JIT;
+pub(crate) use self::resolve::{UNLISTED, UNNAMED_FUNCTION, UNNAMED_JIT};
 pub use self::selection::Who;
 pub(crate) use self::selection::same_comm;
 pub use self::window::Health;

@@ -38,10 +38,10 @@ use crate::symbol::{Frame, FrameKind, Module, SourceLine, SymbolKey, Tier, is_gu
 pub(crate) const UNNAMED_JIT: &str = "[JIT code without a name]";
 
 /// The name of an interpreted function that has none.
-const UNNAMED_FUNCTION: &str = "[interpreted function without a name]";
+pub(crate) const UNNAMED_FUNCTION: &str = "[interpreted function without a name]";
 
 /// The functions that an interpreter's loop runs, where nobody has looked.
-const UNLISTED: &str = "[interpreted functions that were not looked at]";
+pub(crate) const UNLISTED: &str = "[interpreted functions that were not looked at]";
 /// Stands between the native frames and those that their interpreter keeps, where it is not known how they go together.
 const APART: &str = "[how these two parts go together is not known]";
 

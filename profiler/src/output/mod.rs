@@ -49,7 +49,7 @@ pub use pprof::{PprofError, read_pprof};
 pub use samples::{InstructionSamples, SamplesError, function_name, function_source};
 pub use saved::{SavedError, read_saved};
 pub use sheet::{Sheet, SheetFormat};
-pub use table::{write_changes, write_diff, write_top};
+pub use table::{summed_up, write_changes, write_diff, write_top};
 
 use crate::profile::Profile;
 

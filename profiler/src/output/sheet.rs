@@ -20,8 +20,9 @@ const SHOWN: usize = 60;
 const LEAST_SHOWN: usize = 24;
 /// Between two columns of such a table.
 const GAP: &str = "  ";
-/// Columns that it is without where it is too wide, one after the other.
-const SPARED: [&str; 13] = [
+/// Columns that it is without where it is too wide, one after the other. What a row is of stays, and one number that its
+/// place in the table is by.
+const SPARED: [&str; 18] = [
     "file",
     "module",
     "total_before",
@@ -35,6 +36,26 @@ const SPARED: [&str; 13] = [
     "samples_before",
     "samples_after",
     "samples",
+    "total_confidence",
+    "total_change",
+    "total_share",
+    "kind",
+    "own_confidence",
+];
+/// The columns of functions that changed.
+const OF_CHANGES: [&str; 12] = [
+    "own_before",
+    "own_after",
+    "own_change",
+    "own_confidence",
+    "total_before",
+    "total_after",
+    "total_change",
+    "total_confidence",
+    "kind",
+    "function",
+    "module",
+    "file",
 ];
 
 /// How a table is written.
@@ -124,21 +145,7 @@ impl Sheet {
         normalize: Normalize,
         (rows, by): (usize, Option<&str>),
     ) -> Self {
-        let columns = [
-            "own_before",
-            "own_after",
-            "own_change",
-            "own_confidence",
-            "total_before",
-            "total_after",
-            "total_change",
-            "total_confidence",
-            "kind",
-            "function",
-            "module",
-            "file",
-        ];
-        let mut sheet = Self::new(by, &columns);
+        let mut sheet = Self::new(by, &OF_CHANGES);
         let mut olds = parts(before, by);
         for (value, new) in parts(after, by) {
             let Some(at) = olds.iter().position(|old| old.0 == value) else { continue };
@@ -211,10 +218,11 @@ impl Sheet {
         }
         let left_out = (0..widths.len()).filter(|at| !columns.contains(at)).map(|at| &*self.columns[at]);
         let left_out: Vec<&str> = left_out.collect();
-        if !left_out.is_empty() {
-            writeln!(writer, "{}", cut(&format!("--table csv has also {}", left_out.join(", ")), room))?;
+        if left_out.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let said = format!("--table csv has also {}", left_out.join(", "));
+        wrapped(&said, room).iter().try_for_each(|line| writeln!(writer, "{}", cut(line, room)))
     }
 
     /// Whether a column has texts, and not numbers.
@@ -244,6 +252,21 @@ impl Sheet {
 /// As much of a line as there is room for.
 fn cut(line: &str, room: usize) -> &str {
     line.char_indices().nth(room).map_or(line, |(end, _)| &line[..end])
+}
+
+/// A text as lines that are no longer than there is room, as far as its words are not.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut().filter(|line| line.len() + 1 + word.len() <= room) {
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn csv(text: &str) -> String {
@@ -356,6 +379,27 @@ mod tests {
         assert!(wide.contains(" file") && wide.contains(" short ") && !wide.contains("csv"), "{wide}");
         let whole = text(&functions(), SheetFormat::Csv, 80);
         assert!(whole.contains(&"long".repeat(40)) && whole.starts_with("comm,samples,own_cpu_s,"), "{whole}");
+    }
+
+    #[test]
+    fn a_function_that_changed_has_its_name_in_a_narrow_table() {
+        let function = "App\\Cart::totalOfBaskets";
+        let mut sheet = Sheet::new(Some("comm"), &OF_CHANGES);
+        let mut row: Vec<Value> = vec!["php-fpm: pool w".into()];
+        row.extend([0.25, 0.5, 0.25, 0.999, 0.5, 0.75, 0.25, 0.999].map(Value::from));
+        row.extend(["JIT optimised *", function, "/usr/lib/php/opcache.so", "/srv/app/src/Cart.php"].map(Value::from));
+        sheet.rows.push(row);
+        for (room, shown) in [
+            (80, &["comm", "own_change", "own_confidence", "function"][..]),
+            (120, &["comm", "own_change", "own_confidence", "total_change", "total_confidence", "kind", "function"]),
+        ] {
+            let text = text(&sheet, SheetFormat::Text, room);
+            assert!(text.lines().all(|line| line.chars().count() <= room), "{text}");
+            assert_eq!(text.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), shown, "{text}");
+            assert!(text.lines().nth(1).unwrap().ends_with(function), "{text}");
+            // What is left out is said in full.
+            assert!(OF_CHANGES.iter().all(|column| text.contains(column)), "{text}");
+        }
     }
 
     #[test]

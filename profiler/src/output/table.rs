@@ -110,14 +110,18 @@ pub fn write_changes(diff: &Diff<'_>, rows: usize, mut writer: impl Write) -> io
         )?;
     }
     left_out(diff.changes.len(), rows, &mut writer)?;
-    match diff.matching.sums() {
-        0 => Ok(()),
-        sums => writeln!(
-            writer,
-            "{sums} functions are sums of several of one name, which one of the two does not tell apart by {}",
-            diff.matching.not_told().join(", ")
-        ),
-    }
+    summed_up(diff).map_or(Ok(()), |said| writeln!(writer, "{said}"))
+}
+
+/// Which functions of a comparison are sums, for whoever shows them without the table.
+pub fn summed_up(diff: &Diff<'_>) -> Option<String> {
+    let (sums, not_told) = (diff.matching.sums(), diff.matching.not_told().join(", "));
+    let said = || {
+        format!(
+            "{sums} functions are sums of several of one name, which one of the two does not tell apart by {not_told}"
+        )
+    };
+    (sums > 0).then(said)
 }
 
 /// Writes a comparison: a differential flamegraph, folded lines with two counts, or JSON.

@@ -1,8 +1,8 @@
 //! Which functions of two profiles are one.
 //!
 //! Files say different things of a function: one for the Firefox Profiler has no module and no source file, another
-//! program's pprof file no tier and no kind. What one side never says of a name tells nothing apart: else one recording
-//! in two formats would be two programs.
+//! program's pprof file no tier and no kind. What one side says of no function at all tells nothing apart: else one
+//! recording in two formats would be two programs. What it says of others it would have said of this one, too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,6 +37,15 @@ enum World {
     Program,
 }
 
+/// What both sides say of functions, or neither does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    /// What kind of code it is, and of what tier: a reader that has to guess the one knows nothing of the other.
+    kind: bool,
+    module: bool,
+    file: bool,
+}
+
 /// What does not tell functions of a name apart, because one side does not say it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LeftOut {
@@ -50,24 +59,23 @@ impl<'p> Matching<'p> {
     /// Finds out what both say of each name. Names that one of them lacks stay as they are.
     pub(super) fn of(sides: [&'p Profile; 2]) -> Self {
         let functions = sides.map(functions_of);
-        let [a, b] = functions.each_ref().map(|known| known.iter().any(has_kind));
-        let kinds_are_told = a == b;
+        let told = Told::by_both(&functions);
         let mut groups: HashMap<(&'p str, World), BySide<'p>> = HashMap::new();
         for (side, known) in functions.iter().enumerate() {
             for &function in known {
-                let key = (bare_name(function), World::of(function.kind, kinds_are_told));
+                let key = (bare_name(function), World::of(function.kind, told.kind));
                 groups.entry(key).or_default()[side].push(function);
             }
         }
         let mut matching = Self::default();
         for (&(name, _), group) in &groups {
-            matching.add(name, group);
+            matching.add(name, group, told);
         }
         matching
     }
 
-    fn add(&mut self, name: &'p str, group: &BySide<'p>) {
-        let left_out = LeftOut::of(group);
+    fn add(&mut self, name: &'p str, group: &BySide<'p>, told: Told) {
+        let left_out = LeftOut::of(group, told);
         if left_out == LeftOut::default() {
             return;
         }
@@ -120,22 +128,34 @@ impl World {
     }
 }
 
+impl Told {
+    fn by_both([one, other]: &[IndexSet<FunctionRef<'_>>; 2]) -> Self {
+        let is_told = |has: fn(&FunctionRef<'_>) -> bool| one.iter().any(has) == other.iter().any(has);
+        Self {
+            kind: is_told(has_kind),
+            module: is_told(|function| function.module.is_some()),
+            file: is_told(|function| function.file.is_some()),
+        }
+    }
+}
+
 impl LeftOut {
-    /// What one side says of these functions and the other one does not; nothing if it has none.
-    fn of(group: &BySide<'_>) -> Self {
+    /// What is known of these functions, but not what both sides tell; nothing if one has none.
+    fn of(group: &BySide<'_>, told: Told) -> Self {
         let [one, other] = group;
         if one.is_empty() || other.is_empty() {
             return Self::default();
         }
-        let differs = |has: fn(&FunctionRef<'_>) -> bool| one.iter().any(has) != other.iter().any(has);
+        let any = |has: fn(&FunctionRef<'_>) -> bool| group.iter().flatten().any(has);
+        let has_places = !group.iter().any(|side| is_put_together(side));
         let worlds = |side: &[FunctionRef<'_>]| -> HashSet<World> {
             side.iter().map(|function| World::of(function.kind, true)).collect()
         };
         Self {
             kind: worlds(one).is_disjoint(&worlds(other)),
-            tier: differs(|function| function.tier.is_some()),
-            module: differs(|function| function.module.is_some()),
-            file: differs(|function| function.file.is_some()),
+            tier: !told.kind && any(|function| function.tier.is_some() || function.kind == FrameKind::Interpreter),
+            module: !(told.module && has_places) && any(|function| function.module.is_some()),
+            file: !(told.file && has_places) && any(|function| function.file.is_some()),
         }
     }
 
@@ -164,13 +184,12 @@ fn functions_of(profile: &Profile) -> IndexSet<FunctionRef<'_>> {
     profile.frame_ids().map(|id| told(profile.frame(id))).collect()
 }
 
-/// A function as all formats say it: what an interpreter runs is of the interpreters' tier, only what a runtime made has
-/// one at all, and a name has no mark of the tier.
+/// A function as all formats say it: only what a runtime made or runs has a tier, and a name has no mark of it. What an
+/// interpreter keeps of a function may be of no tier: generated code runs it, or some of it.
 fn told(frame: FrameRef<'_>) -> FunctionRef<'_> {
     let function = FunctionRef::of(frame);
     let tier = match function.kind {
-        FrameKind::Interpreter => Some(Tier::Interpreted),
-        FrameKind::Jit => function.tier,
+        FrameKind::Jit | FrameKind::Interpreter => function.tier,
         _ => None,
     };
     let kind = if tier == Some(Tier::Interpreted) { FrameKind::Interpreter } else { function.kind };
@@ -181,7 +200,18 @@ fn told(frame: FrameRef<'_>) -> FunctionRef<'_> {
 
 /// Whether a function is of a kind that no reader guesses by the module.
 fn has_kind(function: &FunctionRef<'_>) -> bool {
-    function.tier.is_some() || matches!(function.kind, FrameKind::Builtin | FrameKind::Span | FrameKind::Note)
+    let is_guessed = matches!(function.kind, FrameKind::Kernel | FrameKind::Native | FrameKind::Jit);
+    function.tier.is_some() || !is_guessed
+}
+
+/// Whether functions that are else alike are said with their module and without it: one format has the modules of all
+/// code of a kind or of none, so this was put together from several.
+fn is_put_together(side: &[FunctionRef<'_>]) -> bool {
+    let alike = |has_module: bool| {
+        let of_these = side.iter().filter(|function| function.module.is_some() == has_module);
+        of_these.map(|function| FunctionRef { module: None, file: None, ..*function }).collect::<HashSet<_>>()
+    };
+    !alike(true).is_disjoint(&alike(false))
 }
 
 /// The name without the mark that stands in it where the tier is not said otherwise.
@@ -221,9 +251,11 @@ mod tests {
         FunctionRef { name, kind: FrameKind::Jit, tier, module: Some("[jit]"), file }
     }
 
-    fn matched(group: BySide<'static>) -> Matching<'static> {
+    const ALL: Told = Told { kind: true, module: true, file: true };
+
+    fn matched(group: BySide<'static>, told: Told) -> Matching<'static> {
         let mut matching = Matching::default();
-        matching.add("f", &group);
+        matching.add("f", &group, told);
         matching
     }
 
@@ -231,14 +263,32 @@ mod tests {
     fn what_one_side_does_not_say_is_shown_if_it_is_one_thing_and_summed_up_if_not() {
         let without = FunctionRef { module: None, ..function("f", Some(Tier::Mid), None) };
         let [a, b] = ["a.js", "b.js"].map(|file| function("f", Some(Tier::Mid), Some(file)));
-        let one = matched([vec![without], vec![a]]);
+        let no_places = Told { module: false, file: false, ..ALL };
+        let one = matched([vec![without], vec![a]], no_places);
         assert_eq!((one.as_one.get(&without), one.sums()), (Some(&a), 0));
-        let two = matched([vec![without], vec![a, b]]);
+        let two = matched([vec![without], vec![a, b]], no_places);
         let sum = FunctionRef { file: None, ..a };
         assert_eq!([without, a, b].map(|function| two.as_one.get(&function)), [Some(&sum); 3]);
         assert_eq!((two.sums(), two.not_told()), (1, vec!["module", "source file"]));
-        assert_eq!(matched([vec![a], vec![a, b]]), Matching::default());
-        assert_eq!(matched([vec![], vec![a, b]]), Matching::default());
+        assert_eq!(matched([vec![a], vec![a, b]], ALL), Matching::default());
+        assert_eq!(matched([vec![], vec![a, b]], no_places), Matching::default());
+    }
+
+    #[test]
+    fn what_both_sides_say_of_others_tells_those_of_a_name_apart() {
+        let interpreted =
+            FunctionRef { kind: FrameKind::Interpreter, ..function("f", Some(Tier::Interpreted), Some("a.php")) };
+        // What generated code runs keeps its file, and what is dumped of such code has a name alone.
+        let kept = FunctionRef { tier: None, ..interpreted };
+        let compiled = function("f", None, None);
+        for after in [compiled, kept] {
+            assert_eq!(matched([vec![interpreted], vec![after]], ALL), Matching::default());
+        }
+        let sides =
+            [vec![interpreted], vec![FunctionRef { name: "g", ..interpreted }, compiled]].map(IndexSet::from_iter);
+        assert_eq!(Told::by_both(&sides), ALL);
+        let of_another_program = [vec![compiled], vec![interpreted]].map(IndexSet::from_iter);
+        assert_eq!(Told::by_both(&of_another_program), Told { kind: false, file: false, ..ALL });
     }
 
     #[test]
@@ -247,7 +297,8 @@ mod tests {
         let optimized = function("f", Some(Tier::Optimized), None);
         let interpreted = FunctionRef { kind: FrameKind::Interpreter, ..function("f", Some(Tier::Interpreted), None) };
         assert_eq!(bare_name(marked), "f");
-        let matching = matched([vec![marked], vec![optimized, interpreted]]);
+        let no_kinds = Told { kind: false, ..ALL };
+        let matching = matched([vec![marked], vec![optimized, interpreted]], no_kinds);
         let sum = function("f", None, None);
         let as_one = [marked, optimized, interpreted].map(|function| matching.as_one.get(&function));
         assert_eq!((as_one, matching.not_told()), ([Some(&sum); 3], vec!["tier"]));
@@ -257,7 +308,7 @@ mod tests {
     fn kinds_that_were_guessed_are_those_of_the_other_side() {
         let native = FunctionRef { kind: FrameKind::Native, ..function("f", None, None) };
         let builtin = FunctionRef { kind: FrameKind::Builtin, module: None, ..native };
-        let matching = matched([vec![native], vec![builtin]]);
+        let matching = matched([vec![native], vec![builtin]], Told { kind: false, module: false, ..ALL });
         let both = FunctionRef { module: native.module, ..builtin };
         assert_eq!((matching.as_one.get(&native), matching.as_one.get(&builtin)), (Some(&both), Some(&both)));
     }

@@ -1,5 +1,6 @@
 //! One recording, written in every format that can be read, is the same in each pair of them.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
 
-use super::tests::report;
-use super::{Range, read};
+use super::tests::{report, typed};
+use super::{Formats, Range, read};
 use crate::output::{Format, OutputOptions, read_pprof, read_saved, write, write_changes};
 use crate::profile::{Diff, Filter, Normalize, Profile, ProfileMeta, SampledEvent, Task};
 use crate::symbol::{Frame, FrameKind, Module, SourceLine, Tier};
@@ -152,6 +153,65 @@ proptest! {
     }
 }
 
+/// The profile as it comes back from a pprof file.
+fn from_pprof(profile: &Profile) -> Profile {
+    let mut bytes = Vec::new();
+    write(profile, Format::Pprof, &OutputOptions::default(), &mut bytes).unwrap();
+    read_pprof(&*bytes).unwrap()
+}
+
+/// PHP without its JIT, and with it: what is dumped of compiled code has a name alone.
+#[test]
+fn tiers_of_a_function_stay_apart_where_both_recordings_tell_them() {
+    let interpreted = |name| Frame {
+        module: Some(Arc::new(Module { path: Arc::from("[jit]"), build_id: None })),
+        source: Some(SourceLine::new(Arc::from("/srv/burn.php"), 3)),
+        ..frame(name, FrameKind::Interpreter, Some(Tier::Interpreted))
+    };
+    // What the interpreter keeps of a function that compiled code runs.
+    let kept = Frame { tier: None, ..interpreted("outer") };
+    let compiled = Frame { source: None, kind: FrameKind::Jit, tier: None, ..interpreted("work") };
+    let before = recorded(&[(vec![interpreted("{main}"), interpreted("outer"), interpreted("work")], 1, 100)]);
+    let after = recorded(&[(vec![interpreted("{main}"), kept, compiled], 1, 100)]);
+    let [before, after] = [before, after].map(|profile| from_pprof(&profile));
+    let diff = Diff::new(&before, &after, Normalize::Total);
+    let of = |name: &str| {
+        let found = diff.changes.iter().filter(|change| change.function.name == name);
+        let found =
+            found.map(|change| (change.function.kind, change.function.tier, change.total.map(|all| all.samples)));
+        found.collect::<BTreeSet<_>>()
+    };
+    let was = (FrameKind::Interpreter, Some(Tier::Interpreted), [100, 0]);
+    assert_eq!(of("work"), BTreeSet::from([was, (FrameKind::Jit, None, [0, 100])]));
+    assert_eq!(of("outer"), BTreeSet::from([was, (FrameKind::Interpreter, None, [0, 100])]));
+    assert_eq!(of("{main}"), BTreeSet::from([(was.0, was.1, [100, 100])]));
+}
+
+#[test]
+fn what_was_put_together_from_two_formats_is_no_other_program() {
+    let placed = |name, file: &str| Frame {
+        module: Some(Arc::new(Module { path: Arc::from("[jit]"), build_id: None })),
+        source: Some(SourceLine::new(Arc::from(file), 7)),
+        ..frame(name, FrameKind::Jit, Some(Tier::Optimized))
+    };
+    let (run, render) = (placed("run", "/app/a.js"), placed("render", "/app/b.js"));
+    let other = recorded(&[(vec![run, render], 1, 600), (vec![placed("render", "/app/c.js")], 1, 400)]);
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a.pb.gz", "b.json", "both.pb.gz"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let [a, b, both] = &names;
+    for path in [a, b] {
+        let (format, file) = (Format::from_path(Path::new(path)).unwrap(), std::fs::File::create(path).unwrap());
+        write(&other, format, &OutputOptions::default(), file).unwrap();
+    }
+    report(&[a, b, "-o", both]).unwrap();
+    let [both, a] = [both, a].map(|name| read(&[name.into()], &Range::default(), &Filter::default()).unwrap());
+    for [before, after] in [[&both, &a], [&a, &both]] {
+        let diff = Diff::new(before, after, Normalize::Total);
+        assert!(diff.changes.iter().all(|change| diff.change(change.own).abs() < 1e-6), "{:?}", diff.changes);
+        assert_eq!((diff.matching.sums(), diff.matching.not_told()), (2, vec!["module", "source file"]));
+    }
+}
+
 /// What an optimiser inlined, and two functions of one name.
 #[test]
 fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what_is_summed_up() {
@@ -181,7 +241,7 @@ fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what
     report(&["--diff", diff[0], diff[1], "--lines", "-o", folded.to_str().unwrap()]).unwrap();
     let lines = std::fs::read_to_string(folded).unwrap();
     assert_eq!(lines, "t1;main;*render 1000 1000\nt1;main;handler 5 5\n");
-    let sides = names.map(|name| read(&[name.into_os_string()], &Range::default(), &Filter::default()).unwrap());
+    let sides = diff.map(|name| read(&[name.into()], &Range::default(), &Filter::default()).unwrap());
     assert_eq!(sides[0].meta().duration, sides[1].meta().duration);
     let [before, after] = &sides;
     let mut table = Vec::new();
@@ -191,4 +251,20 @@ fn a_recording_is_compared_with_itself_in_another_format_and_the_table_says_what
     let said = "1 functions are sums of several of one name, which one of the two does not tell apart by module, source \
                 file\n";
     assert!(table.ends_with(said), "{table}");
+    // Where no such table is written it is said beside it, and so is what was asked for and cannot be.
+    let remarks = |line: &[&str]| {
+        let arguments = typed(&[&["--diff", diff[0], diff[1]], line].concat()).unwrap();
+        let formats = Formats::of_profile(None).unwrap().outputs(&arguments.output).unwrap();
+        let formats: Vec<Format> = formats.into_iter().map(|(_, format)| format).collect();
+        super::remarks(&arguments, &formats, [before, after], &Diff::new(before, after, Normalize::Total))
+    };
+    let sums = vec![said.trim_end().to_owned()];
+    for line in [&["--table", "csv"][..], &["--by", "thread", "--top", "9"], &["-o", "d.json"]] {
+        assert_eq!(remarks(line), sums, "{line:?}");
+    }
+    for line in [&["--by", "thread"][..], &[], &["-o", "d.svg"], &["-o", "d.json", "--top", "9"]] {
+        assert_eq!(remarks(line), Vec::<String>::new(), "{line:?}");
+    }
+    let no_lines = format!("no lines in the frames: no source files are named in {}", diff[1]);
+    assert_eq!(remarks(&["-o", "d.svg", "--lines"]), [no_lines]);
 }

@@ -54,9 +54,15 @@ fn save(folder: &Path, name: &str, profile: &Profile) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// The arguments, or the error.
+pub(super) fn typed(line: &[&str]) -> Result<Arguments, String> {
+    let line = [&["report"], line].concat();
+    Line::try_parse_from(line).map(|line| line.arguments).map_err(|error| error.to_string())
+}
+
 /// What is printed, or the error.
 pub(super) fn report(line: &[&str]) -> Result<String, String> {
-    let Line { arguments } = Line::try_parse_from([&["report"], line].concat()).map_err(|error| error.to_string())?;
+    let arguments = typed(line)?;
     let mut out = Vec::new();
     run(&arguments, &mut out).map_err(|error| error.to_string())?;
     Ok(String::from_utf8(out).unwrap())

@@ -195,6 +195,18 @@ fn that_nothing_has_used_a_cpu_is_said_only_of_what_was_sampled() {
 }
 
 #[test]
+fn a_pause_before_the_first_samples_is_no_attaching() {
+    let mut model = Model::new("everything");
+    press(&mut model, "p");
+    model.take(second(0, &SAMPLES));
+    assert!(!model.is_stale());
+    let shown = screen(&mut model, 80, 24)[4].clone();
+    assert_eq!(shown, "  paused before the first samples were shown; p goes on");
+    press(&mut model, "p");
+    assert!(screen(&mut model, 80, 24)[4].contains("attaching"), "until it is worked out");
+}
+
+#[test]
 fn a_pause_holds_the_screen_and_the_recording_goes_on() {
     let mut model = model(&SAMPLES);
     press(&mut model, "p");

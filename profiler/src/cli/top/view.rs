@@ -263,6 +263,7 @@ fn thread<'m>(model: &Model, row: &'m ThreadRow, width: usize) -> Line<'m> {
 
 fn nothing(model: &Model) -> &'static str {
     match model.view {
+        _ if !model.has_figures() && model.is_paused => "  paused before the first samples were shown; p goes on",
         _ if !model.has_figures() => "  attaching: no samples can have come so far",
         _ if model.figures.samples == 0 && model.question.thread.is_none() => {
             "  no samples so far: nothing that is recorded has used a CPU"

@@ -1,4 +1,4 @@
-//! `/api/unnamed`: whose generated code has no names, and what names it.
+//! `/api/unnamed`: whose generated code and interpreted functions have no names, and what names them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Request;
 use crate::account::{Lack, Naming, ProcessNaming};
 use crate::advice::{Clues, for_lack, is_worth_a_flag};
-use crate::engine::UNNAMED_JIT;
+use crate::engine::{UNLISTED, UNNAMED_FUNCTION, UNNAMED_JIT};
 use crate::process::ProcessId;
 use crate::profile::{Profile, TaskId, label_of, printable};
 use crate::serve::http::fault::Fault;
@@ -33,7 +33,8 @@ pub(super) async fn unnamed((State(app), RawQuery(query), headers): Request) -> 
     app.work.answer(move || Answer::json(&unnamed_json(&sources.profile()?, &naming), gzip)).await
 }
 
-/// CPU time of samples whose innermost frame is generated code without a name, by process, and what is known of its names.
+/// CPU time of samples whose innermost frame is generated or interpreted code without a name, by process, and what is known
+/// of its names.
 fn unnamed_json(profile: &Profile, naming: &[ProcessNaming]) -> Value {
     let is_unnamed: Vec<Option<bool>> =
         profile.frame_ids().map(|id| is_unnamed(profile.frame(id).kind, profile.frame(id).name)).collect();
@@ -89,8 +90,12 @@ fn unnamed_json(profile: &Profile, naming: &[ProcessNaming]) -> Value {
 
 /// Whether generated or interpreted code has no name; `None` for any other.
 fn is_unnamed(kind: FrameKind, name: &str) -> Option<bool> {
-    let is_generated = matches!(kind, FrameKind::Jit | FrameKind::Interpreter | FrameKind::Builtin);
-    is_generated.then(|| kind == FrameKind::Jit && name == UNNAMED_JIT)
+    match kind {
+        FrameKind::Jit => Some(name == UNNAMED_JIT),
+        FrameKind::Interpreter => Some([UNNAMED_FUNCTION, UNLISTED].contains(&name)),
+        FrameKind::Builtin => Some(false),
+        FrameKind::Kernel | FrameKind::Native | FrameKind::Span | FrameKind::Note => None,
+    }
 }
 
 /// CPU time of one process in two parts: of tasks, the one that is the first by its value, whatever order rows are in.
@@ -133,8 +138,12 @@ mod tests {
     use crate::profile::{FrameRef, ProfileMeta, SampledEvent, Task};
     use jitprof_common::units::{Pid, Tid};
 
-    #[test]
-    fn each_process_has_its_time_and_what_it_needs() {
+    const S: u64 = 1_000_000_000;
+
+    /// Samples of a process, by number and start: its program, its stack from the root, how many.
+    type Sampled<'a> = ((u32, u64), &'a str, &'a [&'a str], u64);
+
+    fn sampled(samples: &[Sampled<'_>]) -> Profile {
         let meta = ProfileMeta {
             title: String::new(),
             start_time: UNIX_EPOCH,
@@ -144,8 +153,44 @@ mod tests {
             event: SampledEvent::CpuClock,
         };
         let mut profile = Profile::new(meta, u64::MAX);
-        const S: u64 = 1_000_000_000;
-        for ((pid, start), exe, names, count) in [
+        for &((pid, start), exe, names, count) in samples {
+            let stack = names.iter().fold(profile.stack_root(), |prefix, name| {
+                let kind = match *name {
+                    UNNAMED_FUNCTION | UNLISTED => FrameKind::Interpreter,
+                    name if name == UNNAMED_JIT || name.starts_with("js:") => FrameKind::Jit,
+                    _ => FrameKind::Native,
+                };
+                let frame = FrameRef { name, kind, tier: None, inlined: false, module: None, source: None, address: 0 };
+                let frame = profile.intern_frame_ref(&frame);
+                profile.push(prefix, frame)
+            });
+            let labels = Arc::new([("comm", "app"), ("exe", exe)].into_iter().collect());
+            let task = Task { pid: Pid(pid), process_start: start, tid: Tid(pid), comm: Arc::from("t"), labels };
+            let task = profile.task(task);
+            profile.add(MonoNs(0), stack, task, count);
+        }
+        profile
+    }
+
+    #[test]
+    fn interpreted_functions_without_a_name_are_none_that_have_one() {
+        // It has ended: what there is to say is known by its samples alone.
+        let (id, node) = ((7, 5 * S), "/usr/bin/node");
+        let profile = sampled(&[
+            (id, node, &[UNNAMED_JIT], 1),
+            (id, node, &[UNNAMED_FUNCTION], 5),
+            (id, node, &[UNLISTED], 3),
+            (id, node, &["js:leaf"], 8),
+        ]);
+        let json = unnamed_json(&profile, &[]);
+        let process = &json["processes"][0];
+        assert_eq!(process["cpu_ns"], json!(90_000_000), "{json}");
+        assert!(process["advice"].as_str().is_some_and(|advice| advice.contains("--perf-prof")), "{json}");
+    }
+
+    #[test]
+    fn each_process_has_its_time_and_what_it_needs() {
+        let profile = sampled(&[
             // As two recordings know it.
             ((7, 5 * S), "/usr/bin/node", &["main", UNNAMED_JIT][..], 2),
             ((7, 5 * S + 7_000_000), "/usr/bin/node", &["main", UNNAMED_JIT][..], 1),
@@ -158,19 +203,7 @@ mod tests {
             ((10, 5 * S), "/usr/bin/node", &[UNNAMED_JIT], 5),
             ((11, 5 * S), "/usr/bin/node", &[UNNAMED_JIT], 4),
             ((11, 5 * S + 7_000_000), "/usr/bin/node", &["js:leaf"], 80),
-        ] {
-            let stack = names.iter().fold(profile.stack_root(), |prefix, name| {
-                let is_generated = *name == UNNAMED_JIT || name.starts_with("js:");
-                let kind = if is_generated { FrameKind::Jit } else { FrameKind::Native };
-                let frame = FrameRef { name, kind, tier: None, inlined: false, module: None, source: None, address: 0 };
-                let frame = profile.intern_frame_ref(&frame);
-                profile.push(prefix, frame)
-            });
-            let labels = Arc::new([("comm", "app"), ("exe", exe)].into_iter().collect());
-            let task = Task { pid: Pid(pid), process_start: start, tid: Tid(pid), comm: Arc::from("t"), labels };
-            let task = profile.task(task);
-            profile.add(MonoNs(0), stack, task, count);
-        }
+        ]);
         let naming = |pid, comm: &str, unnamed: &[(&'static str, u64)]| ProcessNaming {
             pid,
             start: MonoNs(5 * S),

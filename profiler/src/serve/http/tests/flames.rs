@@ -1,6 +1,7 @@
 //! Merged stacks: the JSON of the page.
 
 use std::io::Read;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
@@ -9,10 +10,12 @@ use serde_json::Value;
 
 use super::{Service, run};
 use crate::output::{Format, OutputOptions, write};
+use crate::process::monotonic_now;
 use crate::profile::{FrameRef, SourceRef, Task};
+use crate::record::{Health, Window};
 use crate::serve::http::flame::{Flame, Shape};
 use crate::serve::http::flame_json::flame_json;
-use crate::symbol::FrameKind;
+use crate::symbol::{FrameKind, Tier};
 use jitprof_common::units::{MonoNs, Pid, Tid};
 
 /// `depth name self/total`, a line for each node.
@@ -63,6 +66,44 @@ fn two_sides_stand_in_one_tree() {
         assert!(changed["self_confidence"].as_f64().is_some_and(|sure| (0.0..=1.0).contains(&sure)));
         let json = service.get("/api/diff?from=100&to=200&b.from=-1m&group=none").await.json();
         assert_eq!(json["cpu_ns"], serde_json::json!([0, 100_000_000]), "a side without samples is no error");
+    });
+}
+
+#[test]
+fn what_changed_is_called_as_it_is_in_the_tree() {
+    use std::collections::BTreeSet;
+
+    run(async {
+        let start = MonoNs(monotonic_now().0 - 15_000_000_000);
+        let mut profile = super::profile(start, &[]);
+        // A runtime without its JIT, and with it, of which the interpreter's own list does not say what is compiled.
+        for (pid, comm, kind, tier) in [
+            (1, "a", FrameKind::Interpreter, Some(Tier::Interpreted)),
+            (2, "b", FrameKind::Interpreter, None),
+            (2, "b", FrameKind::Jit, Some(Tier::Optimized)),
+        ] {
+            let frame = FrameRef { name: "work", kind, tier, inlined: false, module: None, source: None, address: 1 };
+            let frame = profile.intern_frame_ref(&frame);
+            let stack = profile.push(profile.stack_root(), frame);
+            let labels = Default::default();
+            let task = Task { pid: Pid(pid), process_start: 0, tid: Tid(pid), comm: comm.into(), labels };
+            let task = profile.task(task);
+            profile.add(start.after(Duration::from_millis(500)), stack, task, 4);
+        }
+        let service = Service::new();
+        let end = start.after(Duration::from_secs(10));
+        service.state.intake.add(Window { profile, end, health: Health::default() });
+        let json = service.get("/api/diff?from=-1m&comm=a&b.from=-1m&b.comm=b&group=none").await.json();
+        let at = |number: &Value| usize::try_from(number.as_u64().unwrap()).unwrap();
+        let frames = &json["frames"];
+        let names = frames["name"].as_array().unwrap().iter().map(|name| json["strings"][at(name)].clone());
+        let kinds = frames["kind"].as_array().unwrap().iter().map(|kind| json["kinds"][at(kind)]["label"].clone());
+        let text = |value: Value| value.as_str().unwrap().to_owned();
+        let in_tree: BTreeSet<_> = names.map(text).zip(kinds.map(text)).collect();
+        let changes = json["changes"].as_array().unwrap().iter();
+        let changed = changes.map(|change| (text(change["name"].clone()), text(change["kind"].clone())));
+        assert_eq!(changed.collect::<BTreeSet<_>>(), in_tree);
+        assert_eq!(in_tree.len(), 3, "{in_tree:?}");
     });
 }
 

@@ -430,7 +430,7 @@ impl Queue {
         Some(index)
     }
 
-    /// Answers those whose owner's files hold too many builders. Returns whether there were any.
+    /// Answers those whose owner's files hold too many builders. Whose hold none wait for room. Returns whether there were any.
     fn refuse_stuck(&mut self) -> bool {
         let Self { waiting, stuck, answers, .. } = self;
         let before = waiting.len();
@@ -439,8 +439,8 @@ impl Queue {
             let held = || stuck.values().flatten();
             let of_owner = held().filter(|held| **held == owner).count();
             let of_user = held().filter(|held| held.may_be_of_one_user(owner)).count();
-            let leaves_room = held_by(owner, held().copied()).leaves_room(MAX_STUCK, 1);
-            let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER || !leaves_room;
+            let is_greedy = of_user > 0 && !held_by(owner, held().copied()).leaves_room(MAX_STUCK, 1);
+            let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER || is_greedy;
             if is_refused {
                 let rows = Err(NO_ANSWER.to_owned());
                 answers.push(RowsAnswer { file: order.file, took: Duration::ZERO, rows });
@@ -769,6 +769,13 @@ mod tests {
         let taken: Vec<usize> = (1000..1009).map(&mut take).collect();
         assert_eq!(taken, [4, 2, 1, 1, 1, 1, 1, 1, 0]);
         assert!(take(0) > 0);
+        // Whose files hold none waits for one that comes back, and who holds one is told.
+        let [new, greedy] = [5000, 1003].map(|uid| Order { owner: Some(Owner::test(uid)), ..order(uid, 5, 90) });
+        queue.waiting = vec![new, greedy];
+        assert!(queue.refuse_stuck() && queue.choose(false, None, Instant::now()).is_none());
+        assert_eq!(queue.waiting.iter().map(|order| order.file.0).collect::<Vec<_>>(), [5000]);
+        queue.stuck.retain(|_, owner| !owner.is_some_and(|owner| owner.may_be_of_one_user(Owner::test(1000))));
+        assert!(!queue.refuse_stuck() && queue.choose(false, None, Instant::now()).is_some());
         // One that is slow may be held soon.
         let owner = Some(Owner::test(1000));
         let since = Instant::now().checked_sub(SLOW_LIMIT).unwrap();

@@ -29,11 +29,35 @@ pub fn user_of(pid: Pid) -> Option<u32> {
 
 /// The same, and the process' ids.
 pub fn status_and_user(pid: Pid) -> Option<(Status, u32)> {
-    // What lies below it is gone with the process, whoever has its number by then.
-    let directory = File::open(procfs::proc_path(pid, "")).ok()?;
-    let status = procfs::status_in(&directory)?;
-    let user = user(&status, || namespace_owner(&directory));
-    Some((status, user))
+    Ids::of(pid).map(|ids| (ids.status, ids.user))
+}
+
+/// A process' ids as they were found, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// Its ids.
+    pub status: Status,
+    /// Whose it is.
+    pub user: u32,
+    /// The inode of its directory in `/proc`: whichever process has its number next has another one.
+    directory: u64,
+}
+
+impl Ids {
+    /// Those of a process, if it is there.
+    pub fn of(pid: Pid) -> Option<Self> {
+        // What lies below it is gone with the process, whoever has its number by then.
+        let directory = File::open(procfs::proc_path(pid, "")).ok()?;
+        let status = procfs::status_in(&directory)?;
+        let user = user(&status, || namespace_owner(&directory));
+        Some(Self { status, user, directory: directory.metadata().ok()?.ino() })
+    }
+
+    /// Whether they are of the process that has this number now. The kernel may have made its directory anew meanwhile, and then
+    /// they are read again.
+    pub fn are_of(&self, pid: Pid) -> bool {
+        std::fs::metadata(procfs::proc_path(pid, "")).is_ok_and(|found| found.ino() == self.directory)
+    }
 }
 
 /// Root is nobody else, wherever he has gone.

@@ -742,6 +742,24 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_waits_is_another_user_s_when_its_owner_maps_it() {
+        let (files, number) = (Arc::new(OpenFiles::default()), FileId(8));
+        files.insert(number, OpenFile::new(File::open("/proc/self/exe").unwrap(), "own", None));
+        let open = files.get(number).unwrap();
+        let (queue, changed, background) = Default::default();
+        let (wake, ledger, limit) = (Waker::new().unwrap(), Arc::default(), STALL_LIMIT);
+        let (slow_limit, stall_limit) = (limit, limit);
+        let shared = Arc::new(Shared { queue, changed, wake, ledger, background, slow_limit, stall_limit });
+        let builders = Builders { shared: Arc::clone(&shared), files: Arc::clone(&files) };
+        let of = |user| Some(Owner::of(open.identity().unwrap(), user));
+        let waiting = Order { image: Image::File(Arc::clone(&open)), owner: of(1000), ..order(8, 5, 90) };
+        shared.lock().waiting.push(waiting);
+        files.charge(number, 1001);
+        builders.look_whose(number);
+        assert_eq!(shared.lock().waiting[0].owner, of(1001));
+    }
+
+    #[test]
     fn who_mounts_many_file_systems_that_do_not_answer_leaves_builders_to_the_others() {
         let dead = |device| Some(Owner::test_on(device, 1000));
         let of = |file, owner| Order { owner, ..order(file, 5, 90) };

@@ -32,5 +32,5 @@ pub use errno::Errno;
 pub use id::ProcessId;
 pub use mapping::{Device, Mapping, MappingKind, Prot};
 pub use sys::{monotonic_now, note_suspension};
-pub use user::{status_and_user, user_of};
+pub use user::{Ids, status_and_user, user_of};
 pub use vdso::own_vdso;

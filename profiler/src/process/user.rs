@@ -1,9 +1,11 @@
 //! Whose a process is, where it takes of what others need, too.
 //!
 //! A user may have 65,536 subordinate ids in user namespaces of his own, as rootless containers do: all of them are he who has
-//! made the outermost of these. One that root has made says nothing of whose it is: there each process is its own user's.
+//! made the outermost of these. Of one that root has made, as container engines do, all are whoever is root in it; where ids are
+//! the same inside and outside, each process is its own user's.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
@@ -15,6 +17,8 @@ use crate::process::procfs::{self, Namespace, Status};
 
 /// User namespaces that lie in one another at most: the kernel makes no more than 32.
 const MAX_LEVELS: usize = 64;
+/// Bytes of a map of ids: the kernel takes 340 lines.
+const MAX_MAP_BYTES: u64 = 16 << 10;
 
 /// Whose a process is, if it is there: his who has started it, whatever its effective user is, who is root while anybody runs
 /// `su`, and whatever the owner of its directory in `/proc`, who is root as soon as it must not be dumped. Asks nobody but
@@ -25,11 +29,35 @@ pub fn user_of(pid: Pid) -> Option<u32> {
 
 /// The same, and the process' ids.
 pub fn status_and_user(pid: Pid) -> Option<(Status, u32)> {
-    // What lies below it is gone with the process, whoever has its number by then.
-    let directory = File::open(procfs::proc_path(pid, "")).ok()?;
-    let status = procfs::status_in(&directory)?;
-    let user = user(&status, || namespace_owner(&directory));
-    Some((status, user))
+    Ids::of(pid).map(|ids| (ids.status, ids.user))
+}
+
+/// A process' ids as they were found, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// Its ids.
+    pub status: Status,
+    /// Whose it is.
+    pub user: u32,
+    /// The inode of its directory in `/proc`: whichever process has its number next has another one.
+    directory: u64,
+}
+
+impl Ids {
+    /// Those of a process, if it is there.
+    pub fn of(pid: Pid) -> Option<Self> {
+        // What lies below it is gone with the process, whoever has its number by then.
+        let directory = File::open(procfs::proc_path(pid, "")).ok()?;
+        let status = procfs::status_in(&directory)?;
+        let user = user(&status, || namespace_owner(&directory));
+        Some(Self { status, user, directory: directory.metadata().ok()?.ino() })
+    }
+
+    /// Whether they are of the process that has this number now. The kernel may have made its directory anew meanwhile, and then
+    /// they are read again.
+    pub fn are_of(&self, pid: Pid) -> bool {
+        std::fs::metadata(procfs::proc_path(pid, "")).is_ok_and(|found| found.ino() == self.directory)
+    }
 }
 
 /// Root is nobody else, wherever he has gone.
@@ -37,12 +65,30 @@ fn user(status: &Status, namespace_owner: impl FnOnce() -> Option<u32>) -> u32 {
     if status.real_uid == 0 { 0 } else { namespace_owner().unwrap_or(status.real_uid) }
 }
 
-/// Who has made the outermost user namespace that a process is in and jitprof is not, of those that root has not made. `None` if
-/// there is none, or it may not be looked at.
+/// Who has made the outermost user namespace that a process is in and jitprof is not, of those that root has not made; if root has
+/// made all, who is root in the process' own. `None` if there is none, or it may not be looked at.
 fn namespace_owner(directory: &File) -> Option<u32> {
     let own = own_namespace()?;
     let opened = openat(directory, "ns/user", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    outermost_owner(File::from(opened), own)
+    outermost_owner(File::from(opened), own, || root_inside(&map_of(directory)?))
+}
+
+/// Which ids are which in the namespace of a process, as jitprof sees them.
+fn map_of(directory: &File) -> Option<Vec<u8>> {
+    let opened = openat(directory, "uid_map", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = Vec::new();
+    File::from(opened).take(MAX_MAP_BYTES).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
+/// The id that root has outside, or the first one that is another there. None is jitprof's root.
+fn root_inside(map: &[u8]) -> Option<u32> {
+    let ranges = std::str::from_utf8(map).ok()?.lines().filter_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse::<u32>().ok());
+        Some((numbers.next()?, numbers.next()?))
+    });
+    let others = ranges.filter(|(inside, outside)| inside != outside && ![0, u32::MAX].contains(outside));
+    others.min().map(|(_, outside)| outside)
 }
 
 fn own_namespace() -> Option<Namespace> {
@@ -78,11 +124,11 @@ impl Level for File {
     }
 }
 
-fn outermost_owner<N: Level>(innermost: N, own: Namespace) -> Option<u32> {
+fn outermost_owner<N: Level>(innermost: N, own: Namespace, root_inside: impl FnOnce() -> Option<u32>) -> Option<u32> {
     let (mut at, mut owner) = (innermost, None);
-    for _ in 0..MAX_LEVELS {
+    for level in 0..MAX_LEVELS {
         if at.id()? == own {
-            return owner;
+            return if level == 0 { None } else { owner.or_else(root_inside) };
         }
         owner = Some(at.owner()?).filter(|uid| *uid != 0).or(owner);
         at = at.parent()?;
@@ -120,14 +166,27 @@ mod tests {
 
     #[test]
     fn all_that_a_user_makes_in_his_own_namespace_are_he() {
-        let owner = |levels: &[u32]| outermost_owner(Made(levels.iter().copied().map(Some).collect()), number(1));
+        let of = |levels: Vec<Option<u32>>, own| outermost_owner(Made(levels), number(own), || Some(231_072));
+        let owner = |levels: &[u32]| of(levels.iter().copied().map(Some).collect(), 1);
         assert_eq!(owner(&[0]), None, "it is in jitprof's");
         assert_eq!(owner(&[0, 1000]), Some(1000));
         assert_eq!(owner(&[0, 1000, 100_005, 100_006]), Some(1000), "of one of his own he is no other");
-        assert_eq!(owner(&[0, 0]), None, "an engine of root's has made it");
-        assert_eq!(owner(&[0, 0, 231_072, 231_073]), Some(231_072), "what is made in it is his who has");
-        assert_eq!(outermost_owner(Made(vec![Some(0), None, Some(1000)]), number(1)), None, "it cannot be looked at");
-        assert_eq!(outermost_owner(Made(vec![Some(1000)]), number(7)), None, "it is not below jitprof's");
+        assert_eq!(owner(&[0, 0]), Some(231_072), "an engine of root's has made it");
+        assert_eq!(owner(&[0, 0, 231_075, 231_076]), Some(231_075), "what is made in it is his who has");
+        assert_eq!(of(vec![Some(0), None, Some(1000)], 1), None, "it cannot be looked at");
+        assert_eq!(of(vec![Some(1000)], 7), None, "it is not below jitprof's");
+    }
+
+    #[test]
+    fn all_that_are_in_a_namespace_of_root_s_are_who_is_root_in_it() {
+        let root = |map: &str| root_inside(map.as_bytes());
+        assert_eq!(root("         0     231072      65536\n"), Some(231_072));
+        assert_eq!(root("1000 1000 1\n0 1000000 1000\n1001 1001001 64535\n"), Some(1_000_000), "one id is let through");
+        assert_eq!(root("0 0 1\n1 100000 65535\n"), Some(100_000), "root is nobody else");
+        for same in ["0 0 4294967295\n", "0 0 1\n1000 1000 1\n", "", "0 4294967295 1\n", "x y\n5 0 1\n", "0\n"] {
+            assert_eq!(root(same), None, "{same}");
+        }
+        assert_eq!(root_inside(b"0 \xff 1\n"), None);
     }
 
     #[test]
@@ -148,16 +207,9 @@ mod tests {
         drop(child.wait());
     }
 
-    #[test]
-    fn who_has_made_a_namespace_is_asked_of_the_kernel() {
-        let is_root = rustix::process::geteuid().is_root();
-        let mut command = Command::new(if is_root { "setpriv" } else { "unshare" });
-        if is_root {
-            command.args(["--reuid=12345", "--regid=12345", "--clear-groups", "unshare"]);
-        }
-        let started = command.args(["--user", "sleep", "60"]).stderr(Stdio::null()).spawn();
-        let Ok(mut child) = started else { return };
-        let wanted = if is_root { 12345 } else { rustix::process::getuid().as_raw() };
+    /// What waits in a user namespace of its own, and its directory in `/proc`. Not every machine lets anybody make one.
+    fn in_own_namespace(mut command: Command) -> Option<(Child, File)> {
+        let mut child = command.args(["--user", "sleep", "60"]).stderr(Stdio::null()).spawn().ok()?;
         let directory = File::open(procfs::proc_path(Pid(child.id()), "")).unwrap();
         let is_made = || {
             let id = openat(&directory, "ns/user", OFlags::RDONLY, Mode::empty()).ok().map(File::from)?.id();
@@ -165,15 +217,45 @@ mod tests {
         };
         let deadline = Instant::now() + Duration::from_secs(20);
         while is_made().is_none() && Instant::now() < deadline {
-            // Not every machine lets a user make one.
-            if child.try_wait().is_ok_and(|ended| ended.is_some()) {
-                return;
+            if let Ok(Some(ended)) = child.try_wait() {
+                assert!(!ended.success(), "it was refused");
+                return None;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+        Some((child, directory))
+    }
+
+    #[test]
+    fn who_has_made_a_namespace_is_asked_of_the_kernel() {
+        // Where no namespace can be made there is this one at least.
+        let own = File::open("/proc/self").unwrap();
+        assert!(own_namespace().is_some() && namespace_owner(&own).is_none());
+        assert!(map_of(&own).unwrap().ends_with(b"\n"));
+        let is_root = rustix::process::geteuid().is_root();
+        let mut command = Command::new(if is_root { "setpriv" } else { "unshare" });
+        if is_root {
+            command.args(["--reuid=12345", "--regid=12345", "--clear-groups", "unshare"]);
+        }
+        let wanted = if is_root { 12345 } else { rustix::process::getuid().as_raw() };
+        if let Some((child, directory)) = in_own_namespace(command) {
+            let found = namespace_owner(&directory);
+            end(child);
+            assert_eq!(found, Some(wanted));
+        }
+    }
+
+    #[test]
+    fn who_is_root_in_a_namespace_of_root_s_is_asked_of_the_kernel() {
+        let has_all = std::fs::read("/proc/self/uid_map").is_ok_and(|map| map.ends_with(b" 0 4294967295\n"));
+        if !rustix::process::geteuid().is_root() || !has_all {
+            return;
+        }
+        let Some((child, directory)) = in_own_namespace(Command::new("unshare")) else { return };
+        let before = namespace_owner(&directory);
+        let written = std::fs::write(procfs::proc_path(Pid(child.id()), "uid_map"), "0 231072 65536\n");
         let found = namespace_owner(&directory);
         end(child);
-        assert_eq!(found, Some(wanted));
-        assert!(own_namespace().is_some());
+        assert_eq!((before, found), (None, written.ok().map(|()| 231_072)));
     }
 }

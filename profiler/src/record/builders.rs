@@ -227,6 +227,15 @@ impl Builders {
         }
     }
 
+    /// Another user may pay for a file that waits.
+    pub(super) fn look_whose(&self, file: FileId) {
+        for order in self.shared.lock().waiting.iter_mut().filter(|order| order.file == file) {
+            if let Image::File(open) = &order.image {
+                order.owner = open.owner();
+            }
+        }
+    }
+
     /// From now on what no sample has met is built slowly.
     pub(super) fn work_in_background(&self) {
         self.shared.background.store(true, Ordering::Relaxed);
@@ -430,7 +439,7 @@ impl Queue {
         Some(index)
     }
 
-    /// Answers those whose owner's files hold too many builders. Returns whether there were any.
+    /// Answers those whose owner's files hold too many builders. Whose hold none wait for room. Returns whether there were any.
     fn refuse_stuck(&mut self) -> bool {
         let Self { waiting, stuck, answers, .. } = self;
         let before = waiting.len();
@@ -439,8 +448,8 @@ impl Queue {
             let held = || stuck.values().flatten();
             let of_owner = held().filter(|held| **held == owner).count();
             let of_user = held().filter(|held| held.may_be_of_one_user(owner)).count();
-            let leaves_room = held_by(owner, held().copied()).leaves_room(MAX_STUCK, 1);
-            let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER || !leaves_room;
+            let is_greedy = of_user > 0 && !held_by(owner, held().copied()).leaves_room(MAX_STUCK, 1);
+            let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER || is_greedy;
             if is_refused {
                 let rows = Err(NO_ANSWER.to_owned());
                 answers.push(RowsAnswer { file: order.file, took: Duration::ZERO, rows });
@@ -733,6 +742,24 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_waits_is_another_user_s_when_its_owner_maps_it() {
+        let (files, number) = (Arc::new(OpenFiles::default()), FileId(8));
+        files.insert(number, OpenFile::new(File::open("/proc/self/exe").unwrap(), "own", None));
+        let open = files.get(number).unwrap();
+        let (queue, changed, background) = Default::default();
+        let (wake, ledger, limit) = (Waker::new().unwrap(), Arc::default(), STALL_LIMIT);
+        let (slow_limit, stall_limit) = (limit, limit);
+        let shared = Arc::new(Shared { queue, changed, wake, ledger, background, slow_limit, stall_limit });
+        let builders = Builders { shared: Arc::clone(&shared), files: Arc::clone(&files) };
+        let of = |user| Some(Owner::of(open.identity().unwrap(), user));
+        let waiting = Order { image: Image::File(Arc::clone(&open)), owner: of(1000), ..order(8, 5, 90) };
+        shared.lock().waiting.push(waiting);
+        files.charge(number, 1001);
+        builders.look_whose(number);
+        assert_eq!(shared.lock().waiting[0].owner, of(1001));
+    }
+
+    #[test]
     fn who_mounts_many_file_systems_that_do_not_answer_leaves_builders_to_the_others() {
         let dead = |device| Some(Owner::test_on(device, 1000));
         let of = |file, owner| Order { owner, ..order(file, 5, 90) };
@@ -769,6 +796,13 @@ mod tests {
         let taken: Vec<usize> = (1000..1009).map(&mut take).collect();
         assert_eq!(taken, [4, 2, 1, 1, 1, 1, 1, 1, 0]);
         assert!(take(0) > 0);
+        // Whose files hold none waits for one that comes back, and who holds one is told.
+        let [new, greedy] = [5000, 1003].map(|uid| Order { owner: Some(Owner::test(uid)), ..order(uid, 5, 90) });
+        queue.waiting = vec![new, greedy];
+        assert!(queue.refuse_stuck() && queue.choose(false, None, Instant::now()).is_none());
+        assert_eq!(queue.waiting.iter().map(|order| order.file.0).collect::<Vec<_>>(), [5000]);
+        queue.stuck.retain(|_, owner| !owner.is_some_and(|owner| owner.may_be_of_one_user(Owner::test(1000))));
+        assert!(!queue.refuse_stuck() && queue.choose(false, None, Instant::now()).is_some());
         // One that is slow may be held soon.
         let owner = Some(Owner::test(1000));
         let since = Instant::now().checked_sub(SLOW_LIMIT).unwrap();

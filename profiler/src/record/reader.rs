@@ -26,8 +26,8 @@ use crate::process::open::{
     FileId, FileIdentity, MapPlace, OpenError, TargetFile, Way, identify_mapping, open_in_root, open_mapping,
     open_perf_map, perf_map_path, way_to,
 };
-use crate::process::procfs::{self, ProcError, Status};
-use crate::process::{Device, Errno, ProcessId, status_and_user, user_of};
+use crate::process::procfs::{self, ProcError};
+use crate::process::{Device, Errno, Ids, ProcessId, status_and_user, user_of};
 use crate::record::debug_root::debug_root;
 use crate::record::machine::running_pids;
 use crate::record::probes::Probes;
@@ -106,7 +106,7 @@ impl Reader {
     }
 
     /// The same, where a process' ids have been read a moment ago.
-    pub(super) fn read_knowing(&self, request: Request, known: Option<Box<(Status, u32)>>) -> AnswerBody {
+    pub(super) fn read_knowing(&self, request: Request, known: Option<Box<Ids>>) -> AnswerBody {
         match (request, known) {
             (Request::Process { pid, maps, cgroup, command_line }, Some(known)) => {
                 AnswerBody::Process(self.process(pid, (maps, cgroup, command_line), Some(*known)).map(Box::new))
@@ -200,7 +200,7 @@ impl Reader {
         &self,
         pid: Pid,
         (maps, cgroup, command_line): (bool, bool, bool),
-        known: Option<(Status, u32)>,
+        known: Option<Ids>,
     ) -> Result<ProcessRead, Unread> {
         let stat = procfs::stat(pid).map_err(|error| unread_process(&error))?;
         let mut threads = if maps || stat.is_dead() { procfs::threads(pid).unwrap_or_default() } else { Vec::new() };
@@ -217,7 +217,9 @@ impl Reader {
             }
             false => None,
         };
-        let (status, payer) = known.filter(|_| via == pid).or_else(|| status_and_user(via)).unzip();
+        // Asked after its start was read: if it is the same process now, it was then.
+        let known = known.filter(|known| via == pid && known.are_of(pid)).map(|known| (known.status, known.user));
+        let (status, payer) = known.or_else(|| status_and_user(via)).unzip();
         let user = status.as_ref().filter(|_| cgroup).map(|status| self.user(status.real_uid));
         Ok(ProcessRead {
             via,

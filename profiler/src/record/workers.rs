@@ -22,8 +22,7 @@ use crate::engine::border::{Answer, AnswerBody, Request, RequestId};
 use crate::kernel::{Prober, Waker};
 use crate::owners::Held;
 use crate::process::open::FileId;
-use crate::process::procfs::Status;
-use crate::process::{ProcessId, monotonic_now, status_and_user, user_of};
+use crate::process::{Ids, ProcessId, monotonic_now, user_of};
 use crate::record::party::{MAX_STUCK_OF_USER, NOBODY, Party, QUICK, Users};
 use crate::record::reader::Reader;
 use crate::record::usage::{Charge, Payer, Subject, Usage};
@@ -127,7 +126,7 @@ struct Waiting {
 }
 
 /// The ids of a process, and whose it is, if they have been read when it was asked for.
-type Known = Option<Box<(Status, u32)>>;
+type Known = Option<Box<Ids>>;
 
 impl Waiting {
     /// As long as it is what the process would be found to be now.
@@ -295,8 +294,8 @@ impl Workers {
     pub(super) fn ask(&self, request: RequestId, what: Request) {
         let mut known = None;
         let look = |pid| {
-            let found = status_and_user(pid)?;
-            Some(known.insert(Box::new(found)).1)
+            let found = Ids::of(pid)?;
+            Some(known.insert(Box::new(found)).user)
         };
         let user = |pid| self.users().of(pid, Instant::now(), look);
         let party = Party::of(&what, &self.shared.files, user);
@@ -605,7 +604,8 @@ mod tests {
     use jitprof_jitdump::NextRead;
 
     use super::*;
-    use crate::process::Device;
+    use crate::process::procfs::Status;
+    use crate::process::{Device, status_and_user};
     use crate::record::party::MAX_STUCK_OF_DEVICE;
 
     fn shared(ledger: Ledger) -> Shared {
@@ -860,14 +860,22 @@ mod tests {
         workers.ask(RequestId(0), process(own.0));
         let mut asked = shared.lock().queue.pop_front().unwrap();
         asked.since = since;
-        assert_eq!(asked.known().map(|known| *known), status_and_user(own));
-        // What was found then is what is answered, unless it is long ago.
+        assert_eq!(asked.known().map(|known| (known.status, known.user)), status_and_user(own));
+        // What was found then is what is answered, unless it is long ago, or another process had its number.
         let other = Status::parse(b"Tgid:\t1\nUid:\t4001\t4001\t4001\t4001\n").unwrap();
-        let body = shared.reader.read_knowing(process(own.0), Some(Box::new((other.clone(), 4000))));
-        let AnswerBody::Process(Ok(read)) = body else { panic!("it is there") };
-        assert_eq!((read.status.as_ref(), read.payer), (Some(&other), Some(4000)));
+        let found = |pid| {
+            let mut ids = Ids::of(pid).unwrap();
+            (ids.status, ids.user) = (other.clone(), 4000);
+            ids
+        };
+        let answered = |known| match shared.reader.read_knowing(process(own.0), Some(Box::new(known))) {
+            AnswerBody::Process(Ok(read)) => read.status.zip(read.payer),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(answered(found(own)), Some((other.clone(), 4000)));
+        assert_eq!(answered(found(Pid(1))), status_and_user(own));
         let since = Instant::now().checked_sub(KNOWN_FOR).unwrap();
-        let mut late = Waiting { known: Some(Box::new((other, 4000))), ..waiting(0, process(own.0), since) };
+        let mut late = Waiting { known: Some(Box::new(found(own))), ..waiting(0, process(own.0), since) };
         assert!(late.known().is_none());
         shared.lock().closing = true;
     }

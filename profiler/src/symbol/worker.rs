@@ -417,7 +417,7 @@ impl Shared {
         {
             return Err(Unresolved::NotInTime);
         }
-        if state.may_hold_one_more(lane) { Ok(()) } else { Err(Unresolved::TooSlow) }
+        state.why_not_one_more(lane).map_or(Ok(()), Err)
     }
 
     /// How many workers there are to share the room for what is loaded.
@@ -508,13 +508,15 @@ impl State {
         self.workers.values().any(|worker| worker.apart.is_some_and(|apart| are_of_one_user(apart, lane)))
     }
 
-    /// Whether one more of an owner's files may hold a worker.
-    fn may_hold_one_more(&self, lane: Lane) -> bool {
+    /// Why no further one of an owner's files may hold a worker, if so. Whose files hold none is asked again: others' do, and may
+    /// let go.
+    fn why_not_one_more(&self, lane: Lane) -> Option<Unresolved> {
         let held = || self.held.values().map(|(_, held)| *held);
         let is_of_kind = |held: &Lane| held.zip(lane).map_or(*held == lane, |(held, own)| held.is_of_kind(own));
         let own = held().filter(|held| are_of_one_user(*held, lane)).count();
         let held = Held { own, kind: held().filter(is_of_kind).count(), all: self.held.len() };
-        own < MAX_STUCK_OF_OWNER && held.leaves_room(MAX_STUCK, 1)
+        let may_hold = own < MAX_STUCK_OF_OWNER && held.leaves_room(MAX_STUCK, 1);
+        (!may_hold).then_some(if own == 0 { Unresolved::NotInTime } else { Unresolved::TooSlow })
     }
 
     /// Whether a worker that looks into the files of one owner alone, or into everybody's, may look into his.
@@ -646,7 +648,7 @@ mod tests {
         let mut state = State::default();
         let mut take = |uid: u32| {
             let before = state.held.len();
-            while state.may_hold_one_more(lane(uid)) {
+            while state.why_not_one_more(lane(uid)).is_none() {
                 state.held.insert(state.held.len() as u64, (None, lane(uid)));
             }
             state.held.len() - before
@@ -654,6 +656,10 @@ mod tests {
         let taken: Vec<usize> = (1000..1010).map(&mut take).collect();
         assert_eq!(taken, [4, 4, 4, 2, 1, 1, 1, 1, 1, 1]);
         assert_eq!(take(0), 4);
+        assert_eq!([2000, 2001, 2002].map(&mut take), [1; 3]);
+        let whys = [3000, 2002, 1000].map(|uid| state.why_not_one_more(lane(uid)));
+        let [later, never] = [Unresolved::NotInTime, Unresolved::TooSlow].map(Some);
+        assert_eq!(whys, [later, never, never], "whose files hold none is asked again");
         const { assert!(MAX_APART < MAX_STUCK / 4) };
     }
 

@@ -353,7 +353,7 @@ fn payers(world: &World, file: FileId) -> [Option<u32>; 2] {
 fn a_file_is_paid_for_by_its_owner_from_when_he_maps_it() {
     let mut world = World::new(options());
     // By his own id, and by a subordinate one of his.
-    for (pid, owner, payer) in [(PID, 1001, 1001), (PID + 10, 100_005, 1002)] {
+    for (pid, owner, payer) in [(PID, 1001_u32, 1001), (PID + 10, 100_005, 1002)] {
         let path = format!("/bin/of{owner}");
         world.machine.add_program(&path, &owner.to_le_bytes(), &[(0, "_start")]);
         world.machine.file_mut(&path).unwrap().identity.uid = owner;

@@ -27,7 +27,7 @@ use super::image::{Image, layout_of};
 use super::open_files::OpenFile;
 use super::stats::{DebugLoss, SymbolStats};
 use super::worker::SymbolBudget;
-use crate::regular_file::is_kernels_own;
+use crate::regular_file::may_be_kernels_own;
 use jitprof_unwind::elf::{self, Layout};
 
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
@@ -146,7 +146,7 @@ fn place_below(root: &File, path: &Path, owner: Owner) -> Option<File> {
     let is_owners = metadata.uid() == owner.uid;
     let may_read = metadata.mode() & 0o004 != 0 || (is_owners && owner.is_target);
     let is_allowed = metadata.is_file() && (metadata.uid() == 0 || is_owners) && may_read;
-    (is_allowed && !fstatfs(&place).is_ok_and(|system| is_kernels_own(&system))).then_some(place)
+    (is_allowed && !may_be_kernels_own(fstatfs(&place))).then_some(place)
 }
 
 /// CRC-32 (IEEE) of all bytes, as `.gnu_debuglink` has it.

@@ -29,7 +29,7 @@ use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
 use crate::process::procfs::{Credentials, credentials_in, proc_path};
 use crate::process::sys;
-use crate::regular_file::is_kernels_own;
+use crate::regular_file::may_be_kernels_own;
 use jitprof_common::units::{Avma, Pid};
 
 /// Names a file for as long as a recording, or a look at a process, takes: whoever asks for it to be opened chooses the
@@ -362,7 +362,7 @@ fn reach(path: &Path, extra_flags: i32) -> Result<File, OpenError> {
 /// in errors.
 fn reopen(handle: &File, shown: &Path, target: Option<&Credentials>) -> Result<TargetFile, OpenError> {
     let meta = handle.metadata().map_err(|error| failed(shown, error))?;
-    if !meta.is_file() || fstatfs(handle).is_ok_and(|system| is_kernels_own(&system)) {
+    if !meta.is_file() || may_be_kernels_own(fstatfs(handle)) {
         return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);

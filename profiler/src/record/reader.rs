@@ -440,7 +440,7 @@ fn unread_file(error: &OpenError) -> Unread {
     let why = match error {
         OpenError::NotFound { .. } => WhyUnread::Gone,
         OpenError::Replaced { .. } => WhyUnread::Replaced,
-        OpenError::Private { .. } => WhyUnread::Private,
+        OpenError::Private { .. } | OpenError::Hidden { .. } => WhyUnread::Private,
         _ => WhyUnread::Failed,
     };
     Unread { why, text: error.to_string() }

@@ -4,7 +4,7 @@
 //!   in another mount namespace. It needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
 //! * Else its path is resolved inside the target's root (openat2 with RESOLVE_IN_ROOT), so that no symbolic link
 //!   reaches a file that the target itself could not name, and the inode is compared with the mapping's. A target can bind any
-//!   file over a path: one that it could not read itself is not read for it.
+//!   file or directory over a path: one that it could not read, or search, itself is not for it, unless it may read all.
 //! * Every file is first opened with O_PATH, which has no effect on devices and does not wait for FIFOs, and is opened
 //!   for reading only after fstat has called it a regular file, and fstatfs none of the kernel's own, such as its log.
 //!
@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -25,12 +26,14 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, openat};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Errno;
+use crate::process::access::Access;
 use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
 use crate::process::procfs::{Credentials, credentials_in, proc_path};
 use crate::process::sys;
 use crate::regular_file::may_be_kernels_own;
 use jitprof_common::units::{Avma, Pid};
+use walk::{Obstacle, walk};
 
 /// Names a file for as long as a recording, or a look at a process, takes: whoever asks for it to be opened chooses the
 /// number. Numbers are not used again.
@@ -168,6 +171,16 @@ pub enum OpenError {
         /// Who may do what with it.
         mode: u32,
     },
+    /// The target has a directory in its root in which it could find nothing itself.
+    #[error(
+        "{} is behind a directory, or a link in one for all, that the target may not use: ignored; \
+         if it is the target's, `chmod o+x` the directories on the way",
+        path.display()
+    )]
+    Hidden {
+        /// The path, in the target's root.
+        path: PathBuf,
+    },
     /// Another failure.
     #[error("cannot open {}: {source}", path.display())]
     Io {
@@ -176,6 +189,13 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    /// Whether the target itself could not have read it.
+    pub fn is_private(&self) -> bool {
+        matches!(self, Self::Private { .. } | Self::Hidden { .. })
+    }
 }
 
 /// Which file is behind a mapping, without opening it: whoever knows the file need not.
@@ -248,8 +268,8 @@ pub fn check_open_in_root() -> io::Result<()> {
 /// # Errors
 /// [`OpenError`].
 pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
-    let target = Target::of(pid)?;
-    target.open(&target.find(path, OFlags::empty())?, path)
+    let root = TargetRoot::of(pid)?;
+    root.open(&root.find(path, OFlags::empty())?, path)
 }
 
 /// Opens `/tmp/perf-N.map` of the target's root, N being its pid in its own namespace. The directory is writable for
@@ -260,11 +280,9 @@ pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
 /// [`OpenError`]; mostly [`OpenError::NotFound`].
 pub fn open_perf_map(pid: Pid, own_pid: u32, users: &[u32]) -> Result<TargetFile, OpenError> {
     let path = perf_map_path(own_pid);
-    let target = Target::of(pid)?;
-    let target = Target { credentials: target.credentials.also(users), ..target };
-    let found = target.find(&path, OFlags::NOFOLLOW)?;
-    check_owner(&path, found.metadata().map_err(|error| failed(&path, error))?.uid(), users)?;
-    target.open(&found, &path)
+    let root = TargetRoot::of(pid)?;
+    let root = TargetRoot { credentials: root.credentials.also(users), ..root };
+    root.open(&root.find_of(&path, OFlags::NOFOLLOW, users)?, &path)
 }
 
 /// The path of a process' perf map, in its root; `own_pid` is its pid in its own namespace.
@@ -322,31 +340,66 @@ fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> 
 }
 
 /// A process' root directory, and what it may read there.
-struct Target {
-    root: File,
+#[derive(Debug)]
+pub struct TargetRoot {
+    directory: File,
     credentials: Credentials,
 }
 
-impl Target {
-    fn of(pid: Pid) -> Result<Self, OpenError> {
+impl TargetRoot {
+    /// Of a process.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn of(pid: Pid) -> Result<Self, OpenError> {
         // What lies below it is gone with the process: nobody else's root is looked into with what this one may.
-        let directory = reach(&proc_path(pid, ""), libc::O_DIRECTORY)?;
+        let process = reach(&proc_path(pid, ""), libc::O_DIRECTORY)?;
         let place = proc_path(pid, "root");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(&directory, "root", flags, Mode::empty()).map_err(|error| failed(&place, error.into()))?;
+        let root = openat(&process, "root", flags, Mode::empty()).map_err(|error| failed(&place, error.into()))?;
         let gone = || OpenError::NotFound { path: proc_path(pid, "status"), errno: Errno::NONE };
-        Ok(Self { root: File::from(root), credentials: credentials_in(&directory).ok_or_else(gone)? })
+        Ok(Self::new(File::from(root), credentials_in(&process).ok_or_else(gone)?))
+    }
+
+    /// A directory, for whoever has these credentials.
+    pub(crate) fn new(directory: File, credentials: Credentials) -> Self {
+        Self { directory, credentials }
+    }
+
+    /// A directory in which jitprof looks by its own right.
+    pub(crate) fn unrestricted(directory: File) -> Self {
+        Self::new(directory, Credentials::of_all())
+    }
+
+    /// A handle on the directory.
+    pub(crate) fn directory(&self) -> &File {
+        &self.directory
     }
 
     /// A handle on what is there.
-    fn find(&self, path: &Path, extra_flags: OFlags) -> Result<File, OpenError> {
+    pub(crate) fn find(&self, path: &Path, extra_flags: OFlags) -> Result<File, OpenError> {
         let text = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| OpenError::NotFound { path: path.to_owned(), errno: Errno::NONE })?;
-        let found = sys::open_in_root(self.root.as_fd(), &text, OFlags::PATH | extra_flags);
-        found.map(File::from).map_err(|error| failed(path, error))
+        if self.credentials.reads_all {
+            let found = sys::open_in_root(self.directory.as_fd(), &text, OFlags::PATH | extra_flags);
+            return found.map(File::from).map_err(|error| failed(path, error));
+        }
+        let follows = !extra_flags.contains(OFlags::NOFOLLOW);
+        walk(&self.directory, path, follows, &self.credentials).map_err(|obstacle| match obstacle {
+            Obstacle::Refused => OpenError::Hidden { path: path.to_owned() },
+            Obstacle::Failed(error) => failed(path, error),
+        })
     }
 
-    fn open(&self, found: &File, path: &Path) -> Result<TargetFile, OpenError> {
+    /// The same, if it is root's or one of these users'.
+    pub(crate) fn find_of(&self, path: &Path, extra_flags: OFlags, users: &[u32]) -> Result<File, OpenError> {
+        let found = self.find(path, extra_flags)?;
+        check_owner(path, found.metadata().map_err(|error| failed(path, error))?.uid(), users)?;
+        Ok(found)
+    }
+
+    /// Opens what was found for reading.
+    pub(crate) fn open(&self, found: &File, path: &Path) -> Result<TargetFile, OpenError> {
         reopen(found, path, Some(&self.credentials))
     }
 }
@@ -366,7 +419,7 @@ fn reopen(handle: &File, shown: &Path, target: Option<&Credentials>) -> Result<T
         return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
-    if target.is_some_and(|target| !target.may_read(owner, meta.gid(), mode)) {
+    if target.is_some_and(|target| !target.may(Access::Read, handle, &meta)) {
         return Err(OpenError::Private { path: shown.to_owned(), owner, mode });
     }
     let via = if target.is_some() { OpenedVia::Root } else { OpenedVia::MapFiles };

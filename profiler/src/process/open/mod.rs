@@ -29,7 +29,7 @@ use crate::process::Errno;
 use crate::process::access::Access;
 use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
-use crate::process::procfs::{Credentials, credentials_in, proc_path};
+use crate::process::procfs::{self, Credentials, credentials_in, proc_path};
 use crate::process::sys;
 use crate::regular_file::may_be_kernels_own;
 use jitprof_common::units::{Avma, Pid};
@@ -211,25 +211,43 @@ pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, Op
     Ok(FileIdentity::of(&meta))
 }
 
-/// Opens the file behind a mapping.
+/// Opens the file behind a mapping. Whatever the kernel shows as mapped is read, whoever the process is by now: it may have been
+/// root when it mapped that.
 ///
 /// # Errors
-/// [`OpenError`] of the second way, if both fail.
+/// [`OpenError`] of the last way, if all fail.
 pub fn open_mapping(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
-    let direct = reach(&map_file(pid, mapping), 0).and_then(|path| reopen(&path, Path::new(&*mapping.path), None));
-    match direct {
-        Ok(file) => Ok(file),
-        // Refused without the capability; absent when an event's mapping has been split or unmapped since.
-        Err(_) => {
-            let file = open_in_root(pid, Path::new(&*mapping.path))?;
-            // The device is not compared: overlayfs and btrfs report another one to stat(2) than in maps.
-            if mapping.inode != 0 && file.identity.inode != mapping.inode {
-                let path = PathBuf::from(&*mapping.path);
-                return Err(OpenError::Replaced { path, found: file.identity.inode, mapped: mapping.inode });
-            }
-            Ok(file)
-        }
+    let opened = open_mapped(pid, mapping).or_else(|error| open_rest(pid, mapping, error));
+    opened.or_else(|_| TargetRoot::of(pid)?.open_mapped(pid, mapping))
+}
+
+/// Refused without the capability; absent when an event's mapping has been split or unmapped since.
+fn open_mapped(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+    reopen(&reach(&map_file(pid, mapping), 0)?, Path::new(&*mapping.path), None)
+}
+
+/// Opens the file of a mapping that is not there by what else is mapped of it now.
+fn open_rest(pid: Pid, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
+    if mapping.inode == 0 || !matches!(error, OpenError::NotFound { .. }) {
+        return Err(error);
     }
+    let rest = mapped_now(pid, (mapping.device, mapping.inode)).ok_or(error)?;
+    check_inode(open_mapped(pid, &rest)?, mapping)
+}
+
+/// Where a file is mapped now, if it is.
+fn mapped_now(pid: Pid, file: (Device, u64)) -> Option<MapPlace> {
+    let mappings = procfs::maps(pid).ok()?.mappings;
+    mappings.iter().find(|now| (now.device, now.inode) == file).map(MapPlace::of)
+}
+
+fn check_inode(file: TargetFile, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+    // The device is not compared: overlayfs and btrfs report another one to stat(2) than in maps.
+    if mapping.inode == 0 || file.identity.inode == mapping.inode {
+        return Ok(file);
+    }
+    let path = PathBuf::from(&*mapping.path);
+    Err(OpenError::Replaced { path, found: file.identity.inode, mapped: mapping.inode })
 }
 
 /// A handle on the file behind a mapping, if it is the one that was looked at; it is not open for reading. Asks no file system.
@@ -396,6 +414,27 @@ impl TargetRoot {
         let found = self.find(path, extra_flags)?;
         check_owner(path, found.metadata().map_err(|error| failed(path, error))?.uid(), users)?;
         Ok(found)
+    }
+
+    /// Opens a mapping's file by its path.
+    fn open_mapped(&self, pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+        let path = Path::new(&*mapping.path);
+        let opened = self.find(path, OFlags::empty()).and_then(|found| self.open(&found, path));
+        let opened = match opened {
+            Err(refused) if refused.is_private() => self.open_seen(pid, path).ok_or(refused)?,
+            opened => opened?,
+        };
+        check_inode(opened, mapping)
+    }
+
+    /// The same of one that it could not read itself, but has mapped.
+    fn open_seen(&self, pid: Pid, path: &Path) -> Option<TargetFile> {
+        let own = Self::unrestricted(self.directory.try_clone().ok()?);
+        // The handle keeps the file's number from being used for another one.
+        let found = own.find(path, OFlags::empty()).ok()?;
+        let meta = found.metadata().ok()?;
+        mapped_now(pid, (Device::from_st_dev(meta.dev()), meta.ino()))?;
+        own.open(&found, path).ok()
     }
 
     /// Opens what was found for reading.

@@ -232,6 +232,55 @@ fn a_replaced_file_is_refused() {
     assert!(matches!(refused, OpenError::Replaced { .. }), "{refused}");
 }
 
+/// Where this program is mapped.
+fn own_mapping() -> MapPlace {
+    let exe = procfs::exe(own()).unwrap().unwrap();
+    let maps = procfs::maps(own()).unwrap();
+    MapPlace::of(maps.mappings.iter().find(|mapping| Path::new(&*mapping.path) == exe).unwrap())
+}
+
+#[test]
+fn the_file_of_a_mapping_that_was_split_is_found_by_what_is_left_of_it() {
+    let whole = own_mapping();
+    // Without the right to look through map_files there is its path alone.
+    if open_mapped(own(), &whole).is_err() {
+        return;
+    }
+    // Nothing is mapped there now.
+    let split = MapPlace { start: Avma(4096), end: Avma(8192), path: "/no/such".into(), ..whole };
+    let opened = open_mapping(own(), &split).unwrap();
+    assert_eq!((opened.via, opened.identity.inode), (OpenedVia::MapFiles, split.inode));
+    for inode in [u64::MAX, 0] {
+        let other = MapPlace { inode, ..split.clone() };
+        assert!(matches!(open_mapping(own(), &other), Err(OpenError::NotFound { .. })), "{other:?}");
+    }
+}
+
+#[test]
+fn what_is_mapped_may_be_read_whoever_has_mapped_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("module.so");
+    std::fs::write(&file, [7_u8; 4096]).unwrap();
+    set_mode(&file, 0o600);
+    let meta = std::fs::metadata(&file).unwrap();
+    let place = MapPlace { path: file.to_str().unwrap().into(), inode: meta.ino(), ..own_mapping() };
+    let open = || TargetRoot::new(reach(Path::new("/"), 0).unwrap(), stranger()).open_mapped(own(), &place);
+    assert!(open().unwrap_err().is_private());
+    let opened = File::open(&file).unwrap();
+    let access = (libc::PROT_READ, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is there.
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access.0, access.1, opened.as_raw_fd(), 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    // Of overlayfs and btrfs the kernel says other devices of mappings than of files.
+    let maps = procfs::maps(own()).unwrap();
+    let is_known = |mapping: &Mapping| mapping.device == Device::from_st_dev(meta.dev());
+    let shown = maps.mappings.iter().find(|mapping| mapping.path.ends_with("/module.so")).unwrap();
+    assert_eq!(open().is_ok(), is_known(shown));
+    // SAFETY: the mapping that was made above, which nobody else has.
+    unsafe { libc::munmap(mapped, 4096) };
+    assert!(open().unwrap_err().is_private());
+}
+
 #[test]
 fn a_handle_is_of_the_mapped_file_or_there_is_none() {
     let exe = procfs::exe(own()).unwrap().unwrap();

@@ -18,7 +18,7 @@ const LIST: &str = "system.posix_acl_access";
 const MAX_LIST_BYTES: usize = 4096;
 /// Its beginning: the only version that there is.
 const VERSION: [u8; 4] = [2, 0, 0, 0];
-/// Kinds of entries, of <linux/posix_acl.h>; the owner's is not asked.
+/// Kinds of entries, of `linux/posix_acl.h`; the owner's is not asked.
 const USER: u16 = 0x02;
 const OWNING_GROUP: u16 = 0x04;
 const GROUP: u16 = 0x08;

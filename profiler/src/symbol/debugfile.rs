@@ -132,8 +132,8 @@ fn read_link(file: &File, layout: &Layout) -> Option<(String, u32)> {
     is_plain.then(|| (name.to_owned(), checksum))
 }
 
-/// Opens a file of root's or of this owner's. What of it may be read is for the root to say: below the host's, where jitprof looks
-/// by its own right, all.
+/// Opens a file of root's or of this owner's. What of it may be read is for the root to say: below the host's, where
+/// jitprof looks by its own right, all.
 fn open_below(root: &TargetRoot, path: &Path, owner: u32) -> Result<File, OpenError> {
     Ok(root.open(&place_below(root, path, owner)?, path)?.file)
 }

@@ -211,8 +211,8 @@ pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, Op
     Ok(FileIdentity::of(&meta))
 }
 
-/// Opens the file behind a mapping. Whatever the kernel shows as mapped is read, whoever the process is by now: it may have been
-/// root when it mapped that.
+/// Opens the file behind a mapping. Whatever the kernel shows as mapped is read, whoever the process is by now: it may
+/// have been root when it mapped that.
 ///
 /// # Errors
 /// [`OpenError`] of the last way, if all fail.

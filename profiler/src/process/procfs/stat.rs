@@ -11,7 +11,7 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// A clock tick of /proc: USER_HZ is 100 on every architecture that eBPF profiling runs on, whatever CONFIG_HZ is.
 const TICK_NS: u64 = 10_000_000;
 /// CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
-const READ_ALL: u64 = 1 << 1 | 1 << 2;
+const READ_ALL: u64 = (1 << 1) | (1 << 2);
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! procfs    bounded readers of /proc/PID, pure parsers            -> Maps, Stat, Status, ...
 //! event     what the kernel's sideband reports                   -> TaskEvent
 //! open      the file behind a mapping, through the target's root  -> TargetFile
+//! access    what a process may read                           -> Credentials
 //! user      whose a process is, whatever subordinate id it has
 //! labels    name, user, control group, container, unit            -> Identity
 //! hierarchy control groups as directories                         -> Group
@@ -14,6 +15,7 @@
 //! Everything read here is chosen by the target: its comm, its paths, the number of its mappings. Every reader has a
 //! bound and says when it was reached.
 
+mod access;
 pub mod apart;
 pub mod discover;
 mod errno;

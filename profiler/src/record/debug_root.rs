@@ -5,12 +5,13 @@
 //! up others' files in it: whoever may make user namespaces may have a root of his own, and show any file of this machine in
 //! it. jitprof's own root is looked into in any case.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use jitprof_common::units::Pid;
+
+use crate::process::open::TargetRoot;
 
 /// What is known of the root of a process that maps a file.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +35,9 @@ impl Root {
 }
 
 /// The root of the process, if debug files of a file on this device may be looked for there, and not only in jitprof's own.
-pub(super) fn debug_root(via: Pid, file_device: u64) -> Option<Arc<File>> {
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let open = OpenOptions::new().read(true).custom_flags(flags).open(format!("/proc/{via}/root")).ok()?;
-    let (metadata, own) = (open.metadata().ok()?, std::fs::metadata("/").ok()?);
+pub(super) fn debug_root(via: Pid, file_device: u64) -> Option<Arc<TargetRoot>> {
+    let open = TargetRoot::of(via).ok()?;
+    let (metadata, own) = (open.directory().metadata().ok()?, std::fs::metadata("/").ok()?);
     if (metadata.dev(), metadata.ino()) == (own.dev(), own.ino()) {
         return None;
     }

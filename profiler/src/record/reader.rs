@@ -23,8 +23,8 @@ use crate::process::hierarchy::{Group, GroupQuery, Hierarchies};
 use crate::process::labels::{Cgroup, Users};
 use crate::process::monotonic_now;
 use crate::process::open::{
-    FileId, FileIdentity, MapPlace, OpenError, TargetFile, Way, identify_mapping, open_in_root, open_mapping,
-    open_perf_map, perf_map_path, way_to,
+    FileId, FileIdentity, MapPlace, OpenError, TargetFile, TargetRoot, Way, identify_mapping, open_in_root,
+    open_mapping, open_perf_map, perf_map_path, way_to,
 };
 use crate::process::procfs::{self, ProcError};
 use crate::process::{Device, Errno, Ids, ProcessId, status_and_user, user_of};
@@ -290,7 +290,7 @@ impl Reader {
         let root = if debug { debug_root(via, identity.st_dev) } else { None };
         // Where there is none now, none is looked for later: then others have its names, too.
         // Below it there may be any file system.
-        let is_there = |root: &Arc<File>| may_be_below(root, &open, Path::new(&*place.path), build_id);
+        let is_there = |root: &Arc<TargetRoot>| may_be_below(root, &open, Path::new(&*place.path), build_id);
         let root = root.filter(|root| if may_hold { is_there(root) } else { apart(|| is_there(root)) });
         let (head, own_debug) = (head_of(&open), root.is_some());
         let open = self.held((open, &identity), may_hold, (via, place.device));
@@ -442,7 +442,7 @@ fn unread_file(error: &OpenError) -> Unread {
     let why = match error {
         OpenError::NotFound { .. } => WhyUnread::Gone,
         OpenError::Replaced { .. } => WhyUnread::Replaced,
-        OpenError::Private { .. } => WhyUnread::Private,
+        OpenError::Private { .. } | OpenError::Hidden { .. } => WhyUnread::Private,
         _ => WhyUnread::Failed,
     };
     Unread { why, text: error.to_string() }

@@ -11,23 +11,22 @@
 //! The target may have made all of these, so: no path leaves the root (openat2 with RESOLVE_IN_ROOT, Linux 5.6), no
 //! link of /proc is followed, the file is looked at before it is opened (opening a device can act, opening a FIFO
 //! blocks), and it must be a regular file of root's or of the owner of the stripped file. The target may have bound it there, so
-//! all must be allowed to read it, or it is the target's user's. It must have the same build id, or, where that has none, the
+//! below its root it must be one that it may read itself. It must have the same build id, or, where that has none, the
 //! checksum that the link names. Not done: debuginfod (network), dwz's
 //! `.gnu_debugaltlink` (names found only there are missing, the symbol tables answer), DWARF packages (`.dwp`).
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
+use rustix::fs::OFlags;
 
 use super::image::{Image, layout_of};
 use super::open_files::OpenFile;
 use super::stats::{DebugLoss, SymbolStats};
 use super::worker::SymbolBudget;
-use crate::regular_file::is_kernels_own;
+use crate::process::open::{OpenError, TargetRoot};
 use jitprof_unwind::elf::{self, Layout};
 
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
@@ -35,13 +34,6 @@ const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 const MAX_LINK_BYTES: u64 = 264;
 /// Largest debug file whose checksum is computed.
 const MAX_CHECKED_BYTES: u64 = 1 << 30;
-
-/// Who owns a stripped file, and whether that is the user of the process that it was opened for.
-#[derive(Clone, Copy, Debug)]
-struct Owner {
-    uid: u32,
-    is_target: bool,
-}
 
 /// The copy of the debug file's contents, or nothing. To be called while the stripped one is read. Below a target's root
 /// there may be any file system.
@@ -51,15 +43,17 @@ pub(super) fn load(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolS
 }
 
 fn find(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Option<Image> {
-    let uid = origin.file.metadata().ok()?.uid();
-    let owner = Owner { uid, is_target: uid != 0 && origin.file.payer(uid) == uid };
+    let owner = origin.file.metadata().ok()?.uid();
     let build_id = elf::build_id(&origin.file);
     let link = layout_of(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));
     let candidates = candidates(build_id.as_deref(), link.as_ref(), Path::new(&*origin.module.path));
-    let host = open_root("/").ok();
+    let host = open_root("/").ok().map(TargetRoot::unrestricted);
+    let mut is_refused = false;
     for root in origin.root.as_deref().into_iter().chain(host.as_ref()) {
         for candidate in &candidates {
-            let Some(file) = open_below(root, candidate, owner) else {
+            let opened = open_below(root, candidate, owner);
+            is_refused |= opened.as_ref().is_err_and(OpenError::is_private);
+            let Ok(file) = opened else {
                 continue;
             };
             let same_build = match &build_id {
@@ -76,19 +70,25 @@ fn find(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Op
             }
         }
     }
+    if is_refused {
+        stats.count_debug(DebugLoss::Private);
+    }
     None
 }
 
 /// Whether a file may have a debug file below a root: it is looked for, but not opened. By a checksum alone, without a
 /// build id, it may have any.
-pub(crate) fn may_be_below(root: &File, file: &File, path: &Path, build_id: Option<&[u8]>) -> bool {
+pub(crate) fn may_be_below(root: &TargetRoot, file: &File, path: &Path, build_id: Option<&[u8]>) -> bool {
     let Some(build_id) = build_id.filter(|id| !id.is_empty()) else { return true };
-    // Whether the target's user may read it is known when it is opened.
-    let Some(owner) = file.metadata().ok().map(|metadata| Owner { uid: metadata.uid(), is_target: true }) else {
+    let Some(owner) = file.metadata().ok().map(|metadata| metadata.uid()) else {
         return false;
     };
     let link = layout_of(file).ok().and_then(|layout| read_link(file, &layout));
-    candidates(Some(build_id), link.as_ref(), path).iter().any(|place| place_below(root, place, owner).is_some())
+    // One that is refused is counted when it is to be opened.
+    candidates(Some(build_id), link.as_ref(), path).iter().any(|place| match place_below(root, place, owner) {
+        Ok(_) => true,
+        Err(error) => error.is_private(),
+    })
 }
 
 /// A directory to look below, such as `/proc/PID/root`, which stays usable after the process is gone.
@@ -132,21 +132,14 @@ fn read_link(file: &File, layout: &Layout) -> Option<(String, u32)> {
     is_plain.then(|| (name.to_owned(), checksum))
 }
 
-fn open_below(root: &File, path: &Path, owner: Owner) -> Option<File> {
-    let place = place_below(root, path, owner)?;
-    // The descriptor, not the path: nothing can have come between.
-    let own = format!("/proc/self/fd/{}", place.as_raw_fd());
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(own).ok()
+/// Opens a file of root's or of this owner's. What of it may be read is for the root to say: below the host's, where
+/// jitprof looks by its own right, all.
+fn open_below(root: &TargetRoot, path: &Path, owner: u32) -> Result<File, OpenError> {
+    Ok(root.open(&place_below(root, path, owner)?, path)?.file)
 }
 
-fn place_below(root: &File, path: &Path, owner: Owner) -> Option<File> {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let place = File::from(openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?);
-    let metadata = place.metadata().ok()?;
-    let is_owners = metadata.uid() == owner.uid;
-    let may_read = metadata.mode() & 0o004 != 0 || (is_owners && owner.is_target);
-    let is_allowed = metadata.is_file() && (metadata.uid() == 0 || is_owners) && may_read;
-    (is_allowed && !fstatfs(&place).is_ok_and(|system| is_kernels_own(&system))).then_some(place)
+fn place_below(root: &TargetRoot, path: &Path, owner: u32) -> Result<File, OpenError> {
+    root.find_of(path, OFlags::empty(), &[owner])
 }
 
 /// CRC-32 (IEEE) of all bytes, as `.gnu_debuglink` has it.
@@ -174,25 +167,38 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::process::procfs::Credentials;
 
     #[test]
     fn what_the_kernel_makes_up_is_no_debug_file() {
-        let root = File::open("/").unwrap();
-        let place = |path: &str| place_below(&root, Path::new(path), Owner { uid: 0, is_target: false });
-        assert!(place("etc/passwd").is_some() && place("proc/version").is_none());
+        let root = TargetRoot::unrestricted(open_root("/").unwrap());
+        let open = |path: &str| open_below(&root, Path::new(path), 0);
+        assert!(open("etc/passwd").is_ok());
+        assert!(matches!(open("proc/version"), Err(OpenError::NotRegular { .. })));
     }
 
     #[test]
-    fn what_only_its_owner_may_read_is_a_debug_file_of_his_processes_alone() {
+    fn a_debug_file_is_one_that_the_target_may_read_or_that_jitprof_finds_by_itself() {
         let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let file = directory.path().join("bin.debug");
         std::fs::write(&file, b"x").unwrap();
-        let uid = std::fs::metadata(&file).unwrap().uid();
-        let root = File::open(directory.path()).unwrap();
-        let is_found = |mode, is_target| {
+        let (owner, group) = std::fs::metadata(&file).map(|meta| (meta.uid(), meta.gid())).unwrap();
+        let open = |mode, ids: Option<[u32; 2]>| {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            place_below(&root, Path::new("bin.debug"), Owner { uid, is_target }).is_some()
+            let root = open_root(directory.path().to_str().unwrap()).unwrap();
+            let root = match ids.map(|[u, g]| format!("Uid:\t{u}\t{u}\t{u}\t{u}\nGid:\t{g}\t{g}\t{g}\t{g}\n")) {
+                Some(status) => TargetRoot::new(root, Credentials::parse(status.as_bytes()).unwrap()),
+                None => TargetRoot::unrestricted(root),
+            };
+            open_below(&root, Path::new("bin.debug"), owner)
         };
-        assert!(is_found(0o644, false) && is_found(0o600, true) && !is_found(0o600, false) && !is_found(0o640, false));
+        assert!(open(0o644, Some([4_000_001, 7])).is_ok());
+        assert!(open(0o600, Some([owner, 7])).is_ok(), "whoever pays for it");
+        assert!(open(0o640, Some([4_000_001, group])).is_ok());
+        assert!(open(0o600, None).is_ok() && open(0o640, None).is_ok());
+        for mode in [0o600, 0o640] {
+            assert!(open(mode, Some([4_000_001, 4_000_002])).unwrap_err().is_private());
+        }
     }
 }

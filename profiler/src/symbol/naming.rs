@@ -13,7 +13,7 @@ use super::open_files::{OpenFile, OpenFiles};
 use super::stats::SymbolStats;
 use super::worker::{Limits, Name, NameAnswer, SymbolBudget, SymbolKey, Symbolizer};
 use crate::gsym::GsymStore;
-use crate::process::open::{FileId, VDSO};
+use crate::process::open::{FileId, TargetRoot, VDSO};
 
 /// Names addresses of files that are added to it.
 pub struct Naming {
@@ -52,9 +52,9 @@ impl Naming {
         self.symbolizer.set_budget(budget);
     }
 
-    /// Adds an open file, `path` as the target sees it, with the target's root directory (`/proc/PID/root`, opened with
-    /// `O_PATH`): separate debug files are looked for below it before the host's.
-    pub fn add(&mut self, file: File, path: &str, root: Option<Arc<File>>) -> FileId {
+    /// Adds an open file, `path` as the target sees it, with the target's root directory: separate debug
+    /// files are looked for below it before the host's.
+    pub fn add(&mut self, file: File, path: &str, root: Option<Arc<TargetRoot>>) -> FileId {
         self.last = FileId(self.last.0 + 1);
         self.files.insert(self.last, OpenFile::new(file, path, root));
         self.last

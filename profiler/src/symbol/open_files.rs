@@ -15,7 +15,7 @@ use super::frame::Module;
 use super::stats::Unresolved;
 use crate::owners::Owner;
 use crate::process::apart::HeldFile;
-use crate::process::open::{FileId, FileIdentity, VDSO};
+use crate::process::open::{FileId, FileIdentity, TargetRoot, VDSO};
 use crate::process::own_vdso;
 
 /// For whom it was opened pays for it.
@@ -27,7 +27,7 @@ pub struct OpenFile {
     /// The file.
     pub file: HeldFile,
     /// The target's root directory, where its separate debug file is looked for, if it may be.
-    pub root: Option<Arc<File>>,
+    pub root: Option<Arc<TargetRoot>>,
     /// Path as the target sees it, and build id.
     pub module: Arc<Module>,
     /// What it was when it was opened.
@@ -38,13 +38,13 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// With the build id that the file has.
-    pub fn new(file: File, path: &str, root: Option<Arc<File>>) -> Self {
+    pub fn new(file: File, path: &str, root: Option<Arc<TargetRoot>>) -> Self {
         let build_id = elf::build_id(&file);
         Self::with_build_id(HeldFile::new(file, false), path, root, build_id.as_deref())
     }
 
     /// With a build id that was read before; none if it is empty.
-    pub fn with_build_id(file: HeldFile, path: &str, root: Option<Arc<File>>, build_id: Option<&[u8]>) -> Self {
+    pub fn with_build_id(file: HeldFile, path: &str, root: Option<Arc<TargetRoot>>, build_id: Option<&[u8]>) -> Self {
         let build_id = build_id.filter(|id| !id.is_empty()).map(|id| elf::hex(id).into());
         let identity = file.metadata().ok().map(|meta| FileIdentity::of(&meta));
         Self {

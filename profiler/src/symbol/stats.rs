@@ -57,6 +57,8 @@ pub enum DebugLoss {
     Expands,
     /// A separate debug file was found, and it belongs to another build.
     OtherBuild,
+    /// Below its process' root there is, or may be, a separate debug file that the process may not read, or could not find.
+    Private,
     /// A parser panicked, or returned an error for an address, and the symbol tables answered.
     ParserFailed,
 }

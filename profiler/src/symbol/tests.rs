@@ -1,5 +1,5 @@
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
@@ -10,7 +10,8 @@ use super::worker::{Limits, MAX_STUCK_OF_OWNER};
 use super::*;
 use crate::gsym::GsymStore;
 use crate::process::apart::spent_for_thread;
-use crate::process::open::{FileId, VDSO};
+use crate::process::open::{FileId, TargetRoot, VDSO};
+use crate::process::procfs::Credentials;
 use jitprof_common::units::{Avma, FileOffset};
 use jitprof_unwind::elf;
 
@@ -244,14 +245,14 @@ fn a_stripped_file_takes_names_and_lines_from_the_debug_file_below_its_root() {
 fn what_lies_below_a_root_is_read_apart() {
     let root = Rooted::new();
     root.put_debug_file(|path| fs::copy(&BUILT.1, path).map(drop));
-    let load = |below: Option<Arc<File>>| {
+    let load = |below: Option<Arc<TargetRoot>>| {
         let file = File::open(root.directory.path().join("stripped.so")).unwrap();
         let origin = OpenFile::new(file, "/stripped.so", below);
         let (before, mut stats) = (spent_for_thread(), SymbolStats::default());
         let loaded = Native::load(&origin, &GsymStore::default(), &SymbolBudget::RUN, &mut stats);
         (loaded.is_ok(), stats.debug_files, spent_for_thread() > before)
     };
-    let below = Arc::new(open_root(root.directory.path().to_str().unwrap()).unwrap());
+    let below = Arc::new(root.below());
     assert_eq!(load(Some(below)), (true, 1, true));
     assert_eq!(load(None), (true, 0, false));
 }
@@ -259,7 +260,7 @@ fn what_lies_below_a_root_is_read_apart() {
 #[test]
 fn whether_a_root_has_a_debug_file_is_known_without_opening_it() {
     let root = Rooted::new();
-    let (below, file) = (open_root(root.directory.path().to_str().unwrap()).unwrap(), File::open(&BUILT.1).unwrap());
+    let (below, file) = (root.below(), File::open(&BUILT.1).unwrap());
     let id = elf::build_id(&file);
     let has = || may_be_below(&below, &file, Path::new("/stripped.so"), id.as_deref());
     assert!(!has());
@@ -277,6 +278,25 @@ fn a_debug_file_of_another_build_is_not_used() {
     let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
     assert_eq!(only_reason(&mut naming, key), Unresolved::NoSymbols);
     assert_eq!(naming.stats().debug_losses.get(&DebugLoss::OtherBuild), Some(&1));
+}
+
+#[test]
+fn a_debug_file_that_its_process_may_not_read_is_not_used_and_counted() {
+    let root = Rooted::new();
+    fs::set_permissions(root.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    root.put_debug_file(|path| {
+        fs::copy(&BUILT.1, path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+    });
+    let stranger = Credentials::parse(b"Uid:\t4000001\t4000001\t4000001\t4000001\nGid:\t7\t7\t7\t7\n").unwrap();
+    let mut naming = Naming::spawn(GsymStore::default()).unwrap();
+    let id = root.add_for(&mut naming, TargetRoot::new(root.directory(), stranger.clone()));
+    let key = SymbolKey::File(id, FileOffset(offset_of(&BUILT.1, "outer").0));
+    assert_eq!(only_reason(&mut naming, key), Unresolved::NoSymbols);
+    assert_eq!(naming.stats().debug_losses.get(&DebugLoss::Private), Some(&1));
+    // It stays in question until it is to be opened.
+    let (below, file) = (TargetRoot::new(root.directory(), stranger), File::open(&BUILT.1).unwrap());
+    assert!(may_be_below(&below, &file, Path::new("/stripped.so"), elf::build_id(&file).as_deref()));
 }
 
 #[test]
@@ -350,9 +370,21 @@ impl Rooted {
     }
 
     fn add(&self, naming: &mut Naming) -> FileId {
-        let root = Arc::new(open_root(self.directory.path().to_str().unwrap()).unwrap());
+        self.add_for(naming, self.below())
+    }
+
+    /// The same for the process whose root it is.
+    fn add_for(&self, naming: &mut Naming, root: TargetRoot) -> FileId {
         let file = File::open(self.directory.path().join("stripped.so")).unwrap();
-        naming.add(file, "/stripped.so", Some(root))
+        naming.add(file, "/stripped.so", Some(Arc::new(root)))
+    }
+
+    fn below(&self) -> TargetRoot {
+        TargetRoot::unrestricted(self.directory())
+    }
+
+    fn directory(&self) -> File {
+        open_root(self.directory.path().to_str().unwrap()).unwrap()
     }
 }
 

@@ -4,7 +4,7 @@
 //!   in another mount namespace. It needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
 //! * Else its path is resolved inside the target's root (openat2 with RESOLVE_IN_ROOT), so that no symbolic link
 //!   reaches a file that the target itself could not name, and the inode is compared with the mapping's. A target can bind any
-//!   file over a path: one that it could not read itself is not read for it.
+//!   file or directory over a path: one that it could not read, or search, itself is not for it, unless it may read all.
 //! * Every file is first opened with O_PATH, which has no effect on devices and does not wait for FIFOs, and is opened
 //!   for reading only after fstat has called it a regular file, and fstatfs none of the kernel's own, such as its log.
 //!
@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -25,12 +26,14 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, openat};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Errno;
+use crate::process::access::Access;
 use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
-use crate::process::procfs::{Credentials, credentials_in, proc_path};
+use crate::process::procfs::{self, Credentials, credentials_in, proc_path};
 use crate::process::sys;
-use crate::regular_file::is_kernels_own;
+use crate::regular_file::may_be_kernels_own;
 use jitprof_common::units::{Avma, Pid};
+use walk::{Obstacle, walk};
 
 /// Names a file for as long as a recording, or a look at a process, takes: whoever asks for it to be opened chooses the
 /// number. Numbers are not used again.
@@ -168,6 +171,16 @@ pub enum OpenError {
         /// Who may do what with it.
         mode: u32,
     },
+    /// The target has a directory in its root in which it could find nothing itself.
+    #[error(
+        "{} is behind a directory, or a link in one for all, that the target may not use: ignored; \
+         if it is the target's, `chmod o+x` the directories on the way",
+        path.display()
+    )]
+    Hidden {
+        /// The path, in the target's root.
+        path: PathBuf,
+    },
     /// Another failure.
     #[error("cannot open {}: {source}", path.display())]
     Io {
@@ -176,6 +189,13 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    /// Whether the target itself could not have read it.
+    pub fn is_private(&self) -> bool {
+        matches!(self, Self::Private { .. } | Self::Hidden { .. })
+    }
 }
 
 /// Which file is behind a mapping, without opening it: whoever knows the file need not.
@@ -191,25 +211,43 @@ pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, Op
     Ok(FileIdentity::of(&meta))
 }
 
-/// Opens the file behind a mapping.
+/// Opens the file behind a mapping. Whatever the kernel shows as mapped is read, whoever the process is by now: it may
+/// have been root when it mapped that.
 ///
 /// # Errors
-/// [`OpenError`] of the second way, if both fail.
+/// [`OpenError`] of the last way, if all fail.
 pub fn open_mapping(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
-    let direct = reach(&map_file(pid, mapping), 0).and_then(|path| reopen(&path, Path::new(&*mapping.path), None));
-    match direct {
-        Ok(file) => Ok(file),
-        // Refused without the capability; absent when an event's mapping has been split or unmapped since.
-        Err(_) => {
-            let file = open_in_root(pid, Path::new(&*mapping.path))?;
-            // The device is not compared: overlayfs and btrfs report another one to stat(2) than in maps.
-            if mapping.inode != 0 && file.identity.inode != mapping.inode {
-                let path = PathBuf::from(&*mapping.path);
-                return Err(OpenError::Replaced { path, found: file.identity.inode, mapped: mapping.inode });
-            }
-            Ok(file)
-        }
+    let opened = open_mapped(pid, mapping).or_else(|error| open_rest(pid, mapping, error));
+    opened.or_else(|_| TargetRoot::of(pid)?.open_mapped(pid, mapping))
+}
+
+/// Refused without the capability; absent when an event's mapping has been split or unmapped since.
+fn open_mapped(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+    reopen(&reach(&map_file(pid, mapping), 0)?, Path::new(&*mapping.path), None)
+}
+
+/// Opens the file of a mapping that is not there by what else is mapped of it now.
+fn open_rest(pid: Pid, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
+    if mapping.inode == 0 || !matches!(error, OpenError::NotFound { .. }) {
+        return Err(error);
     }
+    let rest = mapped_now(pid, (mapping.device, mapping.inode)).ok_or(error)?;
+    check_inode(open_mapped(pid, &rest)?, mapping)
+}
+
+/// Where a file is mapped now, if it is.
+fn mapped_now(pid: Pid, file: (Device, u64)) -> Option<MapPlace> {
+    let mappings = procfs::maps(pid).ok()?.mappings;
+    mappings.iter().find(|now| (now.device, now.inode) == file).map(MapPlace::of)
+}
+
+fn check_inode(file: TargetFile, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+    // The device is not compared: overlayfs and btrfs report another one to stat(2) than in maps.
+    if mapping.inode == 0 || file.identity.inode == mapping.inode {
+        return Ok(file);
+    }
+    let path = PathBuf::from(&*mapping.path);
+    Err(OpenError::Replaced { path, found: file.identity.inode, mapped: mapping.inode })
 }
 
 /// A handle on the file behind a mapping, if it is the one that was looked at; it is not open for reading. Asks no file system.
@@ -248,8 +286,8 @@ pub fn check_open_in_root() -> io::Result<()> {
 /// # Errors
 /// [`OpenError`].
 pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
-    let target = Target::of(pid)?;
-    target.open(&target.find(path, OFlags::empty())?, path)
+    let root = TargetRoot::of(pid)?;
+    root.open(&root.find(path, OFlags::empty())?, path)
 }
 
 /// Opens `/tmp/perf-N.map` of the target's root, N being its pid in its own namespace. The directory is writable for
@@ -260,11 +298,9 @@ pub fn open_in_root(pid: Pid, path: &Path) -> Result<TargetFile, OpenError> {
 /// [`OpenError`]; mostly [`OpenError::NotFound`].
 pub fn open_perf_map(pid: Pid, own_pid: u32, users: &[u32]) -> Result<TargetFile, OpenError> {
     let path = perf_map_path(own_pid);
-    let target = Target::of(pid)?;
-    let target = Target { credentials: target.credentials.also(users), ..target };
-    let found = target.find(&path, OFlags::NOFOLLOW)?;
-    check_owner(&path, found.metadata().map_err(|error| failed(&path, error))?.uid(), users)?;
-    target.open(&found, &path)
+    let root = TargetRoot::of(pid)?;
+    let root = TargetRoot { credentials: root.credentials.also(users), ..root };
+    root.open(&root.find_of(&path, OFlags::NOFOLLOW, users)?, &path)
 }
 
 /// The path of a process' perf map, in its root; `own_pid` is its pid in its own namespace.
@@ -322,31 +358,87 @@ fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> 
 }
 
 /// A process' root directory, and what it may read there.
-struct Target {
-    root: File,
+#[derive(Debug)]
+pub struct TargetRoot {
+    directory: File,
     credentials: Credentials,
 }
 
-impl Target {
-    fn of(pid: Pid) -> Result<Self, OpenError> {
+impl TargetRoot {
+    /// Of a process.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn of(pid: Pid) -> Result<Self, OpenError> {
         // What lies below it is gone with the process: nobody else's root is looked into with what this one may.
-        let directory = reach(&proc_path(pid, ""), libc::O_DIRECTORY)?;
+        let process = reach(&proc_path(pid, ""), libc::O_DIRECTORY)?;
         let place = proc_path(pid, "root");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(&directory, "root", flags, Mode::empty()).map_err(|error| failed(&place, error.into()))?;
+        let root = openat(&process, "root", flags, Mode::empty()).map_err(|error| failed(&place, error.into()))?;
         let gone = || OpenError::NotFound { path: proc_path(pid, "status"), errno: Errno::NONE };
-        Ok(Self { root: File::from(root), credentials: credentials_in(&directory).ok_or_else(gone)? })
+        Ok(Self::new(File::from(root), credentials_in(&process).ok_or_else(gone)?))
+    }
+
+    /// A directory, for whoever has these credentials.
+    pub(crate) fn new(directory: File, credentials: Credentials) -> Self {
+        Self { directory, credentials }
+    }
+
+    /// A directory in which jitprof looks by its own right.
+    pub(crate) fn unrestricted(directory: File) -> Self {
+        Self::new(directory, Credentials::of_all())
+    }
+
+    /// A handle on the directory.
+    pub(crate) fn directory(&self) -> &File {
+        &self.directory
     }
 
     /// A handle on what is there.
-    fn find(&self, path: &Path, extra_flags: OFlags) -> Result<File, OpenError> {
+    pub(crate) fn find(&self, path: &Path, extra_flags: OFlags) -> Result<File, OpenError> {
         let text = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| OpenError::NotFound { path: path.to_owned(), errno: Errno::NONE })?;
-        let found = sys::open_in_root(self.root.as_fd(), &text, OFlags::PATH | extra_flags);
-        found.map(File::from).map_err(|error| failed(path, error))
+        if self.credentials.reads_all {
+            let found = sys::open_in_root(self.directory.as_fd(), &text, OFlags::PATH | extra_flags);
+            return found.map(File::from).map_err(|error| failed(path, error));
+        }
+        let follows = !extra_flags.contains(OFlags::NOFOLLOW);
+        walk(&self.directory, path, follows, &self.credentials).map_err(|obstacle| match obstacle {
+            Obstacle::Refused => OpenError::Hidden { path: path.to_owned() },
+            Obstacle::Failed(error) => failed(path, error),
+        })
     }
 
-    fn open(&self, found: &File, path: &Path) -> Result<TargetFile, OpenError> {
+    /// The same, if it is root's or one of these users'.
+    pub(crate) fn find_of(&self, path: &Path, extra_flags: OFlags, users: &[u32]) -> Result<File, OpenError> {
+        let found = self.find(path, extra_flags)?;
+        check_owner(path, found.metadata().map_err(|error| failed(path, error))?.uid(), users)?;
+        Ok(found)
+    }
+
+    /// Opens a mapping's file by its path.
+    fn open_mapped(&self, pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+        let path = Path::new(&*mapping.path);
+        let opened = self.find(path, OFlags::empty()).and_then(|found| self.open(&found, path));
+        let opened = match opened {
+            Err(refused) if refused.is_private() => self.open_seen(pid, path).ok_or(refused)?,
+            opened => opened?,
+        };
+        check_inode(opened, mapping)
+    }
+
+    /// The same of one that it could not read itself, but has mapped.
+    fn open_seen(&self, pid: Pid, path: &Path) -> Option<TargetFile> {
+        let own = Self::unrestricted(self.directory.try_clone().ok()?);
+        // The handle keeps the file's number from being used for another one.
+        let found = own.find(path, OFlags::empty()).ok()?;
+        let meta = found.metadata().ok()?;
+        mapped_now(pid, (Device::from_st_dev(meta.dev()), meta.ino()))?;
+        own.open(&found, path).ok()
+    }
+
+    /// Opens what was found for reading.
+    pub(crate) fn open(&self, found: &File, path: &Path) -> Result<TargetFile, OpenError> {
         reopen(found, path, Some(&self.credentials))
     }
 }
@@ -362,11 +454,11 @@ fn reach(path: &Path, extra_flags: i32) -> Result<File, OpenError> {
 /// in errors.
 fn reopen(handle: &File, shown: &Path, target: Option<&Credentials>) -> Result<TargetFile, OpenError> {
     let meta = handle.metadata().map_err(|error| failed(shown, error))?;
-    if !meta.is_file() || fstatfs(handle).is_ok_and(|system| is_kernels_own(&system)) {
+    if !meta.is_file() || may_be_kernels_own(fstatfs(handle)) {
         return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
-    if target.is_some_and(|target| !target.may_read(owner, meta.gid(), mode)) {
+    if target.is_some_and(|target| !target.may(Access::Read, handle, &meta)) {
         return Err(OpenError::Private { path: shown.to_owned(), owner, mode });
     }
     let via = if target.is_some() { OpenedVia::Root } else { OpenedVia::MapFiles };

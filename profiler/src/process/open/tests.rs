@@ -8,25 +8,52 @@ fn own() -> Pid {
     Pid(std::process::id())
 }
 
-/// As a process with this test's ids finds it in a root.
+/// This test's ids.
+fn own_credentials() -> Credentials {
+    TargetRoot::of(own()).unwrap().credentials
+}
+
+/// Nobody's here.
+fn stranger() -> Credentials {
+    Credentials::parse(b"Uid:\t4000001\t4000001\t4000001\t4000001\nGid:\t7\t7\t7\t7\n").unwrap()
+}
+
+/// As a process with this test's ids finds it in a root: where it may read all, and where each directory is looked at.
 fn open_in(root: &Path, path: &Path, flags: OFlags) -> Result<TargetFile, OpenError> {
-    open_as(Target::of(own())?.credentials, root, path, flags)
+    let all = open_as(own_credentials(), root, path, flags);
+    let own = open_as(own_credentials().without_capabilities(), root, path, flags);
+    let outcome = |opened: &Result<TargetFile, OpenError>| match opened {
+        Ok(file) => format!("{:?}", file.identity),
+        Err(error) => format!("{error:?}"),
+    };
+    assert_eq!(outcome(&all), outcome(&own), "{}", path.display());
+    own
 }
 
 fn open_as(credentials: Credentials, root: &Path, path: &Path, flags: OFlags) -> Result<TargetFile, OpenError> {
-    let target = Target { root: reach(root, libc::O_DIRECTORY)?, credentials };
-    target.open(&target.find(path, flags)?, path)
+    let root = TargetRoot::new(reach(root, libc::O_DIRECTORY)?, credentials);
+    root.open(&root.find(path, flags)?, path)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A root directory that all may search.
+fn open_root() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    set_mode(root.path(), 0o755);
+    root
 }
 
 #[test]
 fn what_a_target_could_not_read_itself_is_not_read_for_it() {
-    let root = tempfile::tempdir().unwrap();
+    let root = open_root();
     let file = root.path().join("perf-7.map");
     std::fs::write(&file, b"x").unwrap();
     let owner = std::fs::metadata(&file).unwrap().uid();
-    let stranger = || Credentials::parse(b"Uid:\t4000001\t4000001\t4000001\t4000001\nGid:\t7\t7\t7\t7\n").unwrap();
     let open = |credentials, mode| {
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(&file, mode);
         open_as(credentials, root.path(), Path::new("/perf-7.map"), OFlags::NOFOLLOW)
     };
     // He has bound it over a path of his own.
@@ -34,8 +61,148 @@ fn what_a_target_could_not_read_itself_is_not_read_for_it() {
     let text = refused.to_string();
     assert!(matches!(refused, OpenError::Private { mode: 0o600, .. }) && text.contains("`chmod o+r` it"), "{text}");
     assert!(open(stranger(), 0o604).is_ok());
-    assert!(open(Target::of(own()).unwrap().credentials, 0o600).is_ok());
+    assert!(open(own_credentials(), 0o600).is_ok() && open(own_credentials().without_capabilities(), 0o600).is_ok());
     assert_eq!(open(stranger().also(&[owner]), 0o600).is_ok(), owner != 0, "it has been this user, and not root");
+}
+
+#[test]
+fn what_is_behind_a_directory_that_a_target_could_not_search_is_not_read_for_it() {
+    let root = open_root();
+    let hidden = root.path().join("hidden");
+    std::fs::create_dir_all(hidden.join("deep")).unwrap();
+    std::fs::write(hidden.join("deep/perf-7.map"), b"x").unwrap();
+    symlink("/hidden/deep", root.path().join("tmp")).unwrap();
+    let open = |credentials, mode| {
+        set_mode(&hidden, mode);
+        open_as(credentials, root.path(), Path::new("/tmp/perf-7.map"), OFlags::NOFOLLOW)
+    };
+    let refused = open(stranger(), 0o700).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, OpenError::Hidden { .. }) && text.contains("`chmod o+x` the directories"), "{text}");
+    assert!(open(stranger(), 0o711).is_ok());
+    assert!(open(own_credentials(), 0o700).is_ok() && open(own_credentials().without_capabilities(), 0o700).is_ok());
+    // Nor what is not there is told from what is.
+    let lacking = open_as(stranger(), root.path(), Path::new("/hidden/lacks"), OFlags::empty()).unwrap_err();
+    assert!(matches!(lacking, OpenError::Hidden { .. }), "{lacking}");
+    set_mode(&hidden, 0o755);
+    set_mode(root.path(), 0o700);
+    assert!(open(stranger(), 0o755).unwrap_err().is_private());
+}
+
+#[test]
+fn a_way_has_an_end() {
+    let root = open_root();
+    symlink("loop", root.path().join("loop")).unwrap();
+    let turns = open_in(root.path(), Path::new("/loop"), OFlags::empty()).unwrap_err();
+    assert!(matches!(turns, OpenError::NotRegular { .. }), "{turns}");
+    let deep = Path::new("/").join(["d"; 70].join("/"));
+    std::fs::create_dir_all(root.path().join(deep.strip_prefix("/").unwrap())).unwrap();
+    let deep = open_as(stranger(), root.path(), &deep, OFlags::empty()).unwrap_err();
+    assert!(matches!(deep, OpenError::Io { .. }), "{deep}");
+    let names = Path::new("/").join("../".repeat(5000));
+    let names = open_as(stranger(), root.path(), &names, OFlags::empty()).unwrap_err();
+    assert!(matches!(names, OpenError::Io { .. }), "{names}");
+}
+
+#[test]
+fn a_link_that_somebody_else_has_put_where_all_may_is_not_followed() {
+    let root = open_root();
+    let (all, link) = (root.path().join("tmp"), root.path().join("tmp/link"));
+    std::fs::create_dir(&all).unwrap();
+    std::fs::write(root.path().join("file"), b"x").unwrap();
+    symlink("/file", &link).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let open = |owner, mode| {
+        std::os::unix::fs::lchown(&link, Some(owner), None).unwrap();
+        set_mode(&all, mode);
+        open_as(stranger(), root.path(), Path::new("/tmp/link"), OFlags::empty())
+    };
+    assert!(matches!(open(4_000_009, 0o1777), Err(OpenError::Hidden { .. })));
+    assert!(open(4_000_009, 0o755).is_ok() && open(4_000_001, 0o1777).is_ok() && open(0, 0o1777).is_ok());
+}
+
+const USER: u32 = 4_000_001;
+const GROUP: u32 = 4_000_002;
+const OTHER_GROUP: u32 = 4_000_003;
+
+/// A process in a root of its own and without rights, which is stopped.
+struct Tenant(libc::pid_t);
+
+impl Tenant {
+    fn start(root: &Path) -> Self {
+        let root = CString::new(root.as_os_str().as_encoded_bytes()).unwrap();
+        let groups = [OTHER_GROUP];
+        // SAFETY: the new process makes nothing but system calls, with what was made before.
+        let pid = unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                let failed = libc::chroot(root.as_ptr()) != 0
+                    || libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) != 0
+                    || libc::syscall(libc::SYS_setgid, GROUP) != 0
+                    || libc::syscall(libc::SYS_setuid, USER) != 0;
+                if !failed {
+                    libc::kill(libc::getpid(), libc::SIGSTOP);
+                }
+                libc::_exit(1);
+            }
+            pid
+        };
+        assert!(pid > 0);
+        let (tenant, mut status) = (Self(pid), 0);
+        // SAFETY: its status is written to a number.
+        unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status), "{status:x}");
+        tenant
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        // SAFETY: numbers, of a process that this test has started and nobody has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_perf_map_is_read_as_far_as_its_process_may_read_it() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let root = open_root();
+    let (tmp, hidden) = (root.path().join("tmp"), root.path().join("hidden"));
+    std::fs::create_dir(&tmp).unwrap();
+    set_mode(&tmp, 0o777);
+    let tenant = Tenant::start(root.path());
+    let pid = Pid(tenant.0.try_into().unwrap());
+    let open = |(owner, group): (u32, u32), mode| {
+        let map = tmp.join("perf-7.map");
+        std::fs::write(&map, b"1000 10 f").unwrap();
+        std::os::unix::fs::chown(&map, Some(owner), Some(group)).unwrap();
+        set_mode(&map, mode);
+        open_perf_map(pid, 7, &[USER])
+    };
+    assert!(open((USER, GROUP), 0o600).is_ok() && open((0, 0), 0o644).is_ok());
+    assert!(open((0, GROUP), 0o640).is_ok() && open((0, OTHER_GROUP), 0o640).is_ok());
+    assert!(matches!(open((0, 0), 0o640), Err(OpenError::Private { owner: 0, mode: 0o640, .. })));
+    assert!(matches!(open((0, OTHER_GROUP), 0o604), Err(OpenError::Private { .. })));
+    assert!(matches!(open((4_000_009, 0), 0o644), Err(OpenError::ForeignOwner { owner: 4_000_009, .. })));
+    // The file is its own user's, but lies where that could not look.
+    assert!(open((USER, GROUP), 0o644).is_ok());
+    std::fs::rename(&tmp, &hidden).unwrap();
+    symlink("hidden", &tmp).unwrap();
+    let found = |mode| {
+        set_mode(&hidden, mode);
+        open_perf_map(pid, 7, &[USER])
+    };
+    assert!(matches!(found(0o700), Err(OpenError::Hidden { .. })));
+    assert!(found(0o711).is_ok());
+    std::os::unix::fs::chown(&hidden, Some(0), Some(OTHER_GROUP)).unwrap();
+    assert!(found(0o710).is_ok());
 }
 
 #[test]
@@ -63,6 +230,55 @@ fn a_replaced_file_is_refused() {
     };
     let refused = open_mapping(own(), &MapPlace::of(&moved)).unwrap_err();
     assert!(matches!(refused, OpenError::Replaced { .. }), "{refused}");
+}
+
+/// Where this program is mapped.
+fn own_mapping() -> MapPlace {
+    let exe = procfs::exe(own()).unwrap().unwrap();
+    let maps = procfs::maps(own()).unwrap();
+    MapPlace::of(maps.mappings.iter().find(|mapping| Path::new(&*mapping.path) == exe).unwrap())
+}
+
+#[test]
+fn the_file_of_a_mapping_that_was_split_is_found_by_what_is_left_of_it() {
+    let whole = own_mapping();
+    // Without the right to look through map_files there is its path alone.
+    if open_mapped(own(), &whole).is_err() {
+        return;
+    }
+    // Nothing is mapped there now.
+    let split = MapPlace { start: Avma(4096), end: Avma(8192), path: "/no/such".into(), ..whole };
+    let opened = open_mapping(own(), &split).unwrap();
+    assert_eq!((opened.via, opened.identity.inode), (OpenedVia::MapFiles, split.inode));
+    for inode in [u64::MAX, 0] {
+        let other = MapPlace { inode, ..split.clone() };
+        assert!(matches!(open_mapping(own(), &other), Err(OpenError::NotFound { .. })), "{other:?}");
+    }
+}
+
+#[test]
+fn what_is_mapped_may_be_read_whoever_has_mapped_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("module.so");
+    std::fs::write(&file, [7_u8; 4096]).unwrap();
+    set_mode(&file, 0o600);
+    let meta = std::fs::metadata(&file).unwrap();
+    let place = MapPlace { path: file.to_str().unwrap().into(), inode: meta.ino(), ..own_mapping() };
+    let open = || TargetRoot::new(reach(Path::new("/"), 0).unwrap(), stranger()).open_mapped(own(), &place);
+    assert!(open().unwrap_err().is_private());
+    let opened = File::open(&file).unwrap();
+    let access = (libc::PROT_READ, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is there.
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access.0, access.1, opened.as_raw_fd(), 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    // Of overlayfs and btrfs the kernel says other devices of mappings than of files.
+    let maps = procfs::maps(own()).unwrap();
+    let is_known = |mapping: &Mapping| mapping.device == Device::from_st_dev(meta.dev());
+    let shown = maps.mappings.iter().find(|mapping| mapping.path.ends_with("/module.so")).unwrap();
+    assert_eq!(open().is_ok(), is_known(shown));
+    // SAFETY: the mapping that was made above, which nobody else has.
+    unsafe { libc::munmap(mapped, 4096) };
+    assert!(open().unwrap_err().is_private());
 }
 
 #[test]
@@ -108,6 +324,12 @@ fn symbolic_links_do_not_leave_the_root() {
     assert!(matches!(open("/../../../etc/passwd", OFlags::empty()), Err(OpenError::NotFound { .. })));
     assert!(matches!(open("/magic", OFlags::empty()), Err(OpenError::NotFound { .. })));
     assert_eq!(open("/good", OFlags::empty()).unwrap().identity.len, 1);
+    // What lies above a directory is found from where a link leads to.
+    std::fs::create_dir_all(root.path().join("one/two")).unwrap();
+    std::fs::write(root.path().join("one/file"), b"xx").unwrap();
+    symlink("one/two", root.path().join("two")).unwrap();
+    assert_eq!(open("/two/../file", OFlags::NOFOLLOW).unwrap().identity.len, 2);
+    assert!(matches!(open("/inside/file", OFlags::empty()), Err(OpenError::NotFound { .. })));
     assert!(matches!(open("/good", OFlags::NOFOLLOW), Err(OpenError::NotRegular { .. })));
 }
 

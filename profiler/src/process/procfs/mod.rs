@@ -18,7 +18,7 @@ pub use maps::{Maps, parse_maps};
 pub use standing::{Standing, context_switches, kernel_stack, own_tid, standing, thread_state};
 pub use stat::{Credentials, Stat, Status};
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 
 use crate::process::Errno;
 use jitprof_common::units::{Pid, Tid};
@@ -125,7 +125,16 @@ pub(in crate::process) fn status_in(directory: &File) -> Option<Status> {
 
 /// With which ids this process reads files.
 pub(in crate::process) fn credentials_in(directory: &File) -> Option<Credentials> {
-    Credentials::parse(&status_text(directory)?)
+    let credentials = Credentials::parse(&status_text(directory)?)?;
+    let users = users_in(directory);
+    let is_of_ours = users.is_some() && users == users_in(&File::open("/proc/self").ok()?);
+    Some(if is_of_ours { credentials } else { credentials.without_capabilities() })
+}
+
+/// The user namespace of this process.
+fn users_in(directory: &File) -> Option<Namespace> {
+    let found = statat(directory, "ns/user", AtFlags::empty()).ok()?;
+    Some(Namespace { device: found.st_dev, inode: found.st_ino })
 }
 
 fn status_text(directory: &File) -> Option<Vec<u8>> {

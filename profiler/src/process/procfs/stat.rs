@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// A clock tick of /proc: USER_HZ is 100 on every architecture that eBPF profiling runs on, whatever CONFIG_HZ is.
 const TICK_NS: u64 = 10_000_000;
+/// CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+const READ_ALL: u64 = (1 << 1) | (1 << 2);
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,18 +111,23 @@ impl Status {
 }
 
 fn numbers(text: &str, name: &str) -> Option<Vec<u32>> {
+    line(text, name)?.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
+}
+
+fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     // The first line holds the name, in which the kernel escapes newlines: no other line can be forged.
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    line.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 /// With which ids a process reads files, as they are numbered in the reader's user namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// Real, effective, saved, and that of the file system: any of them it may be again.
-    uids: Vec<u32>,
+    pub(in crate::process) uids: Vec<u32>,
     /// All of its groups.
-    gids: Vec<u32>,
+    pub(in crate::process) gids: Vec<u32>,
+    /// It has a capability to read whatever it can name, or may take it up again.
+    pub(in crate::process) reads_all: bool,
 }
 
 impl Credentials {
@@ -131,19 +138,24 @@ impl Credentials {
         let text = String::from_utf8_lossy(text.get(..whole)?);
         let (uids, mut gids) = (numbers(&text, "Uid")?, numbers(&text, "Gid")?);
         gids.extend(numbers(&text, "Groups").unwrap_or_default());
-        Some(Self { uids, gids })
+        let permitted = line(&text, "CapPrm").and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+        Some(Self { uids, gids, reads_all: permitted.is_some_and(|permitted| permitted & READ_ALL != 0) })
+    }
+
+    /// Those of jitprof's own right: for what no target has named.
+    pub(crate) fn of_all() -> Self {
+        Self { reads_all: true, ..Self::default() }
+    }
+
+    /// Its capabilities in another user namespace than jitprof's are of no account: they end at that one's files.
+    #[must_use]
+    pub(in crate::process) fn without_capabilities(self) -> Self {
+        Self { reads_all: false, ..self }
     }
 
     /// It has been these users as well. That it was root once is not counted: it may have been for the time of `su`.
     pub fn also(mut self, users: &[u32]) -> Self {
         self.uids.extend(users.iter().filter(|user| **user != 0));
         self
-    }
-
-    /// Whether it may read a file with this owner, group and mode. Its capabilities in a user namespace of its own are of no
-    /// account: they end at its own files.
-    pub fn may_read(&self, owner: u32, group: u32, mode: u32) -> bool {
-        let others = if self.gids.contains(&group) { 0o040 } else { 0o004 };
-        self.uids.contains(&0) || self.uids.contains(&owner) || mode & others != 0
     }
 }

@@ -116,21 +116,43 @@ fn status_gives_the_innermost_pid_and_all_uids() {
 }
 
 #[test]
-fn a_process_may_read_what_is_for_all_or_for_its_user_or_for_one_of_its_groups() {
+fn a_process_has_the_ids_and_capabilities_that_its_status_says() {
     let of = |text: &str| Credentials::parse(text.as_bytes()).unwrap();
     let one = of("Uid:\t1000\t1001\t1002\t1003\nGid:\t50\t51\t51\t51\nFDSize:\t64\nGroups:\t60 61 \n");
-    assert!([1000, 1001, 1002, 1003].iter().all(|owner| one.may_read(*owner, 7, 0o600)));
-    assert!(!one.may_read(0, 7, 0o600) && !one.may_read(0, 7, 0o660) && one.may_read(0, 7, 0o604));
-    assert!([50, 51, 60, 61].iter().all(|group| one.may_read(0, *group, 0o640)));
-    assert!(!one.may_read(0, 60, 0o604), "as the kernel has it, what others may is not for its group");
-    let su = of("Uid:\t1000\t0\t0\t0\nGid:\t50\t50\t50\t50\n");
-    assert!(su.may_read(7, 7, 0o600), "it is root now");
-    let was = one.also(&[0, 2000]);
-    assert!(was.may_read(2000, 7, 0o600) && !was.may_read(0, 7, 0o600));
+    assert_eq!((&*one.uids, &*one.gids), (&[1000, 1001, 1002, 1003][..], &[50, 51, 51, 51, 60, 61][..]));
+    assert_eq!(one.also(&[0, 2000]).uids, [1000, 1001, 1002, 1003, 2000], "it was root for the time of `su`");
+    // What it has permitted it may take up again.
+    let root =
+        |caps: &str| of(&format!("Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapPrm:\t{caps}\nCapEff:\t0\nSeccomp:\t0\n"));
+    let reads_all = ["000001ffffffffff", "0000000000000004", "0000000000000002"].map(|caps| root(caps).reads_all);
+    assert_eq!(reads_all, [true; 3]);
+    assert_eq!(["0000000000000000", "00000000fffffff9", "x"].map(|caps| root(caps).reads_all), [false; 3]);
+    assert!(!root("000001ffffffffff").without_capabilities().reads_all && Credentials::of_all().reads_all);
     // There is more of the last number than was read.
     let cut = of("Uid:\t1000\t1000\t1000\t1000\nGid:\t50\t50\t50\t50\nGroups:\t60 4");
-    assert!(!cut.may_read(0, 4, 0o640) && cut.may_read(0, 50, 0o640));
+    assert_eq!(cut.gids, [50; 4]);
     assert!(Credentials::parse(b"Uid:\t0\t0\t0\t0\n").is_none());
+}
+
+#[test]
+fn capabilities_in_a_user_namespace_of_its_own_are_not_counted() {
+    let own = credentials_in(&File::open("/proc/self").unwrap()).unwrap();
+    assert_eq!(own.reads_all, Credentials::parse(&fs::read("/proc/self/status").unwrap()).unwrap().reads_all);
+    let mut started = std::process::Command::new("unshare");
+    started.args(["--user", "--map-root-user", "sleep", "60"]);
+    let started = started.stderr(std::process::Stdio::null()).spawn();
+    let Ok(mut child) = started else { return };
+    let directory = File::open(proc_path(Pid(child.id()), "")).unwrap();
+    let own_users = users_in(&File::open("/proc/self").unwrap());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while users_in(&directory) == own_users && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let (found, is_there) = (credentials_in(&directory), child.try_wait().unwrap().is_none());
+    drop(child.kill());
+    drop(child.wait());
+    // Not every machine lets a process make one.
+    assert!(!is_there || found.is_some_and(|found| !found.reads_all && !found.uids.is_empty()));
 }
 
 #[test]

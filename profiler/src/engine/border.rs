@@ -733,8 +733,6 @@ pub enum Output {
     Request(RequestId, Request),
     /// A file is not needed any more.
     Close(FileId),
-    /// This user pays for what is done with a file from now on, for whomever it was opened.
-    Charge(FileId, u32),
     /// What was read of a process' runtime is not needed any more.
     DropRuntime(ProcessId),
     /// Name addresses, those asked for first first.

@@ -10,9 +10,6 @@
 //! * Two files are copies of one if a digest of everything that is used of them says so; a build id, which anybody can
 //!   write into a file, only proposes it. A file that is named by a debug file of its process' root is nobody's copy.
 //! * A file is held open while somebody maps it, and closed soon after.
-//! * Whoever maps a file first pays for it, until its owner maps it: nobody can spend or hold what the owner's own need.
-
-mod payers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +19,6 @@ use jitprof_unwind::MAX_SEARCHED;
 use jitprof_unwind::elf::{Build, hex};
 use rustc_hash::FxHashMap;
 
-use self::payers::{FEW_FILES, may_have_more};
 use crate::account::FileStats;
 use crate::engine::border::{Identified, MapPlace, Opened, Output, Request, Unread, WhyUnread};
 use crate::engine::link::{FileUse, Link, Linked};
@@ -30,6 +26,7 @@ use crate::engine::process::Process;
 use crate::engine::recent::Recent;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::space::{Held, Mapped};
+use crate::owners::Held as HeldByOwner;
 use crate::process::open::{FileId, FileIdentity, VDSO};
 use crate::process::{MappingKind, ProcessId};
 use crate::symbol::{Digest, Module};
@@ -41,6 +38,11 @@ const SEARCHED_PER_FUNCTION: u64 = 1 << 10;
 
 /// Files that are known at most; beyond it those that nobody uses are evicted, and then no further one is taken up.
 const MAX_FILES: usize = 16 << 10;
+/// Of them, those of one user other than root: who maps thousands of files of his own leaves room for the others'. Fewer where
+/// others have many.
+const MAX_FILES_OF_OWNER: usize = 2 << 10;
+/// So many a user may have while there is room for any, whatever others have.
+const FEW_FILES: usize = 64;
 /// Files held open at most; the usual soft limit of descriptors of a process is 1024.
 const MAX_OPEN: usize = 256;
 /// How far the times of a file may be off: a file system counts in ticks.
@@ -102,8 +104,6 @@ struct Seen {
     via: Pid,
     place: MapPlace,
     identity: FileIdentity,
-    /// By its owner's process.
-    by_owner: bool,
 }
 
 /// A file.
@@ -112,10 +112,8 @@ struct Entry {
     /// The table's own use: others are those of links and copies.
     own: FileUse,
     identity: Option<FileIdentity>,
-    /// Who pays for it in place of its owner, as the first user who has mapped it.
-    payer: Option<u32>,
-    /// It is its owner who pays: nobody else does from then on.
-    is_claimed: bool,
+    /// Who pays for it.
+    owner: u32,
     module: Arc<Module>,
     build: Option<Build>,
     /// Below the root of who maps it there may be a debug file for it. Decided together with `build`, once: what comes
@@ -145,6 +143,11 @@ fn work(build: Option<&Build>, len: u64) -> u64 {
     build.functions.saturating_add(uncovered.min(MAX_SEARCHED) / SEARCHED_PER_FUNCTION)
 }
 
+/// Whether a user other than root may have one more file.
+fn may_have_more(held: HeldByOwner) -> bool {
+    held.own < MAX_FILES_OF_OWNER && held.leaves_room(MAX_FILES, FEW_FILES)
+}
+
 /// What tells builds apart before their bytes are compared.
 type BuildKey = (Vec<u8>, u64, u32);
 
@@ -154,7 +157,7 @@ pub(super) struct Files {
     entries: BTreeMap<FileId, Entry>,
     by_identity: HashMap<FileIdentity, FileId>,
     by_build: HashMap<BuildKey, FileId>,
-    /// How many each user pays for.
+    /// How many each user has.
     of_owner: FxHashMap<u32, usize>,
     /// Those of a user, or of anybody, that nobody used at the last look, the one unused for the longest first.
     evictable: FxHashMap<Option<u32>, Evictable>,
@@ -169,10 +172,8 @@ pub(super) struct Files {
     twins: FxHashMap<FileId, BTreeSet<FileId>>,
     /// Files of which more is known than at the last call of [`Files::take_news`].
     news: Vec<FileId>,
-    /// Files that could not be opened and may be now, or that somebody else pays for now.
+    /// Files that could not be opened and may be now.
     reopened: Vec<FileId>,
-    /// Files of which the driver does not know yet who pays for them.
-    charges: Vec<FileId>,
     /// Processes with mappings that have to be asked for now: a work list.
     unanswered: Vec<ProcessId>,
     /// Mappings that are asked for again, and when. Who has asked may have ended: those whom he made have them, too.
@@ -343,7 +344,7 @@ impl Files {
         process.asked.set(asked);
     }
 
-    /// Files that could not be opened and have been mapped by somebody else since, or that somebody else pays for now.
+    /// Files that could not be opened and have been mapped by somebody else since.
     pub(super) fn take_reopened(&mut self) -> Vec<FileId> {
         std::mem::take(&mut self.reopened)
     }
@@ -394,8 +395,7 @@ impl Files {
         let file = match self.by_identity.get(&identity) {
             Some(file) => *file,
             None => {
-                let payer = process.payer_of(identity.uid);
-                let owner = payer.unwrap_or(identity.uid);
+                let owner = process.payer_of(identity.uid);
                 let held = self.held_by(owner);
                 let is_greedy = owner != 0 && !may_have_more(held);
                 let is_full = is_greedy || self.entries.len() >= MAX_FILES;
@@ -407,7 +407,7 @@ impl Files {
                     return None;
                 }
                 let file = new.unwrap_or_else(|| self.new_file());
-                self.entries.insert(file, Entry::new(file, Some((identity, payer)), Arc::clone(&place.path), now));
+                self.entries.insert(file, Entry::new(file, Some((identity, owner)), Arc::clone(&place.path), now));
                 self.by_identity.insert(identity, file);
                 *self.of_owner.entry(owner).or_default() += 1;
                 self.stats.files += 1;
@@ -421,23 +421,22 @@ impl Files {
             false => Linked::File(entry.own.clone()),
         });
         self.news.push(file);
-        self.claim(file, process);
         // A copy's bytes are as good as its original's.
         let original = self.original(file);
         let entry = self.entries.get_mut(&original)?;
-        let has_failed = entry.descriptor == Descriptor::Failed;
-        if has_failed {
+        if entry.descriptor == Descriptor::Failed {
             entry.descriptor = Descriptor::Closed;
             self.reopened.push(original);
         }
-        // Who reads it through somebody else's process waits as long as that one's reads do.
-        let by_owner = process.is_of_owner(identity.uid);
-        let is_better = by_owner || has_failed || entry.seen.as_ref().is_none_or(|seen| !seen.by_owner);
-        if is_better {
-            entry.seen = Some(Seen { via: process.via, place, identity, by_owner });
-        }
+        entry.seen = Some(Seen { via: process.via, place, identity });
         entry.tried.clear();
         Some(file)
+    }
+
+    fn held_by(&self, owner: u32) -> HeldByOwner {
+        let of = |owner: u32| self.of_owner.get(&owner).copied().unwrap_or(0);
+        let users = self.by_identity.len().saturating_sub(of(0));
+        HeldByOwner { own: of(owner), kind: if owner == 0 { of(0) } else { users }, all: self.entries.len() }
     }
 
     /// The file whose names and rows a file has: itself, unless it is a copy.
@@ -489,11 +488,9 @@ impl Files {
             let is_its = |mapped: &&Mapped| mapped.link.file().is_some_and(|own| self.original(own) == file);
             let mapped = process.space.live().find(is_its)?;
             let identity = self.entries.get(&mapped.link.file()?)?.identity?;
-            let by_owner = process.is_of_owner(identity.uid);
-            Some(Seen { via: process.via, place: MapPlace::of(&mapped.mapping), identity, by_owner })
+            Some(Seen { via: process.via, place: MapPlace::of(&mapped.mapping), identity })
         });
-        let first = seen.min_by_key(|seen| (!seen.by_owner, seen.via));
-        let (Some(seen), Some(entry)) = (first, self.entries.get_mut(&file)) else {
+        let (Some(seen), Some(entry)) = (seen.min_by_key(|seen| seen.via), self.entries.get_mut(&file)) else {
             return false;
         };
         requests.ask(Purpose::File(file), Request::Open { via: seen.via, place: seen.place.clone(), file, debug });
@@ -536,7 +533,6 @@ impl Files {
         }
         entry.descriptor = Descriptor::Open;
         self.open.insert(file);
-        self.charges.push(file);
         if let Some(build) = opened.build.filter(|_| entry.build.is_none()) {
             let build_id = (!build.id.is_empty()).then(|| hex(&build.id).into());
             entry.module = Arc::new(Module { path: Arc::clone(&entry.module.path), build_id });
@@ -634,10 +630,6 @@ impl Files {
             entry.original = original.filter(|_| same);
             self.stats.copies += u64::from(entry.original.is_some());
             self.news.push(file);
-            if let Some(payer) = entry.payer.filter(|_| entry.is_claimed) {
-                let original = self.original(file);
-                self.give_to_owner(original, payer);
-            }
         }
     }
 
@@ -662,7 +654,7 @@ impl Files {
         assert_eq!(twins.collect::<BTreeSet<_>>(), entries.collect());
         assert!(self.open.len() <= MAX_OPEN && self.entries.len() <= MAX_FILES + 1);
         assert_eq!(self.of_owner.values().sum::<usize>(), self.by_identity.len());
-        assert!(self.of_owner.iter().all(|(owner, count)| *owner == 0 || *count <= payers::MAX_FILES_OF_OWNER));
+        assert!(self.of_owner.iter().all(|(owner, count)| *owner == 0 || *count <= MAX_FILES_OF_OWNER));
         assert!(self.stalled.len() <= MAX_STALLED);
         assert!(processes.all(|process| process.asked.get().count <= MAX_ASKED));
         assert!(self.by_identity.values().all(|file| self.entries.contains_key(file)));
@@ -684,8 +676,7 @@ impl Files {
     pub(super) fn owner(&self, file: FileId) -> Option<(u32, Option<u64>)> {
         let entry = self.entries.get(&file)?;
         let identity = entry.identity?;
-        let owner = entry.owner();
-        Some((owner, (owner == 0).then_some(identity.st_dev)))
+        Some((entry.owner, (entry.owner == 0).then_some(identity.st_dev)))
     }
 
     /// Files of which more is known than at the last call.
@@ -766,14 +757,19 @@ impl Files {
     }
 
     fn evict(&mut self, file: FileId) {
-        let Some(entry) = self.entries.remove(&file) else { return };
-        let owner = entry.owner();
-        let Entry { identity: Some(identity), build, twin, .. } = entry else { return };
+        let Some(Entry { identity: Some(identity), owner, build, twin, .. }) = self.entries.remove(&file) else {
+            return;
+        };
         if let Some(twin) = twin {
             self.drop_twin(file, twin);
         }
         self.by_identity.remove(&identity);
-        self.count_out(owner);
+        if let Some(count) = self.of_owner.get_mut(&owner) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.of_owner.remove(&owner);
+            }
+        }
         let key = build.map(|build| (build.id, identity.len, identity.uid));
         if let Some(key) = key.filter(|key| self.by_build.get(key) == Some(&file)) {
             self.by_build.remove(&key);
@@ -794,12 +790,6 @@ impl Files {
         self.stats
     }
 
-    /// Through which process a file is opened.
-    #[cfg(test)]
-    pub(super) fn opened_through(&self, file: FileId) -> Option<Pid> {
-        Some(self.entries.get(&file)?.seen.as_ref()?.via)
-    }
-
     /// What names processes here, and how many.
     #[cfg(test)]
     pub(super) fn rooms(&self) -> [(&'static str, usize); 2] {
@@ -811,13 +801,8 @@ impl Entry {
     /// Whether nobody uses it, and it is this owner's, if one is given.
     fn can_go(&self, owner: Option<u32>) -> bool {
         self.own.is_last()
-            && owner.is_none_or(|owner| self.identity.is_some() && self.owner() == owner)
+            && owner.is_none_or(|owner| self.identity.is_some() && self.owner == owner)
             && matches!(self.descriptor, Descriptor::Closed | Descriptor::Failed | Descriptor::Useless)
-    }
-
-    /// Who pays for it.
-    fn owner(&self) -> u32 {
-        self.payer.or(self.identity.map(|identity| identity.uid)).unwrap_or(0)
     }
 
     /// Whether a debug file below the root of who maps it may be looked for when it is opened.
@@ -832,14 +817,13 @@ impl Entry {
         Some((build.id.clone(), identity.len, identity.uid))
     }
 
-    /// With what it is and who pays for it in place of its owner, if that is known.
-    fn new(file: FileId, known: Option<(FileIdentity, Option<u32>)>, path: Arc<str>, now: MonoNs) -> Self {
-        let (identity, payer) = known.unzip();
+    /// With what it is and who pays for it, if that is known.
+    fn new(file: FileId, known: Option<(FileIdentity, u32)>, path: Arc<str>, now: MonoNs) -> Self {
+        let (identity, owner) = known.unzip();
         Self {
             own: FileUse::new(file),
             identity,
-            payer: payer.flatten(),
-            is_claimed: false,
+            owner: owner.unwrap_or(0),
             module: Arc::new(Module { path, build_id: None }),
             build: None,
             own_debug: false,
@@ -860,6 +844,22 @@ mod tests {
     use jitprof_unwind::elf::Segment;
 
     use super::*;
+
+    #[test]
+    fn however_many_users_map_thousands_of_files_a_new_one_has_some() {
+        let mut all = 4000;
+        let root = all;
+        let mut take = |most: usize| {
+            let own =
+                (0..most).find(|own| !may_have_more(HeldByOwner { own: *own, kind: all - root + own, all: all + own }));
+            all += own.unwrap_or(most);
+            own.unwrap_or(most)
+        };
+        let greedy: Vec<usize> = (0..10).map(|_| take(usize::MAX)).collect();
+        assert_eq!(greedy[..4], [2048, 2048, 2048, 1024], "{greedy:?}");
+        assert!((0..40).all(|_| take(FEW_FILES) == FEW_FILES), "{greedy:?}");
+        assert!(all <= MAX_FILES);
+    }
 
     #[test]
     fn code_that_no_function_covers_is_work_too() {

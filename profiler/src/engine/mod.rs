@@ -830,7 +830,6 @@ impl Engine {
 
     /// Publishes mappings that have changed.
     fn publish(&mut self) {
-        self.files.charge(&mut self.requests);
         let reopened = self.files.take_reopened();
         self.resolving.retry(&reopened);
         let Some(unwinding) = &mut self.unwinding else {

@@ -48,8 +48,7 @@ pub(super) struct Program {
     pub(super) own_pid: u32,
     /// Its effective user id.
     pub(super) uid: u32,
-    /// Its real user id, and whose it is, if that is known.
-    pub(super) real_uid: Option<u32>,
+    /// Whose it is, if that is known.
     pub(super) payer: Option<u32>,
 }
 
@@ -223,16 +222,10 @@ impl Process {
         self.known_program().and_then(|program| program.payer)
     }
 
-    /// Who pays for a file that it maps, in place of the file's owner, who may be one of many subordinate ids of his. Root's own is
-    /// root's, for everybody maps it.
-    pub(super) fn payer_of(&self, owner: u32) -> Option<u32> {
-        self.user().filter(|user| *user != 0 && owner != 0)
-    }
-
-    /// Whether it is a file's owner who runs it, by that id or as one of whose subordinate ids that is.
-    pub(super) fn is_of_owner(&self, owner: u32) -> bool {
-        let is_his = |program: &Program| [program.real_uid, program.payer].contains(&Some(owner));
-        owner != 0 && self.known_program().is_some_and(is_his)
+    /// Who pays for a file that it maps: whoever maps it first, for its owner may be one of many subordinate ids of his. Root's own
+    /// is root's, for everybody maps it.
+    pub(super) fn payer_of(&self, owner: u32) -> u32 {
+        self.user().filter(|user| *user != 0 && owner != 0).unwrap_or(owner)
     }
 
     /// Its name: that of its first thread, or what it was when it was read.
@@ -365,7 +358,6 @@ impl Process {
             comm: read.comm.clone(),
             own_pid: status.map_or(self.id.pid.0, |status| status.own_pid()),
             uid: status.map_or(0, |status| status.effective_uid),
-            real_uid: status.map(|status| status.real_uid),
             payer: read.payer.or_else(|| status.map(|status| status.real_uid)),
         });
         self.code.is_run_by(read.exe.as_deref());

@@ -647,7 +647,6 @@ impl Tracking {
     fn take_program(&mut self, id: ProcessId, read: &ProcessRead, again: bool, parts: &mut Parts<'_>) {
         let Some(process) = self.processes.get_mut(id) else { return };
         process.take_program(read);
-        parts.files.claim_mapped(process);
         self.labelling.take(process, read, again, parts.requests);
         if !again && process.is_live() {
             Self::discover(process, parts);

@@ -87,7 +87,6 @@ pub fn announced(pid: Pid, depth: Depth) -> Result<ProcessCode, RecordError> {
                 Output::Request(_, Request::Read { .. }) if depth == Depth::Files => {}
                 Output::Request(id, request) => workers.ask(id, request),
                 Output::Close(file) if depth == Depth::Code => files.close(file),
-                Output::Charge(file, user) => files.charge(file, user),
                 _ => {}
             }
         }

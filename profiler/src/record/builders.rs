@@ -227,15 +227,6 @@ impl Builders {
         }
     }
 
-    /// Another user may pay for a file that waits.
-    pub(super) fn look_whose(&self, file: FileId) {
-        for order in self.shared.lock().waiting.iter_mut().filter(|order| order.file == file) {
-            if let Image::File(open) = &order.image {
-                order.owner = open.owner();
-            }
-        }
-    }
-
     /// From now on what no sample has met is built slowly.
     pub(super) fn work_in_background(&self) {
         self.shared.background.store(true, Ordering::Relaxed);

@@ -341,10 +341,6 @@ impl Driver {
             match output {
                 Output::Request(id, request) => self.workers.ask(id, request),
                 Output::Close(file) => self.files.close(file),
-                Output::Charge(file, user) => {
-                    self.files.charge(file, user);
-                    self.builders.look_whose(file);
-                }
                 Output::DropRuntime(process) => self.workers.drop_runtime(process),
                 Output::Name(keys) => self.symbols.ask(keys),
                 Output::UnloadSymbols => self.symbols.unload(),

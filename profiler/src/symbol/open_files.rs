@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jitprof_unwind::elf;
@@ -17,9 +16,6 @@ use crate::owners::Owner;
 use crate::process::apart::HeldFile;
 use crate::process::open::{FileId, FileIdentity, TargetRoot, VDSO};
 use crate::process::own_vdso;
-
-/// For whom it was opened pays for it.
-const NOT_CHARGED: u32 = u32::MAX;
 
 /// An opened file, and what is needed to load its symbols.
 #[derive(Debug)]
@@ -32,8 +28,6 @@ pub struct OpenFile {
     pub module: Arc<Module>,
     /// What it was when it was opened.
     identity: Option<FileIdentity>,
-    /// Who pays for it, if somebody else does than it was opened for.
-    charged: AtomicU32,
 }
 
 impl OpenFile {
@@ -47,13 +41,7 @@ impl OpenFile {
     pub fn with_build_id(file: HeldFile, path: &str, root: Option<Arc<TargetRoot>>, build_id: Option<&[u8]>) -> Self {
         let build_id = build_id.filter(|id| !id.is_empty()).map(|id| elf::hex(id).into());
         let identity = file.metadata().ok().map(|meta| FileIdentity::of(&meta));
-        Self {
-            file,
-            root,
-            module: Arc::new(Module { path: path.into(), build_id }),
-            identity,
-            charged: AtomicU32::new(NOT_CHARGED),
-        }
+        Self { file, root, module: Arc::new(Module { path: path.into(), build_id }), identity }
     }
 }
 
@@ -66,20 +54,7 @@ impl OpenFile {
     /// Who pays for what is done with it.
     pub(crate) fn owner(&self) -> Option<Owner> {
         let identity = self.identity()?;
-        Some(Owner::of(identity, self.payer(identity.uid)))
-    }
-
-    /// Who pays for it where its file system says that this one owns it.
-    pub(crate) fn payer(&self, owner: u32) -> u32 {
-        match self.charged.load(Ordering::Relaxed) {
-            NOT_CHARGED => self.file.payer(owner),
-            user => user,
-        }
-    }
-
-    /// This user pays for it from now on. Whose it is to be read is another matter.
-    pub(crate) fn charge(&self, user: u32) {
-        self.charged.store(user, Ordering::Relaxed);
+        Some(Owner::of(identity, self.file.payer(identity.uid)))
     }
 
     /// Whether its contents are those that it was opened for. To be asked after they were read.
@@ -105,13 +80,6 @@ impl OpenFiles {
     pub fn close(&self, id: FileId) {
         let file = self.lock().remove(&id);
         drop(file);
-    }
-
-    /// This user pays for it from now on.
-    pub fn charge(&self, id: FileId, user: u32) {
-        if let Some(open) = self.get(id) {
-            open.charge(user);
-        }
     }
 
     /// Lets go of all files.

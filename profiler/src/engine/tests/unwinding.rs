@@ -12,8 +12,6 @@ use crate::engine::world::machine::{file_mapping, memory_mapping, plain_rows};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
 use crate::engine::{CallGraph, EngineOptions, Input, Who};
 use crate::process::event::TaskChange;
-use crate::process::open::FileId;
-use crate::process::procfs::Status;
 
 const PID: u32 = 100;
 const CHILD: u32 = 101;
@@ -328,54 +326,6 @@ fn a_file_is_paid_for_by_who_maps_it_unless_it_is_root_s() {
         assert_eq!(world.engine.files.owner(file).map(|owner| owner.0), Some(payer), "{user:?} maps one of {uid}");
     }
     world.engine.assert_sound();
-}
-
-/// A process of a user, by his real id and by whose it is, that maps a program. Returns the file.
-fn run_as(world: &mut World, pid: u32, (real, payer): (u32, Option<u32>), path: &str) -> FileId {
-    let (start, inode) = (MonoNs(world.now.0 - 1000 * MS), world.machine.file_mut(path).unwrap().identity.inode);
-    world.machine.add_process(pid, start, path, vec![file_mapping(APP, 0x1_0000, inode, path)]);
-    let text = format!("Tgid:\t{pid}\nUid:\t{real}\t{real}\t{real}\t{real}\n");
-    let read = &mut world.machine.processes.get_mut(&pid).unwrap().read;
-    (read.status, read.payer) = (Status::parse(text.as_bytes()), payer);
-    world.follow(&[pid]);
-    world.run_for(100);
-    let process = world.engine.tracking.processes.live_of(Pid(pid)).unwrap();
-    process.space.live().find_map(|mapped| mapped.link.file()).unwrap()
-}
-
-/// Who pays for a file, as the table has it and as the driver knows it.
-fn payers(world: &World, file: FileId) -> [Option<u32>; 2] {
-    let owner = world.engine.files.owner(file).map(|owner| owner.0);
-    [owner, world.charged.get(&file).copied()]
-}
-
-#[test]
-fn a_file_is_paid_for_by_its_owner_from_when_he_maps_it() {
-    let mut world = World::new(options());
-    // By his own id, and by a subordinate one of his.
-    for (pid, owner, payer) in [(PID, 1001_u32, 1001), (PID + 10, 100_005, 1002)] {
-        let path = format!("/bin/of{owner}");
-        world.machine.add_program(&path, &owner.to_le_bytes(), &[(0, "_start")]);
-        world.machine.file_mut(&path).unwrap().identity.uid = owner;
-        let file = run_as(&mut world, pid, (1000, Some(1000)), &path);
-        assert_eq!(payers(&world, file), [Some(1000); 2], "he maps it first");
-        assert_eq!(world.engine.files.opened_through(file), Some(Pid(pid)));
-        for (later, who) in [(pid + 1, (owner, Some(payer))), (pid + 2, (1000, Some(1000)))] {
-            assert_eq!(run_as(&mut world, later, who, &path), file);
-            assert_eq!(payers(&world, file), [Some(payer); 2], "{who:?} maps it");
-            assert_eq!(world.engine.files.opened_through(file), Some(Pid(pid + 1)));
-        }
-        world.engine.assert_sound();
-    }
-}
-
-#[test]
-fn a_process_of_an_older_capture_is_its_real_user_s() {
-    let mut world = World::new(options());
-    world.machine.add_program("/bin/app", b"app", &[(0, "_start")]);
-    world.machine.file_mut("/bin/app").unwrap().identity.uid = 100_005;
-    let file = run_as(&mut world, PID, (1000, None), "/bin/app");
-    assert_eq!(payers(&world, file), [Some(1000); 2]);
 }
 
 #[test]

@@ -188,8 +188,6 @@ pub struct World {
     pub recorded: Option<Recorded>,
     /// All targets have ended.
     pub have_targets_ended: bool,
-    /// Who pays for files.
-    pub charged: BTreeMap<FileId, u32>,
     /// Outputs that are only noted, by their names.
     pub noted: BTreeMap<&'static str, u64>,
     /// Samples given in.
@@ -243,7 +241,6 @@ impl World {
             snapshots: Vec::new(),
             recorded: None,
             have_targets_ended: false,
-            charged: BTreeMap::new(),
             noted: BTreeMap::new(),
             given: 0,
             lost: 0,
@@ -441,10 +438,6 @@ impl World {
             Output::Close(file) => {
                 self.machine.open.remove(&file);
                 "close"
-            }
-            Output::Charge(file, user) => {
-                self.charged.insert(file, user);
-                "charge"
             }
             Output::DropRuntime(process) => {
                 if let Some(made) = self.machine.processes.get_mut(&process.pid.0) {

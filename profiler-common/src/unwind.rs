@@ -266,7 +266,7 @@ impl<M: StackMemory> Walk<'_, M> {
             // The frame pointer leads to where the caller's has been saved, which the row places in the frame.
             SP if row.fp_kind() == AT_CFA => fp.wrapping_sub(row.fp_offset_bytes().cast_unsigned()),
             SP => return Err(StopReason::NoFramePointer),
-            SP_FAR if self.machine == Machine::X86_64 => sp.wrapping_add(row.far_offset_bytes()),
+            SP_FAR if self.machine == Machine::X86_64 => sp.saturating_add(row.far_offset_bytes()),
             FP | FP_AWAY => fp.wrapping_add_signed(row.cfa_offset_bytes()),
             FP_DEREF => self.read(fp.wrapping_add_signed(row.cfa_offset_bytes()))?,
             SP_DEREF => self.read(sp.wrapping_add_signed(row.cfa_offset_bytes()))?.wrapping_add(8),

@@ -229,7 +229,8 @@ impl State {
             Cfa::Unset => return Err(|counts| &mut counts.cfa_register),
         };
         let rule = Rule::with_cfa(kind, offset);
-        if rule.cfa == CfaKind::Unsupported { Err(|counts| &mut counts.offset) } else { Ok(rule) }
+        let is_too_far = rule.cfa == CfaKind::SpFar && registers.machine == Machine::Aarch64;
+        if rule.cfa == CfaKind::Unsupported || is_too_far { Err(|counts| &mut counts.offset) } else { Ok(rule) }
     }
 }
 

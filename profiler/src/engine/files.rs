@@ -395,7 +395,7 @@ impl Files {
         let file = match self.by_identity.get(&identity) {
             Some(file) => *file,
             None => {
-                let owner = process.payer_of(identity.uid);
+                let owner = identity.uid;
                 let held = self.held_by(owner);
                 let is_greedy = owner != 0 && !may_have_more(held);
                 let is_full = is_greedy || self.entries.len() >= MAX_FILES;

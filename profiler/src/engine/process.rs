@@ -222,12 +222,6 @@ impl Process {
         self.known_program().and_then(|program| program.payer)
     }
 
-    /// Who pays for a file that it maps: whoever maps it first, for its owner may be one of many subordinate ids of his. Root's own
-    /// is root's, for everybody maps it.
-    pub(super) fn payer_of(&self, owner: u32) -> u32 {
-        self.user().filter(|user| *user != 0 && owner != 0).unwrap_or(owner)
-    }
-
     /// Its name: that of its first thread, or what it was when it was read.
     pub(super) fn name(&self) -> String {
         let leader = self.comm(Tid(self.id.pid.0)).map(|comm| comm.to_string());

@@ -430,7 +430,8 @@ impl Queue {
         Some(index)
     }
 
-    /// Answers those whose owner's files hold too many builders. Whose hold none wait for room. Returns whether there were any.
+    /// Answers those whose owner's files hold too many builders. Whose hold none wait for room, for a while. Returns whether there
+    /// were any.
     fn refuse_stuck(&mut self) -> bool {
         let Self { waiting, stuck, answers, .. } = self;
         let before = waiting.len();
@@ -439,7 +440,8 @@ impl Queue {
             let held = || stuck.values().flatten();
             let of_owner = held().filter(|held| **held == owner).count();
             let of_user = held().filter(|held| held.may_be_of_one_user(owner)).count();
-            let is_greedy = of_user > 0 && !held_by(owner, held().copied()).leaves_room(MAX_STUCK, 1);
+            let has_waited = of_user > 0 || order.since.elapsed() >= GIVES_WAY_AFTER;
+            let is_greedy = has_waited && !held_by(owner, held().copied()).leaves_room(MAX_STUCK, 1);
             let is_refused = of_owner >= MAX_STUCK_OF_OWNER || of_user >= MAX_STUCK_OF_USER || is_greedy;
             if is_refused {
                 let rows = Err(NO_ANSWER.to_owned());
@@ -730,24 +732,6 @@ mod tests {
         assert!(queue.refuse_stuck());
         assert_eq!(queue.waiting.iter().map(|order| order.file.0).collect::<Vec<_>>(), [3]);
         assert_eq!(queue.answers.iter().map(|answer| answer.file.0).collect::<Vec<_>>(), [1, 2]);
-    }
-
-    #[test]
-    fn a_file_that_waits_is_another_user_s_when_its_owner_maps_it() {
-        let (files, number) = (Arc::new(OpenFiles::default()), FileId(8));
-        files.insert(number, OpenFile::new(File::open("/proc/self/exe").unwrap(), "own", None));
-        let open = files.get(number).unwrap();
-        let (queue, changed, background) = Default::default();
-        let (wake, ledger, limit) = (Waker::new().unwrap(), Arc::default(), STALL_LIMIT);
-        let (slow_limit, stall_limit) = (limit, limit);
-        let shared = Arc::new(Shared { queue, changed, wake, ledger, background, slow_limit, stall_limit });
-        let builders = Builders { shared: Arc::clone(&shared), files: Arc::clone(&files) };
-        let of = |user| Some(Owner::of(open.identity().unwrap(), user));
-        let waiting = Order { image: Image::File(Arc::clone(&open)), owner: of(1000), ..order(8, 5, 90) };
-        shared.lock().waiting.push(waiting);
-        files.charge(number, 1001);
-        builders.look_whose(number);
-        assert_eq!(shared.lock().waiting[0].owner, of(1001));
     }
 
     #[test]

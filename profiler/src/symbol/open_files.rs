@@ -54,7 +54,7 @@ impl OpenFile {
     /// Who pays for what is done with it.
     pub(crate) fn owner(&self) -> Option<Owner> {
         let identity = self.identity()?;
-        Some(Owner::of(identity, self.file.payer(identity.uid)))
+        Some(Owner::of(identity, identity.uid))
     }
 
     /// Whether its contents are those that it was opened for. To be asked after they were read.

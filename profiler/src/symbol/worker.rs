@@ -417,7 +417,9 @@ impl Shared {
         {
             return Err(Unresolved::NotInTime);
         }
-        state.why_not_one_more(lane).map_or(Ok(()), Err)
+        // A run that ends would ask at once, and again and again.
+        let why = state.why_not_one_more(lane).map(|why| if rate.is_some() { why } else { Unresolved::TooSlow });
+        why.map_or(Ok(()), Err)
     }
 
     /// How many workers there are to share the room for what is loaded.

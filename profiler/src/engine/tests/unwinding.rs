@@ -309,26 +309,6 @@ fn who_maps_thousands_of_his_own_files_leaves_room_for_the_others() {
 }
 
 #[test]
-fn a_file_is_paid_for_by_who_maps_it_unless_it_is_root_s() {
-    let mut world = World::new(options());
-    let users = [(Some(1000), 100_005, 1000), (Some(1000), 0, 0), (Some(0), 1001, 1001), (None, 1001, 1001)];
-    for (pid, (user, uid, payer)) in (PID..).zip(users) {
-        let path = format!("/bin/of{pid}");
-        let inode = world.machine.add_program(&path, &pid.to_le_bytes(), &[(0, "_start")]);
-        world.machine.file_mut(&path).unwrap().identity.uid = uid;
-        let start = MonoNs(world.now.0 - 1000 * MS);
-        world.machine.add_process(pid, start, &path, vec![file_mapping(APP, 0x1_0000, inode, &path)]);
-        world.machine.processes.get_mut(&pid).unwrap().read.payer = user;
-        world.follow(&[pid]);
-        world.run_for(100);
-        let process = world.engine.tracking.processes.live_of(Pid(pid)).unwrap();
-        let file = process.space.live().find_map(|mapped| mapped.link.file()).unwrap();
-        assert_eq!(world.engine.files.owner(file).map(|owner| owner.0), Some(payer), "{user:?} maps one of {uid}");
-    }
-    world.engine.assert_sound();
-}
-
-#[test]
 fn without_rows_a_walk_stays_as_it_is() {
     let mut world = World::new(options());
     app(&mut world, PID);

@@ -27,6 +27,7 @@ use super::open_files::OpenFile;
 use super::stats::{DebugLoss, SymbolStats};
 use super::worker::SymbolBudget;
 use crate::process::open::{OpenError, TargetRoot};
+use crate::process::procfs::Credentials;
 use jitprof_unwind::elf::{self, Layout};
 
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
@@ -47,12 +48,14 @@ fn find(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Op
     let build_id = elf::build_id(&origin.file);
     let link = layout_of(&origin.file).ok().and_then(|layout| read_link(&origin.file, &layout));
     let candidates = candidates(build_id.as_deref(), link.as_ref(), Path::new(&*origin.module.path));
-    let host = open_root("/").ok().map(TargetRoot::unrestricted);
+    let host = open_root("/").ok().map(|root| Host::new(root, owner));
     let mut is_refused = false;
-    for root in origin.root.as_deref().into_iter().chain(host.as_ref()) {
+    let own = origin.root.as_deref().map(Some);
+    for own in own.into_iter().chain([None]) {
         for candidate in &candidates {
+            let Some(root) = own.or_else(|| host.as_ref()?.below(candidate)) else { continue };
             let opened = open_below(root, candidate, owner);
-            is_refused |= opened.as_ref().is_err_and(OpenError::is_private);
+            is_refused |= matches!(opened, Err(OpenError::Private { .. }));
             let Ok(file) = opened else {
                 continue;
             };
@@ -76,6 +79,25 @@ fn find(origin: &OpenFile, budget: &SymbolBudget, stats: &mut SymbolStats) -> Op
     None
 }
 
+/// The host's own root.
+struct Host {
+    /// Where jitprof looks by its own right.
+    debug: TargetRoot,
+    /// The target has said where: what all may read, or the owner of its file.
+    elsewhere: Option<TargetRoot>,
+}
+
+impl Host {
+    fn new(root: File, owner: u32) -> Self {
+        let public = |root| TargetRoot::new(root, Credentials::default().also(&[owner]));
+        Self { elsewhere: root.try_clone().ok().map(public), debug: TargetRoot::unrestricted(root) }
+    }
+
+    fn below(&self, place: &Path) -> Option<&TargetRoot> {
+        if place.starts_with(DEBUG_DIRECTORY) { Some(&self.debug) } else { self.elsewhere.as_ref() }
+    }
+}
+
 /// Whether a file may have a debug file below a root: it is looked for, but not opened. By a checksum alone, without a
 /// build id, it may have any.
 pub(crate) fn may_be_below(root: &TargetRoot, file: &File, path: &Path, build_id: Option<&[u8]>) -> bool {
@@ -87,7 +109,7 @@ pub(crate) fn may_be_below(root: &TargetRoot, file: &File, path: &Path, build_id
     // One that is refused is counted when it is to be opened.
     candidates(Some(build_id), link.as_ref(), path).iter().any(|place| match place_below(root, place, owner) {
         Ok(_) => true,
-        Err(error) => error.is_private(),
+        Err(error) => matches!(error, OpenError::Private { .. }),
     })
 }
 
@@ -167,7 +189,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::process::procfs::Credentials;
 
     #[test]
     fn what_the_kernel_makes_up_is_no_debug_file() {
@@ -175,6 +196,32 @@ mod tests {
         let open = |path: &str| open_below(&root, Path::new(path), 0);
         assert!(open("etc/passwd").is_ok());
         assert!(matches!(open("proc/version"), Err(OpenError::NotRegular { .. })));
+    }
+
+    #[test]
+    fn where_a_target_says_that_its_debug_file_is_on_the_host_only_what_all_may_read_is_one() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        for place in ["root/private/v.debug", "usr/lib/debug/root/private/v.debug"] {
+            let file = directory.path().join(place);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, b"x").unwrap();
+        }
+        let open = |place: &str, mode| {
+            let file = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(directory.path().join(place), file).unwrap();
+            let uid = std::fs::metadata(directory.path()).unwrap().uid();
+            let host = Host::new(open_root(directory.path().to_str().unwrap()).unwrap(), uid);
+            open_below(host.below(Path::new(place)).unwrap(), Path::new(place), uid)
+        };
+        assert!(open("root/private/v.debug", 0o644).is_ok());
+        assert!(open("usr/lib/debug/root/private/v.debug", 0o600).is_ok());
+        // Else its owner may.
+        if rustix::process::getuid().is_root() {
+            assert!(open("root/private/v.debug", 0o600).unwrap_err().is_private());
+            std::fs::set_permissions(directory.path().join("root"), std::fs::Permissions::from_mode(0o700)).unwrap();
+            assert!(open("root/private/v.debug", 0o644).unwrap_err().is_private());
+        }
     }
 
     #[test]

@@ -231,7 +231,9 @@ fn open_rest(pid: Pid, mapping: &MapPlace, error: OpenError) -> Result<TargetFil
     if mapping.inode == 0 || !matches!(error, OpenError::NotFound { .. }) {
         return Err(error);
     }
-    let rest = mapped_now(pid, (mapping.device, mapping.inode)).ok_or(error)?;
+    // Another file may have the inode's number since.
+    let rest =
+        mapped_now(pid, (mapping.device, mapping.inode)).filter(|rest| rest.path == mapping.path).ok_or(error)?;
     check_inode(open_mapped(pid, &rest)?, mapping)
 }
 

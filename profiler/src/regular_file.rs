@@ -45,9 +45,9 @@ pub(crate) fn is_kernels_own(system: &StatFs) -> bool {
     u32::try_from(system.f_type).is_ok_and(|kind| KERNELS_OWN.contains(&kind))
 }
 
-/// The same of what fstatfs(2) says of a file: one of which it says nothing may be.
-pub(crate) fn may_be_kernels_own(system: rustix::io::Result<StatFs>) -> bool {
-    system.ok().is_none_or(|system| is_kernels_own(&system))
+/// The same of what fstatfs(2) says of a file. The kernel's own always answer: where there is none it is a file system in userspace.
+pub(crate) fn is_found_kernels_own(system: rustix::io::Result<StatFs>) -> bool {
+    system.is_ok_and(|system| is_kernels_own(&system))
 }
 
 /// Opens a file to read it; `None` if it is no regular file. A FIFO or a device is not opened, as that could block or
@@ -69,11 +69,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_makes_up_is_known_by_its_file_system_and_none_is_trusted_that_says_nothing() {
+    fn what_the_kernel_makes_up_is_known_by_its_file_system_which_always_says_what_it_is() {
         let mut system = rustix::fs::statfs("/").unwrap();
-        assert!(!may_be_kernels_own(Ok(system)), "{:x}", system.f_type);
-        assert!(may_be_kernels_own(rustix::fs::statfs("/proc/version")));
-        assert!(may_be_kernels_own(Err(rustix::io::Errno::NOSYS)));
+        assert!(!is_found_kernels_own(Ok(system)), "{:x}", system.f_type);
+        assert!(is_found_kernels_own(rustix::fs::statfs("/proc/version")));
+        assert!(!is_found_kernels_own(Err(rustix::io::Errno::NOSYS)));
         // cgroup, configfs, efivarfs, pstore, selinux, fusectl, binfmt_misc, mqueue and nsfs.
         let kinds = [0x0027_e0eb, 0x6265_6570, 0xde5e_81e4, 0x6165_676c, 0xf97c_ff8c, 0x6573_5543, 0x4249_4e4d];
         for kind in kinds.into_iter().chain([0x1980_0202_i64, 0x6e73_6673]) {

@@ -31,7 +31,7 @@ use crate::process::discover::perf_map_name;
 use crate::process::mapping::{Device, Mapping};
 use crate::process::procfs::{self, Credentials, credentials_in, proc_path};
 use crate::process::sys;
-use crate::regular_file::may_be_kernels_own;
+use crate::regular_file::is_found_kernels_own;
 use jitprof_common::units::{Avma, Pid};
 use walk::{Obstacle, walk};
 
@@ -456,7 +456,7 @@ fn reach(path: &Path, extra_flags: i32) -> Result<File, OpenError> {
 /// in errors.
 fn reopen(handle: &File, shown: &Path, target: Option<&Credentials>) -> Result<TargetFile, OpenError> {
     let meta = handle.metadata().map_err(|error| failed(shown, error))?;
-    if !meta.is_file() || may_be_kernels_own(fstatfs(handle)) {
+    if !meta.is_file() || is_found_kernels_own(fstatfs(handle)) {
         return Err(OpenError::NotRegular { path: shown.to_owned(), errno: Errno::NONE });
     }
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::process::access::Access;
 use crate::process::procfs::Credentials;
-use crate::regular_file::may_be_kernels_own;
+use crate::regular_file::is_found_kernels_own;
 
 /// Symbolic links that are followed on one way: as many as the kernel follows.
 const MAX_LINKS: u32 = 40;
@@ -114,7 +114,7 @@ impl Walk<'_> {
     fn follow(&mut self, link: &File) -> Result<(), Obstacle> {
         self.links = self.links.saturating_add(1);
         // Where a link of /proc leads no path may say.
-        if self.links > MAX_LINKS || may_be_kernels_own(fstatfs(link)) {
+        if self.links > MAX_LINKS || is_found_kernels_own(fstatfs(link)) {
             return Err(Errno::LOOP.into());
         }
         if self.is_planted(link)? {

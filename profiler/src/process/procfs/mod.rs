@@ -25,8 +25,11 @@ use jitprof_common::units::{Pid, Tid};
 
 /// The largest `/proc/PID/maps` that is read: room for `MAX_MAPPINGS` lines with long paths.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
-/// `stat` and `status` are below 4 KiB on every kernel; `NSpid` has at most 32 levels.
-const MAX_STATUS_BYTES: u64 = 16 << 10;
+/// The largest `status`: a process is in 65,536 groups at most, each with 11 bytes, and what tells of its capabilities and of its
+/// number in its own namespace comes after them.
+const MAX_STATUS_BYTES: u64 = 1 << 20;
+/// `stat` and others without lists are below 4 KiB on every kernel.
+const MAX_STAT_BYTES: u64 = 16 << 10;
 /// A line for each hierarchy, each with a path of 4 KiB at most.
 const MAX_CGROUP_BYTES: u64 = 64 << 10;
 /// Some ten thousand mounts.
@@ -104,7 +107,7 @@ pub fn may_read_maps(pid: Pid) -> Result<(), ProcError> {
 /// [`ProcError`].
 pub fn stat(pid: Pid) -> Result<Stat, ProcError> {
     let path = proc_path(pid, "stat");
-    let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &path, MAX_STAT_BYTES)?;
     Stat::parse(&bytes).ok_or(ProcError::Malformed { path })
 }
 
@@ -158,7 +161,7 @@ pub fn threads(pid: Pid) -> Result<Vec<Tid>, ProcError> {
 /// # Errors
 /// [`ProcError`].
 pub fn comm(pid: Pid) -> Result<String, ProcError> {
-    let (bytes, _) = read_bounded(pid, &proc_path(pid, "comm"), MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &proc_path(pid, "comm"), MAX_STAT_BYTES)?;
     Ok(comm_text(&bytes))
 }
 
@@ -168,7 +171,7 @@ pub fn comm(pid: Pid) -> Result<String, ProcError> {
 /// [`ProcError`].
 pub fn thread_comm(pid: Pid, tid: Tid) -> Result<String, ProcError> {
     let path = proc_path(pid, "task").join(tid.0.to_string()).join("comm");
-    let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &path, MAX_STAT_BYTES)?;
     Ok(comm_text(&bytes))
 }
 
@@ -267,7 +270,7 @@ pub fn fds_of_file(pid: Pid, st_dev: u64, inode: u64) -> Result<Vec<u32>, ProcEr
 /// [`ProcError`], also when the descriptor has been closed.
 pub fn fd_position(pid: Pid, fd: u32) -> Result<u64, ProcError> {
     let path = proc_path(pid, &format!("fdinfo/{fd}"));
-    let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &path, MAX_STAT_BYTES)?;
     let text = String::from_utf8_lossy(&bytes);
     let position = text.lines().find_map(|line| line.strip_prefix("pos:")?.trim().parse().ok());
     position.ok_or(ProcError::Malformed { path })

@@ -12,6 +12,8 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 const TICK_NS: u64 = 10_000_000;
 /// CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
 const READ_ALL: u64 = (1 << 1) | (1 << 2);
+/// Groups of a process that are remembered, for as long as its root is held: it may be in 65,536.
+const MAX_GROUPS: usize = 4096;
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +126,7 @@ fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 pub struct Credentials {
     /// Real, effective, saved, and that of the file system: any of them it may be again.
     pub(in crate::process) uids: Vec<u32>,
-    /// All of its groups.
+    /// Its groups, but for what is beyond a bound.
     pub(in crate::process) gids: Vec<u32>,
     /// It has a capability to read whatever it can name, or may take it up again.
     pub(in crate::process) reads_all: bool,
@@ -137,7 +139,7 @@ impl Credentials {
         let whole = text.iter().rposition(|byte| *byte == b'\n')?;
         let text = String::from_utf8_lossy(text.get(..whole)?);
         let (uids, mut gids) = (numbers(&text, "Uid")?, numbers(&text, "Gid")?);
-        gids.extend(numbers(&text, "Groups").unwrap_or_default());
+        gids.extend(numbers(&text, "Groups").unwrap_or_default().into_iter().take(MAX_GROUPS));
         let permitted = line(&text, "CapPrm").and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
         Some(Self { uids, gids, reads_all: permitted.is_some_and(|permitted| permitted & READ_ALL != 0) })
     }

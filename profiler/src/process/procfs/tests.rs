@@ -134,6 +134,42 @@ fn a_process_has_the_ids_and_capabilities_that_its_status_says() {
     assert!(Credentials::parse(b"Uid:\t0\t0\t0\t0\n").is_none());
 }
 
+/// A process' directory as the kernel could show it.
+struct Shown(tempfile::TempDir);
+
+impl Shown {
+    /// `users` is a file of its user namespace.
+    fn new(status: &str, users: &str) -> Self {
+        let shown = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(shown.0.path().join("ns")).unwrap();
+        std::os::unix::fs::symlink(users, shown.0.path().join("ns/user")).unwrap();
+        shown.with("status", status)
+    }
+
+    fn with(self, name: &str, text: &str) -> Self {
+        fs::write(self.0.path().join(name), text).unwrap();
+        self
+    }
+
+    fn directory(&self) -> File {
+        File::open(self.0.path()).unwrap()
+    }
+}
+
+#[test]
+fn a_process_in_many_groups_has_its_capabilities_and_its_own_number_nevertheless() {
+    let shown = |count: u32| {
+        let groups: Vec<String> = (0..count).map(|group| (1_000_000 + group).to_string()).collect();
+        let ids = format!("Tgid:\t900\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t{} \n", groups.join(" "));
+        Shown::new(&format!("{ids}NSpid:\t900\t7\nCapPrm:\t0000000000000004\n"), "/proc/self/ns/user")
+    };
+    let (many, all) = (shown(3000), shown(65_536));
+    assert!(status_in(&all.directory()).is_some_and(|status| status.own_pid() == 7));
+    let [many, all] = [many, all].map(|shown| credentials_in(&shown.directory()).unwrap());
+    assert!(many.reads_all && many.gids.contains(&1_002_999));
+    assert!(all.reads_all && all.gids.len() < 5000, "{}", all.gids.len());
+}
+
 #[test]
 fn capabilities_in_a_user_namespace_of_its_own_are_not_counted() {
     let own = credentials_in(&File::open("/proc/self").unwrap()).unwrap();

@@ -3,6 +3,7 @@
 //! The parsers take bytes and are pure ([`parse_maps`], [`Stat::parse`], [`Status::parse`]); the functions that take a
 //! [`Pid`] read. `/proc` must be that of the initial pid namespace.
 
+mod id_map;
 mod maps;
 mod standing;
 mod stat;
@@ -14,6 +15,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub(in crate::process) use id_map::{IdMap, Mapped};
 pub use maps::{Maps, parse_maps};
 pub use standing::{Standing, context_switches, kernel_stack, own_tid, standing, thread_state};
 pub use stat::{Credentials, Stat, Status};
@@ -130,8 +132,13 @@ pub(in crate::process) fn status_in(directory: &File) -> Option<Status> {
 pub(in crate::process) fn credentials_in(directory: &File) -> Option<Credentials> {
     let credentials = Credentials::parse(&status_text(directory)?)?;
     // A kernel without such namespaces has none to show.
-    let is_of_ours = users_in(directory) == users_in(&File::open("/proc/self").ok()?);
-    Some(if is_of_ours { credentials } else { credentials.without_capabilities() })
+    if users_in(directory) == users_in(&File::open("/proc/self").ok()?) {
+        return Some(credentials);
+    }
+    Some(match Mapped::read(directory) {
+        Some(mapped) => credentials.within(mapped),
+        None => credentials.without_capabilities(),
+    })
 }
 
 /// The user namespace of this process.

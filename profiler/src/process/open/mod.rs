@@ -218,17 +218,30 @@ pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, Op
 /// # Errors
 /// [`OpenError`] of the last way, if all fail.
 pub fn open_mapping(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
-    open_mapped(pid, mapping).or_else(|error| open_otherwise(&MappedNow::of(pid), mapping, error))
+    open_mapped(pid, mapping).or_else(|error| open_otherwise(pid, mapping, error))
 }
 
-/// Refused without the capability; absent when an event's mapping has been split or unmapped since.
-fn open_mapped(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+/// The same as what is mapped there. Refused without the capability; absent when an event's mapping has been split or unmapped
+/// since. Goes no way of the target's.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open_mapped(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
     reopen(&reach(&map_file(pid, mapping), 0)?, Path::new(&*mapping.path), None)
 }
 
-/// Opens the file of a mapping that cannot be opened as such: by its path if that leads to the same file, for all that is mapped
-/// takes 50 ms to read where it is much; else by what is mapped of it now.
-fn open_otherwise(now: &MappedNow, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
+/// The same where that has failed. Whoever goes to where the mapping's path leads may be held there, whatever device its file is
+/// on: [`way_to`] says it.
+///
+/// # Errors
+/// [`OpenError`] of the last way, if all fail.
+pub fn open_otherwise(pid: Pid, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
+    open_found(&MappedNow::of(pid), mapping, error)
+}
+
+/// By its path if that leads to the same file, for all that is mapped takes 50 ms to read where it is much; else by what is mapped
+/// of it now.
+fn open_found(now: &MappedNow, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
     match TargetRoot::of(now.pid).and_then(|root| root.open_mapped(now, mapping)) {
         Ok(found) if found.identity.is_of(mapping) => Ok(found),
         by_path => open_rest(now, mapping, error).or(by_path),

@@ -300,7 +300,7 @@ fn what_a_process_has_mapped_is_not_read_for_a_file_that_its_path_leads_to() {
     let open = |place: &MapPlace| {
         let now = MappedNow::of(own());
         let absent = OpenError::NotFound { path: file.path().to_owned(), errno: Errno::NONE };
-        let opened = open_otherwise(&now, place, absent);
+        let opened = open_found(&now, place, absent);
         (opened.is_ok(), now.mappings.get().is_some())
     };
     assert_eq!(open(&gone), (true, false));

@@ -58,7 +58,12 @@ impl Credentials {
 
     /// Whether it may do this with the file that a handle is on. Its owner can give himself what he has not.
     pub(super) fn may(&self, access: Access, handle: &File, meta: &Metadata) -> bool {
-        self.reads_all || self.owns(meta.uid()) || self.is_let(access, handle, meta)
+        self.is_above(meta.uid(), meta.gid()) || self.owns(meta.uid()) || self.is_let(access, handle, meta)
+    }
+
+    /// Whether it has a capability for which the permissions of a file do not count.
+    fn is_above(&self, owner: u32, group: u32) -> bool {
+        self.reads_all || self.reads_mapped.as_ref().is_some_and(|mapped| mapped.has(owner, group))
     }
 
     fn is_let(&self, access: Access, handle: &File, meta: &Metadata) -> bool {

@@ -5,7 +5,6 @@
 //! the same inside and outside, each process is its own user's.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
@@ -13,12 +12,10 @@ use std::sync::OnceLock;
 use jitprof_common::units::Pid;
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::process::procfs::{self, Namespace, Status};
+use crate::process::procfs::{self, IdMap, Namespace, Status};
 
 /// User namespaces that lie in one another at most: the kernel makes no more than 32.
 const MAX_LEVELS: usize = 64;
-/// Bytes of a map of ids: the kernel takes 340 lines.
-const MAX_MAP_BYTES: u64 = 16 << 10;
 
 /// Whose a process is, if it is there: his who has started it, whatever its effective user is, who is root while anybody runs
 /// `su`, and whatever the owner of its directory in `/proc`, who is root as soon as it must not be dumped. Asks nobody but
@@ -70,24 +67,13 @@ fn user(status: &Status, namespace_owner: impl FnOnce() -> Option<u32>) -> u32 {
 fn namespace_owner(directory: &File) -> Option<u32> {
     let own = own_namespace()?;
     let opened = openat(directory, "ns/user", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    outermost_owner(File::from(opened), own, || root_inside(&map_of(directory)?))
-}
-
-/// Which ids are which in the namespace of a process, as jitprof sees them.
-fn map_of(directory: &File) -> Option<Vec<u8>> {
-    let opened = openat(directory, "uid_map", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = Vec::new();
-    File::from(opened).take(MAX_MAP_BYTES).read_to_end(&mut text).ok()?;
-    Some(text)
+    outermost_owner(File::from(opened), own, || root_inside(&IdMap::read(directory, "uid_map")?))
 }
 
 /// The id that root has outside, or the first one that is another there. None is jitprof's root.
-fn root_inside(map: &[u8]) -> Option<u32> {
-    let ranges = std::str::from_utf8(map).ok()?.lines().filter_map(|line| {
-        let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse::<u32>().ok());
-        Some((numbers.next()?, numbers.next()?))
-    });
-    let others = ranges.filter(|(inside, outside)| inside != outside && ![0, u32::MAX].contains(outside));
+fn root_inside(map: &IdMap) -> Option<u32> {
+    let others = map.ranges().map(|range| (range.inside, range.outside));
+    let others = others.filter(|(inside, outside)| inside != outside && ![0, u32::MAX].contains(outside));
     others.min().map(|(_, outside)| outside)
 }
 
@@ -179,14 +165,14 @@ mod tests {
 
     #[test]
     fn all_that_are_in_a_namespace_of_root_s_are_who_is_root_in_it() {
-        let root = |map: &str| root_inside(map.as_bytes());
+        let root = |map: &str| root_inside(&IdMap::parse(map.as_bytes()));
         assert_eq!(root("         0     231072      65536\n"), Some(231_072));
         assert_eq!(root("1000 1000 1\n0 1000000 1000\n1001 1001001 64535\n"), Some(1_000_000), "one id is let through");
         assert_eq!(root("0 0 1\n1 100000 65535\n"), Some(100_000), "root is nobody else");
         for same in ["0 0 4294967295\n", "0 0 1\n1000 1000 1\n", "", "0 4294967295 1\n", "x y\n5 0 1\n", "0\n"] {
             assert_eq!(root(same), None, "{same}");
         }
-        assert_eq!(root_inside(b"0 \xff 1\n"), None);
+        assert_eq!(root_inside(&IdMap::parse(b"0 \xff 1\n")), None);
     }
 
     #[test]
@@ -231,7 +217,7 @@ mod tests {
         // Where no namespace can be made there is this one at least.
         let own = File::open("/proc/self").unwrap();
         assert!(own_namespace().is_some() && namespace_owner(&own).is_none());
-        assert!(map_of(&own).unwrap().ends_with(b"\n"));
+        assert!(IdMap::read(&own, "uid_map").unwrap().ranges().next().is_some());
         let is_root = rustix::process::geteuid().is_root();
         let mut command = Command::new(if is_root { "setpriv" } else { "unshare" });
         if is_root {

@@ -24,7 +24,7 @@ use crate::process::labels::{Cgroup, Users};
 use crate::process::monotonic_now;
 use crate::process::open::{
     FileId, FileIdentity, MapPlace, OpenError, TargetFile, TargetRoot, Way, identify_mapping, open_in_root,
-    open_mapping, open_perf_map, perf_map_path, way_to,
+    open_mapped, open_otherwise, open_perf_map, perf_map_path, way_to,
 };
 use crate::process::procfs::{self, ProcError};
 use crate::process::{Device, Errno, Ids, ProcessId, status_and_user, user_of};
@@ -255,23 +255,52 @@ impl Reader {
         {
             return Ok(identified(identity, None));
         }
-        let found = open_mapping(via, place).map_err(|error| unread_file(&error))?;
-        // A mapping that is gone by now is looked for by its path: that may be a file of which all is known.
-        if self.was_opened(&found.identity) {
-            drop(self.held((found.file, &found.identity), may_hold, (via, place.device)));
-            return Ok(identified(found.identity, None));
-        }
-        let opened = self.hold(via, place, file, (may_hold, true), found);
-        Ok(identified(opened.identity, Some(opened)))
+        self.with_file(via, place, may_hold, |found, may_hold| {
+            // A mapping that is gone by now is looked for by its path: that may be a file of which all is known.
+            if self.was_opened(&found.identity) {
+                drop(self.held((found.file, &found.identity), may_hold, (via, place.device)));
+                return identified(found.identity, None);
+            }
+            let opened = self.hold(via, place, file, (may_hold, true), found);
+            identified(opened.identity, Some(opened))
+        })
     }
 
     fn was_opened(&self, identity: &FileIdentity) -> bool {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).contains(identity)
     }
 
-    fn open(&self, via: Pid, place: &MapPlace, file: FileId, how: (bool, bool)) -> Result<Opened, Unread> {
-        let found = open_mapping(via, place).map_err(|error| unread_file(&error))?;
-        Ok(self.hold(via, place, file, how, found))
+    fn open(
+        &self,
+        via: Pid,
+        place: &MapPlace,
+        file: FileId,
+        (may_hold, debug): (bool, bool),
+    ) -> Result<Opened, Unread> {
+        self.with_file(via, place, may_hold, |found, may_hold| self.hold(via, place, file, (may_hold, debug), found))
+    }
+
+    /// Opens a mapping's file, and does something with it. Where its path is the only way, and may lead through what never
+    /// answers, whatever device the file is on, all of that is done apart, unless it is (`may_hold`).
+    fn with_file<T>(
+        &self,
+        via: Pid,
+        place: &MapPlace,
+        may_hold: bool,
+        then: impl FnOnce(TargetFile, bool) -> T,
+    ) -> Result<T, Unread> {
+        let error = match open_mapped(via, place) {
+            Ok(found) => return Ok(then(found, may_hold)),
+            Err(error) => error,
+        };
+        let otherwise = |may_hold| {
+            let opened = open_otherwise(via, place, error).map_err(|error| unread_file(&error));
+            opened.map(|found| then(found, may_hold))
+        };
+        if !may_hold && self.way_to(via, Path::new(&*place.path)) == Way::Uncertain {
+            return apart(|| otherwise(true));
+        }
+        otherwise(may_hold)
     }
 
     /// Holds a file open as this one from now on, until the engine has it closed. `debug` says whether a debug file below
@@ -463,6 +492,25 @@ mod tests {
         assert!(reader.identify(own, &gone, FileId(1), false).unwrap().opened.is_some());
         assert!(reader.identify(own, &gone, FileId(2), false).unwrap().opened.is_none());
         assert!(files.get(FileId(1)).is_some() && files.get(FileId(2)).is_none());
+    }
+
+    #[test]
+    fn a_file_behind_a_way_of_which_not_all_is_known_is_opened_apart() {
+        let reader = Reader::new(Arc::default());
+        let (own, directory) = (Pid(std::process::id()), tempfile::tempdir().unwrap());
+        let (path, link) = (directory.path().join("file"), directory.path().join("link"));
+        std::fs::write(&path, b"x").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let open = |path: &Path, may_hold: bool| {
+            let (start, end, path) = (Avma(0x1000), Avma(0x2000), path.to_str().unwrap().into());
+            let gone = MapPlace { start, end, path, inode: 0, device: Device::default() };
+            let opened = reader.with_file(own, &gone, may_hold, |_, may_hold| (std::process::id() != own.0, may_hold));
+            opened.unwrap()
+        };
+        assert_eq!(open(&link, false), (true, true));
+        assert_eq!(open(&link, true), (false, true), "whoever asks is apart");
+        let is_uncertain = reader.way_to(own, &path) == Way::Uncertain;
+        assert_eq!(open(&path, false), (is_uncertain, is_uncertain));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 mod tests;
 mod walk;
 
+use std::cell::OnceCell;
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -217,30 +218,62 @@ pub fn identify_mapping(pid: Pid, mapping: &MapPlace) -> Result<FileIdentity, Op
 /// # Errors
 /// [`OpenError`] of the last way, if all fail.
 pub fn open_mapping(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
-    let opened = open_mapped(pid, mapping).or_else(|error| open_rest(pid, mapping, error));
-    opened.or_else(|_| TargetRoot::of(pid)?.open_mapped(pid, mapping))
+    open_mapped(pid, mapping).or_else(|error| open_otherwise(pid, mapping, error))
 }
 
-/// Refused without the capability; absent when an event's mapping has been split or unmapped since.
-fn open_mapped(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+/// The same as what is mapped there. Refused without the capability; absent when an event's mapping has been split or unmapped
+/// since. Goes no way of the target's.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open_mapped(pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
     reopen(&reach(&map_file(pid, mapping), 0)?, Path::new(&*mapping.path), None)
 }
 
+/// The same where that has failed. Whoever goes to where the mapping's path leads may be held there, whatever device its file is
+/// on: [`way_to`] says it.
+///
+/// # Errors
+/// [`OpenError`] of the last way, if all fail.
+pub fn open_otherwise(pid: Pid, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
+    open_found(&MappedNow::of(pid), mapping, error)
+}
+
+/// By its path if that leads to the same file, for all that is mapped takes 50 ms to read where it is much; else by what is mapped
+/// of it now.
+fn open_found(now: &MappedNow, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
+    match TargetRoot::of(now.pid).and_then(|root| root.open_mapped(now, mapping)) {
+        Ok(found) if found.identity.is_of(mapping) => Ok(found),
+        by_path => open_rest(now, mapping, error).or(by_path),
+    }
+}
+
 /// Opens the file of a mapping that is not there by what else is mapped of it now.
-fn open_rest(pid: Pid, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
+fn open_rest(now: &MappedNow, mapping: &MapPlace, error: OpenError) -> Result<TargetFile, OpenError> {
     if mapping.inode == 0 || !matches!(error, OpenError::NotFound { .. }) {
         return Err(error);
     }
     // Another file may have the inode's number since.
-    let rest =
-        mapped_now(pid, (mapping.device, mapping.inode)).filter(|rest| rest.path == mapping.path).ok_or(error)?;
-    check_inode(open_mapped(pid, &rest)?, mapping)
+    let rest = now.find((mapping.device, mapping.inode)).filter(|rest| rest.path == mapping.path).ok_or(error)?;
+    check_inode(open_mapped(now.pid, &rest)?, mapping)
 }
 
-/// Where a file is mapped now, if it is.
-fn mapped_now(pid: Pid, file: (Device, u64)) -> Option<MapPlace> {
-    let mappings = procfs::maps(pid).ok()?.mappings;
-    mappings.iter().find(|now| (now.device, now.inode) == file).map(MapPlace::of)
+/// What a process has mapped now: read where it is asked for, and once.
+struct MappedNow {
+    pid: Pid,
+    mappings: OnceCell<Vec<Mapping>>,
+}
+
+impl MappedNow {
+    fn of(pid: Pid) -> Self {
+        Self { pid, mappings: OnceCell::new() }
+    }
+
+    /// Where a file is mapped, if it is.
+    fn find(&self, file: (Device, u64)) -> Option<MapPlace> {
+        let read = || procfs::maps(self.pid).map(|maps| maps.mappings).unwrap_or_default();
+        self.mappings.get_or_init(read).iter().find(|now| (now.device, now.inode) == file).map(MapPlace::of)
+    }
 }
 
 fn check_inode(file: TargetFile, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
@@ -419,23 +452,23 @@ impl TargetRoot {
     }
 
     /// Opens a mapping's file by its path.
-    fn open_mapped(&self, pid: Pid, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
+    fn open_mapped(&self, now: &MappedNow, mapping: &MapPlace) -> Result<TargetFile, OpenError> {
         let path = Path::new(&*mapping.path);
         let opened = self.find(path, OFlags::empty()).and_then(|found| self.open(&found, path));
         let opened = match opened {
-            Err(refused) if refused.is_private() => self.open_seen(pid, path).ok_or(refused)?,
+            Err(refused) if refused.is_private() => self.open_seen(now, path).ok_or(refused)?,
             opened => opened?,
         };
         check_inode(opened, mapping)
     }
 
     /// The same of one that it could not read itself, but has mapped.
-    fn open_seen(&self, pid: Pid, path: &Path) -> Option<TargetFile> {
+    fn open_seen(&self, now: &MappedNow, path: &Path) -> Option<TargetFile> {
         let own = Self::unrestricted(self.directory.try_clone().ok()?);
         // The handle keeps the file's number from being used for another one.
         let found = own.find(path, OFlags::empty()).ok()?;
         let meta = found.metadata().ok()?;
-        mapped_now(pid, (Device::from_st_dev(meta.dev()), meta.ino()))?;
+        now.find((Device::from_st_dev(meta.dev()), meta.ino()))?;
         own.open(&found, path).ok()
     }
 
@@ -472,6 +505,11 @@ fn reopen(handle: &File, shown: &Path, target: Option<&Credentials>) -> Result<T
 }
 
 impl FileIdentity {
+    /// Whether it is a mapping's file without doubt: overlayfs and btrfs report another device to stat(2) than in maps.
+    fn is_of(&self, mapping: &MapPlace) -> bool {
+        mapping.inode != 0 && (self.device, self.inode) == (mapping.device, mapping.inode)
+    }
+
     /// Whether the same contents are behind two looks at a file: what else of its inode has changed, such as its number
     /// of links, says nothing of them.
     pub fn has_contents_of(&self, other: &Self) -> bool {

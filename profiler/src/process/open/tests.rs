@@ -239,14 +239,46 @@ fn own_mapping() -> MapPlace {
     MapPlace::of(maps.mappings.iter().find(|mapping| Path::new(&*mapping.path) == exe).unwrap())
 }
 
+/// A page of a file, mapped.
+struct Page(*mut libc::c_void);
+
+impl Page {
+    fn of(path: &Path) -> Self {
+        let file = File::open(path).unwrap();
+        let access = (libc::PROT_READ, libc::MAP_PRIVATE);
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is there.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access.0, access.1, file.as_raw_fd(), 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        Self(page)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that was made for this, which nobody else has.
+        unsafe { libc::munmap(self.0, 4096) };
+    }
+}
+
+/// Where this test has mapped a file of this name.
+fn place_of(name: &str) -> MapPlace {
+    let maps = procfs::maps(own()).unwrap();
+    MapPlace::of(maps.mappings.iter().find(|mapping| mapping.path.ends_with(name)).unwrap())
+}
+
 #[test]
 fn the_file_of_a_mapping_that_was_split_is_found_by_what_is_left_of_it() {
-    let whole = own_mapping();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("split.so");
+    std::fs::write(&file, [7_u8; 4096]).unwrap();
+    let page = Page::of(&file);
+    let whole = place_of("/split.so");
     // Without the right to look through map_files there is its path alone.
     if open_mapped(own(), &whole).is_err() {
         return;
     }
-    // Nothing is mapped there now.
+    // Nothing is mapped there now, and its path leads nowhere.
+    std::fs::remove_file(&file).unwrap();
     let split = MapPlace { start: Avma(4096), end: Avma(8192), ..whole };
     let opened = open_mapping(own(), &split).unwrap();
     assert_eq!((opened.via, opened.identity.inode), (OpenedVia::MapFiles, split.inode));
@@ -255,6 +287,26 @@ fn the_file_of_a_mapping_that_was_split_is_found_by_what_is_left_of_it() {
         let other = MapPlace { inode, path: "/no/such".into(), ..split.clone() };
         assert!(matches!(open_mapping(own(), &other), Err(OpenError::NotFound { .. })), "{other:?}");
     }
+    drop(page);
+    assert!(matches!(open_mapping(own(), &split), Err(OpenError::NotFound { .. })));
+}
+
+#[test]
+fn what_a_process_has_mapped_is_not_read_for_a_file_that_its_path_leads_to() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (meta, path) = (file.as_file().metadata().unwrap(), file.path().to_str().unwrap().into());
+    let device = Device::from_st_dev(meta.dev());
+    let gone = MapPlace { start: Avma(4096), end: Avma(8192), path, inode: meta.ino(), device };
+    let open = |place: &MapPlace| {
+        let now = MappedNow::of(own());
+        let absent = OpenError::NotFound { path: file.path().to_owned(), errno: Errno::NONE };
+        let opened = open_found(&now, place, absent);
+        (opened.is_ok(), now.mappings.get().is_some())
+    };
+    assert_eq!(open(&gone), (true, false));
+    // By its number alone it may be another file than what is still mapped.
+    let elsewhere = Device { minor: device.minor + 1, ..device };
+    assert_eq!(open(&MapPlace { device: elsewhere, ..gone }), (true, true));
 }
 
 #[test]
@@ -265,20 +317,14 @@ fn what_is_mapped_may_be_read_whoever_has_mapped_it() {
     set_mode(&file, 0o600);
     let meta = std::fs::metadata(&file).unwrap();
     let place = MapPlace { path: file.to_str().unwrap().into(), inode: meta.ino(), ..own_mapping() };
-    let open = || TargetRoot::new(reach(Path::new("/"), 0).unwrap(), stranger()).open_mapped(own(), &place);
+    let open =
+        || TargetRoot::new(reach(Path::new("/"), 0).unwrap(), stranger()).open_mapped(&MappedNow::of(own()), &place);
     assert!(open().unwrap_err().is_private());
-    let opened = File::open(&file).unwrap();
-    let access = (libc::PROT_READ, libc::MAP_PRIVATE);
-    // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is there.
-    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access.0, access.1, opened.as_raw_fd(), 0) };
-    assert_ne!(mapped, libc::MAP_FAILED);
+    let page = Page::of(&file);
     // Of overlayfs and btrfs the kernel says other devices of mappings than of files.
-    let maps = procfs::maps(own()).unwrap();
-    let is_known = |mapping: &Mapping| mapping.device == Device::from_st_dev(meta.dev());
-    let shown = maps.mappings.iter().find(|mapping| mapping.path.ends_with("/module.so")).unwrap();
-    assert_eq!(open().is_ok(), is_known(shown));
-    // SAFETY: the mapping that was made above, which nobody else has.
-    unsafe { libc::munmap(mapped, 4096) };
+    let is_known = place_of("/module.so").device == Device::from_st_dev(meta.dev());
+    assert_eq!(open().is_ok(), is_known);
+    drop(page);
     assert!(open().unwrap_err().is_private());
 }
 

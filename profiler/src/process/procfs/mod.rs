@@ -3,6 +3,7 @@
 //! The parsers take bytes and are pure ([`parse_maps`], [`Stat::parse`], [`Status::parse`]); the functions that take a
 //! [`Pid`] read. `/proc` must be that of the initial pid namespace.
 
+mod id_map;
 mod maps;
 mod standing;
 mod stat;
@@ -14,6 +15,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub(in crate::process) use id_map::{IdMap, Mapped};
 pub use maps::{Maps, parse_maps};
 pub use standing::{Standing, context_switches, kernel_stack, own_tid, standing, thread_state};
 pub use stat::{Credentials, Stat, Status};
@@ -25,8 +27,11 @@ use jitprof_common::units::{Pid, Tid};
 
 /// The largest `/proc/PID/maps` that is read: room for `MAX_MAPPINGS` lines with long paths.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
-/// `stat` and `status` are below 4 KiB on every kernel; `NSpid` has at most 32 levels.
-const MAX_STATUS_BYTES: u64 = 16 << 10;
+/// The largest `status`: a process is in 65,536 groups at most, each with 11 bytes, and what tells of its capabilities and of its
+/// number in its own namespace comes after them.
+const MAX_STATUS_BYTES: u64 = 1 << 20;
+/// `stat` and others without lists are below 4 KiB on every kernel.
+const MAX_STAT_BYTES: u64 = 16 << 10;
 /// A line for each hierarchy, each with a path of 4 KiB at most.
 const MAX_CGROUP_BYTES: u64 = 64 << 10;
 /// Some ten thousand mounts.
@@ -104,7 +109,7 @@ pub fn may_read_maps(pid: Pid) -> Result<(), ProcError> {
 /// [`ProcError`].
 pub fn stat(pid: Pid) -> Result<Stat, ProcError> {
     let path = proc_path(pid, "stat");
-    let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &path, MAX_STAT_BYTES)?;
     Stat::parse(&bytes).ok_or(ProcError::Malformed { path })
 }
 
@@ -127,8 +132,13 @@ pub(in crate::process) fn status_in(directory: &File) -> Option<Status> {
 pub(in crate::process) fn credentials_in(directory: &File) -> Option<Credentials> {
     let credentials = Credentials::parse(&status_text(directory)?)?;
     // A kernel without such namespaces has none to show.
-    let is_of_ours = users_in(directory) == users_in(&File::open("/proc/self").ok()?);
-    Some(if is_of_ours { credentials } else { credentials.without_capabilities() })
+    if users_in(directory) == users_in(&File::open("/proc/self").ok()?) {
+        return Some(credentials);
+    }
+    Some(match Mapped::read(directory) {
+        Some(mapped) => credentials.within(mapped),
+        None => credentials.without_capabilities(),
+    })
 }
 
 /// The user namespace of this process.
@@ -158,7 +168,7 @@ pub fn threads(pid: Pid) -> Result<Vec<Tid>, ProcError> {
 /// # Errors
 /// [`ProcError`].
 pub fn comm(pid: Pid) -> Result<String, ProcError> {
-    let (bytes, _) = read_bounded(pid, &proc_path(pid, "comm"), MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &proc_path(pid, "comm"), MAX_STAT_BYTES)?;
     Ok(comm_text(&bytes))
 }
 
@@ -168,7 +178,7 @@ pub fn comm(pid: Pid) -> Result<String, ProcError> {
 /// [`ProcError`].
 pub fn thread_comm(pid: Pid, tid: Tid) -> Result<String, ProcError> {
     let path = proc_path(pid, "task").join(tid.0.to_string()).join("comm");
-    let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &path, MAX_STAT_BYTES)?;
     Ok(comm_text(&bytes))
 }
 
@@ -267,7 +277,7 @@ pub fn fds_of_file(pid: Pid, st_dev: u64, inode: u64) -> Result<Vec<u32>, ProcEr
 /// [`ProcError`], also when the descriptor has been closed.
 pub fn fd_position(pid: Pid, fd: u32) -> Result<u64, ProcError> {
     let path = proc_path(pid, &format!("fdinfo/{fd}"));
-    let (bytes, _) = read_bounded(pid, &path, MAX_STATUS_BYTES)?;
+    let (bytes, _) = read_bounded(pid, &path, MAX_STAT_BYTES)?;
     let text = String::from_utf8_lossy(&bytes);
     let position = text.lines().find_map(|line| line.strip_prefix("pos:")?.trim().parse().ok());
     position.ok_or(ProcError::Malformed { path })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Mapped;
 use crate::process::sys;
 use jitprof_common::units::{MonoNs, Pid};
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,8 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 const TICK_NS: u64 = 10_000_000;
 /// CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
 const READ_ALL: u64 = (1 << 1) | (1 << 2);
+/// Groups of a process that are remembered, for as long as its root is held: it may be in 65,536.
+const MAX_GROUPS: usize = 4096;
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,10 +127,12 @@ fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 pub struct Credentials {
     /// Real, effective, saved, and that of the file system: any of them it may be again.
     pub(in crate::process) uids: Vec<u32>,
-    /// All of its groups.
+    /// Its groups, but for what is beyond a bound.
     pub(in crate::process) gids: Vec<u32>,
     /// It has a capability to read whatever it can name, or may take it up again.
     pub(in crate::process) reads_all: bool,
+    /// The same in a user namespace that is not jitprof's, for what has its owner and its group there.
+    pub(in crate::process) reads_mapped: Option<Mapped>,
 }
 
 impl Credentials {
@@ -137,9 +142,10 @@ impl Credentials {
         let whole = text.iter().rposition(|byte| *byte == b'\n')?;
         let text = String::from_utf8_lossy(text.get(..whole)?);
         let (uids, mut gids) = (numbers(&text, "Uid")?, numbers(&text, "Gid")?);
-        gids.extend(numbers(&text, "Groups").unwrap_or_default());
+        gids.extend(numbers(&text, "Groups").unwrap_or_default().into_iter().take(MAX_GROUPS));
         let permitted = line(&text, "CapPrm").and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
-        Some(Self { uids, gids, reads_all: permitted.is_some_and(|permitted| permitted & READ_ALL != 0) })
+        let reads_all = permitted.is_some_and(|permitted| permitted & READ_ALL != 0);
+        Some(Self { uids, gids, reads_all, reads_mapped: None })
     }
 
     /// Those of jitprof's own right: for what no target has named.
@@ -147,10 +153,17 @@ impl Credentials {
         Self { reads_all: true, ..Self::default() }
     }
 
-    /// Its capabilities in another user namespace than jitprof's are of no account: they end at that one's files.
+    /// Its capabilities are those in another user namespace than jitprof's, where they end at what has ids of that one.
+    #[must_use]
+    pub(in crate::process) fn within(self, mapped: Mapped) -> Self {
+        let reads_mapped = self.reads_all.then_some(mapped);
+        Self { reads_mapped, ..self.without_capabilities() }
+    }
+
+    /// The same where nothing is known of that namespace.
     #[must_use]
     pub(in crate::process) fn without_capabilities(self) -> Self {
-        Self { reads_all: false, ..self }
+        Self { reads_all: false, reads_mapped: None, ..self }
     }
 
     /// It has been these users as well. That it was root once is not counted: it may have been for the time of `su`.

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::process::access::Access;
 use crate::process::{Device, Errno, MappingKind};
 use jitprof_common::units::{Avma, FileOffset};
 
@@ -134,8 +135,67 @@ fn a_process_has_the_ids_and_capabilities_that_its_status_says() {
     assert!(Credentials::parse(b"Uid:\t0\t0\t0\t0\n").is_none());
 }
 
+/// A process' directory as the kernel could show it.
+struct Shown(tempfile::TempDir);
+
+impl Shown {
+    /// `users` is a file of its user namespace.
+    fn new(status: &str, users: &str) -> Self {
+        let shown = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(shown.0.path().join("ns")).unwrap();
+        std::os::unix::fs::symlink(users, shown.0.path().join("ns/user")).unwrap();
+        shown.with("status", status)
+    }
+
+    fn with(self, name: &str, text: &str) -> Self {
+        fs::write(self.0.path().join(name), text).unwrap();
+        self
+    }
+
+    fn directory(&self) -> File {
+        File::open(self.0.path()).unwrap()
+    }
+}
+
 #[test]
-fn capabilities_in_a_user_namespace_of_its_own_are_not_counted() {
+fn a_process_in_many_groups_has_its_capabilities_and_its_own_number_nevertheless() {
+    let shown = |count: u32| {
+        let groups: Vec<String> = (0..count).map(|group| (1_000_000 + group).to_string()).collect();
+        let ids = format!("Tgid:\t900\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t{} \n", groups.join(" "));
+        Shown::new(&format!("{ids}NSpid:\t900\t7\nCapPrm:\t0000000000000004\n"), "/proc/self/ns/user")
+    };
+    let (many, all) = (shown(3000), shown(65_536));
+    assert!(status_in(&all.directory()).is_some_and(|status| status.own_pid() == 7));
+    let [many, all] = [many, all].map(|shown| credentials_in(&shown.directory()).unwrap());
+    assert!(many.reads_all && many.gids.contains(&1_002_999));
+    assert!(all.reads_all && all.gids.len() < 5000, "{}", all.gids.len());
+}
+
+#[test]
+fn capabilities_in_another_user_namespace_count_for_what_has_its_owner_and_its_group_there() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let meta = file.as_file().metadata().unwrap();
+    let (owner, group) = (meta.uid(), meta.gid());
+    let shown = |capabilities: &str| {
+        let (user, group) = ("4000001\t".repeat(4), "4000002\t".repeat(4));
+        Shown::new(&format!("Uid:\t{user}\nGid:\t{group}\nCapPrm:\t{capabilities}\n"), "/proc/self/ns/pid")
+    };
+    let may = |shown: &Shown| {
+        let found = credentials_in(&shown.directory()).unwrap();
+        !found.reads_all && found.may(Access::Read, file.as_file(), &meta)
+    };
+    let (all, none) = ("0000000000000004", "0000000000000000");
+    let may_with = |capabilities, users: u32, groups: u32| {
+        let [users, groups] = [users, groups].map(|first| format!("0 {first} 1\n"));
+        may(&shown(capabilities).with("uid_map", &users).with("gid_map", &groups))
+    };
+    assert!(may_with(all, owner, group));
+    assert!(!may_with(all, owner + 1, group) && !may_with(all, owner, group + 1) && !may_with(none, owner, group));
+    assert!(!may(&shown(all)), "it is not known of whom it is root");
+}
+
+#[test]
+fn capabilities_in_a_user_namespace_of_its_own_are_not_counted_outside() {
     let own = credentials_in(&File::open("/proc/self").unwrap()).unwrap();
     assert_eq!(own.reads_all, Credentials::parse(&fs::read("/proc/self/status").unwrap()).unwrap().reads_all);
     let mut started = std::process::Command::new("unshare");

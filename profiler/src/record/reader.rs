@@ -24,7 +24,7 @@ use crate::process::labels::{Cgroup, Users};
 use crate::process::monotonic_now;
 use crate::process::open::{
     FileId, FileIdentity, MapPlace, OpenError, TargetFile, TargetRoot, Way, identify_mapping, open_in_root,
-    open_mapped, open_otherwise, open_perf_map, perf_map_path, way_to,
+    open_mapped, open_otherwise, open_perf_map, perf_map_path, way_and_end, way_to,
 };
 use crate::process::procfs::{self, ProcError};
 use crate::process::{Device, Errno, Ids, ProcessId, status_and_user, user_of};
@@ -74,10 +74,14 @@ impl Reader {
             Request::Identify { via, place, .. } | Request::Open { via, place, .. } => {
                 self.waits.may_hold(*via, place.device)
             }
-            Request::OpenPerfMap { via, own_pid, .. } => match self.way_to(*via, &perf_map_path(*own_pid)) {
+            Request::OpenPerfMap { via, own_pid, unless, .. } => match self.way_to_map(*via, *own_pid) {
                 // Most processes have none.
-                Way::Nowhere => return AnswerBody::Opened(Err(no_perf_map(*own_pid))),
-                way => way == Way::Uncertain,
+                (Way::Nowhere, _) => return AnswerBody::Opened(Err(no_perf_map(*own_pid))),
+                // That of others is open: to open it again takes fifty system calls, every second.
+                (_, end) if end.is_some() && end == unless.map(as_end) => {
+                    return AnswerBody::Opened(Err(same_perf_map()));
+                }
+                (way, _) => way == Way::Uncertain,
             },
             Request::Version { via, files, .. } => {
                 files.iter().any(|file| self.way_to(*via, Path::new(&file.path)) == Way::Uncertain)
@@ -117,6 +121,10 @@ impl Reader {
 
     fn way_to(&self, via: Pid, path: &Path) -> Way {
         way_to(via, path, |device| self.waits.may_hold(via, device))
+    }
+
+    fn way_to_map(&self, via: Pid, own_pid: u32) -> (Way, Option<(Device, u64)>) {
+        way_and_end(via, &perf_map_path(own_pid), |device| self.waits.may_hold(via, device))
     }
 
     /// `may_hold` says whether what is opened may never be read to its end.
@@ -353,7 +361,7 @@ impl Reader {
         let TargetFile { file: open, identity, .. } = opened;
         let open = self.held((open, &identity), self.waits.may_hold(via, identity.device), (via, identity.device));
         if unless == Some((identity.st_dev, identity.inode)) {
-            return Err(Unread { why: WhyUnread::Same, text: String::new() });
+            return Err(same_perf_map());
         }
         if is_from_before(since_1970(identity.changed), started) {
             let text = format!("/tmp/perf-{own_pid}.map is older than the process {via}");
@@ -467,6 +475,15 @@ fn no_perf_map(own_pid: u32) -> Unread {
     unread_file(&OpenError::NotFound { path: perf_map_path(own_pid), errno: Errno::NONE })
 }
 
+fn same_perf_map() -> Unread {
+    Unread { why: WhyUnread::Same, text: String::new() }
+}
+
+/// A file's `st_dev` and inode as the end of a way has them.
+fn as_end((st_dev, inode): (u64, u64)) -> (Device, u64) {
+    (Device::from_st_dev(st_dev), inode)
+}
+
 fn unread_file(error: &OpenError) -> Unread {
     let why = match error {
         OpenError::NotFound { .. } => WhyUnread::Gone,
@@ -521,6 +538,23 @@ mod tests {
         let AnswerBody::Opened(Err(unread)) = reader.read(asked) else { panic!("there is none") };
         assert_eq!(unread.why, WhyUnread::Gone);
         assert!(unread.text.contains("perf-4294967295.map is not there"), "{}", unread.text);
+    }
+
+    #[test]
+    fn a_perf_map_that_is_known_is_not_opened_again() {
+        let (via, own_pid) = (Pid(std::process::id()), u32::MAX - std::process::id());
+        let (reader, path) = (Reader::new(Arc::default()), perf_map_path(own_pid));
+        // Whoever opened this would say that it is no file.
+        std::fs::create_dir(&path).unwrap();
+        let there = FileIdentity::of(&std::fs::metadata(&path).unwrap());
+        let why = |unless| match reader.read(Request::OpenPerfMap { via, own_pid, uid: 0, file: FileId(1), unless }) {
+            AnswerBody::Opened(Err(unread)) => unread.why,
+            other => panic!("{other:?}"),
+        };
+        let known = (there.st_dev, there.inode);
+        let found = [Some(known), None, Some((known.0, known.1 + 1))].map(why);
+        std::fs::remove_dir(&path).unwrap();
+        assert_eq!(found, [WhyUnread::Same, WhyUnread::Failed, WhyUnread::Failed]);
     }
 
     #[test]

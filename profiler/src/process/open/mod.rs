@@ -357,31 +357,34 @@ pub enum Way {
 /// Where a path in a process' root leads; `may_hold` says of a device whether it may hold whoever asks for something there. Asks
 /// none of those devices.
 pub fn way_to(pid: Pid, path: &Path, may_hold: impl Fn(Device) -> bool) -> Way {
-    let is_certain = |at: &File| {
+    way_and_end(pid, path, may_hold).0
+}
+
+/// The same, and the device and inode of what is at the end of a way that is clear.
+pub fn way_and_end(pid: Pid, path: &Path, may_hold: impl Fn(Device) -> bool) -> (Way, Option<(Device, u64)>) {
+    let certain = |at: &File| {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let known = rustix::fs::statx(at, c"", flags, StatxFlags::TYPE);
-        known.is_ok_and(|known| {
-            let is_link = u32::from(known.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
-            !is_link && !may_hold(Device { major: known.stx_dev_major, minor: known.stx_dev_minor })
-        })
+        let known = rustix::fs::statx(at, c"", flags, StatxFlags::TYPE | StatxFlags::INO).ok()?;
+        let is_link = u32::from(known.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
+        let device = Device { major: known.stx_dev_major, minor: known.stx_dev_minor };
+        (!is_link && !may_hold(device)).then_some((device, known.stx_ino))
     };
-    let Ok(mut at) = reach(&proc_path(pid, "root"), libc::O_DIRECTORY) else { return Way::Clear };
-    if !is_certain(&at) {
-        return Way::Uncertain;
-    }
+    let Ok(mut at) = reach(&proc_path(pid, "root"), libc::O_DIRECTORY) else { return (Way::Clear, None) };
+    let Some(mut end) = certain(&at) else { return (Way::Uncertain, None) };
     let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     for name in names {
-        let Component::Normal(name) = name else { return Way::Uncertain };
+        let Component::Normal(name) = name else { return (Way::Uncertain, None) };
         match openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
             Ok(found) => at = File::from(found),
-            Err(rustix::io::Errno::NOENT) => return Way::Nowhere,
-            Err(_) => return Way::Uncertain,
+            Err(rustix::io::Errno::NOENT) => return (Way::Nowhere, None),
+            Err(_) => return (Way::Uncertain, None),
         }
-        if !is_certain(&at) {
-            return Way::Uncertain;
+        match certain(&at) {
+            Some(found) => end = found,
+            None => return (Way::Uncertain, None),
         }
     }
-    Way::Clear
+    (Way::Clear, Some(end))
 }
 
 fn check_owner(path: &Path, owner: u32, users: &[u32]) -> Result<(), OpenError> {

@@ -432,6 +432,9 @@ fn what_a_path_leads_through_is_known_without_asking_it() {
     let ways = |holding| ["file", "lacks", "lacks/file"].map(|name| leads(name, holding));
     assert_eq!(ways(None), [Way::Clear, Way::Nowhere, Way::Nowhere], "nothing on the way holds anybody");
     assert_eq!(ways(Some(own_device)), [Way::Uncertain; 3]);
+    let file = FileIdentity::of(&std::fs::metadata(directory.path().join("file")).unwrap());
+    let ends = |name: &str| way_and_end(own(), &directory.path().join(name), |_| false).1;
+    assert_eq!(["file", "lacks", "link"].map(ends), [Some((file.device, file.inode)), None, None]);
     assert_eq!(leads("link", None), Way::Uncertain, "where it leads is not known");
     assert_eq!(leads("../file", None), Way::Uncertain, "nor what lies above");
     let of_proc = Device::from_st_dev(std::fs::metadata("/proc").unwrap().dev());

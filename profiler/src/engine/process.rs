@@ -48,8 +48,6 @@ pub(super) struct Program {
     pub(super) own_pid: u32,
     /// Its effective user id.
     pub(super) uid: u32,
-    /// Whose it is, if that is known.
-    pub(super) payer: Option<u32>,
 }
 
 /// How far the reading of a process' program has come.
@@ -95,6 +93,8 @@ pub(super) struct Process {
     last_name: Option<Arc<str>>,
     /// What it runs.
     pub(super) program: ProgramState,
+    /// Whose it is, as far as that is known: a child is its parent's, and stays so over exec until it is read.
+    pub(super) payer: Option<u32>,
     /// What else is known about it, if that is wanted.
     pub(super) labels: LabelHistory,
     /// What its runtime has announced.
@@ -152,6 +152,7 @@ impl Process {
             threads: HashMap::new(),
             last_name: None,
             program: ProgramState::default(),
+            payer: None,
             labels: LabelHistory::default(),
             code,
             announcements: Announcements::default(),
@@ -215,11 +216,7 @@ impl Process {
 
     /// Who takes up room for it.
     pub(super) fn holder(&self) -> Holder {
-        Holder::of_process(self.user(), self.id.pid, self.id.start.0)
-    }
-
-    fn user(&self) -> Option<u32> {
-        self.known_program().and_then(|program| program.payer)
+        Holder::of_process(self.payer, self.id.pid, self.id.start.0)
     }
 
     /// Its name: that of its first thread, or what it was when it was read.
@@ -352,8 +349,8 @@ impl Process {
             comm: read.comm.clone(),
             own_pid: status.map_or(self.id.pid.0, |status| status.own_pid()),
             uid: status.map_or(0, |status| status.effective_uid),
-            payer: read.payer.or_else(|| status.map(|status| status.real_uid)),
         });
+        self.payer = read.payer.or_else(|| status.map(|status| status.real_uid)).or(self.payer);
         self.code.is_run_by(read.exe.as_deref());
     }
 

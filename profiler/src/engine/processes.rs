@@ -492,7 +492,7 @@ impl Processes {
             self.stats.over_limit += u64::from(!named);
             return;
         }
-        let (parent_id, space) = (maker.id, maker.space.fork(time));
+        let (parent_id, payer, space) = (maker.id, maker.payer, maker.space.fork(time));
         // A snapshot of /proc may have been quicker than this report of the same fork.
         if self.live_of(new.0).is_some_and(|known| is_same_start(known.id.start, time)) {
             return;
@@ -501,6 +501,7 @@ impl Processes {
         let mut child = Process::new(id, space, GeneratedCode::new(self.code));
         child.parent = Some(parent_id);
         child.parent_pid = parent_id.pid;
+        child.payer = payer;
         child.name_thread(new.1, comm);
         self.add(child, time);
     }

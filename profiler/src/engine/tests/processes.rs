@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 
 use super::{at, comm, exec, exit, fork, lost, mapping, mmap, process_read, thread};
+use crate::engine::border::ProcessRead;
 use crate::engine::generated::CodeOptions;
 use crate::engine::processes::Processes;
 use crate::process::ProcessId;
+use crate::profile::Holder;
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
 
 const PARENT: u32 = 100;
@@ -38,6 +40,24 @@ fn a_child_inherits_the_mappings_and_exec_ends_them() {
     all.apply(&mmap(CHILD, at(60), mapping(0x1000, 0x2000, 3)));
     assert_eq!([45, 55, 65].map(|time| inode_at(&all, CHILD, at(time))), [Some(1), None, Some(3)]);
     assert_eq!(all.at(Pid(CHILD), at(70)).unwrap().name(), "other");
+}
+
+#[test]
+fn a_child_is_its_parents_users_until_it_is_read_itself() {
+    let mut all = Processes::new(CodeOptions::default());
+    let of_user = |pid, start, user| ProcessRead { payer: Some(user), ..process_read(pid, start, vec![]) };
+    all.arrive(Pid(PARENT), at(1)).unwrap();
+    all.take(Pid(PARENT), &of_user(PARENT, at(0), 1000), at(1));
+    all.apply(&fork(at(10), CHILD, PARENT));
+    all.apply(&fork(at(11), 102, CHILD));
+    let holder = |all: &Processes, pid| all.live_of(Pid(pid)).unwrap().holder();
+    assert_eq!([CHILD, 102].map(|pid| holder(&all, pid)), [Holder::User(1000); 2]);
+    all.apply(&exec(at(20), CHILD, "su"));
+    assert_eq!(holder(&all, CHILD), Holder::User(1000), "no process becomes another holder by exec");
+    all.take(Pid(CHILD), &of_user(CHILD, at(10), 0), at(30));
+    let id = all.live_of(Pid(CHILD)).unwrap().id;
+    assert_eq!(holder(&all, CHILD), Holder::Process(id.pid, id.start.0));
+    assert_eq!(holder(&all, 102), Holder::User(1000));
 }
 
 #[test]

@@ -474,8 +474,8 @@ fn a_refused_page_and_a_refused_list_are_walked_by_frame_pointer_and_tried_again
 #[test]
 fn lists_without_room_are_tried_again_some_at_a_time_those_that_samples_meet_first() {
     const PROCESSES: u32 = 150;
-    // For the lists of 32 processes.
-    let mut world = World::new(EngineOptions { tables: Some(TableSizes { rows: 4096, regions: 64 }), ..options() });
+    // For the lists of 32 processes, beside what is left to who has less.
+    let mut world = World::new(EngineOptions { tables: Some(TableSizes { rows: 4096, regions: 73 }), ..options() });
     let pids: Vec<u32> = (PID..PID + PROCESSES).collect();
     pids.iter().for_each(|pid| app(&mut world, *pid));
     world.follow(&pids);

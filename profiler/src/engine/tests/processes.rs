@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use super::{at, comm, exec, exit, fork, lost, mapping, mmap, process_read, thread};
 use crate::engine::border::ProcessRead;
 use crate::engine::generated::CodeOptions;
+use crate::engine::labelling::Labelling;
 use crate::engine::processes::Processes;
+use crate::engine::requests::Requests;
 use crate::process::ProcessId;
 use crate::profile::Holder;
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
@@ -196,4 +198,22 @@ fn names_of_threads_are_bounded_and_a_new_program_ends_them() {
     assert_eq!(name(&all, 500).as_deref(), Some("worker"));
     all.apply(&exec(at(12), PARENT, "new"));
     assert_eq!((name(&all, 500), name(&all, PARENT).as_deref()), (None, Some("new")));
+}
+
+#[test]
+fn a_process_that_renames_itself_all_the_time_has_few_label_sets_made_and_its_last_name() {
+    let mut all = processes();
+    let (mut labelling, mut requests) = (Labelling::new(Some("host")), Requests::default());
+    let id = all.live_of(Pid(PARENT)).unwrap().id;
+    labelling.take(all.get_mut(id).unwrap(), &process_read(PARENT, at(0), vec![]), false, &mut requests);
+    for number in 0..10_000 {
+        let (time, name) = (MonoNs(at(10).0 + number * 9_000), format!("name-{number}"));
+        all.apply(&comm(time, PARENT, PARENT, &name));
+        labelling.rename(all.get_mut(id).unwrap(), Tid(PARENT), &name, false, time);
+    }
+    assert_eq!(labelling.set_count(), 2);
+    requests.now = at(11);
+    labelling.check(&mut all, &mut requests);
+    let named = all.get(id).unwrap().labels.latest().get("comm").map(ToString::to_string);
+    assert_eq!(named.as_deref(), Some("name-9999"));
 }

@@ -22,6 +22,7 @@
 
 mod announcements;
 pub mod border;
+mod copies;
 mod deferred;
 mod delays;
 mod dump;
@@ -776,7 +777,7 @@ impl Engine {
 
     /// About every second, however far apart ticks are.
     fn slow_tick(&mut self) {
-        let limit = if self.windows.is_some() { maintenance::ALL_CODE_BYTES } else { usize::MAX };
+        let limit = self.windows.as_ref().map(|_| maintenance::ALL_CODE_BYTES);
         for link in self.files.take_stalled(self.requests.now) {
             // Whoever was forked since has the same one; who has asked may have ended.
             let again = Arc::new(link.again());

@@ -43,6 +43,7 @@ mod maintenance;
 mod names;
 mod options;
 mod parked;
+mod past;
 mod paths;
 mod pending;
 mod place;

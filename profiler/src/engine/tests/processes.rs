@@ -8,7 +8,7 @@ use crate::engine::generated::CodeOptions;
 use crate::engine::labelling::Labelling;
 use crate::engine::processes::Processes;
 use crate::engine::requests::Requests;
-use crate::process::ProcessId;
+use crate::process::{Mapping, ProcessId};
 use crate::profile::Holder;
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
 
@@ -216,4 +216,55 @@ fn a_process_that_renames_itself_all_the_time_has_few_label_sets_made_and_its_la
     labelling.check(&mut all, &mut requests);
     let named = all.get(id).unwrap().labels.latest().get("comm").map(ToString::to_string);
     assert_eq!(named.as_deref(), Some("name-9999"));
+}
+
+fn begin_for(all: &mut Processes, (pid, user): (u32, u32), mappings: Vec<Mapping>) {
+    all.arrive(Pid(pid), at(1)).unwrap();
+    let read = ProcessRead { payer: Some(user), ..process_read(pid, at(0), mappings) };
+    all.take(Pid(pid), &read, at(1));
+}
+
+const GREEDY: u32 = 200;
+
+/// A user's process that has ended, and one of another user's that has as many mappings as are kept.
+fn crowd() -> Processes {
+    let mut all = Processes::new(CodeOptions::default());
+    begin_for(&mut all, (PARENT, 1001), vec![mapping(0x1000, 0x2000, 1)]);
+    let many = (1..=1 << 14).map(|at| mapping(at * 0x1000, (at + 1) * 0x1000, 1)).collect();
+    begin_for(&mut all, (GREEDY, 1000), many);
+    all.apply(&fork(at(10), CHILD, PARENT));
+    all.apply(&exit(at(11), CHILD, CHILD));
+    all
+}
+
+#[test]
+fn whose_ended_processes_have_mapped_the_most_loses_his_own_and_what_they_share_counts_once() {
+    let mut all = crowd();
+    for pid in 300..312 {
+        all.apply(&fork(at(20), pid, GREEDY));
+        all.apply(&exit(at(21), pid, pid));
+    }
+    assert!(!all.is_crowded() && all.evictable(at(5)).is_empty());
+    for pid in 400..412 {
+        all.apply(&fork(at(30), pid, GREEDY));
+        all.apply(&mmap(pid, at(31), mapping(0x1000, 0x2000, 2)));
+        all.apply(&exit(at(32), pid, pid));
+    }
+    assert!(all.is_crowded());
+    let gone = all.evictable(at(5));
+    assert!(gone.iter().all(|id| (400..412).contains(&id.pid.0)), "{gone:?}");
+    gone.into_iter().for_each(|id| all.evict(id));
+    assert!(!all.is_crowded());
+    all.assert_sound();
+}
+
+#[test]
+fn who_forks_all_the_time_loses_his_oldest_and_others_keep_theirs() {
+    let mut all = crowd();
+    for pid in 1000..5200 {
+        all.apply(&fork(at(20), pid, GREEDY));
+        all.apply(&exit(at(21), pid, pid));
+    }
+    let gone: Vec<u32> = all.evictable(at(5)).into_iter().map(|id| id.pid.0).collect();
+    assert_eq!(gone, (1000..1105).collect::<Vec<u32>>());
 }

@@ -860,6 +860,7 @@ impl Engine {
         self.resolving.resolve_ready(&mut self.tracking.processes, &mut self.files, &mut self.requests, false);
         self.tracking.ask_frames(&mut self.requests);
         self.make_room_for_stacks();
+        self.make_room_for_lists();
         if self.resolving.is_full() {
             self.finish_deferred(true);
             self.resolving.resolve_early(&mut self.tracking.processes, &self.files);
@@ -872,11 +873,21 @@ impl Engine {
         if found.is_empty() {
             return;
         }
-        for id in found {
+        self.resolve_all_of(found);
+        self.resolving.drop_unused_stacks(&mut self.tracking.processes);
+    }
+
+    /// The same of too many frames of lists.
+    fn make_room_for_lists(&mut self) {
+        let found = self.resolving.with_too_many_listed(&self.tracking.processes);
+        self.resolve_all_of(found);
+    }
+
+    fn resolve_all_of(&mut self, processes: Vec<ProcessId>) {
+        for id in processes {
             self.finish_deferred_of(id, true);
             self.resolving.resolve_all_of(&mut self.tracking.processes, id, &self.files);
         }
-        self.resolving.drop_unused_stacks(&mut self.tracking.processes);
     }
 
     fn finish_deferred(&mut self, last: bool) {

@@ -47,7 +47,8 @@ const MAX_GENERATIONS: usize = 4;
 const MAX_COPIES: usize = 64;
 /// How long a child that has not been sampled waits for a copy of its parent's code.
 const INHERIT_NS: u64 = 5_000_000_000;
-/// Children of one process that wait for a copy of its code; beyond it those that have ended are looked for.
+/// Children of one process that wait for a copy of its code; beyond it those that do not wait any more are looked for, and
+/// again when they are twice as many as were left.
 const MAX_WAITING_CHILDREN: usize = 64;
 
 /// Said once.
@@ -426,7 +427,7 @@ impl Tracking {
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.share_code(child, ancestor);
         }
-        if ancestor.waiting_children.len() > MAX_WAITING_CHILDREN {
+        if ancestor.waiting_children.len() > ancestor.waiting_until.max(MAX_WAITING_CHILDREN) {
             let id = ancestor.id;
             let waiting = std::mem::take(&mut ancestor.waiting_children);
             let waiting = waiting.into_iter().filter(|child| {
@@ -434,7 +435,7 @@ impl Tracking {
             });
             let waiting: Vec<ProcessId> = waiting.collect();
             if let Some(ancestor) = self.processes.get_mut(id) {
-                ancestor.waiting_children = waiting;
+                (ancestor.waiting_until, ancestor.waiting_children) = (2 * waiting.len(), waiting);
             }
         }
     }
@@ -443,7 +444,8 @@ impl Tracking {
     fn copy_code_to_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
         let Some(process) = self.processes.get_mut(parent) else { return };
         for child in std::mem::take(&mut process.waiting_children) {
-            if !self.processes.is_live(child) {
+            let waits = self.processes.get(child).is_some_and(|child| child.is_live() && child.inherits.is_some());
+            if !waits {
                 continue;
             }
             if self.want_inheritance(child, parts)
@@ -484,7 +486,6 @@ impl Tracking {
             return true;
         }
         child.inherits = None;
-        parent.waiting_children.retain(|waiting| *waiting != child.id);
         if is_late {
             return false;
         }

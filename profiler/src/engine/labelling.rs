@@ -117,7 +117,7 @@ impl Labelling {
         let Some(labeller) = self.labeller.as_mut().filter(|_| process.labels.is_known()) else { return };
         if exec {
             process.labels.renew(time);
-        } else if tid.0 == process.id.pid.0 {
+        } else if tid.0 == process.id.pid.0 && process.labels.rename(time) {
             let renamed = labeller.with(process.labels.latest(), "comm", comm);
             process.labels.add(time, renamed);
         }
@@ -136,11 +136,23 @@ impl Labelling {
         }
     }
 
-    /// Second looks that are due. About every second.
+    /// Label sets that were made and are not evicted.
+    #[cfg(test)]
+    pub(super) fn set_count(&self) -> usize {
+        self.labeller.as_ref().map_or(0, Labeller::set_count)
+    }
+
+    /// Second looks that are due, and names of those who rename themselves all the time. About every second.
     pub(super) fn check(&mut self, processes: &mut Processes, requests: &mut Requests) {
         let Some(labeller) = &mut self.labeller else { return };
         labeller.evict_unused();
         let now = requests.now;
+        for process in processes.iter_mut() {
+            if let Some(time) = process.labels.take_renamed() {
+                let renamed = labeller.with(process.labels.latest(), "comm", &process.name());
+                process.labels.add(time, renamed);
+            }
+        }
         let due = processes.iter_mut().filter(|process| process.labels.is_due(now));
         for process in due.take(MAX_LOOKS) {
             process.labels.look_again(None);

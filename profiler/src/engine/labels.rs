@@ -25,6 +25,8 @@ pub(super) struct LabelHistory {
     earlier: Vec<(MonoNs, Arc<Labels>)>,
     /// The process has run another program since, which has not been looked at.
     stale: Option<MonoNs>,
+    /// It has another name since, of which no set was made: it renames itself too often.
+    renamed: Option<MonoNs>,
     /// When to look again.
     again: Option<MonoNs>,
     /// Whether anything is known.
@@ -60,8 +62,9 @@ impl LabelHistory {
         if self.latest == labels {
             return;
         }
+        let is_too_soon = self.is_too_soon(since);
         let replaced = std::mem::replace(&mut self.latest, labels);
-        if since.0.saturating_sub(self.since.0) < RENAME_NS && !self.earlier.is_empty() {
+        if is_too_soon {
             return;
         }
         if self.earlier.len() >= MAX_SETS - 1 {
@@ -78,7 +81,24 @@ impl LabelHistory {
 
     /// The process runs another program since.
     pub(super) fn renew(&mut self, since: MonoNs) {
-        self.stale = Some(since);
+        (self.stale, self.renamed) = (Some(since), None);
+    }
+
+    /// The process has another name since `time`. Returns whether a set is to be made of it now; else it is with the next look.
+    pub(super) fn rename(&mut self, time: MonoNs) -> bool {
+        let is_too_often = self.is_too_soon(time);
+        self.renamed = is_too_often.then_some(time);
+        !is_too_often
+    }
+
+    /// Since when it has a name of which no set was made.
+    pub(super) fn take_renamed(&mut self) -> Option<MonoNs> {
+        self.renamed.take()
+    }
+
+    /// Whether what holds from a time on takes the place of the latest set, which is kept no more.
+    fn is_too_soon(&self, time: MonoNs) -> bool {
+        time.0.saturating_sub(self.since.0) < RENAME_NS && !self.earlier.is_empty()
     }
 
     /// Since when the labels are not known.
@@ -157,6 +177,12 @@ impl Labeller {
     /// Evicts sets that nobody holds any more.
     pub(super) fn evict_unused(&mut self) {
         self.sets.retain(|labels| Arc::strong_count(labels) > 1);
+    }
+
+    /// Label sets that were made and are not evicted.
+    #[cfg(test)]
+    pub(super) fn set_count(&self) -> usize {
+        self.sets.len()
     }
 
     fn intern(&mut self, labels: Labels) -> Arc<Labels> {

@@ -171,7 +171,7 @@ impl Maintenance {
         parts: &mut Parts<'_>,
     ) {
         for id in ids {
-            // Only the oldest of too many still have samples; those are resolved with what is known.
+            // Only where they are too many some still have samples; those are resolved with what is known.
             resolving.resolve_all_of(&mut tracking.processes, *id, parts.files);
             self.learned = self.learned + tracking.evict(*id, parts);
         }

@@ -22,6 +22,7 @@
 
 mod announcements;
 pub mod border;
+mod copies;
 mod deferred;
 mod delays;
 mod dump;
@@ -42,6 +43,7 @@ mod maintenance;
 mod names;
 mod options;
 mod parked;
+mod past;
 mod paths;
 mod pending;
 mod place;
@@ -776,7 +778,7 @@ impl Engine {
 
     /// About every second, however far apart ticks are.
     fn slow_tick(&mut self) {
-        let limit = if self.windows.is_some() { maintenance::ALL_CODE_BYTES } else { usize::MAX };
+        let limit = self.windows.as_ref().map(|_| maintenance::ALL_CODE_BYTES);
         for link in self.files.take_stalled(self.requests.now) {
             // Whoever was forked since has the same one; who has asked may have ended.
             let again = Arc::new(link.again());
@@ -858,6 +860,7 @@ impl Engine {
         self.resolving.resolve_ready(&mut self.tracking.processes, &mut self.files, &mut self.requests, false);
         self.tracking.ask_frames(&mut self.requests);
         self.make_room_for_stacks();
+        self.make_room_for_lists();
         if self.resolving.is_full() {
             self.finish_deferred(true);
             self.resolving.resolve_early(&mut self.tracking.processes, &self.files);
@@ -870,11 +873,21 @@ impl Engine {
         if found.is_empty() {
             return;
         }
-        for id in found {
+        self.resolve_all_of(found);
+        self.resolving.drop_unused_stacks(&mut self.tracking.processes);
+    }
+
+    /// The same of too many frames of lists.
+    fn make_room_for_lists(&mut self) {
+        let found = self.resolving.with_too_many_listed(&self.tracking.processes);
+        self.resolve_all_of(found);
+    }
+
+    fn resolve_all_of(&mut self, processes: Vec<ProcessId>) {
+        for id in processes {
             self.finish_deferred_of(id, true);
             self.resolving.resolve_all_of(&mut self.tracking.processes, id, &self.files);
         }
-        self.resolving.drop_unused_stacks(&mut self.tracking.processes);
     }
 
     fn finish_deferred(&mut self, last: bool) {

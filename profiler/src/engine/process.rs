@@ -48,8 +48,6 @@ pub(super) struct Program {
     pub(super) own_pid: u32,
     /// Its effective user id.
     pub(super) uid: u32,
-    /// Whose it is, if that is known.
-    pub(super) payer: Option<u32>,
 }
 
 /// How far the reading of a process' program has come.
@@ -95,10 +93,14 @@ pub(super) struct Process {
     last_name: Option<Arc<str>>,
     /// What it runs.
     pub(super) program: ProgramState,
+    /// Whose it is, as far as that is known: a child is its parent's, and stays so over exec until it is read.
+    pub(super) payer: Option<u32>,
     /// What else is known about it, if that is wanted.
     pub(super) labels: LabelHistory,
     /// What its runtime has announced.
     pub(super) code: GeneratedCode,
+    /// For whom that was copied, if it was: who announced it, however often children of children are made.
+    copied_for: Option<Holder>,
     /// Where its runtime announces code.
     pub(super) announcements: Announcements,
     /// What its runtime knows of its code.
@@ -108,12 +110,16 @@ pub(super) struct Process {
     /// Code that was read from its memory.
     pub(super) learned: Learned,
     /// Its parent's code, which it has not been given yet, and the time of the fork. A code map is copied in microseconds
-    /// a function, and most children call exec at once: the copy waits for a sample.
+    /// a function, and most children call exec at once: the copy waits for a sample, and for room.
     pub(super) inherits: Option<(ProcessId, MonoNs)>,
+    /// It has been without a copy when it was to have one.
+    pub(super) lacks_copy: bool,
     /// Children that have a copy of the code, and since when: records from before that still arrive are theirs, too.
     pub(super) children: Vec<(ProcessId, MonoNs)>,
-    /// Children that have not been given their copy.
+    /// Children that had not been given their copy when they were last looked through, and later ones.
     pub(super) waiting_children: Vec<ProcessId>,
+    /// With more of them they are looked through.
+    pub(super) waiting_until: usize,
     /// Its samples that wait for names.
     pub(super) queue: Queue,
     /// What of it is in the BPF program's tables.
@@ -152,15 +158,19 @@ impl Process {
             threads: HashMap::new(),
             last_name: None,
             program: ProgramState::default(),
+            payer: None,
             labels: LabelHistory::default(),
             code,
+            copied_for: None,
             announcements: Announcements::default(),
             tables: RuntimeTables::default(),
             frames: Frames::default(),
             learned: Learned::default(),
             inherits: None,
+            lacks_copy: false,
             children: Vec::new(),
             waiting_children: Vec::new(),
+            waiting_until: 0,
             queue: Queue::default(),
             published: Published::default(),
             was_followed: false,
@@ -215,11 +225,27 @@ impl Process {
 
     /// Who takes up room for it.
     pub(super) fn holder(&self) -> Holder {
-        Holder::of_process(self.user(), self.id.pid, self.id.start.0)
+        Holder::of_process(self.payer, self.id.pid, self.id.start.0)
     }
 
-    fn user(&self) -> Option<u32> {
-        self.known_program().and_then(|program| program.payer)
+    /// Who takes up room for its code.
+    pub(super) fn code_holder(&self) -> Holder {
+        self.copied_for.unwrap_or_else(|| self.holder())
+    }
+
+    /// Whether its code began as a copy.
+    pub(super) fn has_copied_code(&self) -> bool {
+        self.copied_for.is_some()
+    }
+
+    /// Begins with a copy of the code that another one had at a time.
+    pub(super) fn copy_code(&mut self, parent: &Self, time: MonoNs) {
+        self.copied_for = Some(parent.code_holder());
+        self.code = parent.code.fork(time);
+        let exe = self.known_program().and_then(|program| program.exe.clone());
+        if exe.is_some() {
+            self.code.is_run_by(exe.as_deref());
+        }
     }
 
     /// Its name: that of its first thread, or what it was when it was read.
@@ -288,7 +314,7 @@ impl Process {
         self.threads.retain(|tid, _| *tid == leader);
         self.via = self.id.pid;
         self.program = ProgramState::Unasked;
-        self.inherits = None;
+        (self.inherits, self.lacks_copy, self.copied_for) = (None, false, None);
         self.code.end_all(time);
         self.learned = Learned::default();
         self.tables = RuntimeTables::default();
@@ -352,8 +378,8 @@ impl Process {
             comm: read.comm.clone(),
             own_pid: status.map_or(self.id.pid.0, |status| status.own_pid()),
             uid: status.map_or(0, |status| status.effective_uid),
-            payer: read.payer.or_else(|| status.map(|status| status.real_uid)),
         });
+        self.payer = read.payer.or_else(|| status.map(|status| status.real_uid)).or(self.payer);
         self.code.is_run_by(read.exe.as_deref());
     }
 

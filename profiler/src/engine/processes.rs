@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::account::ProcessStats;
 use crate::engine::border::ProcessRead;
 use crate::engine::generated::{CodeBounds, CodeOptions, GeneratedCode};
+use crate::engine::past::Past;
 use crate::engine::pending::Pending;
 use crate::engine::process::{Process, ProgramState};
 use crate::engine::space::AddressSpace;
@@ -17,7 +18,7 @@ use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
 
 /// Processes that have ended and are kept for samples that arrive late: those of two seconds at 2,000 forks a second.
 const MAX_PAST: usize = 4096;
-/// Their mappings together, 20 MB: a child that calls exec leaves its parent's behind, 30 or so.
+/// Their mappings together, 20 MB: a child that calls exec leaves its parent's behind, 30 or so. What they share counts once.
 const MAX_PAST_MAPPINGS: usize = 1 << 17;
 /// Live processes; more than `pid_max`'s default.
 const MAX_LIVE: usize = 1 << 16;
@@ -52,7 +53,6 @@ pub(super) struct Processes {
     busy: BTreeSet<ProcessId>,
     /// Those that have ended, in the order in which they did: a work list, for who goes first.
     past: BTreeMap<u64, ProcessId>,
-    past_mappings: usize,
     /// Ends up to now.
     ends: u64,
     live: usize,
@@ -377,7 +377,6 @@ impl Processes {
         self.ends += 1;
         process.ended_as = self.ends;
         self.past.insert(self.ends, id);
-        self.past_mappings += process.space.size();
         self.live = self.live.saturating_sub(1);
     }
 
@@ -388,7 +387,6 @@ impl Processes {
         process.begin_anew();
         self.busy.insert(id);
         self.past.remove(&process.ended_as);
-        self.past_mappings = self.past_mappings.saturating_sub(process.space.size());
         self.live += 1;
     }
 
@@ -400,29 +398,24 @@ impl Processes {
         missing.map(|process| process.id).collect()
     }
 
-    /// Ended processes without which it goes on: those that ended before `time` and have no samples, and the oldest ones
-    /// if they are too many.
+    /// Ended processes without which it goes on: those that ended before `time` and have no samples, and, if the others are
+    /// too many, some of whoever has the most of them.
     pub(super) fn evictable(&self, time: MonoNs) -> Vec<ProcessId> {
-        let mut surplus = self.past.len().saturating_sub(MAX_PAST);
-        let mut mappings = self.past_mappings;
-        let mut found = Vec::new();
-        for id in self.past.values() {
-            let Some(process) = self.get(*id) else { continue };
-            let crowded = surplus > 0 || mappings > MAX_PAST_MAPPINGS;
-            let old = process.exit_time.is_none_or(|exit| exit < time) && process.queue.is_empty();
-            if !(crowded || old) {
-                continue;
-            }
-            surplus = surplus.saturating_sub(1);
-            mappings = mappings.saturating_sub(process.space.size());
-            found.push(*id);
-        }
+        let is_old = |process: &&Process| process.exit_time.is_none_or(|exit| exit < time) && process.queue.is_empty();
+        let (old, others): (Vec<&Process>, Vec<&Process>) = self.ended().partition(is_old);
+        let mut found: Vec<ProcessId> = old.into_iter().map(|process| process.id).collect();
+        found.extend(Past::of(others.into_iter()).surplus(MAX_PAST, MAX_PAST_MAPPINGS));
         found
     }
 
     /// Whether ended processes take more room than they may.
     pub(super) fn is_crowded(&self) -> bool {
-        self.past.len() > MAX_PAST || self.past_mappings > MAX_PAST_MAPPINGS
+        self.past.len() > MAX_PAST || Past::of(self.ended()).mappings() > MAX_PAST_MAPPINGS
+    }
+
+    /// Those that have ended, in the order in which they did.
+    fn ended(&self) -> impl Iterator<Item = &Process> {
+        self.past.values().filter_map(|id| self.get(*id))
     }
 
     /// Processes in whose place another one with their number was found since the last call, and which have ended by it.
@@ -435,7 +428,6 @@ impl Processes {
         self.busy.remove(&id);
         if let Some(process) = self.all.remove(&id) {
             self.stats.mappings_evicted += process.space.evicted();
-            self.past_mappings = self.past_mappings.saturating_sub(process.space.size());
             self.past.remove(&process.ended_as);
         }
     }
@@ -492,7 +484,7 @@ impl Processes {
             self.stats.over_limit += u64::from(!named);
             return;
         }
-        let (parent_id, space) = (maker.id, maker.space.fork(time));
+        let (parent_id, payer, space) = (maker.id, maker.payer, maker.space.fork(time));
         // A snapshot of /proc may have been quicker than this report of the same fork.
         if self.live_of(new.0).is_some_and(|known| is_same_start(known.id.start, time)) {
             return;
@@ -501,6 +493,7 @@ impl Processes {
         let mut child = Process::new(id, space, GeneratedCode::new(self.code));
         child.parent = Some(parent_id);
         child.parent_pid = parent_id.pid;
+        child.payer = payer;
         child.name_thread(new.1, comm);
         self.add(child, time);
     }

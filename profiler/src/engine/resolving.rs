@@ -449,9 +449,9 @@ impl Resolving {
         self.resolver.clear_frames();
     }
 
-    /// Whether samples must be resolved to make room.
+    /// Whether samples must be resolved to make room, whoever's they are.
     pub(super) fn is_full(&self) -> bool {
-        self.pending > MAX_PENDING || self.stacks.is_full() || self.listed > MAX_LISTED_FRAMES
+        self.pending > MAX_PENDING || self.stacks.is_full()
     }
 
     /// Whether so many wait that none should wait for longer than it has to.
@@ -464,41 +464,30 @@ impl Resolving {
     /// Where there are too many stacks: those processes whose samples must be resolved to make room, which are those of who has
     /// the most. The stacks of resolved samples are gone.
     pub(super) fn with_too_many_stacks(&mut self, processes: &mut Processes) -> Vec<ProcessId> {
-        let mut found = Vec::new();
         if !self.stacks.is_full() {
-            return found;
+            return Vec::new();
         }
         self.drop_unused_stacks(processes);
         let mut seen: FxHashSet<RawStack> = FxHashSet::default();
-        let mut held: FxHashMap<Holder, (usize, Vec<ProcessId>)> = FxHashMap::default();
-        for process in processes.iter().filter(|process| !process.queue.is_empty()) {
-            let (words, ids) = held.entry(process.holder()).or_default();
-            ids.push(process.id);
-            let stacks = process.queue.iter().flat_map(|sample| [sample.kernel, sample.user]);
-            *words += stacks
-                .filter(|stack| seen.insert(*stack))
-                .map(|stack| self.stacks.words_of(stack).len())
-                .sum::<usize>();
+        of_greediest(processes, MAX_STACK_WORDS / 2, |sample| {
+            let stacks = [sample.kernel, sample.user].into_iter().filter(|stack| seen.insert(*stack));
+            stacks.map(|stack| self.stacks.words_of(stack).len()).sum()
+        })
+    }
+
+    /// The same where there are too many frames of lists.
+    pub(super) fn with_too_many_listed(&self, processes: &Processes) -> Vec<ProcessId> {
+        if self.listed <= MAX_LISTED_FRAMES {
+            return Vec::new();
         }
-        let mut held: Vec<(usize, Vec<ProcessId>)> = held.into_values().collect();
-        held.sort_unstable_by(|one, other| other.cmp(one));
-        let mut left: usize = held.iter().map(|(words, _)| *words).sum();
-        for (words, ids) in held {
-            if left <= MAX_STACK_WORDS / 2 {
-                break;
-            }
-            left = left.saturating_sub(words);
-            found.extend(ids);
-        }
-        found
+        of_greediest(processes, MAX_LISTED_FRAMES / 2, Pending::listed_frames)
     }
 
     /// Makes room: the oldest samples are resolved with what is known now.
     pub(super) fn resolve_early(&mut self, processes: &mut Processes, files: &Files) {
         let queued = processes.iter().flat_map(|process| process.queue.iter());
         let mut times: Vec<MonoNs> = queued.map(|sample| sample.time).collect();
-        let is_few = !self.stacks.is_full() && self.listed <= MAX_LISTED_FRAMES;
-        let until = match times.len() > EARLY_BATCH && is_few {
+        let until = match times.len() > EARLY_BATCH && !self.stacks.is_full() {
             true => MonoNs(times.select_nth_unstable(EARLY_BATCH).1.0.saturating_add(1)),
             false => MonoNs(u64::MAX),
         };
@@ -589,6 +578,28 @@ fn retain_asked(process: &Process, (time, user): (MonoNs, &[u64]), frames: &mut 
         Place::File(_) | Place::Special(_) | Place::Unmapped | Place::NotKnown | Place::Gone => false,
     };
     frames.retain(|words| user.get(usize::from(words.index)).is_some_and(|pc| is_asked(FramePc(*pc))));
+}
+
+/// The processes of those whose samples keep the most of something, without which there is no more than `most` of it.
+fn of_greediest(processes: &Processes, most: usize, mut kept_by: impl FnMut(&Pending) -> usize) -> Vec<ProcessId> {
+    let mut held: FxHashMap<Holder, (usize, Vec<ProcessId>)> = FxHashMap::default();
+    for process in processes.iter().filter(|process| !process.queue.is_empty()) {
+        let (kept, ids) = held.entry(process.holder()).or_default();
+        ids.push(process.id);
+        *kept += process.queue.iter().map(&mut kept_by).sum::<usize>();
+    }
+    let mut held: Vec<(usize, Vec<ProcessId>)> = held.into_values().collect();
+    held.sort_unstable_by(|one, other| other.cmp(one));
+    let mut left: usize = held.iter().map(|(kept, _)| *kept).sum();
+    let mut found = Vec::new();
+    for (kept, ids) in held {
+        if left <= most {
+            break;
+        }
+        left = left.saturating_sub(kept);
+        found.extend(ids);
+    }
+    found
 }
 
 /// Samples from before this time can be resolved: every record up to it is known, or was waited for long enough.

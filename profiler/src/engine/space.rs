@@ -441,6 +441,11 @@ impl AddressSpace {
         self.live.len() + self.ended.len()
     }
 
+    /// The living ones of them, which others may have, too, and which list they are: one for all who share it.
+    pub(super) fn shared(&self) -> (usize, usize) {
+        (self.live.len(), Arc::as_ptr(&self.live).addr())
+    }
+
     /// Evicts mappings that ended before `time`.
     pub(super) fn evict_before(&mut self, time: MonoNs) {
         while self.ended.front().is_some_and(|old| old.until < time) {

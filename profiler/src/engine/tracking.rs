@@ -15,6 +15,7 @@ use crate::engine::announcements::{Announcements, Brought, DumpId, ReadContext};
 use crate::engine::border::{
     AnswerBody, OlderMap, Opened, Output, ProcessRead, Registration, Request, Unread, WhyUnread,
 };
+use crate::engine::copies::Copies;
 use crate::engine::dump::START_STEP_NS;
 use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
@@ -46,8 +47,13 @@ const MAX_GENERATIONS: usize = 4;
 const MAX_COPIES: usize = 64;
 /// How long a child that has not been sampled waits for a copy of its parent's code.
 const INHERIT_NS: u64 = 5_000_000_000;
-/// Children of one process that wait for a copy of its code; beyond it those that have ended are looked for.
+/// Children of one process that wait for a copy of its code; beyond it those that do not wait any more are looked for, and
+/// again when they are twice as many as were left.
 const MAX_WAITING_CHILDREN: usize = 64;
+
+/// Said once.
+const TOO_MUCH_COPIED: &str = "processes with much generated code make many children, for which it is copied a little at a \
+                               time; in those that wait for it, or end before, inherited code has no names";
 
 /// Processes that could not be read in time and are read again, at most.
 const MAX_UNREAD: usize = 4096;
@@ -74,6 +80,8 @@ pub(super) struct Tracking {
     pub(super) labelling: Labelling,
     /// Of those that are known no more, too: a log, which has its bound.
     pub(super) forks: ForkLog,
+    /// What is copied of code for children.
+    pub(super) copies: Copies,
     /// Also when they have ended: as many as were ordered.
     awaited: Vec<Awaited>,
     /// Processes that could not be read in time: a work list, also of those of which nothing is known.
@@ -181,6 +189,7 @@ impl Tracking {
             selection,
             labelling,
             forks: ForkLog::default(),
+            copies: Copies::new(),
             awaited: Vec::new(),
             unread: BTreeSet::new(),
             hasty: BTreeSet::new(),
@@ -357,7 +366,7 @@ impl Tracking {
     fn note_mapping(&mut self, mmap: &MmapEvent, time: MonoNs, parts: &mut Parts<'_>) {
         let Some(mapping) = mmap.to_mapping().filter(is_marker) else { return };
         let Some(id) = self.processes.at(mmap.pid, time).map(|process| process.id) else { return };
-        self.take_inheritance(id, parts);
+        self.want_inheritance(id, parts);
         let Some(process) = self.processes.get_mut(id) else { return };
         if process.known_program().is_some() {
             let who = (id, process.via);
@@ -418,7 +427,7 @@ impl Tracking {
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.share_code(child, ancestor);
         }
-        if ancestor.waiting_children.len() > MAX_WAITING_CHILDREN {
+        if ancestor.waiting_children.len() > ancestor.waiting_until.max(MAX_WAITING_CHILDREN) {
             let id = ancestor.id;
             let waiting = std::mem::take(&mut ancestor.waiting_children);
             let waiting = waiting.into_iter().filter(|child| {
@@ -426,7 +435,7 @@ impl Tracking {
             });
             let waiting: Vec<ProcessId> = waiting.collect();
             if let Some(ancestor) = self.processes.get_mut(id) {
-                ancestor.waiting_children = waiting;
+                (ancestor.waiting_until, ancestor.waiting_children) = (2 * waiting.len(), waiting);
             }
         }
     }
@@ -435,52 +444,71 @@ impl Tracking {
     fn copy_code_to_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
         let Some(process) = self.processes.get_mut(parent) else { return };
         for child in std::mem::take(&mut process.waiting_children) {
-            if !self.processes.is_live(child) {
+            let waits = self.processes.get(child).is_some_and(|child| child.is_live() && child.inherits.is_some());
+            if !waits {
                 continue;
             }
-            self.take_inheritance(child, parts);
+            if self.want_inheritance(child, parts)
+                && let Some(process) = self.processes.get_mut(child)
+            {
+                process.inherits = None;
+            }
             if let Some(unwinding) = &mut parts.unwinding {
                 unwinding.publish_code(&mut self.processes, child, parts.requests);
             }
         }
     }
 
-    /// Gives a child its parent's code, if it has not been done.
-    fn take_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) {
-        let inherits = self.processes.get_mut(child).and_then(|process| process.inherits.take());
-        let Some((parent, time)) = inherits else { return };
-        let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return };
-        parent.note_child(child.id, time);
-        parent.waiting_children.retain(|waiting| *waiting != child.id);
-        child.code = parent.code.fork(time);
-        child.learned.inherit(&parent.learned);
-        let exe = child.known_program().and_then(|program| program.exe.clone());
-        if exe.is_some() {
-            child.code.is_run_by(exe.as_deref());
+    /// Gives a child its parent's code, if it has not been done, and says if it has to wait for that. Returns whether it has.
+    fn want_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) -> bool {
+        let waits = self.take_inheritance(child, parts);
+        if waits {
+            parts.requests.remark(TOO_MUCH_COPIED.to_owned());
         }
+        waits
+    }
+
+    /// Gives a child its parent's code, if it has not been done and there is room for a copy. Until there is, it is walked by
+    /// its parent's rows. Returns whether it waits.
+    fn take_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) -> bool {
+        let inherits = self.processes.get(child).and_then(|process| process.inherits);
+        let Some((parent, time)) = inherits else { return false };
+        let Some((child, parent)) = self.processes.pair_mut(child, parent) else {
+            if let Some(child) = self.processes.get_mut(child) {
+                child.inherits = None;
+            }
+            return false;
+        };
+        // What it has announced while it waited is its own, and newer.
+        let is_late = child.lacks_copy && !child.code.is_empty();
+        if !is_late && !self.copies.take(parent.code_holder(), parent.code.bytes(), parts.requests.now) {
+            child.lacks_copy = true;
+            return true;
+        }
+        child.inherits = None;
+        if is_late {
+            return false;
+        }
+        parent.note_child(child.id, time);
+        child.copy_code(parent, time);
+        child.learned.inherit(&parent.learned);
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.change(child.id);
         }
+        false
     }
 
-    /// Children that live on without a sample get their code before the parent drops it. About every second.
-    pub(super) fn copy_code_to_unsampled(&mut self, limit: usize, parts: &mut Parts<'_>) {
+    /// Children that live on without a sample get their code before the parent drops it, where there is room for it: `limit` is
+    /// what all code may take. About every second.
+    pub(super) fn copy_code_to_unsampled(&mut self, limit: Option<usize>, parts: &mut Parts<'_>) {
         let now = parts.requests.now;
+        self.copies.renew(self.processes.iter(), limit, now);
         let due = self.processes.iter().filter(|process| {
             process.is_live() && process.inherits.is_some_and(|(_, time)| now.0.saturating_sub(time.0) > INHERIT_NS)
         });
-        let due: Vec<_> = due.filter_map(|process| Some((process.id, process.inherits?.0))).collect();
-        if due.is_empty() {
-            return;
-        }
-        let mut room = limit.saturating_sub(self.processes.iter().map(|process| process.code.bytes()).sum());
-        for (child, parent) in due {
-            let bytes = self.processes.get(parent).map_or(0, |parent| parent.code.bytes());
-            // Where there is no room for another copy, it waits for a sample, or for room.
-            if let Some(rest) = room.checked_sub(bytes) {
-                room = rest;
-                self.take_inheritance(child, parts);
-            }
+        let due: Vec<ProcessId> = due.map(|process| process.id).collect();
+        for child in due {
+            self.take_inheritance(child, parts);
         }
     }
 
@@ -527,7 +555,7 @@ impl Tracking {
     /// A process was sampled: what it announces is looked at more often. One that was seen to be made is looked at for the
     /// first time with its first sample.
     pub(super) fn note_ran(&mut self, id: ProcessId, time: MonoNs, parts: &mut Parts<'_>) {
-        self.take_inheritance(id, parts);
+        self.want_inheritance(id, parts);
         let Some(process) = self.processes.get_mut(id) else { return };
         process.ran_at = process.ran_at.max(time);
         if process.is_live() {
@@ -684,9 +712,11 @@ impl Tracking {
             let forked = MonoNs(child.id.start.0.saturating_add(START_STEP_NS));
             parent.note_child(child.id, forked);
             if parent.code.is_known() && !child.code.is_known() {
-                child.code = parent.code.fork(forked);
-                let exe = child.known_program().and_then(|program| program.exe.clone());
-                child.code.is_run_by(exe.as_deref());
+                if !self.copies.take(parent.code_holder(), parent.code.bytes(), parts.requests.now) {
+                    parts.requests.remark(TOO_MUCH_COPIED.to_owned());
+                    continue;
+                }
+                child.copy_code(parent, forked);
                 if let Some(unwinding) = &mut parts.unwinding {
                     unwinding.change(child.id);
                 }

@@ -9,8 +9,8 @@ use crate::owners::Holder;
 /// What is free counts so many times as what one may have: who is alone gets two thirds of a table, and each of two who
 /// want all of it three eighths.
 const FREE_FACTOR: usize = 3;
-/// This part of a table is for those who have less than one [`SMALL`] of it, however many others want everything (root's
-/// processes are holders each, and one container may have many).
+/// This part of a table is for those who have no more than one [`SMALL`] of it with what they ask for, however many others
+/// want everything (root's processes are holders each, and one container may have many).
 const RESERVE: usize = 8;
 const SMALL: usize = 64;
 
@@ -32,7 +32,8 @@ impl Shares {
     /// Whether somebody may have so much more of a table of which so much is used. `None` is nobody in particular.
     pub fn may_take(&self, holder: Option<Holder>, more: usize, (used, limit): (usize, usize)) -> bool {
         let own = holder.map_or(0, |holder| self.of.get(&holder).copied().unwrap_or(0));
-        let reserve = if holder.is_some() && own >= limit / SMALL { limit / RESERVE } else { 0 };
+        let is_small = own.saturating_add(more) <= limit / SMALL;
+        let reserve = if holder.is_some() && !is_small { limit / RESERVE } else { 0 };
         let free = limit.saturating_sub(used).saturating_sub(reserve);
         let most = if holder.is_some() { free.saturating_mul(FREE_FACTOR) } else { usize::MAX };
         more <= free && own.saturating_add(more) <= most
@@ -59,6 +60,8 @@ impl Shares {
 
 #[cfg(test)]
 mod tests {
+    use jitprof_common::units::Pid;
+
     use super::*;
 
     #[test]
@@ -82,5 +85,21 @@ mod tests {
         assert_eq!((modest, limit / SMALL), (15, 15));
         shares.give_back(holder(1), 657);
         assert!(shares.may_take(holder(1), 1, (used - 657, limit)) && !shares.of.contains_key(&Holder::User(1)));
+    }
+    #[test]
+    fn who_asks_for_much_at_once_leaves_what_is_there_for_those_who_have_little() {
+        let (mut shares, mut used, limit) = (Shares::default(), 0, 1 << 17);
+        let large = 1 << 13;
+        for number in 0..32 {
+            let holder = Some(Holder::Process(Pid(number), 0));
+            if shares.may_take(holder, large, (used, limit)) {
+                shares.take(holder, large);
+                used += large;
+            }
+        }
+        assert_eq!(used, limit - limit / RESERVE);
+        let modest = Some(Holder::User(1000));
+        assert!(shares.may_take(modest, limit / SMALL, (used, limit)));
+        assert!(!shares.may_take(modest, limit / SMALL + 1, (used, limit)));
     }
 }

@@ -928,6 +928,35 @@ fn lists_that_are_too_long_are_resolved_early_and_bounded() {
 }
 
 #[test]
+fn lists_that_are_too_long_cost_who_has_them_and_nobody_else() {
+    let mut world = World::new(options());
+    python(&mut world, &[(16, "py::f:/a.py")]);
+    app(&mut world, CHILD);
+    world.follow(&[CHILD]);
+    world.run_for(300);
+    world.holds_names = true;
+    let at = (world.now.0 - ms(0).0) / MS;
+    world.sample(CHILD, &[MAIN, START]);
+    world.run_for(50);
+    world.decide =
+        Box::new(|what| if matches!(what, Request::DescribeFrames { .. }) { Fate::Hold } else { Fate::Answer });
+    let code = [vec![16; 1000], vec![0]].concat();
+    for _ in 0..20 {
+        sample(&mut world, &[LOOP + 8, MAIN, START], &code, true);
+    }
+    world.run_for(200);
+    let queued = |world: &World, pid| {
+        let process = world.engine.tracking.processes.live_of(Pid(pid));
+        process.map_or(0, |process| process.queue.iter().count())
+    };
+    assert!(queued(&world, PID) < 10 && queued(&world, CHILD) == 1);
+    world.engine.assert_sound();
+    world.holds_names = false;
+    world.finish();
+    assert_eq!(stack(&world, CHILD, at), "_start;main");
+}
+
+#[test]
 fn what_cannot_be_placed_is_shown_apart_and_counted() {
     let mut world = World::new(options());
     python(&mut world, &[(16, "py::outer:/a.py"), (48, "py::leaf:/a.py")]);

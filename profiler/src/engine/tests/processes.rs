@@ -3,9 +3,13 @@
 use std::collections::HashSet;
 
 use super::{at, comm, exec, exit, fork, lost, mapping, mmap, process_read, thread};
+use crate::engine::border::ProcessRead;
 use crate::engine::generated::CodeOptions;
+use crate::engine::labelling::Labelling;
 use crate::engine::processes::Processes;
-use crate::process::ProcessId;
+use crate::engine::requests::Requests;
+use crate::process::{Mapping, ProcessId};
+use crate::profile::Holder;
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
 
 const PARENT: u32 = 100;
@@ -38,6 +42,24 @@ fn a_child_inherits_the_mappings_and_exec_ends_them() {
     all.apply(&mmap(CHILD, at(60), mapping(0x1000, 0x2000, 3)));
     assert_eq!([45, 55, 65].map(|time| inode_at(&all, CHILD, at(time))), [Some(1), None, Some(3)]);
     assert_eq!(all.at(Pid(CHILD), at(70)).unwrap().name(), "other");
+}
+
+#[test]
+fn a_child_is_its_parents_users_until_it_is_read_itself() {
+    let mut all = Processes::new(CodeOptions::default());
+    let of_user = |pid, start, user| ProcessRead { payer: Some(user), ..process_read(pid, start, vec![]) };
+    all.arrive(Pid(PARENT), at(1)).unwrap();
+    all.take(Pid(PARENT), &of_user(PARENT, at(0), 1000), at(1));
+    all.apply(&fork(at(10), CHILD, PARENT));
+    all.apply(&fork(at(11), 102, CHILD));
+    let holder = |all: &Processes, pid| all.live_of(Pid(pid)).unwrap().holder();
+    assert_eq!([CHILD, 102].map(|pid| holder(&all, pid)), [Holder::User(1000); 2]);
+    all.apply(&exec(at(20), CHILD, "su"));
+    assert_eq!(holder(&all, CHILD), Holder::User(1000), "no process becomes another holder by exec");
+    all.take(Pid(CHILD), &of_user(CHILD, at(10), 0), at(30));
+    let id = all.live_of(Pid(CHILD)).unwrap().id;
+    assert_eq!(holder(&all, CHILD), Holder::Process(id.pid, id.start.0));
+    assert_eq!(holder(&all, 102), Holder::User(1000));
 }
 
 #[test]
@@ -176,4 +198,73 @@ fn names_of_threads_are_bounded_and_a_new_program_ends_them() {
     assert_eq!(name(&all, 500).as_deref(), Some("worker"));
     all.apply(&exec(at(12), PARENT, "new"));
     assert_eq!((name(&all, 500), name(&all, PARENT).as_deref()), (None, Some("new")));
+}
+
+#[test]
+fn a_process_that_renames_itself_all_the_time_has_few_label_sets_made_and_its_last_name() {
+    let mut all = processes();
+    let (mut labelling, mut requests) = (Labelling::new(Some("host")), Requests::default());
+    let id = all.live_of(Pid(PARENT)).unwrap().id;
+    labelling.take(all.get_mut(id).unwrap(), &process_read(PARENT, at(0), vec![]), false, &mut requests);
+    for number in 0..10_000 {
+        let (time, name) = (MonoNs(at(10).0 + number * 9_000), format!("name-{number}"));
+        all.apply(&comm(time, PARENT, PARENT, &name));
+        labelling.rename(all.get_mut(id).unwrap(), Tid(PARENT), &name, false, time);
+    }
+    assert_eq!(labelling.set_count(), 2);
+    requests.now = at(11);
+    labelling.check(&mut all, &mut requests);
+    let named = all.get(id).unwrap().labels.latest().get("comm").map(ToString::to_string);
+    assert_eq!(named.as_deref(), Some("name-9999"));
+}
+
+fn begin_for(all: &mut Processes, (pid, user): (u32, u32), mappings: Vec<Mapping>) {
+    all.arrive(Pid(pid), at(1)).unwrap();
+    let read = ProcessRead { payer: Some(user), ..process_read(pid, at(0), mappings) };
+    all.take(Pid(pid), &read, at(1));
+}
+
+const GREEDY: u32 = 200;
+
+/// A user's process that has ended, and one of another user's that has as many mappings as are kept.
+fn crowd() -> Processes {
+    let mut all = Processes::new(CodeOptions::default());
+    begin_for(&mut all, (PARENT, 1001), vec![mapping(0x1000, 0x2000, 1)]);
+    let many = (1..=1 << 14).map(|at| mapping(at * 0x1000, (at + 1) * 0x1000, 1)).collect();
+    begin_for(&mut all, (GREEDY, 1000), many);
+    all.apply(&fork(at(10), CHILD, PARENT));
+    all.apply(&exit(at(11), CHILD, CHILD));
+    all
+}
+
+#[test]
+fn whose_ended_processes_have_mapped_the_most_loses_his_own_and_what_they_share_counts_once() {
+    let mut all = crowd();
+    for pid in 300..312 {
+        all.apply(&fork(at(20), pid, GREEDY));
+        all.apply(&exit(at(21), pid, pid));
+    }
+    assert!(!all.is_crowded() && all.evictable(at(5)).is_empty());
+    for pid in 400..412 {
+        all.apply(&fork(at(30), pid, GREEDY));
+        all.apply(&mmap(pid, at(31), mapping(0x1000, 0x2000, 2)));
+        all.apply(&exit(at(32), pid, pid));
+    }
+    assert!(all.is_crowded());
+    let gone = all.evictable(at(5));
+    assert!(gone.iter().all(|id| (400..412).contains(&id.pid.0)), "{gone:?}");
+    gone.into_iter().for_each(|id| all.evict(id));
+    assert!(!all.is_crowded());
+    all.assert_sound();
+}
+
+#[test]
+fn who_forks_all_the_time_loses_his_oldest_and_others_keep_theirs() {
+    let mut all = crowd();
+    for pid in 1000..5200 {
+        all.apply(&fork(at(20), pid, GREEDY));
+        all.apply(&exit(at(21), pid, pid));
+    }
+    let gone: Vec<u32> = all.evictable(at(5)).into_iter().map(|id| id.pid.0).collect();
+    assert_eq!(gone, (1000..1105).collect::<Vec<u32>>());
 }

@@ -218,7 +218,8 @@ impl Process {
         Holder::of_process(self.user(), self.id.pid, self.id.start.0)
     }
 
-    fn user(&self) -> Option<u32> {
+    /// Whose it is, if that is known.
+    pub(super) fn user(&self) -> Option<u32> {
         self.known_program().and_then(|program| program.payer)
     }
 

@@ -130,6 +130,12 @@ impl JitSpace {
         self.insert(start, size, (loaded, NO_LAG), rows);
     }
 
+    /// Ends what was in a place where there is other code since `time`, whose rows come later: until then nothing is known of it.
+    /// Returns whether nothing newer is there.
+    pub fn vacate(&mut self, start: u64, size: u64, time: MonoNs) -> bool {
+        start.checked_add(size).is_some_and(|end| size > 0 && self.make_place(start, end, time))
+    }
+
     /// Moves a function at `time`.
     pub fn relocate(&mut self, old_start: u64, new_start: u64, size: u64, time: MonoNs) {
         let Some(function) = self.functions.get(&old_start).filter(|function| function.loaded <= time).cloned() else {
@@ -544,6 +550,23 @@ mod tests {
         space.flush(|_, _| {});
         space.mark_published(MonoNs(400), |_| {});
         assert!(space.was_true(0x1001, MonoNs(500)));
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_place_that_other_code_has_taken_until_its_rows_come() {
+        let by_sp = Rule::with_cfa(CfaKind::Sp, 32);
+        let rows = || Some(rows_by(&[(0x1000, by_sp)], 0x1040));
+        let mut space = JitSpace::default();
+        space.load_found(0x1000, 0x40, MonoNs(100), rows());
+        space.flush(|_, _| {});
+        space.mark_published(MonoNs(200), |_| {});
+        assert!(space.vacate(0x1000, 0x40, MonoNs(300)) && space.is_dirty());
+        assert_eq!(space.row_at(0x1010, MonoNs(350)), None);
+        assert_eq!(space.row_at(0x1010, MonoNs(250)).map(|row| decode(row.0)), Some(by_sp));
+        assert!(!space.was_true(0x1010, MonoNs(350)), "the tables have what was there");
+        space.load_found(0x1000, 0x40, MonoNs(400), rows());
+        assert!(!space.vacate(0x1000, 0x40, MonoNs(350)) && space.has_rows(0x1000, MonoNs(400)));
+        assert!(!space.vacate(0x1000, 0, MonoNs(500)) && !space.vacate(u64::MAX, 2, MonoNs(500)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The table: pages of encoded rows.
 
 use jitprof_common::row::{CfaKind, FpKind, Row, Rule};
+use serde::{Deserialize, Serialize};
 
 /// Address bits inside a page.
 pub(super) const PAGE_BITS: u32 = 16;
@@ -10,7 +11,7 @@ pub(super) const PAGE_BITS: u32 = 16;
 /// The first row of a page is at its first byte and carries the rule in effect there, so a search never leaves its
 /// page. A page inside of which nothing changes has one row; a page that nothing covers is not there. Memory: 8 bytes
 /// a row and 16 a page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowTable {
     /// The page's number and the index of its first row; ascending in both.
     pages: Vec<(u64, u32)>,

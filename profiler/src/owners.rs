@@ -97,6 +97,11 @@ impl Owner {
         Self { device: identity.st_dev, uid }
     }
 
+    /// Of what a process of this user has made. Each of root's is one of its own, for it may be a container's.
+    pub(crate) fn of_process(user: Option<u32>, pid: Pid) -> Self {
+        Self { device: u64::MAX - u64::from(pid.0), uid: user.unwrap_or(Self::NOBODY.uid) }
+    }
+
     /// Whether both are root's, or neither is.
     pub(crate) fn is_of_kind(self, other: Self) -> bool {
         (self.uid == 0) == (other.uid == 0)

@@ -51,6 +51,7 @@ impl Names {
             | Request::Digests { .. }
             | Request::ReadRuntime { .. }
             | Request::DescribeFrames { .. }
+            | Request::CodeRows(_)
             | Request::Version { .. }
             | Request::Members { .. } => (hash(&request, 0), None),
         };

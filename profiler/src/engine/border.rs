@@ -22,6 +22,7 @@ use jitprof_common::taken::{FrameSpec, MAX_WORDS};
 use jitprof_common::units::{Avma, MonoNs, Pid, Tid};
 use jitprof_common::unwind::Frame as UnwindFrame;
 use jitprof_jitdump::{FileBytes, NextRead, TscConversion};
+use jitprof_unwind::RowTable;
 use jitprof_unwind::elf::{Build, Segment};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -318,6 +319,8 @@ pub enum Request {
         /// The frames.
         frames: Vec<FrameAsk>,
     },
+    /// Make rows from code that was found in a process.
+    CodeRows(Box<CodePieces>),
     /// The version of a runtime.
     Version {
         /// Of which process.
@@ -338,6 +341,19 @@ pub enum Request {
         /// Whether to read the processes' names.
         names: bool,
     },
+}
+
+/// Code of a process of which nothing but its bytes says how it is unwound.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CodePieces {
+    /// Whose code it is.
+    pub process: ProcessId,
+    /// Whose process, if that is known.
+    pub user: Option<u32>,
+    /// A return address is at the stack pointer wherever a piece begins.
+    pub is_called: bool,
+    /// Where each begins, and its bytes.
+    pub pieces: Vec<(Avma, ByteBuf)>,
 }
 
 /// What a request asked for.
@@ -380,6 +396,8 @@ pub enum AnswerBody {
     Runtime(Option<Box<RuntimeRead>>),
     /// To [`Request::DescribeFrames`]; `None` if the process has gone, or somebody is stuck at it.
     Frames(Option<Box<DescribedFrames>>),
+    /// To [`Request::CodeRows`]: those of each piece, where its code shows any.
+    CodeRows(Vec<Option<RowTable>>),
     /// To [`Request::Version`]; `None` if the process went away meanwhile.
     Version(Option<Option<String>>),
     /// To [`Request::Members`].
@@ -398,7 +416,13 @@ impl AnswerBody {
     pub(super) fn is_announcement(&self) -> bool {
         matches!(
             self,
-            Self::Read(_) | Self::Peeked(_) | Self::Memory(_) | Self::Digests(_) | Self::Runtime(_) | Self::Frames(_)
+            Self::Read(_)
+                | Self::Peeked(_)
+                | Self::Memory(_)
+                | Self::Digests(_)
+                | Self::Runtime(_)
+                | Self::Frames(_)
+                | Self::CodeRows(_)
         )
     }
 }

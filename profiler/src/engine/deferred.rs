@@ -49,7 +49,7 @@ pub(super) struct Snapshot {
     holder: Option<Holder>,
     /// Everything up to its time is known, and this code is not.
     in_vain: bool,
-    /// Rows of a file that it leads through are being built, or its code is being read.
+    /// Rows that it leads through are being made, or its code is being read.
     loading: bool,
     /// The unknown code that its walk has met last.
     asked: Option<u64>,
@@ -99,7 +99,7 @@ pub(super) struct RowsThen<'a> {
     process: &'a Process,
     lookup: Lookup<'a>,
     time: MonoNs,
-    /// Set when a row was wanted of a file whose rows are not known yet.
+    /// Set when a row was wanted of a file, or of code, whose rows are being made.
     loading: Cell<bool>,
     /// Set to the address of generated code that nothing is known about.
     unknown: Cell<Option<u64>>,
@@ -131,8 +131,10 @@ impl UnwindRules for RowsThen<'_> {
                 // Such code leaves the frame pointer alone: where its row leads to no code, that would skip its caller.
                 let has_row = row.is_some_and(|row| !row.is_gap());
                 self.is_certain.set(has_row && is_loop_code(self.process, mapped));
-                if row.is_none() {
-                    self.unknown.set(Some(lookup_pc));
+                match row {
+                    None if self.process.code.awaits_rows(lookup_pc, self.time) => self.loading.set(true),
+                    None => self.unknown.set(Some(lookup_pc)),
+                    Some(_) => {}
                 }
                 return row.unwrap_or(Row::GAP);
             }

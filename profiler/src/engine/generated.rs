@@ -9,9 +9,12 @@ use jitprof_jitdump::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin, SourceRows
 use jitprof_unwind::{
     JitSpace, RecordedFrames, RowTable, RowTableBuilder, Templates, rows_of_called_code, rows_of_code, rows_of_jit,
 };
+use serde_bytes::ByteBuf;
 
+use crate::engine::border::CodePieces;
 use crate::engine::options::CallGraph;
 use crate::engine::runtime_tables::Change;
+use crate::engine::unmade::{Piece, Unmade};
 use crate::runtime::{FoundCode, FoundFrame, FoundRows};
 
 /// Bounds of one process' generated code.
@@ -56,6 +59,8 @@ pub(super) struct GeneratedCode {
     /// What the runtime's tables list, where a dump names the code and the two are compared.
     compared: Option<Box<CodeMap>>,
     rows: Option<JitSpace>,
+    /// Code whose rows are made elsewhere, and that is not in `rows` until they come.
+    unmade: Unmade,
     /// Recorded code that there may be copies of.
     templates: Templates,
     from_code: bool,
@@ -78,6 +83,7 @@ impl GeneratedCode {
             map: CodeMap::new(),
             compared: None,
             rows: options.rows.then(JitSpace::default),
+            unmade: Unmade::default(),
             templates: Templates::default(),
             from_code: options.from_code,
             is_of_beam: false,
@@ -112,7 +118,7 @@ impl GeneratedCode {
     /// Memory, estimated.
     pub(super) fn bytes(&self) -> usize {
         let compared = self.compared().map_or(0, CodeMap::bytes);
-        self.map.bytes() + compared + self.rows.as_ref().map_or(0, JitSpace::bytes)
+        self.map.bytes() + compared + self.rows.as_ref().map_or(0, JitSpace::bytes) + self.unmade.bytes()
     }
 
     /// Whether something has found no room, which has not been said yet.
@@ -176,16 +182,61 @@ impl GeneratedCode {
         self.rows.as_mut()
     }
 
+    /// Whether the BPF program, at a time, unwound the code at an address as it should have; see [`JitSpace::was_true`]. Of code
+    /// whose rows are awaited it had none.
+    pub(super) fn was_true(&self, address: u64, time: MonoNs) -> bool {
+        let Some(rows) = &self.rows else { return true };
+        !self.unmade.covers(address, time) && rows.was_true(address, time)
+    }
+
+    /// Whether rows are awaited of code that was at an address at a time.
+    pub(super) fn awaits_rows(&self, address: u64, time: MonoNs) -> bool {
+        self.unmade.covers(address, time)
+    }
+
+    /// Another reading of the runtime's tables is taken up: a little of its code has rows at once, and the rest if it may wait.
+    pub(super) fn begin_reading(&mut self, has_room: bool) {
+        self.unmade.begin_reading(has_room);
+    }
+
+    /// Memory of code whose rows are awaited.
+    pub(super) fn awaiting_bytes(&self) -> usize {
+        self.unmade.bytes()
+    }
+
+    /// The next part of the code whose rows are to be made elsewhere, if it is time for it.
+    pub(super) fn next_order(&mut self) -> Option<Vec<(Piece, ByteBuf)>> {
+        self.unmade.next_order()
+    }
+
+    /// Takes up the rows of a part, of as many pieces as have any, where the same code is there still.
+    pub(super) fn take_made(&mut self, pieces: &[Piece], made: Vec<Option<RowTable>>) {
+        self.unmade.end_order();
+        for (piece, rows) in pieces.iter().zip(made.into_iter().chain(std::iter::repeat(None))) {
+            let is_there = self.unmade.take(piece);
+            if let Some(space) = self.rows.as_mut().filter(|_| is_there) {
+                space.load_found(piece.start, u64::from(piece.size), piece.since, rows);
+            }
+        }
+    }
+
+    /// Nobody has a use for rows that are awaited.
+    pub(super) fn cancel_rows(&mut self) {
+        self.unmade = Unmade::default();
+    }
+
     /// Takes up one announcement.
     pub(super) fn apply(&mut self, event: CodeEvent) {
         match &event {
             CodeEvent::Load(load) => self.load_rows(load),
             CodeEvent::Move { time, old_start, new_start, size } if *time >= self.since => {
+                self.unmade.make_place(&range_of(new_start.0, *size), *time);
                 if let Some(rows) = &mut self.rows {
                     rows.relocate(old_start.0, new_start.0, *size, *time);
                 }
             }
             CodeEvent::Unload { time, start, size } if *time >= self.since => {
+                self.unmade.make_place(&range_of(start.0, *size), *time);
                 if let Some(rows) = &mut self.rows {
                     rows.load(start.0, *size, *time, None);
                 }
@@ -202,6 +253,7 @@ impl GeneratedCode {
 
     /// Code in a part of memory is unwound by something else: what rows it has were never true.
     pub(super) fn remove_rows(&mut self, range: &Range<u64>) {
+        self.unmade.make_place(range, MonoNs(u64::MAX));
         if let Some(rows) = &mut self.rows {
             rows.remove_within(range);
         }
@@ -210,15 +262,15 @@ impl GeneratedCode {
     /// Takes up code that was found in the runtime's own tables.
     pub(super) fn apply_found(&mut self, change: Change) {
         match change {
-            Change::Load(found, since) => {
-                if let Some(space) = self.rows.as_mut().filter(|_| since >= self.since) {
-                    let rows = rows_of_found(&found, self.is_of_beam);
-                    space.load_found(found.start.0, u64::from(found.size), since, rows);
+            Change::Load(mut found, since) => {
+                if since >= self.since {
+                    self.load_found(&mut found, since);
                 }
                 self.map.apply(load_of(found, since));
             }
             Change::Inline(inline) => self.apply(CodeEvent::Inline(inline)),
             Change::Unload { time, start, size } => {
+                self.unmade.make_place(&range_of(start.0, size), time);
                 if let Some(space) = self.rows.as_mut().filter(|_| time >= self.since) {
                     space.load_found(start.0, size, time, None);
                 }
@@ -227,6 +279,26 @@ impl GeneratedCode {
             Change::Register(found) => self.register(&found),
             Change::Unregister { start, size } => self.remove_unrecorded(start.0, size),
         }
+    }
+
+    /// Takes up how code is unwound that was found. Where the code itself shows that, and there is much of it, its rows come
+    /// later; what finds no room until then is walked by its frame pointer, and read where it is met.
+    fn load_found(&mut self, found: &mut FoundCode, since: MonoNs) {
+        let Some(space) = &mut self.rows else { return };
+        let (start, size) = (found.start.0, u64::from(found.size));
+        if !self.unmade.make_place(&range_of(start, size), since) {
+            return;
+        }
+        if let FoundFrame::Code(code) = &mut found.frame
+            && !self.unmade.makes_at_once(code.len())
+        {
+            let (code, piece) = (std::mem::take(code), Piece { start, size: found.size, since });
+            if !self.is_bounded && space.vacate(start, size, since) && self.unmade.add(piece, code) {
+                return;
+            }
+            found.frame = FoundFrame::Unknown;
+        }
+        space.load_found(start, size, since, rows_of_found(found, self.is_of_beam));
     }
 
     /// Takes up rows of code that nothing else says anything of.
@@ -268,8 +340,13 @@ impl GeneratedCode {
     }
 
     /// Whether code that is there since a time has rows.
-    pub(super) fn has_rows(&self, start: u64, since: MonoNs) -> bool {
+    fn has_rows(&self, start: u64, since: MonoNs) -> bool {
         self.rows.as_ref().is_some_and(|space| space.has_rows(start, since))
+    }
+
+    /// Whether code that is there since a time has rows, or awaits some.
+    pub(super) fn will_have_rows(&self, start: u64, since: MonoNs) -> bool {
+        self.has_rows(start, since) || self.unmade.has(start, since)
     }
 
     /// Says more exactly how code that is there since a time is unwound; false if it is not there.
@@ -288,6 +365,7 @@ impl GeneratedCode {
         if load.time < self.since || space.knows(load.start.0, load.size, load.time) {
             return;
         }
+        self.unmade.make_place(&range_of(load.start.0, load.size), load.time);
         let (_, rows) = rows_of(load, self.from_code, self.is_of_beam);
         if let (Some(rows), Some(code)) = (&rows, load.code.as_deref()) {
             self.templates.add(load.start.0, code, rows);
@@ -302,7 +380,8 @@ impl GeneratedCode {
 
     /// Takes up rows for code that nothing has recorded; false if something has.
     pub(super) fn load_unrecorded(&mut self, start: u64, size: u64, rows: Option<RowTable>) -> bool {
-        self.rows.as_mut().is_some_and(|space| space.load_unrecorded(start, size, rows))
+        let is_free = !self.unmade.reaches_into(&range_of(start, size));
+        self.rows.as_mut().filter(|_| is_free).is_some_and(|space| space.load_unrecorded(start, size, rows))
     }
 
     /// The code that rows were made for is there no more.
@@ -334,6 +413,7 @@ impl GeneratedCode {
             // A child's tables are read anew.
             compared: None,
             rows,
+            unmade: Unmade::default(),
             templates: self.templates.clone(),
             from_code: self.from_code,
             is_of_beam: self.is_of_beam,
@@ -356,11 +436,16 @@ impl GeneratedCode {
         self.map.end_all(time);
         self.compared = None;
         self.since = time;
+        self.unmade = Unmade::default();
         self.templates = Templates::default();
         if let Some(rows) = &mut self.rows {
             rows.clear();
         }
     }
+}
+
+fn range_of(start: u64, size: u64) -> Range<u64> {
+    start..start.saturating_add(size)
 }
 
 /// What is found in a runtime's tables, as it is announced. What was inlined into it is announced apart.
@@ -413,6 +498,14 @@ fn rows_of_found(found: &FoundCode, called: bool) -> Option<RowTable> {
 /// The rule of a frame of so many bytes that is complete.
 fn whole_frame(bytes: u32) -> Rule {
     Rule::with_cfa(CfaKind::Sp, i64::from(bytes)).with_fp(FpKind::AtCfa, -16)
+}
+
+impl CodePieces {
+    /// The rows of each piece, where its code shows any.
+    pub fn rows(&self) -> Vec<Option<RowTable>> {
+        let of_code = if self.is_called { rows_of_called_code } else { rows_of_code };
+        self.pieces.iter().map(|(start, code)| of_code(Machine::NATIVE, start.0, code)).collect()
+    }
 }
 
 /// How a function's rows came to be.

@@ -65,6 +65,7 @@ pub mod tables;
 mod tests;
 mod told;
 mod tracking;
+mod unmade;
 mod unwinding;
 mod verify;
 mod versions;
@@ -523,6 +524,13 @@ impl Engine {
             Purpose::Frames(id, since) => {
                 let at_once = !matches!(self.stage, Stage::Running);
                 self.tracking.take_frames((id, since), (body, (begun, done)), at_once, &mut self.requests);
+            }
+            Purpose::CodeRows(id, pieces) => {
+                let made = if let AnswerBody::CodeRows(made) = body { made } else { Vec::new() };
+                self.tracking.take_code_rows(id, &pieces, made, &mut self.requests);
+                if let Some(unwinding) = &mut self.unwinding {
+                    unwinding.publish_code(&mut self.tracking.processes, id, &mut self.requests);
+                }
             }
             Purpose::Version(question) => {
                 let found = if let AnswerBody::Version(found) = body { found } else { None };

@@ -248,6 +248,11 @@ impl Process {
         }
     }
 
+    /// Whose it is, if that is known.
+    pub(super) fn user(&self) -> Option<u32> {
+        self.payer
+    }
+
     /// Its name: that of its first thread, or what it was when it was read.
     pub(super) fn name(&self) -> String {
         let leader = self.comm(Tid(self.id.pid.0)).map(|comm| comm.to_string());

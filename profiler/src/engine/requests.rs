@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::engine::announcements::DumpId;
 use crate::engine::border::{MapPlace, Output, Request, RequestId};
 use crate::engine::link::Link;
+use crate::engine::unmade::Piece;
 use crate::process::ProcessId;
 use crate::process::open::FileId;
 
@@ -55,6 +56,8 @@ pub(super) enum Purpose {
     Runtime(ProcessId, MonoNs),
     /// What frames of the program are that a process runs since a time.
     Frames(ProcessId, MonoNs),
+    /// Rows of code of a process.
+    CodeRows(ProcessId, Vec<Piece>),
     /// The version of a program, by the number of the question.
     Version(u64),
     /// Processes in the groups of a selection.
@@ -106,7 +109,8 @@ impl Requests {
             | Purpose::PerfMap(..)
             | Purpose::Peek(..)
             | Purpose::Runtime(..)
-            | Purpose::Frames(..) => &mut self.reading,
+            | Purpose::Frames(..)
+            | Purpose::CodeRows(..) => &mut self.reading,
             Purpose::Process(_)
             | Purpose::Program(..)
             | Purpose::Link(..)

@@ -1327,7 +1327,7 @@ fn is_of_dump(hit: &CodeHit<'_>) -> bool {
 fn was_true(process: &Process, pc: FramePc, time: MonoNs) -> bool {
     let place = Place::mapped(&process.space, Avma(pc.lookup()), time);
     let in_file = matches!(place, Place::File(_) | Place::Special(_));
-    in_file || process.code.rows().is_none_or(|rows| rows.was_true(pc.lookup(), time))
+    in_file || process.code.was_true(pc.lookup(), time)
 }
 
 /// Whether it had, of code where other code has been, and did not do without.

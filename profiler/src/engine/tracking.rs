@@ -4,16 +4,17 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jitprof_common::units::{MonoNs, Pid};
+use jitprof_common::units::{Avma, MonoNs, Pid};
 use jitprof_jitdump::code::{CodeEvent, CodeOrigin};
 use jitprof_jitdump::{FileBytes, FileHeader, TscConversion};
+use jitprof_unwind::RowTable;
 use rustc_hash::FxHashSet;
 
 use crate::account::LearnStats;
 use crate::advice::Runtime;
 use crate::engine::announcements::{Announcements, Brought, DumpId, ReadContext};
 use crate::engine::border::{
-    AnswerBody, OlderMap, Opened, Output, ProcessRead, Registration, Request, Unread, WhyUnread,
+    AnswerBody, CodePieces, OlderMap, Opened, Output, ProcessRead, Registration, Request, Unread, WhyUnread,
 };
 use crate::engine::copies::Copies;
 use crate::engine::dump::START_STEP_NS;
@@ -31,6 +32,7 @@ use crate::engine::requests::{Purpose, Requests};
 use crate::engine::resolving::Met;
 use crate::engine::runtime_tables::{BesideDump, Change, least_pause};
 use crate::engine::selection::Selection;
+use crate::engine::unmade::Piece;
 use crate::engine::unwinding::Unwinding;
 use crate::peek::{Peek, Sight};
 use crate::process::ProcessId;
@@ -55,6 +57,10 @@ const MAX_WAITING_CHILDREN: usize = 64;
 const TOO_MUCH_COPIED: &str = "processes with much generated code make many children, for which it is copied a little at a \
                                time; in those that wait for it, or end before, inherited code has no names";
 
+/// Memory of code that awaits rows with which that of no other process does; what one reading finds comes on top.
+const MAX_AWAITING_BYTES: usize = 64 << 20;
+/// The same of one user's processes.
+const MAX_AWAITING_OF_HOLDER: usize = 32 << 20;
 /// Processes that could not be read in time and are read again, at most.
 const MAX_UNREAD: usize = 4096;
 
@@ -902,7 +908,7 @@ impl Tracking {
         times: (MonoNs, MonoNs),
         parts: &mut Parts<'_>,
     ) {
-        let pause = least_pause(self.continuous);
+        let (pause, has_room) = (least_pause(self.continuous), self.has_room_for_code(id));
         let Some(process) = self.processes.get_mut(id) else { return };
         // Of a child, what its parent knew of that.
         let knew_loop_code = process.tables.list().is_some_and(|list| list.generated.is_some());
@@ -923,16 +929,18 @@ impl Tracking {
         if has_dump && process.tables.are_listed_beside() {
             process.code.compare();
         }
+        process.code.begin_reading(has_room);
         for change in brought.changes {
             let Some(change) = process.code.apply_compared(change).filter(|_| !has_dump) else { continue };
-            let mut recorded = None;
+            let mut shown = None;
             match &change {
-                Change::Load(FoundCode { start, frame: FoundFrame::Code(_) | FoundFrame::Fixed { .. }, .. }, since) => {
+                Change::Load(FoundCode { start, frame: FoundFrame::Fixed { .. }, .. }, since) => {
                     process.learned.note_read(*start, *since)
                 }
-                Change::Load(FoundCode { start, frame: FoundFrame::Recorded { .. }, .. }, since) => {
-                    recorded = Some((*start, *since));
-                }
+                Change::Load(
+                    FoundCode { start, frame: FoundFrame::Code(_) | FoundFrame::Recorded { .. }, .. },
+                    since,
+                ) => shown = Some((*start, *since)),
                 Change::Load(..) | Change::Inline(_) | Change::Unregister { .. } => {}
                 Change::Unload { start, .. } => process.learned.note_gone(*start),
                 // Files have rows of their own.
@@ -944,13 +952,14 @@ impl Tracking {
                 }
             }
             process.code.apply_found(change);
-            // What is said of it may be of no use; then its code is read where it is met.
-            if let Some((start, since)) = recorded
-                && process.code.has_rows(start.0, since)
+            // What is said of it may be of no use, or there is no room for it; then its code is read where it is met.
+            if let Some((start, since)) = shown
+                && process.code.will_have_rows(start.0, since)
             {
                 process.learned.note_read(start, since);
             }
         }
+        Self::order_rows(process, parts.requests);
         // In the end, when no tick comes, what was sampled since.
         let at_once = process.tables.is_hurried();
         if process.is_live() && at_once {
@@ -958,6 +967,49 @@ impl Tracking {
         }
         Self::poll_frames_of(process, (at_once, self.calm_since), parts.requests);
         self.note_hasty(id, parts.requests.now);
+    }
+
+    /// Takes up rows that were made of code of a process. Where nobody has, the code is read where it is met.
+    pub(super) fn take_code_rows(
+        &mut self,
+        id: ProcessId,
+        pieces: &[Piece],
+        made: Vec<Option<RowTable>>,
+        requests: &mut Requests,
+    ) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        for piece in pieces.iter().skip(made.len()) {
+            process.learned.note_gone(Avma(piece.start));
+        }
+        process.code.take_made(pieces, made);
+        Self::order_rows(process, requests);
+    }
+
+    /// Whether code that a process has may wait for its rows: there is little of all processes', and of his whose it is.
+    fn has_room_for_code(&self, id: ProcessId) -> bool {
+        let holder = self.processes.get(id).map(Process::holder);
+        let awaiting = self.processes.busy().filter(|process| process.code.awaiting_bytes() > 0);
+        let (all, own) = awaiting.fold((0, 0), |(all, own), process| {
+            let bytes = process.code.awaiting_bytes();
+            (all + bytes, own + if Some(process.holder()) == holder { bytes } else { 0 })
+        });
+        all < MAX_AWAITING_BYTES && own < MAX_AWAITING_OF_HOLDER
+    }
+
+    /// Has the next rows made of code that awaits them. Of a process that has ended they are of use to samples that wait.
+    fn order_rows(process: &mut Process, requests: &mut Requests) {
+        // Its last samples come with its end.
+        let has_ended = process.exit_time.is_some_and(|end| end < requests.now);
+        if has_ended && process.queue.is_empty() {
+            process.code.cancel_rows();
+        }
+        while let Some(order) = process.code.next_order() {
+            let (ids, pieces): (Vec<_>, Vec<_>) =
+                order.into_iter().map(|(piece, code)| (piece, (Avma(piece.start), code))).unzip();
+            let (user, is_called) = (process.user(), process.code.is_of_beam());
+            let code = CodePieces { process: process.id, user, is_called, pieces };
+            requests.ask(Purpose::CodeRows(process.id, ids), Request::CodeRows(Box::new(code)));
+        }
     }
 
     /// Has the tables of runtimes read again where that is due; with `at_once`, where it is of any use.
@@ -973,6 +1025,7 @@ impl Tracking {
             if at_once {
                 process.tables.hurry();
             }
+            Self::order_rows(process, requests);
             Self::poll_tables_of(process, requests);
         }
     }

@@ -1,8 +1,10 @@
-//! Builds rows of files on threads of their own, what samples wait for first.
+//! Builds rows on threads of their own: of files, what samples wait for first, and of code that was found in processes.
 //!
 //! A file can hold whoever reads it, for its file system is its owner's. Another builder takes the place of one that has
 //! been at a file for some seconds, and none begins with a further file of the same owner meanwhile; one that is held
 //! for long is left to itself, and its file has no rows.
+
+mod code;
 
 use std::collections::HashMap;
 use std::io;
@@ -16,12 +18,13 @@ use jitprof_unwind::elf::ElfError;
 use jitprof_unwind::{ElfRows, RowsError, rows_of_elf, rows_of_elf_bytes};
 
 use crate::cost::{Activity, Ledger, thread_cpu_time};
-use crate::engine::border::{FilePage, FileRows, RowsAnswer};
+use crate::engine::border::{Answer, CodePieces, FilePage, FileRows, RequestId, RowsAnswer};
 use crate::kernel::Waker;
 use crate::owners::{Held, Owner, Owners};
 use crate::process::open::{FileId, VDSO};
 use crate::process::own_vdso;
 
+use self::code::{CodeOrder, CodeQueue};
 use crate::symbol::{OpenFile, OpenFiles};
 
 /// Builders at most: rows are wanted soon, and the CPUs are the target's. They run at the usual priority: on a busy
@@ -94,6 +97,13 @@ struct Order {
     since: Instant,
 }
 
+/// What a builder is given.
+#[derive(Debug)]
+enum Work {
+    File(Order),
+    Code(CodeOrder),
+}
+
 /// A builder that has not been left to a file that holds it.
 #[derive(Clone, Copy, Debug)]
 struct Builder {
@@ -126,6 +136,7 @@ impl Builder {
 struct Queue {
     waiting: Vec<Order>,
     answers: Vec<RowsAnswer>,
+    code: CodeQueue,
     /// By number.
     builders: HashMap<u64, Builder>,
     last_builder: u64,
@@ -146,8 +157,8 @@ impl Default for Queue {
         let [owners, turns] = [(); 2].map(|()| Owners::starting_with(OWNER_START_S, OWNER_OWED_S));
         let turns = turns.in_turns();
         let (waiting, answers, builders, last_builder, served) = Default::default();
-        let (stuck, vacant, closing) = Default::default();
-        Self { waiting, answers, builders, last_builder, owners, turns, served, stuck, vacant, closing }
+        let (stuck, vacant, closing, code) = Default::default();
+        Self { waiting, answers, code, builders, last_builder, owners, turns, served, stuck, vacant, closing }
     }
 }
 
@@ -219,6 +230,13 @@ impl Builders {
         self.shared.changed.notify_all();
     }
 
+    /// Has rows of code made, for whoever asks for them.
+    pub(super) fn order_code(&self, request: RequestId, code: Box<CodePieces>) {
+        let (order, rate) = (CodeOrder::new(request, code), self.shared.rate());
+        self.shared.lock().admit_code(order, rate);
+        self.shared.changed.notify_all();
+    }
+
     /// A sample has met a file that waits: it comes sooner.
     pub(super) fn hurry(&self, file: FileId) {
         if let Some(order) = self.shared.lock().waiting.iter_mut().find(|order| order.file == file) {
@@ -274,6 +292,11 @@ impl Builders {
     pub(super) fn take_answers(&self) -> Vec<RowsAnswer> {
         std::mem::take(&mut self.shared.lock().answers)
     }
+
+    /// The same of code.
+    pub(super) fn take_code_answers(&self) -> Vec<Answer> {
+        std::mem::take(&mut self.shared.lock().code.answers)
+    }
 }
 
 impl Drop for Builders {
@@ -281,6 +304,7 @@ impl Drop for Builders {
         let mut queue = self.shared.lock();
         queue.closing = true;
         queue.waiting.clear();
+        queue.code.waiting.clear();
         drop(queue);
         self.shared.changed.notify_all();
     }
@@ -320,29 +344,29 @@ impl Shared {
 
     /// Waits for a while, unless a sample comes to wait for something.
     fn rest(&self, pause: Duration) {
-        let rested = |queue: &mut Queue| !queue.closing && queue.waiting.iter().all(|order| order.samples == 0);
+        let is_calm =
+            |queue: &Queue| queue.waiting.iter().all(|order| order.samples == 0) && queue.code.waiting.is_empty();
+        let rested = |queue: &mut Queue| !queue.closing && is_calm(queue);
         let waited = self.changed.wait_timeout_while(self.lock(), pause, rested);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Waits for the next order; `None` to end.
-    fn next(&self, number: u64, only_small: bool) -> Option<Order> {
+    fn next(&self, number: u64, only_small: bool) -> Option<Work> {
         let mut queue = self.lock();
         loop {
             if queue.closing {
                 return None;
             }
             let (rate, now) = (self.rate(), Instant::now());
-            if let Some(index) = queue.choose(only_small, rate, now) {
-                let order = queue.waiting.swap_remove(index);
-                let (at, owner) = (Some((order.file, now)), order.owner);
-                queue.builders.insert(number, Builder { at, bytes: order.bytes, owner, ..Builder::new(only_small) });
-                return Some(order);
+            if let Some(work) = queue.take_work((number, only_small), rate, now) {
+                return Some(work);
             }
-            if queue.give_way(rate, now) {
+            let gave_way = [queue.give_way(rate, now), queue.refuse_code(rate, now)];
+            if gave_way.contains(&true) {
                 self.wake.wake();
             }
-            queue = match queue.waiting.is_empty() {
+            queue = match queue.waiting.is_empty() && queue.code.waiting.is_empty() {
                 true => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 // An owner will have something to spend again, or room comes.
                 false => self.changed.wait_timeout(queue, OVER_BUDGET_PAUSE).unwrap_or_else(PoisonError::into_inner).0,
@@ -356,12 +380,12 @@ impl Shared {
         is_limited.then(|| self.ledger.rate(Activity::Processes)).flatten()
     }
 
-    /// A file was looked into.
-    fn charge(&self, owner: Option<Owner>, spent: Duration) {
+    /// A file was looked into, or rows of code were made.
+    fn charge(&self, activity: Activity, owner: Option<Owner>, spent: Duration) {
         let (Some(rate), Some(owner)) = (self.rate(), owner) else {
-            return self.ledger.add(Activity::Processes, spent);
+            return self.ledger.add(activity, spent);
         };
-        self.ledger.add_apart(Activity::Processes, spent);
+        self.ledger.add_apart(activity, spent);
         self.lock().spend(owner, rate, Instant::now(), spent.as_secs_f64());
     }
 }
@@ -370,13 +394,17 @@ impl Queue {
     /// Takes up a file. Whoever had none that waited has saved nothing up meanwhile, and comes no sooner than those who waited
     /// when somebody was served last: somebody may be many users, each of whom has used nothing.
     fn admit(&mut self, order: Order, rate: Option<f64>) {
-        if let Some((rate, owner)) = rate.zip(order.owner)
-            && !self.waiting.iter().any(|other| other.is_of_user(owner))
-        {
-            let least = self.least_used(rate, order.since);
-            self.turns.raise(owner.payer(), least, rate, order.since);
+        if let Some((rate, owner)) = rate.zip(order.owner) {
+            self.let_in(owner, rate, order.since);
         }
         self.waiting.push(order);
+    }
+
+    fn let_in(&mut self, owner: Owner, rate: f64, since: Instant) {
+        if !self.waiting.iter().any(|other| other.is_of_user(owner)) && !self.has_code_of(owner) {
+            let least = self.least_used(rate, since);
+            self.turns.raise(owner.payer(), least, rate, since);
+        }
     }
 
     /// What those had used at least who waited when somebody was served last, less what anybody has earned since.
@@ -389,6 +417,21 @@ impl Queue {
     fn spend(&mut self, owner: Owner, rate: f64, now: Instant, seconds: f64) {
         self.owners.spend(owner.payer(), rate, now, seconds);
         self.turns.spend(owner.payer(), rate, now, seconds);
+    }
+
+    /// The file or the code that comes first. At a file its builder may be held.
+    fn take_work(&mut self, (number, only_small): (u64, bool), rate: Option<f64>, now: Instant) -> Option<Work> {
+        let (file, code) = (self.choose(only_small, rate, now), self.choose_code(rate, now));
+        if file.or(code).is_some() {
+            self.note_code(rate, now);
+        }
+        if let Some(code) = code.filter(|code| file.is_none_or(|file| self.is_before(*code, file, rate, now))) {
+            return self.code.waiting.remove(code).map(Work::Code);
+        }
+        let order = self.waiting.swap_remove(file?);
+        let (at, owner) = (Some((order.file, now)), order.owner);
+        self.builders.insert(number, Builder { at, bytes: order.bytes, owner, ..Builder::new(only_small) });
+        Some(Work::File(order))
     }
 
     /// In a continuous recording, a file of who has used least, by turns; of those, the least work for each sample that waits for
@@ -492,12 +535,16 @@ impl Order {
         self.owner.is_some_and(|own| own.may_be_of_one_user(owner))
     }
 
-    /// By functions for each sample. A file that no sample has met counts like half a sample: its process runs.
     fn compare_work(&self, other: &Self) -> std::cmp::Ordering {
-        let half_samples = |order: &Self| u128::from(order.samples) * 2 + 1;
-        let work = |order: &Self| u128::from(order.functions) + 1;
-        (work(self) * half_samples(other)).cmp(&(work(other) * half_samples(self)))
+        compare_work((self.functions, self.samples), (other.functions, other.samples))
     }
+}
+
+/// By functions for each sample. A file that no sample has met counts like half a sample: its process runs.
+fn compare_work(one: (u64, u64), other: (u64, u64)) -> std::cmp::Ordering {
+    let half_samples = |(_, samples): (u64, u64)| u128::from(samples) * 2 + 1;
+    let work = |(functions, _): (u64, u64)| u128::from(functions) + 1;
+    (work(one) * half_samples(other)).cmp(&(work(other) * half_samples(one)))
 }
 
 fn start(shared: &Arc<Shared>, queue: &mut Queue, only_small: bool) -> io::Result<()> {
@@ -514,7 +561,7 @@ fn start(shared: &Arc<Shared>, queue: &mut Queue, only_small: bool) -> io::Resul
 
 fn build(shared: &Shared, number: u64, only_small: bool) {
     let mut polite = false;
-    while let Some(Order { file, image, samples, owner, .. }) = shared.next(number, only_small) {
+    while let Some(work) = shared.next(number, only_small) {
         let background = shared.background.load(Ordering::Relaxed);
         if background && !std::mem::replace(&mut polite, true) {
             // Of this thread alone: Linux takes a niceness for each.
@@ -522,6 +569,13 @@ fn build(shared: &Shared, number: u64, only_small: bool) {
                 tracing::debug!("a builder keeps its priority: {error}");
             }
         }
+        let Order { file, image, samples, owner, .. } = match work {
+            Work::File(order) => order,
+            Work::Code(order) => {
+                shared.make(order);
+                continue;
+            }
+        };
         let (started, cpu) = (Instant::now(), thread_cpu_time());
         let rows = catch_unwind(move || match &image {
             Image::File(open) => open.file.reading(|| rows_of(&image)),
@@ -529,7 +583,7 @@ fn build(shared: &Shared, number: u64, only_small: bool) {
         });
         let rows = rows.unwrap_or_else(|_| Err("its reader panicked".to_owned()));
         let took = started.elapsed();
-        shared.charge(owner, thread_cpu_time().saturating_sub(cpu));
+        shared.charge(Activity::Processes, owner, thread_cpu_time().saturating_sub(cpu));
         if !shared.answer(number, RowsAnswer { file, took, rows }) {
             return;
         }

@@ -16,7 +16,7 @@ use jitprof_jitdump::TscConversion;
 
 use crate::capture::{CaptureWriter, Witness};
 use crate::cost::{Activity, Ledger, Phases, thread_cpu_time};
-use crate::engine::border::{Counters, Order, Own, Recorded, Sample, Ticks, Window};
+use crate::engine::border::{Counters, Order, Own, Recorded, Request, Sample, Ticks, Window};
 use crate::engine::tables::TableMemory;
 use crate::engine::{Engine, EngineOptions, Input, Output};
 use crate::gsym::GsymStore;
@@ -260,6 +260,7 @@ impl Driver {
             self.feed(Input::Names(names));
         }
         rows.into_iter().for_each(|rows| self.feed(Input::Rows(rows)));
+        self.builders.take_code_answers().into_iter().for_each(|answer| self.feed(Input::Answer(answer)));
         self.measure_ticks(now);
         self.phases.enter(Activity::Upkeep);
         if slow {
@@ -339,6 +340,7 @@ impl Driver {
                 capture.look_at(&output);
             }
             match output {
+                Output::Request(id, Request::CodeRows(code)) => self.builders.order_code(id, code),
                 Output::Request(id, request) => self.workers.ask(id, request),
                 Output::Close(file) => self.files.close(file),
                 Output::DropRuntime(process) => self.workers.drop_runtime(process),

@@ -36,6 +36,7 @@ impl Subject {
             | Request::ReadRuntime { via, .. }
             | Request::DescribeFrames { via, .. }
             | Request::Version { via, .. } => Self::Process(*via),
+            Request::CodeRows(code) => Self::Process(code.process.pid),
             Request::Peek(look) => Self::Process(look.via),
             Request::Read { file, .. } | Request::Contents { file } => Self::File(*file),
             Request::Running | Request::Members { .. } => Self::Host,

@@ -168,6 +168,7 @@ impl Reader {
                 let described = self.runtimes.describe(via, (process, since), &frames, &self.waits);
                 AnswerBody::Frames(described.map(Box::new))
             }
+            Request::CodeRows(code) => AnswerBody::CodeRows(code.rows()),
             Request::Version { via, files, variable } => AnswerBody::Version(version(via, &files, variable)),
             Request::Members { search, groups, pids, names } => self.members(search, groups, pids, names),
         }

@@ -84,6 +84,9 @@ impl Beam {
         let (mut changes, mut room) = (Vec::new(), Room::new(MAX_CODE_BYTES, MAX_ALL_CODE));
         // One place for all that is believed late: each piece of code is compared with each place.
         let may_have_passed = if self.reloads.take(&mut update) { vec![EVERYWHERE] } else { Vec::new() };
+        // They come first: all other code calls them, and rows are made in this order.
+        let shared = update.shared.iter().map(|shared| found_shared(shared, (reader, &mut room)));
+        changes.extend(shared.map(CodeChange::Loaded));
         for change in &update.changes {
             match change {
                 Change::Unloaded(module) => {
@@ -99,8 +102,6 @@ impl Beam {
                 }
             }
         }
-        let shared = update.shared.iter().map(|shared| found_shared(shared, (reader, &mut room)));
-        changes.extend(shared.map(CodeChange::Loaded));
         let runtime = self.layout.release().map_or("Erlang/OTP".to_owned(), |release| format!("Erlang/OTP {release}"));
         let parked_sp = self.parked_sp.iter().map(|step| (step.op, step.operand)).collect();
         RuntimeRead {

@@ -14,6 +14,7 @@ mod space;
 mod stories;
 mod telling;
 mod unloading;
+mod unmade;
 mod unwinding;
 
 use std::sync::Arc;

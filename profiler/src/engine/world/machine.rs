@@ -458,6 +458,7 @@ impl Machine {
                 let process = self.processes.get(&via.0);
                 AnswerBody::Frames(process.map(|process| Box::new(process.runtime.describe(frames))))
             }
+            Request::CodeRows(code) => AnswerBody::CodeRows(code.rows()),
             Request::Version { via, .. } => {
                 AnswerBody::Version(self.processes.get(&via.0).map(|process| process.version.clone()))
             }

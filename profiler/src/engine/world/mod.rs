@@ -585,6 +585,6 @@ pub fn failure(what: &Request, why: WhyUnread) -> AnswerBody {
         Request::ReadRuntime { .. } => AnswerBody::Runtime(None),
         Request::DescribeFrames { .. } => AnswerBody::Frames(None),
         Request::Version { .. } => AnswerBody::Version(None),
-        Request::Running | Request::Members { .. } => AnswerBody::Stalled,
+        Request::Running | Request::CodeRows(_) | Request::Members { .. } => AnswerBody::Stalled,
     }
 }

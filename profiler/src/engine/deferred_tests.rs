@@ -165,8 +165,9 @@ fn kept_snapshots_are_bounded_and_those_refused_are_counted() {
     let raw = StackSnapshot { registers: [0x1010, SP + 9, 0, 0], kind: 0, index: 0, base: SP, bytes: bytes.into() };
     let mut deferred = Deferred::default();
     let kept = (0..40).filter(|user| deferred.keep(&raw, Holder::User(*user)).is_some()).count();
-    assert_eq!(kept, 32, "what is below the stack pointer takes no room");
-    assert_eq!((deferred.stats().snapshots, deferred.stats().refused_for_memory), (40, 8));
+    // What is below the stack pointer takes no room; an eighth is for those who take less at a time.
+    assert_eq!(kept, 28);
+    assert_eq!((deferred.stats().snapshots, deferred.stats().refused_for_memory), (40, 12));
 }
 
 #[test]

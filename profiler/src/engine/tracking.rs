@@ -684,14 +684,10 @@ impl Tracking {
         self.labelling.take(process, read, again, parts.requests);
         if !again && process.is_live() {
             Self::discover(process, parts);
-            let may_generate = may_generate(process);
-            // Where nothing generates code it is looked for within a second: most processes of a build have ended by then.
-            if !self.continuous || may_generate {
-                Announcements::look_for_perf_map(process, parts.files, parts.requests);
-            }
+            Announcements::look_for_perf_map(process, parts.files, parts.requests);
             // A perf map would leave no code without a name.
             let is_compared = self.verify_names && process.code.is_of_beam();
-            if self.read_runtime && (is_compared || may_generate) {
+            if self.read_runtime && (is_compared || may_generate(process)) {
                 let beside_dump = beside_dump(process, self.verify_names);
                 process.tables.ask_beside_dump(beside_dump);
                 process.tables.want(self.interpreter);

@@ -153,31 +153,6 @@ fn a_perf_map_is_looked_for_seldom_in_a_process_without_memory_for_generated_cod
 }
 
 #[test]
-fn no_perf_map_is_looked_for_in_a_short_process_that_generates_no_code() {
-    const OTHER: u32 = 101;
-    let mut world = recording();
-    [PID, OTHER].into_iter().for_each(|pid| app(&mut world, pid));
-    world.machine.mappings_mut(PID).unwrap().retain(|mapping| !mapping.may_hold_generated_code());
-    let looks = |world: &World, pid: u32| {
-        let of_its = |what: &&Request| matches!(what, Request::OpenPerfMap { via, .. } if via.0 == pid);
-        world.asked.iter().filter(of_its).count()
-    };
-    // Right behind a look that comes every second.
-    let before = world.now;
-    while world.engine.slow_at <= before {
-        world.run_for(10);
-    }
-    world.asked.clear();
-    [PID, OTHER].into_iter().for_each(|pid| world.sample(pid, &[MAIN, START]));
-    world.run_for(400);
-    assert_eq!((looks(&world, PID), looks(&world, OTHER)), (0, 1));
-    world.sample(PID, &[MAIN, START]);
-    world.run_for(1500);
-    assert!(looks(&world, PID) >= 1, "one that runs for longer is looked into");
-    world.finish();
-}
-
-#[test]
 fn a_copy_waits_for_its_samples_and_takes_nothing_away() {
     let mut world = recording();
     runtime(&mut world, PID);

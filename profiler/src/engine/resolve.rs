@@ -124,9 +124,9 @@ pub(super) fn readiness(
             },
             Place::Generated(_) if is_said(sample, index, process) || is_run_by_list(sample, pc, process) => {}
             Place::Generated(_) => {
-                // What the tables do not have by now they will not have; a copy of its parent's code may still be made.
+                // What the tables do not have by now they will not have.
                 let may_come = process.code.is_known() && !process.tables.are_found();
-                if process.announcements.any() || may_come || process.inherits.is_some() {
+                if process.announcements.any() || may_come {
                     readiness = Readiness::Unnamed;
                 }
             }

@@ -116,10 +116,8 @@ pub(super) struct Process {
     pub(super) lacks_copy: bool,
     /// Children that have a copy of the code, and since when: records from before that still arrive are theirs, too.
     pub(super) children: Vec<(ProcessId, MonoNs)>,
-    /// Children that had not been given their copy when they were last looked through, and later ones.
+    /// Children that have not been given their copy.
     pub(super) waiting_children: Vec<ProcessId>,
-    /// With more of them they are looked through.
-    pub(super) waiting_until: usize,
     /// Its samples that wait for names.
     pub(super) queue: Queue,
     /// What of it is in the BPF program's tables.
@@ -170,7 +168,6 @@ impl Process {
             lacks_copy: false,
             children: Vec::new(),
             waiting_children: Vec::new(),
-            waiting_until: 0,
             queue: Queue::default(),
             published: Published::default(),
             was_followed: false,

@@ -49,8 +49,7 @@ const MAX_GENERATIONS: usize = 4;
 const MAX_COPIES: usize = 64;
 /// How long a child that has not been sampled waits for a copy of its parent's code.
 const INHERIT_NS: u64 = 5_000_000_000;
-/// Children of one process that wait for a copy of its code; beyond it those that do not wait any more are looked for, and
-/// again when they are twice as many as were left.
+/// Children of one process that wait for a copy of its code; beyond it those that have ended are looked for.
 const MAX_WAITING_CHILDREN: usize = 64;
 
 /// Said once.
@@ -433,7 +432,7 @@ impl Tracking {
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.share_code(child, ancestor);
         }
-        if ancestor.waiting_children.len() > ancestor.waiting_until.max(MAX_WAITING_CHILDREN) {
+        if ancestor.waiting_children.len() > MAX_WAITING_CHILDREN {
             let id = ancestor.id;
             let waiting = std::mem::take(&mut ancestor.waiting_children);
             let waiting = waiting.into_iter().filter(|child| {
@@ -441,7 +440,7 @@ impl Tracking {
             });
             let waiting: Vec<ProcessId> = waiting.collect();
             if let Some(ancestor) = self.processes.get_mut(id) {
-                (ancestor.waiting_until, ancestor.waiting_children) = (2 * waiting.len(), waiting);
+                ancestor.waiting_children = waiting;
             }
         }
     }
@@ -450,8 +449,7 @@ impl Tracking {
     fn copy_code_to_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
         let Some(process) = self.processes.get_mut(parent) else { return };
         for child in std::mem::take(&mut process.waiting_children) {
-            let waits = self.processes.get(child).is_some_and(|child| child.is_live() && child.inherits.is_some());
-            if !waits {
+            if !self.processes.is_live(child) {
                 continue;
             }
             if self.want_inheritance(child, parts)
@@ -492,6 +490,7 @@ impl Tracking {
             return true;
         }
         child.inherits = None;
+        parent.waiting_children.retain(|waiting| *waiting != child.id);
         if is_late {
             return false;
         }

@@ -465,23 +465,3 @@ fn the_process_with_the_most_code_takes_up_no_more_when_there_is_too_much_of_it(
     assert_eq!(stack(&world, OTHER, second), "_start;main;new");
     assert!(remarks.iter().any(|remark| remark.contains("more code than is kept of one process")), "{remarks:?}");
 }
-
-#[test]
-fn children_that_wait_for_code_are_looked_through_when_they_are_twice_as_many() {
-    let mut world = recording();
-    runtime(&mut world, PID);
-    announce(&mut world, PID, (JIT, 64, "inherited"));
-    world.run_for(500);
-    (1000..1200).for_each(|child| fork(&mut world, child, PID));
-    world.settle();
-    let parent = world.engine.tracking.processes.live_of(Pid(PID)).unwrap();
-    // At 65 of them, and at 131.
-    assert_eq!((parent.waiting_children.len(), parent.waiting_until), (200, 262));
-    // Those that have ended go.
-    (1000..1200).for_each(|child| exit(&mut world, child));
-    (2000..2063).for_each(|child| fork(&mut world, child, PID));
-    world.settle();
-    let parent = world.engine.tracking.processes.live_of(Pid(PID)).unwrap();
-    assert_eq!((parent.waiting_children.len(), parent.waiting_until), (63, 126));
-    world.finish();
-}

@@ -167,11 +167,6 @@ impl GeneratedCode {
         self.map.living() + self.map.ended() > 0
     }
 
-    /// Whether there is nothing of it, neither names nor rows.
-    pub(super) fn is_empty(&self) -> bool {
-        !self.is_known() && self.rows.as_ref().is_none_or(|rows| rows.functions().next().is_none())
-    }
-
     /// Rows of this process' code, if rows are wanted at all.
     pub(super) fn rows(&self) -> Option<&JitSpace> {
         self.rows.as_ref()

@@ -22,7 +22,6 @@
 
 mod announcements;
 pub mod border;
-mod copies;
 mod deferred;
 mod delays;
 mod dump;
@@ -786,7 +785,7 @@ impl Engine {
 
     /// About every second, however far apart ticks are.
     fn slow_tick(&mut self) {
-        let limit = self.windows.as_ref().map(|_| maintenance::ALL_CODE_BYTES);
+        let limit = if self.windows.is_some() { maintenance::ALL_CODE_BYTES } else { usize::MAX };
         for link in self.files.take_stalled(self.requests.now) {
             // Whoever was forked since has the same one; who has asked may have ended.
             let again = Arc::new(link.again());

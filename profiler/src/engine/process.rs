@@ -99,8 +99,6 @@ pub(super) struct Process {
     pub(super) labels: LabelHistory,
     /// What its runtime has announced.
     pub(super) code: GeneratedCode,
-    /// For whom that was copied, if it was: who announced it, however often children of children are made.
-    copied_for: Option<Holder>,
     /// Where its runtime announces code.
     pub(super) announcements: Announcements,
     /// What its runtime knows of its code.
@@ -110,10 +108,8 @@ pub(super) struct Process {
     /// Code that was read from its memory.
     pub(super) learned: Learned,
     /// Its parent's code, which it has not been given yet, and the time of the fork. A code map is copied in microseconds
-    /// a function, and most children call exec at once: the copy waits for a sample, and for room.
+    /// a function, and most children call exec at once: the copy waits for a sample.
     pub(super) inherits: Option<(ProcessId, MonoNs)>,
-    /// It has been without a copy when it was to have one.
-    pub(super) lacks_copy: bool,
     /// Children that have a copy of the code, and since when: records from before that still arrive are theirs, too.
     pub(super) children: Vec<(ProcessId, MonoNs)>,
     /// Children that have not been given their copy.
@@ -159,13 +155,11 @@ impl Process {
             payer: None,
             labels: LabelHistory::default(),
             code,
-            copied_for: None,
             announcements: Announcements::default(),
             tables: RuntimeTables::default(),
             frames: Frames::default(),
             learned: Learned::default(),
             inherits: None,
-            lacks_copy: false,
             children: Vec::new(),
             waiting_children: Vec::new(),
             queue: Queue::default(),
@@ -223,26 +217,6 @@ impl Process {
     /// Who takes up room for it.
     pub(super) fn holder(&self) -> Holder {
         Holder::of_process(self.payer, self.id.pid, self.id.start.0)
-    }
-
-    /// Who takes up room for its code.
-    pub(super) fn code_holder(&self) -> Holder {
-        self.copied_for.unwrap_or_else(|| self.holder())
-    }
-
-    /// Whether its code began as a copy.
-    pub(super) fn has_copied_code(&self) -> bool {
-        self.copied_for.is_some()
-    }
-
-    /// Begins with a copy of the code that another one had at a time.
-    pub(super) fn copy_code(&mut self, parent: &Self, time: MonoNs) {
-        self.copied_for = Some(parent.code_holder());
-        self.code = parent.code.fork(time);
-        let exe = self.known_program().and_then(|program| program.exe.clone());
-        if exe.is_some() {
-            self.code.is_run_by(exe.as_deref());
-        }
     }
 
     /// Whose it is, if that is known.
@@ -316,7 +290,7 @@ impl Process {
         self.threads.retain(|tid, _| *tid == leader);
         self.via = self.id.pid;
         self.program = ProgramState::Unasked;
-        (self.inherits, self.lacks_copy, self.copied_for) = (None, false, None);
+        self.inherits = None;
         self.code.end_all(time);
         self.learned = Learned::default();
         self.tables = RuntimeTables::default();

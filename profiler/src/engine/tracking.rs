@@ -16,7 +16,6 @@ use crate::engine::announcements::{Announcements, Brought, DumpId, ReadContext};
 use crate::engine::border::{
     AnswerBody, CodePieces, OlderMap, Opened, Output, ProcessRead, Registration, Request, Unread, WhyUnread,
 };
-use crate::engine::copies::Copies;
 use crate::engine::dump::START_STEP_NS;
 use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
@@ -52,10 +51,6 @@ const INHERIT_NS: u64 = 5_000_000_000;
 /// Children of one process that wait for a copy of its code; beyond it those that have ended are looked for.
 const MAX_WAITING_CHILDREN: usize = 64;
 
-/// Said once.
-const TOO_MUCH_COPIED: &str = "processes with much generated code make many children, for which it is copied a little at a \
-                               time; in those that wait for it, or end before, inherited code has no names";
-
 /// Memory of code that awaits rows with which that of no other process does; what one reading finds comes on top.
 const MAX_AWAITING_BYTES: usize = 64 << 20;
 /// The same of one user's processes.
@@ -85,8 +80,6 @@ pub(super) struct Tracking {
     pub(super) labelling: Labelling,
     /// Of those that are known no more, too: a log, which has its bound.
     pub(super) forks: ForkLog,
-    /// What is copied of code for children.
-    pub(super) copies: Copies,
     /// Also when they have ended: as many as were ordered.
     awaited: Vec<Awaited>,
     /// Processes that could not be read in time: a work list, also of those of which nothing is known.
@@ -194,7 +187,6 @@ impl Tracking {
             selection,
             labelling,
             forks: ForkLog::default(),
-            copies: Copies::new(),
             awaited: Vec::new(),
             unread: BTreeSet::new(),
             hasty: BTreeSet::new(),
@@ -371,7 +363,7 @@ impl Tracking {
     fn note_mapping(&mut self, mmap: &MmapEvent, time: MonoNs, parts: &mut Parts<'_>) {
         let Some(mapping) = mmap.to_mapping().filter(is_marker) else { return };
         let Some(id) = self.processes.at(mmap.pid, time).map(|process| process.id) else { return };
-        self.want_inheritance(id, parts);
+        self.take_inheritance(id, parts);
         let Some(process) = self.processes.get_mut(id) else { return };
         if process.known_program().is_some() {
             let who = (id, process.via);
@@ -452,68 +444,49 @@ impl Tracking {
             if !self.processes.is_live(child) {
                 continue;
             }
-            if self.want_inheritance(child, parts)
-                && let Some(process) = self.processes.get_mut(child)
-            {
-                process.inherits = None;
-            }
+            self.take_inheritance(child, parts);
             if let Some(unwinding) = &mut parts.unwinding {
                 unwinding.publish_code(&mut self.processes, child, parts.requests);
             }
         }
     }
 
-    /// Gives a child its parent's code, if it has not been done, and says if it has to wait for that. Returns whether it has.
-    fn want_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) -> bool {
-        let waits = self.take_inheritance(child, parts);
-        if waits {
-            parts.requests.remark(TOO_MUCH_COPIED.to_owned());
-        }
-        waits
-    }
-
-    /// Gives a child its parent's code, if it has not been done and there is room for a copy. Until there is, it is walked by
-    /// its parent's rows. Returns whether it waits.
-    fn take_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) -> bool {
-        let inherits = self.processes.get(child).and_then(|process| process.inherits);
-        let Some((parent, time)) = inherits else { return false };
-        let Some((child, parent)) = self.processes.pair_mut(child, parent) else {
-            if let Some(child) = self.processes.get_mut(child) {
-                child.inherits = None;
-            }
-            return false;
-        };
-        // What it has announced while it waited is its own, and newer.
-        let is_late = child.lacks_copy && !child.code.is_empty();
-        if !is_late && !self.copies.take(parent.code_holder(), parent.code.bytes(), parts.requests.now) {
-            child.lacks_copy = true;
-            return true;
-        }
-        child.inherits = None;
-        parent.waiting_children.retain(|waiting| *waiting != child.id);
-        if is_late {
-            return false;
-        }
+    /// Gives a child its parent's code, if it has not been done.
+    fn take_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) {
+        let inherits = self.processes.get_mut(child).and_then(|process| process.inherits.take());
+        let Some((parent, time)) = inherits else { return };
+        let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return };
         parent.note_child(child.id, time);
-        child.copy_code(parent, time);
+        parent.waiting_children.retain(|waiting| *waiting != child.id);
+        child.code = parent.code.fork(time);
         child.learned.inherit(&parent.learned);
+        let exe = child.known_program().and_then(|program| program.exe.clone());
+        if exe.is_some() {
+            child.code.is_run_by(exe.as_deref());
+        }
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.change(child.id);
         }
-        false
     }
 
-    /// Children that live on without a sample get their code before the parent drops it, where there is room for it: `limit` is
-    /// what all code may take. About every second.
-    pub(super) fn copy_code_to_unsampled(&mut self, limit: Option<usize>, parts: &mut Parts<'_>) {
+    /// Children that live on without a sample get their code before the parent drops it. About every second.
+    pub(super) fn copy_code_to_unsampled(&mut self, limit: usize, parts: &mut Parts<'_>) {
         let now = parts.requests.now;
-        self.copies.renew(self.processes.iter(), limit, now);
         let due = self.processes.iter().filter(|process| {
             process.is_live() && process.inherits.is_some_and(|(_, time)| now.0.saturating_sub(time.0) > INHERIT_NS)
         });
-        let due: Vec<ProcessId> = due.map(|process| process.id).collect();
-        for child in due {
-            self.take_inheritance(child, parts);
+        let due: Vec<_> = due.filter_map(|process| Some((process.id, process.inherits?.0))).collect();
+        if due.is_empty() {
+            return;
+        }
+        let mut room = limit.saturating_sub(self.processes.iter().map(|process| process.code.bytes()).sum());
+        for (child, parent) in due {
+            let bytes = self.processes.get(parent).map_or(0, |parent| parent.code.bytes());
+            // Where there is no room for another copy, it waits for a sample, or for room.
+            if let Some(rest) = room.checked_sub(bytes) {
+                room = rest;
+                self.take_inheritance(child, parts);
+            }
         }
     }
 
@@ -560,7 +533,7 @@ impl Tracking {
     /// A process was sampled: what it announces is looked at more often. One that was seen to be made is looked at for the
     /// first time with its first sample.
     pub(super) fn note_ran(&mut self, id: ProcessId, time: MonoNs, parts: &mut Parts<'_>) {
-        self.want_inheritance(id, parts);
+        self.take_inheritance(id, parts);
         let Some(process) = self.processes.get_mut(id) else { return };
         process.ran_at = process.ran_at.max(time);
         if process.is_live() {
@@ -713,11 +686,9 @@ impl Tracking {
             let forked = MonoNs(child.id.start.0.saturating_add(START_STEP_NS));
             parent.note_child(child.id, forked);
             if parent.code.is_known() && !child.code.is_known() {
-                if !self.copies.take(parent.code_holder(), parent.code.bytes(), parts.requests.now) {
-                    parts.requests.remark(TOO_MUCH_COPIED.to_owned());
-                    continue;
-                }
-                child.copy_code(parent, forked);
+                child.code = parent.code.fork(forked);
+                let exe = child.known_program().and_then(|program| program.exe.clone());
+                child.code.is_run_by(exe.as_deref());
                 if let Some(unwinding) = &mut parts.unwinding {
                     unwinding.change(child.id);
                 }

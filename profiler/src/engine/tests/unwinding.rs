@@ -7,7 +7,6 @@ use jitprof_common::units::{MonoNs, Pid, Tid};
 
 use super::stories::*;
 use crate::engine::border::{FilePage, FileRows, Output, Refused, Request};
-use crate::engine::copies::{COPIED_A_SECOND, COPIED_AT_ONCE, IN_A_RUN};
 use crate::engine::tables::TableSizes;
 use crate::engine::world::machine::{file_mapping, memory_mapping, plain_rows};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
@@ -72,41 +71,6 @@ fn a_child_is_walked_by_its_parents_code_until_it_has_its_own() {
     assert_ne!(object(&world, CHILD + 1), object(&world, PID));
     assert_eq!(cfa(&world, CHILD + 1, JIT + 8), None);
     world.finish();
-}
-
-#[test]
-fn a_child_for_which_no_copy_is_made_yet_is_walked_by_its_parents_code_and_named_later() {
-    let mut world = World::new(options());
-    runtime(&mut world, PID);
-    announce(&mut world, PID, (JIT, 64, "function"));
-    world.run_for(300);
-    // What marks the dump goes: the child does not read it.
-    let mut data = memory_mapping(MARKER, 0x1000);
-    data.prot.execute = false;
-    map(&mut world, PID, data);
-    world.run_for(100);
-    let holder = world.engine.tracking.processes.live_of(Pid(PID)).unwrap().code_holder();
-    let (spent, now) = (IN_A_RUN * (COPIED_AT_ONCE + 2 * COPIED_A_SECOND), world.now);
-    assert!(world.engine.tracking.copies.take(holder, spent, now));
-    fork(&mut world, CHILD, PID);
-    world.run_for(100);
-    let sample = |world: &mut World| {
-        let at = (world.now.0 - BEGIN.0) / MS;
-        world.sample(CHILD, &[JIT + 8, MAIN, START]);
-        world.run_for(300);
-        at
-    };
-    let object = |world: &World, pid| world.kernel.region(pid, JIT).map(|region| region.object);
-    let first = sample(&mut world);
-    assert_eq!(object(&world, CHILD), object(&world, PID));
-    assert!(world.engine.remarks().iter().any(|remark| remark.contains("copied a little at a time")));
-    world.run_for(3000);
-    let second = sample(&mut world);
-    assert_ne!(object(&world, CHILD), object(&world, PID));
-    let child = world.engine.tracking.processes.live_of(Pid(CHILD)).unwrap();
-    assert_eq!(child.code_holder(), holder, "who makes children of children is the same");
-    world.finish();
-    assert_eq!([first, second].map(|at| stack(&world, CHILD, at)), ["_start;main;function"; 2]);
 }
 
 #[test]

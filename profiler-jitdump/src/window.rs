@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use super::header::HEADER_SIZE;
 
 /// Bytes of one read. Larger reads are not faster (page cache), and the buffer stays in L2.
-pub(super) const CHUNK: usize = 256 << 10;
+const CHUNK: usize = 256 << 10;
 
 /// Where to read on in a followed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -62,12 +62,6 @@ impl FileBytes {
         let got = read_up_to(file, &mut bytes, next.offset)?;
         bytes.truncate(got);
         Ok(Self { file_len, head, offset: next.offset, bytes })
-    }
-
-    /// Whether it may say more than the read before, having been asked for by `next`: what that was to compare is not all of it,
-    /// or is not there any more.
-    pub fn is_news(&self, next: NextRead) -> bool {
-        self.bytes.len() != next.len.saturating_sub(CHUNK)
     }
 
     /// As a look.

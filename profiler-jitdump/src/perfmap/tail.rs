@@ -4,9 +4,11 @@ use serde::Serialize;
 
 use super::line::parse_line;
 use crate::code::{CodeEvent, CodeLoad, CodeOrigin, SourceRows};
-use crate::window::CHUNK as CHUNK_BYTES;
 use crate::{FileLook, NextRead};
 use jitprof_common::units::MonoNs;
+
+/// Bytes asked of the file at once: about 5,000 lines, a millisecond of work.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// A longer line keeps this much of its beginning: far more than the code map keeps of a name.
 const MAX_LINE_BYTES: usize = 4 << 10;
@@ -90,8 +92,7 @@ impl PerfMapStream {
         Self::beginning_at(self.offset, &self.trail)
     }
 
-    /// Where to read on: the last bytes that were read, which are compared, and what follows: about 5,000 lines, a millisecond of
-    /// work.
+    /// Where to read on: the last bytes that were read, which are compared, and what follows.
     pub fn next_read(&self) -> NextRead {
         NextRead { offset: self.trail_start(), len: self.trail.len() + CHUNK_BYTES }
     }

@@ -91,17 +91,6 @@ pub enum Sight {
     },
 }
 
-impl Sight {
-    /// Whether there are bytes that the file does not have.
-    pub fn brings_bytes(&self) -> bool {
-        match self {
-            Self::Found { then, .. } => then.brings_bytes(),
-            Self::Pending { bytes, .. } => !bytes.is_empty(),
-            _ => false,
-        }
-    }
-}
-
 /// Looks.
 pub fn look(look: &Look, file: &File) -> Sight {
     let memory = Remote(look.via);

@@ -12,7 +12,6 @@ mod builders;
 mod debug_root;
 mod driver;
 mod end;
-mod haste;
 mod machine;
 mod members;
 mod options;

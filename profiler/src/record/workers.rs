@@ -23,7 +23,6 @@ use crate::kernel::{Prober, Waker};
 use crate::owners::Held;
 use crate::process::open::FileId;
 use crate::process::{Ids, ProcessId, monotonic_now, user_of};
-use crate::record::haste::{Haste, read_of};
 use crate::record::party::{MAX_STUCK_OF_USER, NOBODY, Party, QUICK, Users};
 use crate::record::reader::Reader;
 use crate::record::usage::{Charge, Payer, Subject, Usage};
@@ -66,6 +65,27 @@ fn activity(request: &Request) -> Activity {
         | Request::DescribeFrames { .. }
         | Request::OpenPerfMap { .. } => Activity::Announcements,
         _ => Activity::Processes,
+    }
+}
+
+/// How soon the answer to a request is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Haste {
+    /// With what else comes.
+    None,
+    /// At once, but in a continuous recording: samples wait for it, which there they can.
+    InRuns,
+    /// At once, or with what is soon read besides: it is asked for more with what has come.
+    Always,
+}
+
+impl Haste {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Read { .. } | Request::Peek(_) => Self::Always,
+            Request::Memory { .. } | Request::ReadRuntime { .. } | Request::DescribeFrames { .. } => Self::InRuns,
+            _ => Self::None,
+        }
     }
 }
 
@@ -560,12 +580,11 @@ fn start(shared: &Arc<Shared>, state: &mut State) -> io::Result<()> {
     let started = builder.spawn(move || {
         while let Some((request, charge, what, known)) = shared.next(number) {
             let begun = monotonic_now();
-            let (haste, opened, read) = (Haste::of(&what), opens(&what), read_of(&what));
+            let (haste, opened) = (Haste::of(&what), opens(&what));
             let cpu = thread_cpu_time();
             let body = shared.reader.read_knowing(what, known);
             let spent = thread_cpu_time().saturating_sub(cpu);
             shared.ledger.add(charge.activity, spent);
-            let haste = haste.with(read, &body);
             let answer = Answer { request, begun, done: monotonic_now(), body };
             if !shared.answer(number, (charge, answer), spent, haste) {
                 // It was answered as stalled: what it has opened nobody will close.

@@ -223,24 +223,6 @@ fn growth_is_read_once() {
 }
 
 #[test]
-fn whether_a_look_says_more_than_the_one_before_is_known_before_it_is_taken() {
-    let mut grown = Grown::new();
-    let is_news = |grown: &Grown| {
-        let next = grown.tail.next_read();
-        FileBytes::read(&grown.file, next).expect("read").is_news(next)
-    };
-    assert!(!is_news(&grown));
-    for (round, line) in [b"10 4 a\n", b"20 4 b\n"].into_iter().enumerate() {
-        grown.write(line);
-        assert!(is_news(&grown));
-        grown.poll(round as u64);
-        assert!(!is_news(&grown), "what is compared is no news");
-    }
-    grown.writer.set_len(3).expect("truncated");
-    assert!(is_news(&grown), "it is another file");
-}
-
-#[test]
 fn one_look_reads_a_bounded_amount_and_says_that_there_is_more() {
     let line = b"7f0000001000 40 some_function_of_a_generated_program\n";
     let count = 3 * CHUNK_BYTES / line.len();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use jitprof_common::units::{Avma, MonoNs};
+use rustc_hash::FxHashMap;
 
 use crate::engine::entry::is_c_library;
 use crate::engine::link::{Link, Linked};
@@ -89,6 +90,10 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
+    fn holds_file(&self) -> bool {
+        matches!(self.link.get(), Some(Linked::File(_)))
+    }
+
     fn release(&mut self) {
         if let Some(released) = self.link.released() {
             self.link = Arc::new(released);
@@ -125,6 +130,10 @@ impl Withdrawn {
     }
 }
 
+/// Lists of mappings that hold no file any more, by the lists in whose place they stand: for one pass over processes.
+#[derive(Debug, Default)]
+pub(super) struct Released(FxHashMap<usize, Arc<BTreeMap<Avma, Mapped>>>);
+
 /// Whether what was found at a place in some time is what was mapped there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
@@ -147,13 +156,22 @@ impl AddressSpace {
         space
     }
 
-    /// Holds no file any more.
-    pub(super) fn release_files(&mut self) {
-        let holds = |mapped: &Mapped| matches!(mapped.link.get(), Some(Linked::File(_)));
-        if self.live.values().any(holds) {
+    /// What has ended holds no file any more.
+    pub(super) fn release_ended(&mut self) {
+        self.ended.iter_mut().for_each(|ended| ended.mapped.release());
+    }
+
+    /// Nor does what lives. However many have the list, it is copied once at most, and they have one still.
+    pub(super) fn release_live(&mut self, released: &mut Released) {
+        let (_, list) = self.shared();
+        if let Some(known) = released.0.get(&list) {
+            self.live = Arc::clone(known);
+            return;
+        }
+        if self.live.values().any(Mapped::holds_file) {
             Arc::make_mut(&mut self.live).values_mut().for_each(Mapped::release);
         }
-        self.ended.iter_mut().for_each(|ended| ended.mapped.release());
+        released.0.insert(list, Arc::clone(&self.live));
     }
 
     /// Brings what is known in line with a snapshot begun at `time`, after events were lost: what is gone ends then,
@@ -444,6 +462,11 @@ impl AddressSpace {
     /// The living ones of them, which others may have, too, and which list they are: one for all who share it.
     pub(super) fn shared(&self) -> (usize, usize) {
         (self.live.len(), Arc::as_ptr(&self.live).addr())
+    }
+
+    /// How many have that list.
+    pub(super) fn sharers(&self) -> usize {
+        Arc::strong_count(&self.live)
     }
 
     /// Evicts mappings that ended before `time`.

@@ -86,13 +86,13 @@ impl Maintenance {
         let now = parts.requests.now;
         evict_code(tracking, now);
         release_files(tracking, now);
+        if self.continuous || tracking.processes.is_crowded() {
+            self.evict_processes(tracking, resolving, parts);
+        }
+        tracking.processes.sweep_paths();
         if !self.continuous {
-            if tracking.processes.is_crowded() {
-                self.evict_processes(tracking, resolving, parts);
-            }
             return;
         }
-        self.evict_processes(tracking, resolving, parts);
         resolving.compact_stacks(&mut tracking.processes);
         self.bound_code(tracking, parts.requests);
         if now.0.saturating_sub(self.names_at.0) >= NAMES_EVERY_NS {

@@ -40,6 +40,7 @@ mod learned;
 mod link;
 mod listed;
 mod maintenance;
+mod mapped_paths;
 mod names;
 mod options;
 mod parked;

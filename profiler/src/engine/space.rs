@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::engine::entry::is_c_library;
 use crate::engine::link::{Link, Linked};
+use crate::engine::mapped_paths::{PathUse, PathsOf};
 use crate::process::{Mapping, MappingKind};
 
 /// Ended mappings that are remembered for late samples. A look-up that finds no mapping walks those that ended later (4 µs
@@ -86,6 +87,7 @@ pub(super) struct AddressSpace {
 pub(super) struct Mapped {
     pub(super) mapping: Mapping,
     pub(super) link: Arc<Link>,
+    path_use: PathUse,
     from: MonoNs,
 }
 
@@ -148,10 +150,10 @@ pub(super) enum Held {
 impl AddressSpace {
     /// From a snapshot begun at `time`. The mappings count from the beginning of time, because earlier samples have
     /// no better account of their addresses.
-    pub(super) fn from_mappings(mappings: &[Mapping], time: MonoNs) -> Self {
+    pub(super) fn from_mappings(mappings: &[Mapping], time: MonoNs, paths: &mut PathsOf<'_>) -> Self {
         let mut space = Self { snapshot_time: time, ..Self::default() };
         for mapping in mappings.iter().filter(|mapping| mapping.prot.execute) {
-            space.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: MonoNs(0) }, time);
+            space.take_up(mapping.clone(), (MonoNs(0), time), paths);
         }
         space
     }
@@ -176,7 +178,7 @@ impl AddressSpace {
 
     /// Brings what is known in line with a snapshot begun at `time`, after events were lost: what is gone ends then,
     /// what is new begins then. What has changed since the snapshot is left as it is.
-    pub(super) fn reconcile(&mut self, mappings: &[Mapping], time: MonoNs) {
+    pub(super) fn reconcile(&mut self, mappings: &[Mapping], time: MonoNs, paths: &mut PathsOf<'_>) {
         self.know_all(time);
         let mut fresh: BTreeMap<Avma, &Mapping> = BTreeMap::new();
         for mapping in mappings.iter().filter(|mapping| mapping.prot.execute) {
@@ -198,7 +200,7 @@ impl AddressSpace {
                     old.until > time && old.mapped.mapping.start < mapping.end && start < old.mapped.mapping.end
                 });
             if !changed {
-                self.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: time }, time);
+                self.take_up(mapping.clone(), (time, time), paths);
             }
         }
         self.snapshot_time = self.snapshot_time.max(time);
@@ -213,7 +215,7 @@ impl AddressSpace {
     /// Something was mapped at `time` over whatever was there; older mappings end or keep their other parts. Reports
     /// from before the snapshot are in it already and are left out, as are mappings that are not executable (whose
     /// only effect is that they end what they cover).
-    pub(super) fn mmap(&mut self, mapping: Mapping, time: MonoNs) {
+    pub(super) fn mmap(&mut self, mapping: Mapping, time: MonoNs, paths: &mut PathsOf<'_>) {
         if time < self.snapshot_time || mapping.is_empty() || self.is_made_executable_again(&mapping) {
             return;
         }
@@ -227,7 +229,7 @@ impl AddressSpace {
             self.leave_out(time);
             return;
         }
-        self.insert(Mapped { mapping, link: Arc::default(), from: time }, time);
+        self.take_up(mapping, (time, time), paths);
     }
 
     /// Whether it is to be read as a whole, because it has mapped faster than it is followed: when it does so no more, and
@@ -257,7 +259,8 @@ impl AddressSpace {
             let Some(old) = Arc::make_mut(&mut self.live).remove(&at) else {
                 continue;
             };
-            let part = |mapping| Mapped { mapping, link: Arc::clone(&old.link), from: old.from };
+            let (link, path_use) = (&old.link, &old.path_use);
+            let part = |mapping| Mapped { mapping, link: Arc::clone(link), path_use: path_use.clone(), from: old.from };
             let rest = [(Avma(0), start), (end, Avma(u64::MAX))];
             for mapping in rest.into_iter().filter_map(|(from, to)| old.mapping.clipped(from, to)) {
                 self.insert(part(mapping), time);
@@ -438,9 +441,16 @@ impl AddressSpace {
         self.has_mapped_c_library
     }
 
-    /// Takes up a mapping, at `time`.
+    /// Takes up what is mapped since `from`, at `time`. Without room for its path it is left out.
+    fn take_up(&mut self, mut mapping: Mapping, (from, time): (MonoNs, MonoNs), paths: &mut PathsOf<'_>) {
+        self.has_mapped_c_library |= is_c_library(&mapping.path);
+        match paths.share(&mut mapping.path) {
+            Some(path_use) => self.insert(Mapped { mapping, link: Arc::default(), path_use, from }, time),
+            None => self.leave_out(time),
+        }
+    }
+
     fn insert(&mut self, mapped: Mapped, time: MonoNs) {
-        self.has_mapped_c_library |= is_c_library(&mapped.mapping.path);
         if self.live.len() >= MAX_LIVE {
             self.leave_out(time);
             return;

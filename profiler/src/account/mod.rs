@@ -89,7 +89,7 @@ pub struct Samples {
     pub lost_malformed: u64,
     /// Of those delivered, resolved before every record up to their time was known, because too many waited.
     pub resolved_early: u64,
-    /// Of those delivered, taken from a process that was gone before it could be looked at.
+    /// Of those delivered, taken from a process that was gone before it could be looked at, or had too many that waited for it.
     pub process_gone: u64,
 }
 

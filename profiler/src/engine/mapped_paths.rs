@@ -8,7 +8,7 @@ use crate::profile::{Holder, Shares};
 
 /// Bytes of the paths of all mappings that are known. The programs and libraries of a host have some thousands, of a hundred bytes
 /// each.
-pub(super) const MAX_PATH_BYTES: usize = 16 << 20;
+const MAX_PATH_BYTES: usize = 16 << 20;
 /// What a path takes besides its text, about.
 const BESIDES: usize = 128;
 

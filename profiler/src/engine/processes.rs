@@ -222,18 +222,18 @@ impl Processes {
         self.all.values_mut().flat_map(|process| process.queue.iter_mut()).chain(arriving)
     }
 
-    /// The samples of processes that are being read for the first time, by pid.
-    pub(super) fn take_arriving_samples(&mut self) -> Vec<(Pid, Pending)> {
-        let mut waiting: Vec<(Pid, Pending)> = Vec::new();
+    /// Those samples of processes that are being read for the first time which are meant, by pid.
+    pub(super) fn take_arriving_samples(&mut self, is_meant: impl Fn(&Pending) -> bool) -> Vec<(Pid, Pending)> {
+        let mut taken: Vec<(Pid, Pending)> = Vec::new();
         for (pid, arriving) in &mut self.arriving {
-            waiting.extend(arriving.samples.drain(..).map(|sample| (*pid, sample)));
+            let meant = arriving.samples.extract_if(.., |sample| is_meant(sample));
+            taken.extend(meant.map(|sample| (*pid, sample)));
         }
-        waiting.sort_by_key(|(pid, sample)| (*pid, sample.time));
-        waiting
+        taken.sort_by_key(|(pid, sample)| (*pid, sample.time));
+        taken
     }
 
     /// The samples of processes that are being read for the first time.
-    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn arriving_samples(&self) -> impl Iterator<Item = &Pending> {
         self.arriving.values().flat_map(|arriving| &arriving.samples)
     }

@@ -89,7 +89,7 @@ pub struct Samples {
     pub lost_malformed: u64,
     /// Of those delivered, resolved before every record up to their time was known, because too many waited.
     pub resolved_early: u64,
-    /// Of those delivered, taken from a process that was gone before it could be looked at.
+    /// Of those delivered, taken from a process that was gone before it could be looked at, or had too many that waited for it.
     pub process_gone: u64,
 }
 
@@ -449,7 +449,8 @@ pub struct ProcessStats {
     pub events_unknown_process: u64,
     /// Mappings whose range made no sense.
     pub bad_mappings: u64,
-    /// Mappings that were evicted because a process had or ended more than are kept: frames in them have no names.
+    /// Mappings that were evicted because a process had or ended more than are kept, or because there was no room for their paths:
+    /// frames in them have no names.
     pub mappings_evicted: u64,
     /// Processes or threads left out because there were too many.
     pub over_limit: u64,

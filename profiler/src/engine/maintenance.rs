@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use jitprof_common::units::{MonoNs, Pid};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::account::LearnStats;
 use crate::engine::border::{Output, Request};
@@ -14,6 +14,7 @@ use crate::engine::generated::CodeBounds;
 use crate::engine::process::Process;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::resolving::Resolving;
+use crate::engine::space::Released;
 use crate::engine::tracking::{Parts, Tracking};
 use crate::process::ProcessId;
 use crate::symbol::SymbolBudget;
@@ -85,13 +86,13 @@ impl Maintenance {
         let now = parts.requests.now;
         evict_code(tracking, now);
         release_files(tracking, now);
+        if self.continuous || tracking.processes.is_crowded() {
+            self.evict_processes(tracking, resolving, parts);
+        }
+        tracking.processes.sweep_paths();
         if !self.continuous {
-            if tracking.processes.is_crowded() {
-                self.evict_processes(tracking, resolving, parts);
-            }
             return;
         }
-        self.evict_processes(tracking, resolving, parts);
         resolving.compact_stacks(&mut tracking.processes);
         self.bound_code(tracking, parts.requests);
         if now.0.saturating_sub(self.names_at.0) >= NAMES_EVERY_NS {
@@ -300,16 +301,34 @@ impl Maintenance {
     }
 }
 
-/// Lets go of the files of processes that have ended: their file systems may be unmounted.
+/// Lets go of the files of processes that have ended: their file systems may be unmounted. Where somebody has a process' list of
+/// mappings who may still need it, the files are held for him, and the list stays as it is: a server's children that end, each
+/// with its parent's, cost nothing.
 fn release_files(tracking: &mut Tracking, now: MonoNs) {
     let before = MonoNs(now.0.saturating_sub(RELEASE_NS));
-    let has_ended = |process: &&mut Process| process.exit_time.is_some_and(|time| time < before);
-    for process in tracking.processes.iter_mut().filter(has_ended) {
-        if !process.has_released && process.queue.is_empty() {
+    // How many of them have each list, and how many have it in all.
+    let mut lists: FxHashMap<usize, (usize, usize)> = FxHashMap::default();
+    for process in tracking.processes.iter().filter(|process| has_left(process, before)) {
+        let (_, list) = process.space.shared();
+        let (of_them, of_all) = lists.entry(list).or_default();
+        (*of_them, *of_all) = (*of_them + 1, process.space.sharers());
+    }
+    lists.retain(|_, (of_them, of_all)| of_them == of_all);
+    let mut released = Released::default();
+    let holding = |process: &&mut Process| has_left(process, before) && !process.has_released;
+    for process in tracking.processes.iter_mut().filter(holding) {
+        process.space.release_ended();
+        let (_, list) = process.space.shared();
+        if lists.contains_key(&list) {
             process.has_released = true;
-            process.space.release_files();
+            process.space.release_live(&mut released);
         }
     }
+}
+
+/// Whether a process ended before `before`, and no sample of it waits.
+fn has_left(process: &Process, before: MonoNs) -> bool {
+    process.exit_time.is_some_and(|time| time < before) && process.queue.is_empty()
 }
 
 /// Evicts code that ended before every waiting sample.

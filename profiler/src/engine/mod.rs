@@ -39,6 +39,7 @@ mod learned;
 mod link;
 mod listed;
 mod maintenance;
+mod mapped_paths;
 mod names;
 mod options;
 mod parked;
@@ -59,6 +60,7 @@ mod row_cache;
 mod runtime_tables;
 mod selection;
 mod space;
+mod surplus;
 pub mod tables;
 #[cfg(test)]
 mod tests;
@@ -73,7 +75,7 @@ mod window;
 #[doc(hidden)]
 pub mod world;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -106,6 +108,7 @@ use crate::engine::processes::Processes;
 use crate::engine::requests::{Purpose, Requests};
 use crate::engine::resolving::{Resolving, ask_learned};
 use crate::engine::selection::Selection;
+use crate::engine::surplus::Surplus;
 use crate::engine::tables::TableMemory;
 use crate::engine::tracking::{Parts, Tracking};
 use crate::engine::unwinding::Unwinding;
@@ -715,20 +718,28 @@ impl Engine {
         }
     }
 
-    /// Processes that could not be read until the end: their samples are in the profile all the same.
-    fn give_up_arriving(&mut self) {
-        for (pid, sample) in self.tracking.processes.take_arriving_samples() {
-            self.assign_to(None, pid, sample);
+    /// Samples of processes that could not be read until the end, or until there is no room for them, are in the profile all the
+    /// same. Returns what they are queued with.
+    fn give_up_arriving(&mut self, is_meant: impl Fn(&Pending) -> bool) -> BTreeSet<ProcessId> {
+        let mut ids = BTreeSet::new();
+        for (pid, sample) in self.tracking.processes.take_arriving_samples(is_meant) {
+            let id = self.stand_in(pid, sample.time);
+            self.assign_to(Some(id), pid, sample);
+            ids.insert(id);
         }
+        ids
+    }
+
+    /// What stands for a process that is gone, for a sample of it.
+    fn stand_in(&mut self, pid: Pid, time: MonoNs) -> ProcessId {
+        self.resolving.account.samples.process_gone += 1;
+        self.tracking.gone(pid, time, self.requests.now)
     }
 
     /// Queues a sample with its process; without one, with what stands for a process that is gone.
     fn assign_to(&mut self, known: Option<ProcessId>, pid: Pid, mut sample: Pending) {
         let now = self.requests.now;
-        let id = known.unwrap_or_else(|| {
-            self.resolving.account.samples.process_gone += 1;
-            self.tracking.gone(pid, sample.time, now)
-        });
+        let id = known.unwrap_or_else(|| self.stand_in(pid, sample.time));
         let (tracking, mut parts) = self.tracking_parts();
         tracking.note_ran(id, sample.time, &mut parts);
         self.resolving.ask_frames(&mut self.tracking.processes, id, &mut sample);
@@ -868,32 +879,40 @@ impl Engine {
         self.tracking.ask_frames(&mut self.requests);
         self.make_room_for_stacks();
         self.make_room_for_lists();
-        if self.resolving.is_full() {
-            self.finish_deferred(true);
-            self.resolving.resolve_early(&mut self.tracking.processes, &self.files);
-        }
+        self.make_room_for_samples();
     }
 
     /// Too many stacks cost the samples of who has the most of them their wait, and nobody else's.
     fn make_room_for_stacks(&mut self) {
-        let found = self.resolving.with_too_many_stacks(&mut self.tracking.processes);
-        if found.is_empty() {
+        let surplus = self.resolving.with_too_many_stacks(&mut self.tracking.processes);
+        if surplus.is_empty() {
             return;
         }
-        self.resolve_all_of(found);
+        self.resolve_surplus(surplus);
         self.resolving.drop_unused_stacks(&mut self.tracking.processes);
     }
 
     /// The same of too many frames of lists.
     fn make_room_for_lists(&mut self) {
-        let found = self.resolving.with_too_many_listed(&self.tracking.processes);
-        self.resolve_all_of(found);
+        let surplus = self.resolving.with_too_many_listed(&self.tracking.processes);
+        self.resolve_surplus(surplus);
     }
 
-    fn resolve_all_of(&mut self, processes: Vec<ProcessId>) {
-        for id in processes {
+    /// The same of too many samples.
+    fn make_room_for_samples(&mut self) {
+        let surplus = self.resolving.with_too_many_samples(&self.tracking.processes);
+        self.resolve_surplus(surplus);
+    }
+
+    fn resolve_surplus(&mut self, surplus: Surplus) {
+        if surplus.is_empty() {
+            return;
+        }
+        let Surplus { queued, arriving } = surplus;
+        let stand_ins = self.give_up_arriving(|sample| sample.time < arriving);
+        for (id, until) in queued.into_iter().chain(stand_ins.into_iter().map(|id| (id, arriving))) {
             self.finish_deferred_of(id, true);
-            self.resolving.resolve_all_of(&mut self.tracking.processes, id, &self.files);
+            self.resolving.resolve_early(&mut self.tracking.processes, (id, until), &self.files);
         }
     }
 
@@ -1033,7 +1052,7 @@ impl Engine {
                     };
                     self.resolving.account.remark(why.to_owned());
                 }
-                self.give_up_arriving();
+                self.give_up_arriving(|_| true);
                 self.tracking.finish_announcements();
                 self.finish_deferred(true);
                 self.resolving.want_all(&self.tracking.processes, &mut self.files, &mut self.requests);

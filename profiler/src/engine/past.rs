@@ -89,7 +89,7 @@ impl<'a> Group<'a> {
 }
 
 /// A process' user; root's are of many containers, and each would be a holder of its own.
-fn user_of(process: &Process) -> Option<u32> {
+pub(super) fn user_of(process: &Process) -> Option<u32> {
     match process.holder() {
         Holder::User(user) => Some(user),
         Holder::Named(_) | Holder::Process(..) => None,

@@ -20,10 +20,10 @@ use crate::engine::frames::Asked;
 use crate::engine::listed::Listed;
 use crate::process::ProcessId;
 
-/// Samples that wait at most; beyond it the oldest are resolved with what is known. Tests wait for fewer.
+/// Samples that wait at most; beyond it the oldest of who has the most are resolved with what is known. Tests wait for fewer.
 pub(super) const MAX_PENDING: usize = if cfg!(test) { 2 << 10 } else { 256 << 10 };
-/// Frames of lists that waiting samples keep at most, 16 bytes each until they are asked about, then 8; beyond it all are
-/// resolved with what is known.
+/// Frames of lists that waiting samples keep at most, 16 bytes each until they are asked about, then 8; beyond it the samples of
+/// who has the most are resolved with what is known.
 pub(super) const MAX_LISTED_FRAMES: usize = if cfg!(test) { 4 << 10 } else { 4 << 20 };
 /// Words of distinct stacks kept at most, 64 MiB; beyond it the samples of who has the most are resolved with what is known.
 /// Tests keep fewer.
@@ -188,6 +188,11 @@ impl Queue {
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.samples.is_empty() && self.unnamed.is_empty()
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.samples.len() + self.unnamed.len()
     }
 
     /// When the oldest one was taken.

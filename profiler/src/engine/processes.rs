@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::account::ProcessStats;
 use crate::engine::border::ProcessRead;
 use crate::engine::generated::{CodeBounds, CodeOptions, GeneratedCode};
+use crate::engine::mapped_paths::{MappedPaths, PathsOf};
 use crate::engine::past::Past;
 use crate::engine::pending::Pending;
 use crate::engine::process::{Process, ProgramState};
@@ -61,6 +62,8 @@ pub(super) struct Processes {
     gone: FxHashMap<Pid, MonoNs>,
     /// Of these, the one that stands for each pid's samples.
     ghosts: FxHashMap<Pid, ProcessId>,
+    /// Of what they have mapped.
+    paths: MappedPaths,
     code: CodeOptions,
     stats: ProcessStats,
     stale: bool,
@@ -108,6 +111,14 @@ impl Processes {
         let process = self.all.get_mut(&id)?;
         self.busy.insert(id);
         Some(process)
+    }
+
+    /// The same, with what room it has for the paths of what it maps.
+    fn with_paths(&mut self, id: ProcessId) -> Option<(&mut Process, PathsOf<'_>)> {
+        let process = &mut **self.all.get_mut(&id)?;
+        self.busy.insert(id);
+        let paths = self.paths.of(process.holder());
+        Some((process, paths))
     }
 
     /// Two processes at once.
@@ -211,18 +222,18 @@ impl Processes {
         self.all.values_mut().flat_map(|process| process.queue.iter_mut()).chain(arriving)
     }
 
-    /// The samples of processes that are being read for the first time, by pid.
-    pub(super) fn take_arriving_samples(&mut self) -> Vec<(Pid, Pending)> {
-        let mut waiting: Vec<(Pid, Pending)> = Vec::new();
+    /// Those samples of processes that are being read for the first time which are meant, by pid.
+    pub(super) fn take_arriving_samples(&mut self, is_meant: impl Fn(&Pending) -> bool) -> Vec<(Pid, Pending)> {
+        let mut taken: Vec<(Pid, Pending)> = Vec::new();
         for (pid, arriving) in &mut self.arriving {
-            waiting.extend(arriving.samples.drain(..).map(|sample| (*pid, sample)));
+            let meant = arriving.samples.extract_if(.., |sample| is_meant(sample));
+            taken.extend(meant.map(|sample| (*pid, sample)));
         }
-        waiting.sort_by_key(|(pid, sample)| (*pid, sample.time));
-        waiting
+        taken.sort_by_key(|(pid, sample)| (*pid, sample.time));
+        taken
     }
 
     /// The samples of processes that are being read for the first time.
-    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn arriving_samples(&self) -> impl Iterator<Item = &Pending> {
         self.arriving.values().flat_map(|arriving| &arriving.samples)
     }
@@ -252,12 +263,12 @@ impl Processes {
             // Its end was seen too early: not all of its threads were known.
             known.into_iter().for_each(|id| self.revive(id));
         }
-        if let Some(process) = known.and_then(|id| self.get_mut(id)) {
+        if let Some((process, mut paths)) = known.and_then(|id| self.with_paths(id)) {
             if process.runs_since() < time {
                 process.take_program(read);
             }
             if read.mappings.is_some() {
-                process.space.reconcile(mappings, time);
+                process.space.reconcile(mappings, time, &mut paths);
                 process.take_threads(read);
             }
             return (known, arriving);
@@ -266,10 +277,11 @@ impl Processes {
             return (None, arriving);
         }
         let id = ProcessId { pid, start: read.start };
-        let mut process = Process::new(id, AddressSpace::from_mappings(mappings, time), GeneratedCode::new(self.code));
+        let mut process = Process::new(id, AddressSpace::default(), GeneratedCode::new(self.code));
         process.name_thread(Tid(pid.0), Arc::from(&*read.comm));
         process.take_program(read);
         process.take_threads(read);
+        process.space = AddressSpace::from_mappings(mappings, time, &mut self.paths.of(process.holder()));
         let added = self.add(process, time);
         (added.then_some(id), arriving)
     }
@@ -368,6 +380,7 @@ impl Processes {
         assert!(self.busy.iter().all(|id| self.all.contains_key(id)));
         assert!(self.live <= MAX_LIVE && self.arriving.len() <= MAX_ARRIVING);
         assert!(self.arriving.values().all(|arriving| arriving.events.len() <= MAX_EARLY_EVENTS));
+        self.paths.assert_sound();
     }
 
     /// Ends a process at `time`, if it has not ended.
@@ -408,9 +421,15 @@ impl Processes {
         found
     }
 
-    /// Whether ended processes take more room than they may.
+    /// Whether ended processes take more room than they may, or room that others need.
     pub(super) fn is_crowded(&self) -> bool {
-        self.past.len() > MAX_PAST || Past::of(self.ended()).mappings() > MAX_PAST_MAPPINGS
+        let has_too_many = self.past.len() > MAX_PAST || Past::of(self.ended()).mappings() > MAX_PAST_MAPPINGS;
+        has_too_many || self.paths.is_short()
+    }
+
+    /// Drops paths that nobody has mapped any more. About every second.
+    pub(super) fn sweep_paths(&mut self) {
+        self.paths.sweep();
     }
 
     /// Those that have ended, in the order in which they did.
@@ -469,8 +488,9 @@ impl Processes {
             self.stats.bad_mappings += 1;
             return;
         };
-        if let Some(process) = self.known(mmap.pid) {
-            process.space.mmap(mapping, time);
+        let Some(id) = self.known(mmap.pid).map(|process| process.id) else { return };
+        if let Some((process, mut paths)) = self.with_paths(id) {
+            process.space.mmap(mapping, time, &mut paths);
         }
     }
 

@@ -8,7 +8,7 @@
 use jitprof_common::sample::FramePc;
 use jitprof_common::taken::MAX_TAKEN;
 use jitprof_common::units::{Avma, MonoNs, Pid};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::account::Account;
 use crate::engine::announcements::Announcements;
@@ -29,6 +29,7 @@ use crate::engine::process::{Process, ProgramState};
 use crate::engine::processes::Processes;
 use crate::engine::requests::Requests;
 use crate::engine::resolve::{Readiness, Resolution, Resolver, kernel_keys, readiness, want_listed};
+use crate::engine::surplus::Surplus;
 use crate::process::ProcessId;
 use crate::process::open::FileId;
 use crate::profile::{Holder, Profile};
@@ -410,9 +411,14 @@ impl Resolving {
 
     /// Resolves all samples of a process with what is known now.
     pub(super) fn resolve_all_of(&mut self, processes: &mut Processes, id: ProcessId, files: &Files) {
+        self.resolve_early(processes, (id, MonoNs(u64::MAX)), files);
+    }
+
+    /// Makes room: the samples of a process from before a time are resolved with what is known now.
+    pub(super) fn resolve_early(&mut self, processes: &mut Processes, (id, until): (ProcessId, MonoNs), files: &Files) {
         let Some(process) = processes.get_mut(id).filter(|process| !process.queue.is_empty()) else { return };
         let aside = process.queue.unnamed.len();
-        let due = process.queue.take_before(MonoNs(u64::MAX));
+        let due = process.queue.take_before(until);
         self.unnamed -= aside - process.queue.unnamed.len();
         for sample in due {
             self.resolve(sample, process, files);
@@ -449,11 +455,6 @@ impl Resolving {
         self.resolver.clear_frames();
     }
 
-    /// Whether samples must be resolved to make room, whoever's they are.
-    pub(super) fn is_full(&self) -> bool {
-        self.pending > MAX_PENDING || self.stacks.is_full()
-    }
-
     /// Whether so many wait that none should wait for longer than it has to.
     pub(super) fn is_filling(&self) -> bool {
         let is_filling = |(held, most): (usize, usize)| held > most / FILLING;
@@ -461,39 +462,33 @@ impl Resolving {
         [(self.pending, MAX_PENDING), words, listed].into_iter().any(is_filling)
     }
 
-    /// Where there are too many stacks: those processes whose samples must be resolved to make room, which are those of who has
-    /// the most. The stacks of resolved samples are gone.
-    pub(super) fn with_too_many_stacks(&mut self, processes: &mut Processes) -> Vec<ProcessId> {
+    /// Those samples that must be resolved to make room, where too many wait.
+    pub(super) fn with_too_many_samples(&self, processes: &Processes) -> Surplus {
+        match self.pending > MAX_PENDING {
+            true => Surplus::of_samples(processes, MAX_PENDING - EARLY_BATCH),
+            false => Surplus::default(),
+        }
+    }
+
+    /// The same where there are too many stacks: the stacks of resolved samples are gone.
+    pub(super) fn with_too_many_stacks(&mut self, processes: &mut Processes) -> Surplus {
         if !self.stacks.is_full() {
-            return Vec::new();
+            return Surplus::default();
         }
         self.drop_unused_stacks(processes);
         let mut seen: FxHashSet<RawStack> = FxHashSet::default();
-        of_greediest(processes, MAX_STACK_WORDS / 2, |sample| {
+        Surplus::of_greediest(processes, MAX_STACK_WORDS / 2, |sample| {
             let stacks = [sample.kernel, sample.user].into_iter().filter(|stack| seen.insert(*stack));
             stacks.map(|stack| self.stacks.words_of(stack).len()).sum()
         })
     }
 
     /// The same where there are too many frames of lists.
-    pub(super) fn with_too_many_listed(&self, processes: &Processes) -> Vec<ProcessId> {
-        if self.listed <= MAX_LISTED_FRAMES {
-            return Vec::new();
+    pub(super) fn with_too_many_listed(&self, processes: &Processes) -> Surplus {
+        match self.listed > MAX_LISTED_FRAMES {
+            true => Surplus::of_greediest(processes, MAX_LISTED_FRAMES / 2, Pending::listed_frames),
+            false => Surplus::default(),
         }
-        of_greediest(processes, MAX_LISTED_FRAMES / 2, Pending::listed_frames)
-    }
-
-    /// Makes room: the oldest samples are resolved with what is known now.
-    pub(super) fn resolve_early(&mut self, processes: &mut Processes, files: &Files) {
-        let queued = processes.iter().flat_map(|process| process.queue.iter());
-        let mut times: Vec<MonoNs> = queued.map(|sample| sample.time).collect();
-        let until = match times.len() > EARLY_BATCH && !self.stacks.is_full() {
-            true => MonoNs(times.select_nth_unstable(EARLY_BATCH).1.0.saturating_add(1)),
-            false => MonoNs(u64::MAX),
-        };
-        let before = self.pending;
-        self.resolve_before(processes, files, until);
-        self.account.samples.resolved_early += (before - self.pending) as u64;
     }
 
     /// Raw stacks are needed as long as a sample waits; a few are kept, because they come again.
@@ -578,28 +573,6 @@ fn retain_asked(process: &Process, (time, user): (MonoNs, &[u64]), frames: &mut 
         Place::File(_) | Place::Special(_) | Place::Unmapped | Place::NotKnown | Place::Gone => false,
     };
     frames.retain(|words| user.get(usize::from(words.index)).is_some_and(|pc| is_asked(FramePc(*pc))));
-}
-
-/// The processes of those whose samples keep the most of something, without which there is no more than `most` of it.
-fn of_greediest(processes: &Processes, most: usize, mut kept_by: impl FnMut(&Pending) -> usize) -> Vec<ProcessId> {
-    let mut held: FxHashMap<Holder, (usize, Vec<ProcessId>)> = FxHashMap::default();
-    for process in processes.iter().filter(|process| !process.queue.is_empty()) {
-        let (kept, ids) = held.entry(process.holder()).or_default();
-        ids.push(process.id);
-        *kept += process.queue.iter().map(&mut kept_by).sum::<usize>();
-    }
-    let mut held: Vec<(usize, Vec<ProcessId>)> = held.into_values().collect();
-    held.sort_unstable_by(|one, other| other.cmp(one));
-    let mut left: usize = held.iter().map(|(kept, _)| *kept).sum();
-    let mut found = Vec::new();
-    for (kept, ids) in held {
-        if left <= most {
-            break;
-        }
-        left = left.saturating_sub(kept);
-        found.extend(ids);
-    }
-    found
 }
 
 /// Samples from before this time can be resolved: every record up to it is known, or was waited for long enough.

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use jitprof_common::units::{Avma, MonoNs};
+use rustc_hash::FxHashMap;
 
 use crate::engine::entry::is_c_library;
 use crate::engine::link::{Link, Linked};
+use crate::engine::mapped_paths::{PathUse, PathsOf};
 use crate::process::{Mapping, MappingKind};
 
 /// Ended mappings that are remembered for late samples. A look-up that finds no mapping walks those that ended later (4 µs
@@ -85,10 +87,15 @@ pub(super) struct AddressSpace {
 pub(super) struct Mapped {
     pub(super) mapping: Mapping,
     pub(super) link: Arc<Link>,
+    path_use: PathUse,
     from: MonoNs,
 }
 
 impl Mapped {
+    fn holds_file(&self) -> bool {
+        matches!(self.link.get(), Some(Linked::File(_)))
+    }
+
     fn release(&mut self) {
         if let Some(released) = self.link.released() {
             self.link = Arc::new(released);
@@ -125,6 +132,10 @@ impl Withdrawn {
     }
 }
 
+/// Lists of mappings that hold no file any more, by the lists in whose place they stand: for one pass over processes.
+#[derive(Debug, Default)]
+pub(super) struct Released(FxHashMap<usize, Arc<BTreeMap<Avma, Mapped>>>);
+
 /// Whether what was found at a place in some time is what was mapped there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
@@ -139,26 +150,35 @@ pub(super) enum Held {
 impl AddressSpace {
     /// From a snapshot begun at `time`. The mappings count from the beginning of time, because earlier samples have
     /// no better account of their addresses.
-    pub(super) fn from_mappings(mappings: &[Mapping], time: MonoNs) -> Self {
+    pub(super) fn from_mappings(mappings: &[Mapping], time: MonoNs, paths: &mut PathsOf<'_>) -> Self {
         let mut space = Self { snapshot_time: time, ..Self::default() };
         for mapping in mappings.iter().filter(|mapping| mapping.prot.execute) {
-            space.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: MonoNs(0) }, time);
+            space.take_up(mapping.clone(), (MonoNs(0), time), paths);
         }
         space
     }
 
-    /// Holds no file any more.
-    pub(super) fn release_files(&mut self) {
-        let holds = |mapped: &Mapped| matches!(mapped.link.get(), Some(Linked::File(_)));
-        if self.live.values().any(holds) {
+    /// What has ended holds no file any more.
+    pub(super) fn release_ended(&mut self) {
+        self.ended.iter_mut().for_each(|ended| ended.mapped.release());
+    }
+
+    /// Nor does what lives. However many have the list, it is copied once at most, and they have one still.
+    pub(super) fn release_live(&mut self, released: &mut Released) {
+        let (_, list) = self.shared();
+        if let Some(known) = released.0.get(&list) {
+            self.live = Arc::clone(known);
+            return;
+        }
+        if self.live.values().any(Mapped::holds_file) {
             Arc::make_mut(&mut self.live).values_mut().for_each(Mapped::release);
         }
-        self.ended.iter_mut().for_each(|ended| ended.mapped.release());
+        released.0.insert(list, Arc::clone(&self.live));
     }
 
     /// Brings what is known in line with a snapshot begun at `time`, after events were lost: what is gone ends then,
     /// what is new begins then. What has changed since the snapshot is left as it is.
-    pub(super) fn reconcile(&mut self, mappings: &[Mapping], time: MonoNs) {
+    pub(super) fn reconcile(&mut self, mappings: &[Mapping], time: MonoNs, paths: &mut PathsOf<'_>) {
         self.know_all(time);
         let mut fresh: BTreeMap<Avma, &Mapping> = BTreeMap::new();
         for mapping in mappings.iter().filter(|mapping| mapping.prot.execute) {
@@ -180,7 +200,7 @@ impl AddressSpace {
                     old.until > time && old.mapped.mapping.start < mapping.end && start < old.mapped.mapping.end
                 });
             if !changed {
-                self.insert(Mapped { mapping: mapping.clone(), link: Arc::default(), from: time }, time);
+                self.take_up(mapping.clone(), (time, time), paths);
             }
         }
         self.snapshot_time = self.snapshot_time.max(time);
@@ -195,7 +215,7 @@ impl AddressSpace {
     /// Something was mapped at `time` over whatever was there; older mappings end or keep their other parts. Reports
     /// from before the snapshot are in it already and are left out, as are mappings that are not executable (whose
     /// only effect is that they end what they cover).
-    pub(super) fn mmap(&mut self, mapping: Mapping, time: MonoNs) {
+    pub(super) fn mmap(&mut self, mapping: Mapping, time: MonoNs, paths: &mut PathsOf<'_>) {
         if time < self.snapshot_time || mapping.is_empty() || self.is_made_executable_again(&mapping) {
             return;
         }
@@ -209,7 +229,7 @@ impl AddressSpace {
             self.leave_out(time);
             return;
         }
-        self.insert(Mapped { mapping, link: Arc::default(), from: time }, time);
+        self.take_up(mapping, (time, time), paths);
     }
 
     /// Whether it is to be read as a whole, because it has mapped faster than it is followed: when it does so no more, and
@@ -239,7 +259,8 @@ impl AddressSpace {
             let Some(old) = Arc::make_mut(&mut self.live).remove(&at) else {
                 continue;
             };
-            let part = |mapping| Mapped { mapping, link: Arc::clone(&old.link), from: old.from };
+            let (link, path_use) = (&old.link, &old.path_use);
+            let part = |mapping| Mapped { mapping, link: Arc::clone(link), path_use: path_use.clone(), from: old.from };
             let rest = [(Avma(0), start), (end, Avma(u64::MAX))];
             for mapping in rest.into_iter().filter_map(|(from, to)| old.mapping.clipped(from, to)) {
                 self.insert(part(mapping), time);
@@ -420,9 +441,16 @@ impl AddressSpace {
         self.has_mapped_c_library
     }
 
-    /// Takes up a mapping, at `time`.
+    /// Takes up what is mapped since `from`, at `time`. Without room for its path it is left out.
+    fn take_up(&mut self, mut mapping: Mapping, (from, time): (MonoNs, MonoNs), paths: &mut PathsOf<'_>) {
+        self.has_mapped_c_library |= is_c_library(&mapping.path);
+        match paths.share(&mut mapping.path) {
+            Some(path_use) => self.insert(Mapped { mapping, link: Arc::default(), path_use, from }, time),
+            None => self.leave_out(time),
+        }
+    }
+
     fn insert(&mut self, mapped: Mapped, time: MonoNs) {
-        self.has_mapped_c_library |= is_c_library(&mapped.mapping.path);
         if self.live.len() >= MAX_LIVE {
             self.leave_out(time);
             return;
@@ -444,6 +472,11 @@ impl AddressSpace {
     /// The living ones of them, which others may have, too, and which list they are: one for all who share it.
     pub(super) fn shared(&self) -> (usize, usize) {
         (self.live.len(), Arc::as_ptr(&self.live).addr())
+    }
+
+    /// How many have that list.
+    pub(super) fn sharers(&self) -> usize {
+        Arc::strong_count(&self.live)
     }
 
     /// Evicts mappings that ended before `time`.

@@ -783,24 +783,31 @@ fn answers_that_nobody_has_asked_for_change_nothing() {
 }
 
 #[test]
-fn the_limit_of_waiting_samples_resolves_the_oldest_early() {
+fn too_many_waiting_samples_cost_who_has_them_the_wait_of_the_oldest_and_nobody_else() {
+    const MOST: usize = crate::engine::pending::MAX_PENDING;
     let mut world = World::new(options());
     runtime(&mut world, 200);
     runtime(&mut world, 100);
-    // The oldest sample is of the higher pid.
-    let oldest = now(&world);
+    // The oldest sample is another one's.
+    let oldest = world.now;
     world.sample(200, &[JIT + 8, MAIN, START]);
     world.run_for(5);
-    for _ in 0..crate::engine::pending::MAX_PENDING {
-        world.sample(100, &[JIT + 8, MAIN, START]);
+    for at in 0..MOST as u64 {
+        world.sample_at(MonoNs(world.now.0 + at), 100, &[JIT + 8, MAIN, START]);
     }
     world.run_for(200);
-    let id = world.engine.tracking.processes.live_of(Pid(200)).unwrap().id;
-    assert!(world.engine.tracking.processes.get(id).unwrap().queue.is_empty());
-    assert!(world.engine.progress().waiting < crate::engine::pending::MAX_PENDING);
+    let queued = |world: &World, pid| {
+        let id = world.engine.tracking.processes.live_of(Pid(pid)).unwrap().id;
+        world.engine.tracking.processes.get(id).unwrap().queue.len()
+    };
+    assert_eq!([200, 100].map(|pid| queued(&world, pid)), [1, MOST - MOST / 4 - 1]);
+    // A name that comes late, as it does from a runtime that has a buffer.
+    world.machine.append(&dump_path(200), &record(200, oldest, (JIT, 64, "function")));
+    world.run_for(300);
+    world.engine.assert_sound();
     let account = world.finish().account.clone();
-    assert!(account.samples.resolved_early >= crate::engine::pending::MAX_PENDING as u64 / 4);
-    assert_eq!(stack(&world, 200, oldest), "_start;main;[JIT code without a name]");
+    assert_eq!(account.samples.resolved_early, MOST as u64 / 4 + 1);
+    assert_eq!(stack(&world, 200, (oldest.0 - BEGIN.0) / MS), "_start;main;function");
 }
 
 #[test]

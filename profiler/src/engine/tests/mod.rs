@@ -10,6 +10,7 @@ mod processes;
 mod purity;
 mod runtime_tables;
 mod selecting;
+mod sharing;
 mod space;
 mod stories;
 mod telling;

@@ -268,3 +268,28 @@ fn who_forks_all_the_time_loses_his_oldest_and_others_keep_theirs() {
     let gone: Vec<u32> = all.evictable(at(5)).into_iter().map(|id| id.pid.0).collect();
     assert_eq!(gone, (1000..1105).collect::<Vec<u32>>());
 }
+
+#[test]
+fn what_has_ended_makes_room_for_the_paths_of_what_is_mapped_now() {
+    let long = |number: u64| {
+        let path = format!("/{number:04095}").into();
+        Mapping { path, ..mapping(number * 0x1000, (number + 1) * 0x1000, number) }
+    };
+    let some = |from: u64, count: u64| (from..from + count).map(long).collect::<Vec<Mapping>>();
+    let mut all = Processes::new(CodeOptions::default());
+    begin_for(&mut all, (PARENT, 1000), some(1, 2000));
+    assert_eq!(all.stats().mappings_evicted, 0);
+    all.apply(&exit(at(10), PARENT, PARENT));
+    assert!(!all.is_crowded());
+    begin_for(&mut all, (CHILD, 1000), some(3001, 2000));
+    begin_for(&mut all, (GREEDY, 1001), some(6001, 50));
+    let left_out = all.stats().mappings_evicted;
+    assert!((1000..2000).contains(&left_out), "{left_out}");
+    assert!(all.is_crowded());
+    all.evictable(at(20)).into_iter().for_each(|id| all.evict(id));
+    all.sweep_paths();
+    assert!(!all.is_crowded());
+    begin_for(&mut all, (CHILD + 1, 1000), some(9001, 1500));
+    assert_eq!(all.stats().mappings_evicted, left_out);
+    all.assert_sound();
+}

@@ -3,9 +3,26 @@
 use proptest::prelude::*;
 
 use super::{at, mapping};
+use crate::engine::mapped_paths::MappedPaths;
 use crate::engine::space::{AddressSpace, Held};
 use crate::process::{Mapping, MappingKind};
+use crate::profile::Holder;
 use jitprof_common::units::{Avma, FileOffset, MonoNs};
+
+const HOLDER: Holder = Holder::User(1000);
+
+/// With room for every path, as what follows has.
+fn map(space: &mut AddressSpace, mapping: Mapping, time: MonoNs) {
+    space.mmap(mapping, time, &mut MappedPaths::default().of(HOLDER));
+}
+
+fn read(mappings: &[Mapping], time: MonoNs) -> AddressSpace {
+    AddressSpace::from_mappings(mappings, time, &mut MappedPaths::default().of(HOLDER))
+}
+
+fn read_again(space: &mut AddressSpace, mappings: &[Mapping], time: MonoNs) {
+    space.reconcile(mappings, time, &mut MappedPaths::default().of(HOLDER));
+}
 
 fn inode_at(space: &AddressSpace, addr: u64, time: u64) -> Option<u64> {
     space.lookup(Avma(addr), MonoNs(time)).map(|mapped| mapped.mapping.inode)
@@ -14,8 +31,8 @@ fn inode_at(space: &AddressSpace, addr: u64, time: u64) -> Option<u64> {
 #[test]
 fn a_mapping_over_the_middle_of_another_leaves_both_ends_with_their_offsets() {
     let mut space = AddressSpace::default();
-    space.mmap(mapping(0x1000, 0x9000, 1), MonoNs(10));
-    space.mmap(mapping(0x3000, 0x5000, 2), MonoNs(20));
+    map(&mut space, mapping(0x1000, 0x9000, 1), MonoNs(10));
+    map(&mut space, mapping(0x3000, 0x5000, 2), MonoNs(20));
     assert_eq!(inode_at(&space, 0x3000, 15), Some(1));
     assert_eq!(inode_at(&space, 0x3000, 20), Some(2));
     assert_eq!(inode_at(&space, 0x2fff, 25), Some(1));
@@ -27,11 +44,11 @@ fn a_mapping_over_the_middle_of_another_leaves_both_ends_with_their_offsets() {
 
 #[test]
 fn events_that_a_snapshot_already_holds_do_not_undo_it() {
-    let mut space = AddressSpace::from_mappings(&[mapping(0x1000, 0x2000, 2)], MonoNs(100));
-    space.mmap(mapping(0x1000, 0x2000, 1), MonoNs(90));
+    let mut space = read(&[mapping(0x1000, 0x2000, 2)], MonoNs(100));
+    map(&mut space, mapping(0x1000, 0x2000, 1), MonoNs(90));
     space.exec(MonoNs(80));
     assert_eq!(inode_at(&space, 0x1000, 95), Some(2));
-    space.mmap(mapping(0x1000, 0x2000, 3), MonoNs(110));
+    map(&mut space, mapping(0x1000, 0x2000, 3), MonoNs(110));
     assert_eq!((inode_at(&space, 0x1000, 105), inode_at(&space, 0x1000, 110)), (Some(2), Some(3)));
 }
 
@@ -39,8 +56,8 @@ fn events_that_a_snapshot_already_holds_do_not_undo_it() {
 fn reconciling_ends_what_is_gone_and_begins_what_is_new() {
     let before = [mapping(0x1000, 0x2000, 1), mapping(0x3000, 0x4000, 2)];
     let after = [mapping(0x1000, 0x2000, 1), mapping(0x5000, 0x6000, 3)];
-    let mut space = AddressSpace::from_mappings(&before, MonoNs(10));
-    space.reconcile(&after, MonoNs(50));
+    let mut space = read(&before, MonoNs(10));
+    read_again(&mut space, &after, MonoNs(50));
     assert_eq!((inode_at(&space, 0x1000, 20), inode_at(&space, 0x1000, 60)), (Some(1), Some(1)));
     assert_eq!((inode_at(&space, 0x3000, 20), inode_at(&space, 0x3000, 60)), (Some(2), None));
     assert_eq!((inode_at(&space, 0x5000, 20), inode_at(&space, 0x5000, 60)), (None, Some(3)));
@@ -51,7 +68,7 @@ fn history_is_bounded_and_its_loss_is_counted() {
     let mut space = AddressSpace::default();
     // As a JIT that maps a page each millisecond.
     for time in 0..5000 {
-        space.mmap(mapping(0x1000, 0x2000, time), MonoNs(time * 1_000_000));
+        map(&mut space, mapping(0x1000, 0x2000, time), MonoNs(time * 1_000_000));
     }
     assert_eq!(space.evicted(), 4999 - 4096);
     assert_eq!(inode_at(&space, 0x1000, 4000 * 1_000_000), Some(4000));
@@ -61,14 +78,46 @@ fn history_is_bounded_and_its_loss_is_counted() {
 }
 
 #[test]
+fn what_is_mapped_from_paths_without_room_is_left_out_and_counted_and_nobody_elses_is() {
+    let mut paths = MappedPaths::default();
+    let long = |number: u64| {
+        let path = format!("/{number:04095}").into();
+        Mapping { path, ..mapping(number * 0x1000, (number + 1) * 0x1000, number) }
+    };
+    let mut greedy = AddressSpace::default();
+    for number in 1..=4096 {
+        greedy.mmap(long(number), at(number), &mut paths.of(HOLDER));
+    }
+    let kept = greedy.size() as u64;
+    assert!((2000..3000).contains(&kept), "{kept}");
+    assert_eq!(greedy.evicted(), 4096 - kept);
+    assert!(greedy.may_lack(at(5000)));
+    let seen = |space: &AddressSpace| [1, 4096].map(|number| inode_at(space, number * 0x1000, at(5000).0));
+    assert_eq!(seen(&greedy), [Some(1), None]);
+    // Another user's has what both have, and what is its own.
+    let own = mapping(4096 * 0x1000, 4097 * 0x1000, 9);
+    let mut other = AddressSpace::from_mappings(&[long(1), own], at(10), &mut paths.of(Holder::User(1001)));
+    assert_eq!((seen(&other), other.evicted()), ([Some(1), Some(9)], 0));
+    let path = |space: &AddressSpace| space.live().next().map(|mapped| mapped.mapping.path.as_ptr());
+    assert_eq!(path(&greedy), path(&other));
+    // What it does not map any more makes room.
+    greedy.exec(at(6000));
+    greedy.evict_before(at(6001));
+    paths.sweep();
+    other.reconcile(&(1..=1000).map(long).collect::<Vec<_>>(), at(6002), &mut paths.of(Holder::User(1001)));
+    assert_eq!((other.live().count(), other.evicted()), (1000, 0));
+    paths.assert_sound();
+}
+
+#[test]
 fn what_was_lost_is_missing_until_it_is_read_again_or_another_program_runs() {
-    let mut space = AddressSpace::from_mappings(&[mapping(0x1000, 0x2000, 1)], at(10));
+    let mut space = read(&[mapping(0x1000, 0x2000, 1)], at(10));
     assert!(!space.may_lack(at(5)));
     space.lose(at(20));
     // A look that began before the loss.
-    space.reconcile(&[mapping(0x1000, 0x2000, 1)], at(19));
+    read_again(&mut space, &[mapping(0x1000, 0x2000, 1)], at(19));
     assert!(space.may_lack(at(21)) && space.fork(at(22)).may_lack(at(23)));
-    space.reconcile(&[mapping(0x1000, 0x2000, 1)], at(30));
+    read_again(&mut space, &[mapping(0x1000, 0x2000, 1)], at(30));
     assert!(space.may_lack(at(29)) && !space.may_lack(at(30)) && !space.fork(at(31)).may_lack(at(31)));
     space.lose(at(40));
     space.exec(at(50));
@@ -107,7 +156,7 @@ proptest! {
                     naive.0.push((time, *start, start + len, 0));
                 }
                 _ => {
-                    space.mmap(mapping(from, to, inode), MonoNs(time));
+                    map(&mut space, mapping(from, to, inode), MonoNs(time));
                     naive.0.push((time, *start, start + len, inode));
                 }
             }
@@ -132,13 +181,13 @@ fn a_file_that_has_got_the_number_of_what_was_mapped_there_before_is_another_one
         [(Some(1), Some(2), true), (Some(1), Some(1), false), (Some(1), None, false), (None, Some(2), false)]
     {
         let mut space = AddressSpace::default();
-        space.mmap(of(first), MonoNs(100));
+        map(&mut space, of(first), MonoNs(100));
         let link = space.lookup(Avma(0x1000), MonoNs(100)).unwrap().link.clone();
         let held = |space: &AddressSpace, begun, done| {
             space.held_its_number_too(Avma(0x1000), &link, MonoNs(begun), MonoNs(done))
         };
         assert!(!held(&space, 90, 150), "it is alone");
-        space.mmap(of(second), MonoNs(200));
+        map(&mut space, of(second), MonoNs(200));
         assert_eq!(held(&space, 150, 250), differs, "{first:?} {second:?}");
         assert!(!held(&space, 110, 150));
     }
@@ -147,13 +196,13 @@ fn a_file_that_has_got_the_number_of_what_was_mapped_there_before_is_another_one
 #[test]
 fn what_was_found_at_a_place_counts_if_the_mapping_was_there_all_the_time() {
     let mut space = AddressSpace::default();
-    space.mmap(mapping(0x1000, 0x3000, 1), MonoNs(100));
+    map(&mut space, mapping(0x1000, 0x3000, 1), MonoNs(100));
     let link = space.lookup(Avma(0x1000), MonoNs(100)).unwrap().link.clone();
     let held = |space: &AddressSpace, begun, done| space.held(Avma(0x1000), &link, MonoNs(begun), MonoNs(done));
     assert_eq!(held(&space, 110, 120), Held::Throughout);
     assert_eq!(held(&space, 90, 120), Held::InPart, "what was there before may have been looked at");
     assert_eq!(held(&space, 80, 90), Held::NotAtAll);
-    space.mmap(mapping(0x1000, 0x2000, 2), MonoNs(200));
+    map(&mut space, mapping(0x1000, 0x2000, 2), MonoNs(200));
     assert_eq!(held(&space, 110, 120), Held::Throughout);
     assert_eq!(held(&space, 110, 210), Held::InPart);
     assert_eq!(held(&space, 210, 220), Held::NotAtAll);
@@ -169,10 +218,10 @@ fn what_was_found_at_a_place_counts_if_the_mapping_was_there_all_the_time() {
 #[test]
 fn a_child_has_what_its_parent_had_mapped_and_not_what_either_maps_later() {
     let mut parent = AddressSpace::default();
-    parent.mmap(mapping(0x1000, 0x2000, 1), at(10));
+    map(&mut parent, mapping(0x1000, 0x2000, 1), at(10));
     let mut child = parent.fork(at(20));
-    parent.mmap(mapping(0x1000, 0x2000, 2), at(30));
-    child.mmap(mapping(0x3000, 0x4000, 3), at(30));
+    map(&mut parent, mapping(0x1000, 0x2000, 2), at(30));
+    map(&mut child, mapping(0x3000, 0x4000, 3), at(30));
     let seen = |space: &AddressSpace| [0x1000, 0x3000].map(|addr| inode_at(space, addr, at(40).0));
     assert_eq!((seen(&parent), seen(&child)), ([Some(2), None], [Some(1), Some(3)]));
     // A sample whose clock was a little ahead of the fork.
@@ -183,9 +232,9 @@ fn a_child_has_what_its_parent_had_mapped_and_not_what_either_maps_later() {
 fn a_runtime_that_flips_its_pages_between_writable_and_executable_changes_nothing() {
     let generated = |start, end| Mapping { kind: MappingKind::Anonymous, inode: 0, ..mapping(start, end, 0) };
     let mut space = AddressSpace::default();
-    space.mmap(generated(0x1000, 0x9000), at(10));
+    map(&mut space, generated(0x1000, 0x9000), at(10));
     for time in 20..30 {
-        space.mmap(generated(0x2000, 0x3000), at(time));
+        map(&mut space, generated(0x2000, 0x3000), at(time));
     }
     assert_eq!(space.size(), 1);
 }
@@ -194,16 +243,16 @@ fn a_runtime_that_flips_its_pages_between_writable_and_executable_changes_nothin
 fn code_is_walked_as_another_until_the_kernel_knows_that_it_has_taken_its_place() {
     let mut space = AddressSpace::default();
     let walked_as_another = |space: &AddressSpace, time| space.was_walked_as_another(Avma(0x1000), MonoNs(time));
-    space.mmap(mapping(0x1000, 0x3000, 1), MonoNs(100));
+    map(&mut space, mapping(0x1000, 0x3000, 1), MonoNs(100));
     assert!(!walked_as_another(&space, 100), "there was nothing");
     // Reading takes some time, in which the list of another publication is made.
     space.withdraw_with(1);
-    space.mmap(mapping(0x1000, 0x3000, 2), MonoNs(200));
+    map(&mut space, mapping(0x1000, 0x3000, 2), MonoNs(200));
     space.confirm(1, MonoNs(210));
     assert!(!walked_as_another(&space, 199) && walked_as_another(&space, 900));
     assert!(!walked_as_another(&space, 209), "the kernel knew nothing of this process");
     space.withdraw_with(2);
-    space.mmap(mapping(0x1000, 0x3000, 2), MonoNs(300));
+    map(&mut space, mapping(0x1000, 0x3000, 2), MonoNs(300));
     assert!(walked_as_another(&space, 299), "nothing is in force yet");
     space.confirm(2, MonoNs(310));
     assert!(walked_as_another(&space, 250) && !walked_as_another(&space, 310));
@@ -212,7 +261,7 @@ fn code_is_walked_as_another_until_the_kernel_knows_that_it_has_taken_its_place(
     space.confirm(3, MonoNs(320));
     assert!(walked_as_another(&space, 250) && !walked_as_another(&space, 400));
     // Its other half goes on.
-    space.mmap(mapping(0x2000, 0x3000, 3), MonoNs(500));
+    map(&mut space, mapping(0x2000, 0x3000, 3), MonoNs(500));
     assert!(!walked_as_another(&space, 510));
     assert!(space.was_walked_as_another(Avma(0x2000), MonoNs(510)));
 }

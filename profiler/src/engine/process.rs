@@ -112,8 +112,10 @@ pub(super) struct Process {
     pub(super) inherits: Option<(ProcessId, MonoNs)>,
     /// Children that have a copy of the code, and since when: records from before that still arrive are theirs, too.
     pub(super) children: Vec<(ProcessId, MonoNs)>,
-    /// Children that have not been given their copy.
+    /// Children that had not been given their copy when they were last looked through, and later ones.
     pub(super) waiting_children: Vec<ProcessId>,
+    /// With more of them they are looked through.
+    pub(super) waiting_until: usize,
     /// Its samples that wait for names.
     pub(super) queue: Queue,
     /// What of it is in the BPF program's tables.
@@ -162,6 +164,7 @@ impl Process {
             inherits: None,
             children: Vec::new(),
             waiting_children: Vec::new(),
+            waiting_until: 0,
             queue: Queue::default(),
             published: Published::default(),
             was_followed: false,

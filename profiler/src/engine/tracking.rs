@@ -48,7 +48,8 @@ const MAX_GENERATIONS: usize = 4;
 const MAX_COPIES: usize = 64;
 /// How long a child that has not been sampled waits for a copy of its parent's code.
 const INHERIT_NS: u64 = 5_000_000_000;
-/// Children of one process that wait for a copy of its code; beyond it those that have ended are looked for.
+/// Children of one process that wait for a copy of its code; beyond it those that do not wait any more are looked for, and
+/// again when they are twice as many as were left.
 const MAX_WAITING_CHILDREN: usize = 64;
 
 /// Memory of code that awaits rows with which that of no other process does; what one reading finds comes on top.
@@ -424,7 +425,7 @@ impl Tracking {
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.share_code(child, ancestor);
         }
-        if ancestor.waiting_children.len() > MAX_WAITING_CHILDREN {
+        if ancestor.waiting_children.len() > ancestor.waiting_until.max(MAX_WAITING_CHILDREN) {
             let id = ancestor.id;
             let waiting = std::mem::take(&mut ancestor.waiting_children);
             let waiting = waiting.into_iter().filter(|child| {
@@ -432,7 +433,7 @@ impl Tracking {
             });
             let waiting: Vec<ProcessId> = waiting.collect();
             if let Some(ancestor) = self.processes.get_mut(id) {
-                ancestor.waiting_children = waiting;
+                (ancestor.waiting_until, ancestor.waiting_children) = (2 * waiting.len(), waiting);
             }
         }
     }
@@ -441,7 +442,8 @@ impl Tracking {
     fn copy_code_to_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
         let Some(process) = self.processes.get_mut(parent) else { return };
         for child in std::mem::take(&mut process.waiting_children) {
-            if !self.processes.is_live(child) {
+            let waits = |child: &Process| child.is_live() && child.inherits.is_some();
+            if !self.processes.get(child).is_some_and(waits) {
                 continue;
             }
             self.take_inheritance(child, parts);
@@ -457,7 +459,6 @@ impl Tracking {
         let Some((parent, time)) = inherits else { return };
         let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return };
         parent.note_child(child.id, time);
-        parent.waiting_children.retain(|waiting| *waiting != child.id);
         child.code = parent.code.fork(time);
         child.learned.inherit(&parent.learned);
         let exe = child.known_program().and_then(|program| program.exe.clone());

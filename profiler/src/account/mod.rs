@@ -454,6 +454,8 @@ pub struct ProcessStats {
     pub mappings_evicted: u64,
     /// Processes or threads left out because there were too many.
     pub over_limit: u64,
+    /// Children that began without the generated code of their parents, because too much of it had been copied.
+    pub copies_refused: u64,
 }
 
 /// Use of the BPF program's unwind tables, and what did not fit.

@@ -397,6 +397,11 @@ impl GeneratedCode {
         }
     }
 
+    /// Memory of what a child begins with, estimated.
+    pub(super) fn inherited_bytes(&self) -> usize {
+        self.map.bytes() + self.rows.as_ref().map_or(0, JitSpace::bytes)
+    }
+
     /// What a child made at `time` begins with.
     pub(super) fn fork(&self, time: MonoNs) -> Self {
         let mut rows = self.rows.clone();

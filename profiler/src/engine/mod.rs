@@ -22,6 +22,7 @@
 
 mod announcements;
 pub mod border;
+mod copies;
 mod deferred;
 mod delays;
 mod dump;
@@ -809,6 +810,7 @@ impl Engine {
         let (tracking, mut parts) = self.tracking_parts();
         tracking.read_incomplete(parts.requests);
         tracking.look_for_perf_maps(&mut parts);
+        tracking.copies.drop_earned(parts.requests.now);
         tracking.copy_code_to_unsampled(limit, &mut parts);
         tracking.check_awaited(&mut parts);
         tracking.labelling.check(&mut tracking.processes, parts.requests);

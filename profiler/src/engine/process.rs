@@ -99,6 +99,10 @@ pub(super) struct Process {
     pub(super) labels: LabelHistory,
     /// What its runtime has announced.
     pub(super) code: GeneratedCode,
+    /// Who pays for copies of it where it was one itself, or was to be: a child of a child is nobody new.
+    copied_for: Option<Holder>,
+    /// It was refused a copy of its parent's code, for good: too much was copied for who pays for that.
+    pub(super) lacks_inherited: bool,
     /// Where its runtime announces code.
     pub(super) announcements: Announcements,
     /// What its runtime knows of its code.
@@ -112,8 +116,10 @@ pub(super) struct Process {
     pub(super) inherits: Option<(ProcessId, MonoNs)>,
     /// Children that have a copy of the code, and since when: records from before that still arrive are theirs, too.
     pub(super) children: Vec<(ProcessId, MonoNs)>,
-    /// Children that have not been given their copy.
+    /// Children that had not been given their copy, or refused it, when they were last looked through, and later ones.
     pub(super) waiting_children: Vec<ProcessId>,
+    /// With more of them they are looked through.
+    pub(super) waiting_until: usize,
     /// Its samples that wait for names.
     pub(super) queue: Queue,
     /// What of it is in the BPF program's tables.
@@ -155,6 +161,8 @@ impl Process {
             payer: None,
             labels: LabelHistory::default(),
             code,
+            copied_for: None,
+            lacks_inherited: false,
             announcements: Announcements::default(),
             tables: RuntimeTables::default(),
             frames: Frames::default(),
@@ -162,6 +170,7 @@ impl Process {
             inherits: None,
             children: Vec::new(),
             waiting_children: Vec::new(),
+            waiting_until: 0,
             queue: Queue::default(),
             published: Published::default(),
             was_followed: false,
@@ -222,6 +231,30 @@ impl Process {
     /// Whose it is, if that is known.
     pub(super) fn user(&self) -> Option<u32> {
         self.payer
+    }
+
+    /// Who pays for copies of its code: its user, or of root's processes the one that has announced it.
+    pub(super) fn copy_payer(&self) -> Holder {
+        match self.holder() {
+            user @ Holder::User(_) => user,
+            own => self.copied_for.unwrap_or(own),
+        }
+    }
+
+    /// Begins with a copy of the code that another one had at a time.
+    pub(super) fn copy_code(&mut self, parent: &Self, time: MonoNs) {
+        self.copied_for = Some(parent.copy_payer());
+        self.code = parent.code.fork(time);
+        let exe = self.known_program().and_then(|program| program.exe.clone());
+        if exe.is_some() {
+            self.code.is_run_by(exe.as_deref());
+        }
+    }
+
+    /// Is refused that. What it has announced itself it keeps.
+    pub(super) fn lack_code(&mut self, parent: &Self) {
+        self.copied_for = Some(parent.copy_payer());
+        (self.inherits, self.lacks_inherited) = (None, true);
     }
 
     /// Its name: that of its first thread, or what it was when it was read.
@@ -290,7 +323,7 @@ impl Process {
         self.threads.retain(|tid, _| *tid == leader);
         self.via = self.id.pid;
         self.program = ProgramState::Unasked;
-        self.inherits = None;
+        (self.inherits, self.lacks_inherited, self.copied_for) = (None, false, None);
         self.code.end_all(time);
         self.learned = Learned::default();
         self.tables = RuntimeTables::default();

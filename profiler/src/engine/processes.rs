@@ -205,6 +205,12 @@ impl Processes {
         self.stats.events_unknown_process += events;
     }
 
+    /// A child was refused a copy of its parent's code. Returns whether it is the first one.
+    pub(super) fn count_refused_copy(&mut self) -> bool {
+        self.stats.copies_refused += 1;
+        self.stats.copies_refused == 1
+    }
+
     /// Waits for a process to be read; returns what waits for it, and whether it has to be asked for. `None` if there are
     /// too many, or it was gone a moment ago.
     pub(super) fn arrive(&mut self, pid: Pid, now: MonoNs) -> Option<(&mut Arriving, bool)> {

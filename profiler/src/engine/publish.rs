@@ -372,13 +372,18 @@ impl Publisher {
         }
     }
 
-    /// A process has become another program: what it borrowed is no code of its, and nobody has asked for words of it.
-    pub(super) fn exec(&mut self, process: &mut Process) {
-        process.published.takes_from = None;
+    /// A process is no longer walked by the code of the one that it was forked from.
+    pub(super) fn unshare_code(&mut self, process: &mut Process) {
         if std::mem::take(&mut process.published.is_borrowed) {
             process.published.object = 0;
         }
         self.changed.insert(process.id);
+    }
+
+    /// A process has become another program: what it borrowed is no code of its, and nobody has asked for words of it.
+    pub(super) fn exec(&mut self, process: &mut Process) {
+        process.published.takes_from = None;
+        self.unshare_code(process);
     }
 
     /// Publishes the pages of generated code that have changed. Returns the object, if there were any.

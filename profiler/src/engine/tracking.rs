@@ -16,6 +16,7 @@ use crate::engine::announcements::{Announcements, Brought, DumpId, ReadContext};
 use crate::engine::border::{
     AnswerBody, CodePieces, OlderMap, Opened, Output, ProcessRead, Registration, Request, Unread, WhyUnread,
 };
+use crate::engine::copies::Copies;
 use crate::engine::dump::START_STEP_NS;
 use crate::engine::files::Files;
 use crate::engine::fork_log::ForkLog;
@@ -48,8 +49,13 @@ const MAX_GENERATIONS: usize = 4;
 const MAX_COPIES: usize = 64;
 /// How long a child that has not been sampled waits for a copy of its parent's code.
 const INHERIT_NS: u64 = 5_000_000_000;
-/// Children of one process that wait for a copy of its code; beyond it those that have ended are looked for.
+/// Children of one process that wait for a copy of its code; beyond it those that do not wait any more are looked for, and
+/// again when they are twice as many as were left.
 const MAX_WAITING_CHILDREN: usize = 64;
+
+/// Said once.
+const TOO_MANY_COPIES: &str = "processes with much generated code make children faster than it is copied for them; in some of \
+                               these, inherited code has no names";
 
 /// Memory of code that awaits rows with which that of no other process does; what one reading finds comes on top.
 const MAX_AWAITING_BYTES: usize = 64 << 20;
@@ -80,6 +86,8 @@ pub(super) struct Tracking {
     pub(super) labelling: Labelling,
     /// Of those that are known no more, too: a log, which has its bound.
     pub(super) forks: ForkLog,
+    /// How much generated code is copied for children.
+    pub(super) copies: Copies,
     /// Also when they have ended: as many as were ordered.
     awaited: Vec<Awaited>,
     /// Processes that could not be read in time: a work list, also of those of which nothing is known.
@@ -187,6 +195,7 @@ impl Tracking {
             selection,
             labelling,
             forks: ForkLog::default(),
+            copies: Copies::default(),
             awaited: Vec::new(),
             unread: BTreeSet::new(),
             hasty: BTreeSet::new(),
@@ -203,6 +212,7 @@ impl Tracking {
     /// From here on the recording is continuous: of each process so much code is kept.
     pub(super) fn begin_continuous(&mut self, bounds: CodeBounds) {
         self.continuous = true;
+        self.copies.begin_continuous();
         self.hasty.clear();
         self.processes.set_bounds(bounds);
     }
@@ -413,9 +423,9 @@ impl Tracking {
         };
         // A child of a child that has not been sampled has its code from the same ancestor.
         let (ancestor, time) = parent.inherits.unwrap_or((parent.id, time));
-        let child = child.id;
+        let (child, lacks_inherited) = (child.id, child.lacks_inherited);
         let announces = |process: &Process| process.announcements.any() || process.code.is_known();
-        if !self.processes.get(ancestor).is_some_and(announces) {
+        if lacks_inherited || !self.processes.get(ancestor).is_some_and(announces) {
             return;
         }
         let Some((child, ancestor)) = self.processes.pair_mut(child, ancestor) else { return };
@@ -424,7 +434,7 @@ impl Tracking {
         if let Some(unwinding) = &mut parts.unwinding {
             unwinding.share_code(child, ancestor);
         }
-        if ancestor.waiting_children.len() > MAX_WAITING_CHILDREN {
+        if ancestor.waiting_children.len() > ancestor.waiting_until.max(MAX_WAITING_CHILDREN) {
             let id = ancestor.id;
             let waiting = std::mem::take(&mut ancestor.waiting_children);
             let waiting = waiting.into_iter().filter(|child| {
@@ -432,7 +442,7 @@ impl Tracking {
             });
             let waiting: Vec<ProcessId> = waiting.collect();
             if let Some(ancestor) = self.processes.get_mut(id) {
-                ancestor.waiting_children = waiting;
+                (ancestor.waiting_until, ancestor.waiting_children) = (2 * waiting.len(), waiting);
             }
         }
     }
@@ -441,7 +451,8 @@ impl Tracking {
     fn copy_code_to_children(&mut self, parent: ProcessId, parts: &mut Parts<'_>) {
         let Some(process) = self.processes.get_mut(parent) else { return };
         for child in std::mem::take(&mut process.waiting_children) {
-            if !self.processes.is_live(child) {
+            let waits = |child: &Process| child.is_live() && child.inherits.is_some();
+            if !self.processes.get(child).is_some_and(waits) {
                 continue;
             }
             self.take_inheritance(child, parts);
@@ -451,22 +462,45 @@ impl Tracking {
         }
     }
 
-    /// Gives a child its parent's code, if it has not been done.
+    /// Gives a child its parent's code, or refuses it, if neither has been done.
     fn take_inheritance(&mut self, child: ProcessId, parts: &mut Parts<'_>) {
         let inherits = self.processes.get_mut(child).and_then(|process| process.inherits.take());
         let Some((parent, time)) = inherits else { return };
-        let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return };
-        parent.note_child(child.id, time);
-        parent.waiting_children.retain(|waiting| *waiting != child.id);
-        child.code = parent.code.fork(time);
-        child.learned.inherit(&parent.learned);
-        let exe = child.known_program().and_then(|program| program.exe.clone());
-        if exe.is_some() {
-            child.code.is_run_by(exe.as_deref());
+        let is_copied = self.copy_code((child, parent), time, parts);
+        if let Some((child, parent)) = self.processes.pair_mut(child, parent).filter(|_| is_copied) {
+            child.learned.inherit(&parent.learned);
+        }
+    }
+
+    /// Gives a child a copy of the code that its parent had at a time. Where too much has been copied for who pays for it, the
+    /// child goes without for good, and is not walked by it either: what is copied later is of another time than what its
+    /// samples were walked by. Returns whether it has been given it.
+    fn copy_code(&mut self, (child, parent): (ProcessId, ProcessId), time: MonoNs, parts: &mut Parts<'_>) -> bool {
+        let Some((child, parent)) = self.processes.pair_mut(child, parent) else { return false };
+        let is_copied = self.copies.take(parent.copy_payer(), parent.code.inherited_bytes(), parts.requests.now);
+        if is_copied {
+            parent.note_child(child.id, time);
+            child.copy_code(parent, time);
+        } else {
+            child.lack_code(parent);
         }
         if let Some(unwinding) = &mut parts.unwinding {
-            unwinding.change(child.id);
+            match is_copied {
+                true => unwinding.change(child.id),
+                false => unwinding.unshare_code(child),
+            }
         }
+        if !is_copied && self.processes.count_refused_copy() {
+            self.say_that_copies_are_refused(parts.requests);
+        }
+        is_copied
+    }
+
+    fn say_that_copies_are_refused(&self, requests: &mut Requests) {
+        if self.continuous {
+            tracing::warn!("{TOO_MANY_COPIES}");
+        }
+        requests.remark(TOO_MANY_COPIES.to_owned());
     }
 
     /// Children that live on without a sample get their code before the parent drops it. About every second.
@@ -679,19 +713,15 @@ impl Tracking {
         pairs.extend(children.map(|child| (child.id, id)));
         for (child, parent) in pairs {
             let Some((child, parent)) = self.processes.pair_mut(child, parent) else { continue };
-            if parent.children.iter().any(|(known, _)| *known == child.id) {
+            if child.lacks_inherited || parent.children.iter().any(|(known, _)| *known == child.id) {
                 continue;
             }
             // Of its start /proc says the clock tick.
-            let forked = MonoNs(child.id.start.0.saturating_add(START_STEP_NS));
-            parent.note_child(child.id, forked);
+            let (forked, pair) = (MonoNs(child.id.start.0.saturating_add(START_STEP_NS)), (child.id, parent.id));
             if parent.code.is_known() && !child.code.is_known() {
-                child.code = parent.code.fork(forked);
-                let exe = child.known_program().and_then(|program| program.exe.clone());
-                child.code.is_run_by(exe.as_deref());
-                if let Some(unwinding) = &mut parts.unwinding {
-                    unwinding.change(child.id);
-                }
+                self.copy_code(pair, forked, parts);
+            } else {
+                parent.note_child(child.id, forked);
             }
         }
     }
@@ -1219,7 +1249,12 @@ impl Tracking {
     /// What names processes here, and how many; without the log of forks.
     #[cfg(test)]
     pub(super) fn rooms(&self) -> Vec<(&'static str, usize)> {
-        let own = [("awaited", self.awaited.len()), ("unread", self.unread.len()), ("hasty", self.hasty.len())];
+        let own = [
+            ("awaited", self.awaited.len()),
+            ("unread", self.unread.len()),
+            ("hasty", self.hasty.len()),
+            ("holders of copies", self.copies.holders()),
+        ];
         own.into_iter().chain(self.selection.rooms()).chain(self.processes.rooms()).collect()
     }
 

@@ -163,6 +163,11 @@ impl Unwinding {
         self.publisher.share_code(child, parent);
     }
 
+    /// A process is no longer walked by the code of the one that it was forked from.
+    pub(super) fn unshare_code(&mut self, process: &mut Process) {
+        self.publisher.unshare_code(process);
+    }
+
     /// A process has become another program.
     pub(super) fn exec(&mut self, process: &mut Process) {
         self.publisher.exec(process);

@@ -3,6 +3,7 @@
 mod announcing;
 mod chaos;
 mod continuous;
+mod copies;
 mod frames;
 mod listed;
 mod losing;

@@ -18,7 +18,7 @@ pub(super) const HELPER: u64 = APP + 0x2010;
 /// Where it generates code.
 pub(super) const JIT: u64 = 0x7000_0000;
 /// Where it maps its dump.
-const MARKER: u64 = 0x6000_0000;
+pub(super) const MARKER: u64 = 0x6000_0000;
 
 /// A time in ms since the beginning.
 pub(super) fn ms(time: u64) -> MonoNs {

@@ -1,0 +1,133 @@
+//! Copies of generated code for children: for whom how much is copied.
+
+use jitprof_common::units::MonoNs;
+use rustc_hash::FxHashMap;
+
+use crate::profile::Holder;
+
+/// Bytes of code that are copied for one holder at once, and in each second beyond it. A copy takes the thread that records
+/// everybody some 8 ms a MiB, so this is an eighth of its time; and 80 workers with 3 MiB each, or ten with as much as is kept
+/// of one process, may begin together.
+pub(super) const COPIED_AT_ONCE: u64 = 256 << 20;
+pub(super) const COPIED_A_SECOND: u64 = 16 << 20;
+/// So many times both in a run that ends: it is made for what it records.
+pub(super) const IN_A_RUN: u64 = 16;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// As long as a holder has to earn what is copied for him at once.
+const AT_ONCE_NS: u64 = COPIED_AT_ONCE / COPIED_A_SECOND * SECOND_NS;
+
+/// Who has had more copied than he has earned again.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// When each will have earned all of it. Nobody stays for longer than that: they are as many as have made children of late.
+    earned_at: FxHashMap<Holder, MonoNs>,
+    is_continuous: bool,
+}
+
+impl Copies {
+    /// From here on the recording is continuous.
+    pub(super) fn begin_continuous(&mut self) {
+        self.is_continuous = true;
+    }
+
+    /// Whether so many bytes are copied now for a holder, who then owes them. For one who owes nothing they always are, however
+    /// many they are: else there would be code that nobody's children can have.
+    pub(super) fn take(&mut self, holder: Holder, bytes: usize, now: MonoNs) -> bool {
+        let before = self.earned_at.get(&holder).map_or(now, |earned_at| now.max(*earned_at));
+        let after = MonoNs(before.0.saturating_add(self.earning_ns(bytes as u64)));
+        let is_copied = before == now || after.0.saturating_sub(now.0) <= AT_ONCE_NS;
+        if is_copied {
+            self.earned_at.insert(holder, after);
+        }
+        is_copied
+    }
+
+    /// How long a holder has to earn so many bytes.
+    fn earning_ns(&self, bytes: u64) -> u64 {
+        let times = if self.is_continuous { 1 } else { IN_A_RUN };
+        bytes.saturating_mul(SECOND_NS) / (COPIED_A_SECOND * times)
+    }
+
+    /// Drops those who have earned everything again. About every second.
+    pub(super) fn drop_earned(&mut self, now: MonoNs) {
+        self.earned_at.retain(|_, earned_at| *earned_at > now);
+    }
+
+    /// How many holders owe something, as far as that was looked at.
+    #[cfg(test)]
+    pub(super) fn holders(&self) -> usize {
+        self.earned_at.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use jitprof_common::units::Pid;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const GREEDY: Holder = Holder::User(1000);
+
+    fn continuous() -> Copies {
+        let mut copies = Copies::default();
+        copies.begin_continuous();
+        copies
+    }
+
+    fn at(seconds: u64) -> MonoNs {
+        MonoNs(seconds * SECOND_NS)
+    }
+
+    /// How many copies of a size are made for a holder until one is refused.
+    fn taken(copies: &mut Copies, holder: Holder, bytes: usize, now: MonoNs) -> usize {
+        let more = iter::repeat_with(|| copies.take(holder, bytes, now));
+        more.take_while(|is_copied| *is_copied).take(100_000).count()
+    }
+
+    #[test]
+    fn who_forks_all_the_time_has_so_much_copied_at_once_and_in_a_second() {
+        for (mut copies, times) in [(continuous(), 1), (Copies::default(), IN_A_RUN as usize)] {
+            let mut taken = |now| taken(&mut copies, GREEDY, MIB, now);
+            let (at_once, a_second) = (256 * times, 16 * times);
+            assert_eq!([taken(at(1)), taken(at(1)), taken(at(2))], [at_once, 0, a_second]);
+            assert_eq!([taken(at(4)), taken(at(1000)), taken(at(1000))], [2 * a_second, at_once, 0]);
+        }
+    }
+
+    #[test]
+    fn who_copies_little_has_all_of_it_whatever_others_have_copied() {
+        let mut copies = continuous();
+        let others = (0..64).map(Holder::User).chain([Holder::Process(Pid(7), 7)]);
+        others.for_each(|other| assert_eq!(taken(&mut copies, other, 20 * MIB, at(1)), 12));
+        for second in 1..100 {
+            assert!((0..4).all(|_| copies.take(Holder::User(1001), 4 * MIB, at(second))));
+        }
+    }
+
+    #[test]
+    fn the_first_copy_of_who_owes_nothing_is_made_whatever_its_size() {
+        let mut copies = continuous();
+        assert!(copies.take(GREEDY, 400 * MIB, at(1)));
+        assert!(!copies.take(GREEDY, MIB, at(1)) && !copies.take(GREEDY, MIB, at(9)));
+        assert!(copies.take(GREEDY, MIB, at(11)), "a part of it has been earned");
+        assert!(!copies.take(GREEDY, 400 * MIB, at(26)), "not all of it");
+        assert!(copies.take(GREEDY, 400 * MIB, at(27)));
+        assert!(copies.take(Holder::User(1), usize::MAX, at(1)) && !copies.take(Holder::User(1), 1, at(1)));
+    }
+
+    #[test]
+    fn who_has_earned_everything_is_known_no_more() {
+        let mut copies = continuous();
+        let who = [Holder::User(1), Holder::Process(Pid(1), 1)];
+        assert!(copies.take(who[0], MIB, at(1)) && copies.take(who[1], 16 * MIB, at(1)));
+        let mut left = |now| {
+            copies.drop_earned(now);
+            copies.holders()
+        };
+        assert_eq!([left(at(1)), left(MonoNs(1_500_000_000)), left(at(2))], [2, 1, 0]);
+    }
+}

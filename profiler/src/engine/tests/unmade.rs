@@ -87,6 +87,9 @@ fn sample(world: &mut World, number: u64) -> u64 {
 fn rows_of_many_functions_come_in_parts_and_each_is_published() {
     let mut world = erlang(service(), COUNT, || Fate::Hold);
     assert_eq!((made(&world), world.held()), (AT_ONCE, 4));
+    world.settle();
+    let requests = &world.engine.requests;
+    assert!(requests.is_making() && !requests.is_reading(), "no other process' samples wait for them");
     world.release_one(0);
     world.run_for(300);
     assert_eq!(made(&world), AT_ONCE + PART);
@@ -125,6 +128,18 @@ fn the_end_of_a_run_waits_for_rows_that_are_being_made() {
     assert!(world.recorded.is_some());
     world.assert_whole();
     assert!(stack(&world, PID, at).ends_with("main;burn:f255/1"), "{}", stack(&world, PID, at));
+}
+
+#[test]
+fn an_end_that_waits_no_longer_says_that_rows_were_not_made_and_blames_no_dump() {
+    let mut world = erlang(World::new(options()), COUNT, || Fate::Hold);
+    let limit = Duration::from_millis(500);
+    world.order(Order::Finish { read_limit: limit, names_limit: limit, duration: Duration::from_secs(1) });
+    world.run_for(3000);
+    world.assert_whole();
+    let remarks = &world.recorded.as_ref().unwrap().account.remarks;
+    let says = |what: &str| remarks.iter().any(|remark| remark.contains(what));
+    assert!(says("rows of generated code were not made") && !says("dump"), "{remarks:?}");
 }
 
 #[test]

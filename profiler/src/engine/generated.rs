@@ -115,10 +115,10 @@ impl GeneratedCode {
         self.is_bounded
     }
 
-    /// Memory, estimated.
+    /// Memory, estimated, but for [what awaits its rows](Self::awaiting_bytes): that has bounds of its own, and is gone soon.
     pub(super) fn bytes(&self) -> usize {
         let compared = self.compared().map_or(0, CodeMap::bytes);
-        self.map.bytes() + compared + self.rows.as_ref().map_or(0, JitSpace::bytes) + self.unmade.bytes()
+        self.map.bytes() + compared + self.rows.as_ref().map_or(0, JitSpace::bytes)
     }
 
     /// Whether something has found no room, which has not been said yet.

@@ -198,6 +198,13 @@ fn until_its_rows_are_there_nothing_is_known_of_code_and_it_was_not_walked_right
 }
 
 #[test]
+fn what_awaits_its_rows_counts_apart_from_code_that_stays() {
+    let (generated, ..) = generated();
+    let sizes = (generated.bytes(), generated.awaiting_bytes());
+    assert!(sizes.0 < 0x9000 && sizes.1 > 0x9000, "{sizes:?}");
+}
+
+#[test]
 fn rows_of_code_that_was_replaced_meanwhile_are_not_taken() {
     let (mut unloaded, pieces, made) = generated();
     unloaded.apply_found(Change::Unload { time: MonoNs(200), start: avma(JIT), size: 0x9000 });

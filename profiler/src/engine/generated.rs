@@ -189,12 +189,13 @@ impl GeneratedCode {
         self.unmade.covers(address, time)
     }
 
-    /// Another reading of the runtime's tables is taken up: a little of its code has rows at once, and the rest if it may wait.
-    pub(super) fn begin_reading(&mut self, has_room: bool) {
-        self.unmade.begin_reading(has_room);
+    /// Another reading of the runtime's tables is taken up: a little of its code has rows at once, and of the rest so much may
+    /// wait.
+    pub(super) fn begin_reading(&mut self, room: usize) {
+        self.unmade.begin_reading(room);
     }
 
-    /// Memory of code whose rows are awaited.
+    /// Memory of code whose rows are awaited, and of what is ordered.
     pub(super) fn awaiting_bytes(&self) -> usize {
         self.unmade.bytes()
     }
@@ -217,7 +218,7 @@ impl GeneratedCode {
 
     /// Nobody has a use for rows that are awaited.
     pub(super) fn cancel_rows(&mut self) {
-        self.unmade = Unmade::default();
+        self.unmade.cancel();
     }
 
     /// Takes up one announcement.
@@ -431,7 +432,7 @@ impl GeneratedCode {
         self.map.end_all(time);
         self.compared = None;
         self.since = time;
-        self.unmade = Unmade::default();
+        self.unmade.cancel();
         self.templates = Templates::default();
         if let Some(rows) = &mut self.rows {
             rows.clear();

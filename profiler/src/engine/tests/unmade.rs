@@ -155,6 +155,28 @@ fn code_of_which_nobody_makes_rows_is_read_where_it_is_met() {
     world.finish();
 }
 
+fn id(world: &World) -> ProcessId {
+    world.engine.tracking.processes.live_of(Pid(PID)).unwrap().id
+}
+
+#[test]
+fn what_is_ordered_takes_room_until_it_is_made_also_when_its_program_has_ended() {
+    let mut world = erlang(service(), COUNT, || Fate::Hold);
+    let room = |world: &World| world.engine.tracking.room_for_code(id(world));
+    let awaiting = room(&world);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.code.clear();
+    let app = mapped(&world, APP, "/bin/app");
+    exec(&mut world, PID, "/bin/app", vec![app]);
+    world.run_for(20_000);
+    let ordered = room(&world);
+    world.release();
+    world.run_for(300);
+    let all = room(&world);
+    assert!(awaiting < ordered, "{awaiting} {ordered}");
+    assert_eq!(all - ordered, 4 * (256 << 10), "{all} {ordered}");
+    world.finish();
+}
+
 #[test]
 fn nothing_more_is_ordered_for_a_process_that_has_ended() {
     let mut world = erlang(service(), 2 * COUNT, || Fate::Hold);

@@ -948,10 +948,8 @@ impl Tracking {
         requests: &mut Requests,
     ) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        for piece in pieces.iter().skip(made.len()) {
-            process.learned.note_gone(Avma(piece.start));
-        }
-        process.code.take_made(pieces, made);
+        let left = process.code.take_made(pieces, made);
+        process.learned.note_unmade(&left);
         Self::order_rows(process, requests);
     }
 

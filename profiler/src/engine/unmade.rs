@@ -145,6 +145,13 @@ impl Unmade {
         is_there
     }
 
+    /// Awaits nothing more of what is not ordered. Returns what that was.
+    pub(super) fn give_up_waiting(&mut self) -> Vec<Piece> {
+        self.waiting_bytes = 0;
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.into_iter().map(|(piece, _)| piece).filter(|piece| self.take(piece)).collect()
+    }
+
     /// Awaits nothing more. What is ordered is being made all the same, and counts until it is answered.
     pub(super) fn cancel(&mut self) {
         *self = Self { orders: self.orders, ..Self::default() };
@@ -205,6 +212,17 @@ mod tests {
         unmade.end_order();
         assert_eq!(numbers(unmade.next_order()), (32..40).collect::<Vec<_>>());
         assert!(unmade.take(&piece(0, 1)) && !unmade.take(&piece(0, 1)));
+    }
+
+    #[test]
+    fn what_is_given_up_is_what_is_not_ordered_and_not_replaced() {
+        let mut unmade = waiting(12);
+        assert_eq!(numbers(unmade.next_order()), (0..8).collect::<Vec<_>>());
+        let range = |number: u64| piece(number, 0).start..piece(number, 0).end();
+        assert!(unmade.make_place(&range(9), MonoNs(2)));
+        assert_eq!(unmade.give_up_waiting(), [8, 10, 11].map(|number| piece(number, 1)));
+        assert_eq!((unmade.bytes(), unmade.next_order()), (8 * FUNCTION_BYTES + ORDER_BYTES, None));
+        assert!(unmade.take(&piece(7, 1)) && !unmade.covers(piece(8, 1).start, MonoNs(1)), "it is under way");
     }
 
     #[test]

@@ -219,6 +219,11 @@ impl JitSpace {
         })
     }
 
+    /// Whether a function is there since `loaded`, with rows or without: then it has found room.
+    pub fn has(&self, start: u64, loaded: MonoNs) -> bool {
+        self.functions.get(&start).is_some_and(|function| function.loaded == loaded)
+    }
+
     /// Whether a function that is there since `loaded` has rows of its own.
     pub fn has_rows(&self, start: u64, loaded: MonoNs) -> bool {
         self.functions.get(&start).is_some_and(|function| function.loaded == loaded && function.rows.is_some())
@@ -606,6 +611,7 @@ mod tests {
         space.set_limit(0);
         space.load(0x1000, 0x40, MonoNs(300), Some(rows_by(&[(0x1000, Rule::ENTRY)], 0x1040)));
         assert_eq!((space.refused(), space.functions.len()), (1, 0));
+        assert!(!space.has(0x1000, MonoNs(300)) && space.is_full());
         assert!(!space.was_true(0x1010, MonoNs(310)));
         space.flush(|_, _| {});
         space.mark_published(MonoNs(400), |_| {});

@@ -401,6 +401,8 @@ pub struct LearnStats {
     pub changed: u64,
     /// Bytes of code read, those for comparison included.
     pub bytes_read: u64,
+    /// Functions of runtimes' tables whose rows nobody made in time, or that found no room: they are read where they are met.
+    pub given_up: u64,
     /// Reads that failed.
     pub read_errors: u64,
 }
@@ -416,6 +418,7 @@ impl std::ops::Add for LearnStats {
             of_loops: self.of_loops + other.of_loops,
             changed: self.changed + other.changed,
             bytes_read: self.bytes_read + other.bytes_read,
+            given_up: self.given_up + other.given_up,
             read_errors: self.read_errors + other.read_errors,
         }
     }

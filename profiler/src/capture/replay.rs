@@ -10,7 +10,7 @@ use jitprof_common::units::MonoNs;
 
 use super::matching::Names;
 use super::{CaptureError, CaptureReader, Entry, FoundRow, Header, RequestName};
-use crate::engine::border::{Answer, Counters, Order, Recorded, RequestId, RowsAnswer, Window};
+use crate::engine::border::{Answer, AnswerBody, Counters, Order, Recorded, Request, RequestId, RowsAnswer, Window};
 use crate::engine::tables::TableMemory;
 use crate::engine::{Engine, Input, Output, Who};
 use crate::process::open::{FileId, VDSO};
@@ -78,28 +78,7 @@ pub fn replay(
 ) -> Result<Replayed, CaptureError> {
     let (header, mut reader) = CaptureReader::new(file)?;
     let facts = Arc::new(Mutex::new(Facts::default()));
-    let memory: Box<dyn TableMemory> = Box::new(Remembered(Arc::clone(&facts)));
-    let mut options = header.options.clone();
-    options.bucket_ns = options.bucket_ns.min(bucket_ns.unwrap_or(u64::MAX));
-    let mut replayer = Replayer {
-        engine: Engine::new(options, Some(memory), header.now),
-        facts,
-        names: Names::default(),
-        asked: HashMap::new(),
-        kept: HashMap::new(),
-        files: HashMap::from([(VDSO, VDSO)]),
-        opening: HashMap::new(),
-        unnamed: HashSet::new(),
-        named: HashMap::new(),
-        unbuilt: HashSet::new(),
-        built: HashMap::new(),
-        publication: 0,
-        recorded: None,
-        windows: Vec::new(),
-        last: header.now,
-        counters: Counters::default(),
-        followed: 0,
-    };
+    let mut replayer = Replayer::new(&header, facts, bucket_ns);
     let mut inputs = 0;
     while let Some(entry) = reader.next_entry()? {
         replayer.take(entry, &mut look);
@@ -153,12 +132,40 @@ struct Replayer {
     last: MonoNs,
     counters: Counters,
     followed: usize,
+    /// The engine that was captured may have asked for other rows of code, or for none.
+    is_of_another: bool,
 }
 
 /// An answer of the capture, and what the file is called there that may have been opened for it.
 type Captured = (Answer, Option<FileId>);
 
 impl Replayer {
+    fn new(header: &Header, facts: Arc<Mutex<Facts>>, bucket_ns: Option<u64>) -> Self {
+        let memory: Box<dyn TableMemory> = Box::new(Remembered(Arc::clone(&facts)));
+        let mut options = header.options.clone();
+        options.bucket_ns = options.bucket_ns.min(bucket_ns.unwrap_or(u64::MAX));
+        Self {
+            engine: Engine::new(options, Some(memory), header.now),
+            facts,
+            names: Names::default(),
+            asked: HashMap::new(),
+            kept: HashMap::new(),
+            files: HashMap::from([(VDSO, VDSO)]),
+            opening: HashMap::new(),
+            unnamed: HashSet::new(),
+            named: HashMap::new(),
+            unbuilt: HashSet::new(),
+            built: HashMap::new(),
+            publication: 0,
+            recorded: None,
+            windows: Vec::new(),
+            last: header.now,
+            counters: Counters::default(),
+            followed: 0,
+            is_of_another: header.version != env!("CARGO_PKG_VERSION"),
+        }
+    }
+
     fn take(&mut self, entry: Entry<'_>, look: &mut impl FnMut(&Output)) {
         self.learn(&entry.found);
         match entry.input {
@@ -250,9 +257,14 @@ impl Replayer {
                 if let Some(file) = opens {
                     self.opening.insert(name, file);
                 }
-                match self.kept.get_mut(&name).and_then(VecDeque::pop_front) {
-                    Some(captured) => self.answer((name, request), captured, look),
-                    None => self.asked.entry(name).or_default().push_back(request),
+                match (self.kept.get_mut(&name).and_then(VecDeque::pop_front), what) {
+                    (Some(captured), _) => self.answer((name, request), captured, look),
+                    // They follow from the code alone, and another version's capture may never have them.
+                    (None, Request::CodeRows(code)) if self.is_of_another => {
+                        let (at, body) = (self.last, AnswerBody::CodeRows(code.rows()));
+                        self.hand_in(Input::Answer(Answer { request, begun: at, done: at, body }), look);
+                    }
+                    (None, _) => self.asked.entry(name).or_default().push_back(request),
                 }
             }
             Output::Name(keys) => {
@@ -290,5 +302,31 @@ impl Replayer {
         self.hand_in(Input::Turn(self.last), look);
         self.hand_in(Input::Counters(self.counters.clone()), look);
         self.recorded.take().expect("invariant: an engine that is told to finish, and given the counts, does")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitprof_common::units::{Avma, Pid};
+
+    use super::*;
+    use crate::capture::machine_name;
+    use crate::capture::tests::options;
+    use crate::engine::border::CodePieces;
+    use crate::process::ProcessId;
+
+    #[test]
+    fn rows_of_code_that_another_version_has_not_asked_for_are_made_on_the_spot() {
+        for (version, waits) in [("0.0.1", false), (env!("CARGO_PKG_VERSION"), true)] {
+            let (version, machine) = (version.to_owned(), machine_name().to_owned());
+            let header = Header { version, machine, options: options(), now: MonoNs(1) };
+            let mut replayer = Replayer::new(&header, Arc::default(), None);
+            let process = ProcessId { pid: Pid(7), start: MonoNs(1) };
+            let pieces = vec![(Avma(0x1000), vec![0xc3].into())];
+            let code = CodePieces { process, user: None, is_called: false, pieces };
+            let order = Output::Request(RequestId(9), Request::CodeRows(Box::new(code)));
+            replayer.obey(order, &mut |_: &Output| {});
+            assert_eq!(replayer.asked.len(), usize::from(waits), "of the same version they come when they came then");
+        }
     }
 }

@@ -20,7 +20,7 @@ const START: MonoNs = MonoNs(SECOND);
 const SAMPLES: u64 = 6;
 const START_OF_FILE: &[u8] = b"jitprof capture 1\n";
 
-fn options() -> EngineOptions {
+pub(super) fn options() -> EngineOptions {
     EngineOptions {
         who: Who::Chosen,
         inherit: true,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use jitprof_common::machine::Machine;
 use jitprof_common::row::{CfaKind, FpKind, Rule};
 use jitprof_common::units::MonoNs;
-use jitprof_jitdump::code::{CodeEvent, CodeLoad, CodeMap, CodeOrigin, SourceRows};
+use jitprof_jitdump::code::{CodeEvent, CodeHit, CodeLoad, CodeMap, CodeOrigin, SourceRows};
 use jitprof_unwind::{
     JitSpace, RecordedFrames, RowTable, RowTableBuilder, Templates, rows_of_called_code, rows_of_code, rows_of_jit,
 };
@@ -115,10 +115,10 @@ impl GeneratedCode {
         self.is_bounded
     }
 
-    /// Memory, estimated.
+    /// Memory, estimated, but for [what awaits its rows](Self::awaiting_bytes): that has bounds of its own, and is gone soon.
     pub(super) fn bytes(&self) -> usize {
         let compared = self.compared().map_or(0, CodeMap::bytes);
-        self.map.bytes() + compared + self.rows.as_ref().map_or(0, JitSpace::bytes) + self.unmade.bytes()
+        self.map.bytes() + compared + self.rows.as_ref().map_or(0, JitSpace::bytes)
     }
 
     /// Whether something has found no room, which has not been said yet.
@@ -189,12 +189,13 @@ impl GeneratedCode {
         self.unmade.covers(address, time)
     }
 
-    /// Another reading of the runtime's tables is taken up: a little of its code has rows at once, and the rest if it may wait.
-    pub(super) fn begin_reading(&mut self, has_room: bool) {
-        self.unmade.begin_reading(has_room);
+    /// Another reading of the runtime's tables is taken up: a little of its code has rows at once, and of the rest so much may
+    /// wait.
+    pub(super) fn begin_reading(&mut self, room: usize) {
+        self.unmade.begin_reading(room);
     }
 
-    /// Memory of code whose rows are awaited.
+    /// Memory of code whose rows are awaited, and of what is ordered.
     pub(super) fn awaiting_bytes(&self) -> usize {
         self.unmade.bytes()
     }
@@ -204,20 +205,40 @@ impl GeneratedCode {
         self.unmade.next_order()
     }
 
-    /// Takes up the rows of a part, of as many pieces as have any, where the same code is there still.
-    pub(super) fn take_made(&mut self, pieces: &[Piece], made: Vec<Option<RowTable>>) {
+    /// Takes up the rows of a part, of as many pieces as have been looked at, where the same code is there still. Whose code is
+    /// not looked at has spent what he may, and his samples wait for no more of it. Returns where there is code whose rows
+    /// nobody has made, or that has found no room.
+    pub(super) fn take_made(&mut self, pieces: &[Piece], made: Vec<Option<RowTable>>) -> Vec<u64> {
         self.unmade.end_order();
-        for (piece, rows) in pieces.iter().zip(made.into_iter().chain(std::iter::repeat(None))) {
-            let is_there = self.unmade.take(piece);
-            if let Some(space) = self.rows.as_mut().filter(|_| is_there) {
-                space.load_found(piece.start, u64::from(piece.size), piece.since, rows);
+        let (mut left, mut is_refused) = (Vec::new(), false);
+        let made = made.into_iter().map(Some).chain(std::iter::repeat(None));
+        for (piece, rows) in pieces.iter().zip(made) {
+            if self.unmade.take(piece) {
+                let is_made = rows.is_some();
+                let has_room = self.load_made(piece, rows.flatten());
+                is_refused |= !is_made;
+                left.extend((!is_made || !has_room).then_some(piece.start));
             }
         }
+        if is_refused {
+            for piece in self.unmade.give_up_waiting() {
+                self.load_made(&piece, None);
+                left.push(piece.start);
+            }
+        }
+        left
+    }
+
+    /// Returns whether there was room.
+    fn load_made(&mut self, piece: &Piece, rows: Option<RowTable>) -> bool {
+        let Some(space) = &mut self.rows else { return false };
+        space.load_found(piece.start, u64::from(piece.size), piece.since, rows);
+        space.has(piece.start, piece.since)
     }
 
     /// Nobody has a use for rows that are awaited.
     pub(super) fn cancel_rows(&mut self) {
-        self.unmade = Unmade::default();
+        self.unmade.cancel();
     }
 
     /// Takes up one announcement.
@@ -344,9 +365,24 @@ impl GeneratedCode {
         self.has_rows(start, since) || self.unmade.has(start, since)
     }
 
-    /// Says more exactly how code that is there since a time is unwound; false if it is not there.
-    pub(super) fn refine(&mut self, start: u64, since: MonoNs, rows: &RowTable) -> bool {
-        self.rows.as_mut().is_some_and(|space| space.refine(start, since, rows))
+    /// Whether rows of code that the runtime's tables list would be taken up: it has its place, or there is room for it.
+    pub(super) fn has_place_for(&self, hit: &CodeHit<'_>) -> bool {
+        let has_place = |rows: &JitSpace| rows.has(hit.start().0, hit.since()) || !rows.is_full();
+        self.rows.as_ref().is_some_and(has_place)
+    }
+
+    /// Takes up what the code itself shows, which is there since a time: more exactly how it is unwound, or, if it had found no
+    /// room, all that is known of it. Returns whether anything is known by that.
+    pub(super) fn take_shown(&mut self, (start, size): (u64, u64), since: MonoNs, rows: Option<RowTable>) -> bool {
+        let is_free = since >= self.since && !self.unmade.reaches_into(&range_of(start, size));
+        let Some(space) = &mut self.rows else { return false };
+        if space.has(start, since) {
+            return rows.is_some_and(|rows| space.refine(start, since, &rows));
+        }
+        if is_free {
+            space.load_found(start, size, since, rows);
+        }
+        space.has(start, since)
     }
 
     /// A perf map has neither rules nor code, and repeats what a dump beside it says: its lines only end what was made
@@ -436,7 +472,7 @@ impl GeneratedCode {
         self.map.end_all(time);
         self.compared = None;
         self.since = time;
-        self.unmade = Unmade::default();
+        self.unmade.cancel();
         self.templates = Templates::default();
         if let Some(rows) = &mut self.rows {
             rows.clear();

@@ -126,6 +126,12 @@ impl Learned {
         }
     }
 
+    /// Nobody has made rows of code of the runtime's tables, or there was no room for them: it is read where it is met.
+    pub(super) fn note_unmade(&mut self, starts: &[u64]) {
+        starts.iter().for_each(|start| self.note_gone(Avma(*start)));
+        self.stats.given_up += starts.len() as u64;
+    }
+
     /// Code of the runtime's tables is there no more.
     pub(super) fn note_gone(&mut self, start: Avma) {
         self.refined.remove(&start.0);
@@ -216,6 +222,11 @@ impl Learned {
             let found = process.code.map.lookup(Avma(address), requests.now);
             let found = found.filter(|hit| hit.origin() == CodeOrigin::Runtime);
             let is_known = match &found {
+                // As long as there is no room for it, nothing waits for it either.
+                Some(hit) if !process.code.has_place_for(hit) => {
+                    learned.tried.insert(address, false);
+                    true
+                }
                 Some(hit) => process.learned.refined.insert(hit.start().0, hit.since()) == Some(hit.since()),
                 None => process.code.rows().is_some_and(|rows| rows.row_at(address, requests.now).is_some()),
             };
@@ -317,7 +328,7 @@ fn take_found(code: &mut GeneratedCode, start: u64, since: MonoNs, bytes: &[u8])
     let sized = code.is_sized(start, since).then(|| rows_of_sized_code(Machine::NATIVE, start, bytes)).flatten();
     let rows = sized.or_else(|| rows_of_code(Machine::NATIVE, start, bytes));
     let rows = rows.or_else(|| rows_of_called_code(Machine::NATIVE, start, bytes));
-    rows.is_some_and(|rows| code.refine(start, since, &rows))
+    code.take_shown((start, bytes.len() as u64), since, rows)
 }
 
 fn take_listed(learned: &mut Learned, code: &mut GeneratedCode, start: u64, bytes: &[u8]) -> bool {

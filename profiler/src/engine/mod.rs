@@ -1029,7 +1029,8 @@ impl Engine {
         match self.stage {
             Stage::Running | Stage::LastCounts | Stage::Over => {}
             Stage::LastReads { until, unwritten_until, names_limit } => {
-                let waiting = self.requests.is_reading() || self.tracking.processes.arriving() > 0;
+                let is_coming = self.requests.is_reading() || self.requests.is_making();
+                let waiting = is_coming || self.tracking.processes.arriving() > 0;
                 if waiting && now < until {
                     return;
                 }
@@ -1043,15 +1044,11 @@ impl Engine {
                     self.resolving.want_listed(&mut self.tracking.processes);
                     self.tracking.poll_frames((true, false), &mut self.requests);
                     let is_wanting = self.tracking.processes.iter().any(|process| process.frames.is_wanting());
-                    if is_wanting || self.requests.is_reading() {
+                    if is_wanting || self.requests.is_reading() || self.requests.is_making() {
                         return;
                     }
                 }
-                if self.requests.is_reading() {
-                    let why = match self.is_hasty {
-                        true => "interrupted while what was announced was read; the newest functions have no names",
-                        false => "a dump grows faster than it can be read; its newest functions have no names",
-                    };
+                if let Some(why) = self.what_has_not_come() {
                     self.resolving.account.remark(why.to_owned());
                 }
                 self.give_up_arriving(|_| true);
@@ -1076,6 +1073,17 @@ impl Engine {
                 self.resolving.resolve_ready(&mut self.tracking.processes, &mut self.files, &mut self.requests, true);
                 self.stage = Stage::LastCounts;
                 self.requests.output(Output::WantCounters);
+            }
+        }
+    }
+
+    /// What the end does not wait for any more.
+    fn what_has_not_come(&self) -> Option<&'static str> {
+        match (self.requests.is_reading(), self.is_hasty) {
+            (true, true) => Some("interrupted while what was announced was read; the newest functions have no names"),
+            (true, false) => Some("a dump grows faster than it can be read; its newest functions have no names"),
+            (false, _) => {
+                self.requests.is_making().then_some("rows of generated code were not made in time; stacks end in it")
             }
         }
     }

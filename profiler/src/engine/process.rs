@@ -205,7 +205,8 @@ impl Process {
         let is_read = self.announcements.has_files() || self.tables.was_wanted() || self.interpreted > 0;
         let is_asked_about = self.learned.is_wanting() || !self.frames.is_empty();
         let is_dirty = self.code.rows().is_some_and(|rows| rows.is_dirty());
-        let has_code = self.code.is_known() || is_dirty || self.published.lacks_room();
+        let awaits_rows = self.code.awaiting_bytes() > 0;
+        let has_code = self.code.is_known() || awaits_rows || is_dirty || self.published.lacks_room();
         self.queue.is_empty() && !is_read && !is_asked_about && !has_code
     }
 

@@ -75,6 +75,8 @@ pub(super) struct Requests {
     remarks: Vec<String>,
     /// Outstanding requests that announcements wait for.
     reading: usize,
+    /// Outstanding requests for rows of code: whoever needs them waits by himself.
+    making: usize,
     /// Outstanding requests that names wait for.
     identifying: usize,
     others: usize,
@@ -109,8 +111,8 @@ impl Requests {
             | Purpose::PerfMap(..)
             | Purpose::Peek(..)
             | Purpose::Runtime(..)
-            | Purpose::Frames(..)
-            | Purpose::CodeRows(..) => &mut self.reading,
+            | Purpose::Frames(..) => &mut self.reading,
+            Purpose::CodeRows(..) => &mut self.making,
             Purpose::Process(_)
             | Purpose::Program(..)
             | Purpose::Link(..)
@@ -129,6 +131,11 @@ impl Requests {
     /// Whether announcements are being read.
     pub(super) fn is_reading(&self) -> bool {
         self.reading > 0
+    }
+
+    /// Whether rows of code are being made.
+    pub(super) fn is_making(&self) -> bool {
+        self.making > 0
     }
 
     /// Whether processes or files are being looked at.

@@ -23,7 +23,8 @@ use crate::engine::space::AddressSpace;
 use crate::engine::told::Told;
 use crate::process::{Mapping, ProcessId};
 use crate::runtime::{
-    Capture, CodeChange, FoundCode, FoundInline, FoundRows, ListCapture, NO_ROOM, ParkedStack, Registered, RuntimeRead,
+    Capture, CodeChange, FoundCode, FoundFrame, FoundInline, FoundRows, ListCapture, NO_ROOM, ParkedStack, Registered,
+    RuntimeRead,
 };
 
 /// Least time between two readings of one process: in a run, and in a continuous recording.
@@ -101,6 +102,15 @@ pub(super) struct Brought {
     pub(super) unloads: Option<u64>,
     /// Where generated code of functions begins.
     pub(super) entries: Vec<Avma>,
+}
+
+impl Brought {
+    /// Whether there is code in it that shows how it is unwound.
+    pub(super) fn shows_code(&self) -> bool {
+        let shows =
+            |change: &Change| matches!(change, Change::Load(found, _) if matches!(found.frame, FoundFrame::Code(_)));
+        self.changes.iter().any(shows)
+    }
 }
 
 /// A change of what code there is.

@@ -39,6 +39,7 @@ use crate::process::ProcessId;
 use crate::process::discover::is_marker;
 use crate::process::event::{MmapEvent, TaskChange, TaskEvent};
 use crate::process::open::FileId;
+use crate::profile::Shares;
 use crate::runtime::{FoundCode, FoundFrame};
 
 /// How soon what may be gone is looked at again.
@@ -57,10 +58,8 @@ const MAX_WAITING_CHILDREN: usize = 64;
 const TOO_MANY_COPIES: &str = "processes with much generated code make children faster than it is copied for them; in some of \
                                these, inherited code has no names";
 
-/// Memory of code that awaits rows with which that of no other process does; what one reading finds comes on top.
+/// Memory of code of all processes that awaits rows; whoever has much of it leaves others a part.
 const MAX_AWAITING_BYTES: usize = 64 << 20;
-/// The same of one user's processes.
-const MAX_AWAITING_OF_HOLDER: usize = 32 << 20;
 /// Processes that could not be read in time and are read again, at most.
 const MAX_UNREAD: usize = 4096;
 
@@ -904,7 +903,7 @@ impl Tracking {
         times: (MonoNs, MonoNs),
         parts: &mut Parts<'_>,
     ) {
-        let (pause, has_room) = (least_pause(self.continuous), self.has_room_for_code(id));
+        let pause = least_pause(self.continuous);
         let Some(process) = self.processes.get_mut(id) else { return };
         // Of a child, what its parent knew of that.
         let knew_loop_code = process.tables.list().is_some_and(|list| list.generated.is_some());
@@ -925,7 +924,12 @@ impl Tracking {
         if has_dump && process.tables.are_listed_beside() {
             process.code.compare();
         }
-        process.code.begin_reading(has_room);
+        // To look at all that awaits rows is worth it for nothing else.
+        let room = brought.shows_code().then(|| self.room_for_code(id));
+        let Some(process) = self.processes.get_mut(id) else { return };
+        if let Some(room) = room {
+            process.code.begin_reading(room);
+        }
         for change in brought.changes {
             let Some(change) = process.code.apply_compared(change).filter(|_| !has_dump) else { continue };
             let mut shown = None;
@@ -974,22 +978,22 @@ impl Tracking {
         requests: &mut Requests,
     ) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        for piece in pieces.iter().skip(made.len()) {
-            process.learned.note_gone(Avma(piece.start));
-        }
-        process.code.take_made(pieces, made);
+        let left = process.code.take_made(pieces, made);
+        process.learned.note_unmade(&left);
         Self::order_rows(process, requests);
     }
 
-    /// Whether code that a process has may wait for its rows: there is little of all processes', and of his whose it is.
-    fn has_room_for_code(&self, id: ProcessId) -> bool {
-        let holder = self.processes.get(id).map(Process::holder);
-        let awaiting = self.processes.busy().filter(|process| process.code.awaiting_bytes() > 0);
-        let (all, own) = awaiting.fold((0, 0), |(all, own), process| {
+    /// How much code of a process may come to wait for its rows, beside that of all processes.
+    pub(super) fn room_for_code(&self, id: ProcessId) -> usize {
+        let (mut shares, mut all) = (Shares::default(), 0_usize);
+        for process in self.processes.busy() {
             let bytes = process.code.awaiting_bytes();
-            (all + bytes, own + if Some(process.holder()) == holder { bytes } else { 0 })
-        });
-        all < MAX_AWAITING_BYTES && own < MAX_AWAITING_OF_HOLDER
+            if bytes > 0 {
+                shares.take(Some(process.holder()), bytes);
+                all = all.saturating_add(bytes);
+            }
+        }
+        shares.room(self.processes.get(id).map(Process::holder), (all, MAX_AWAITING_BYTES))
     }
 
     /// Has the next rows made of code that awaits them. Of a process that has ended they are of use to samples that wait.

@@ -47,21 +47,21 @@ pub(super) struct Unmade {
     waiting_bytes: usize,
     orders: usize,
     at_once: usize,
-    /// There is room for more.
-    is_open: bool,
+    /// How much more of the reading that is taken up may wait.
+    room: usize,
 }
 
 impl Default for Unmade {
     fn default() -> Self {
         let (pieces, waiting, waiting_bytes, orders) = Default::default();
-        Self { pieces, waiting, waiting_bytes, orders, at_once: AT_ONCE_BYTES, is_open: true }
+        Self { pieces, waiting, waiting_bytes, orders, at_once: AT_ONCE_BYTES, room: MAX_KEPT_BYTES }
     }
 }
 
 impl Unmade {
-    /// Another reading is taken up; others have left room for its code, or not.
-    pub(super) fn begin_reading(&mut self, has_room: bool) {
-        (self.at_once, self.is_open) = (AT_ONCE_BYTES, has_room);
+    /// Another reading is taken up; others have left so much room for its code.
+    pub(super) fn begin_reading(&mut self, room: usize) {
+        (self.at_once, self.room) = (AT_ONCE_BYTES, room);
     }
 
     /// Whether rows of so many further bytes are made at once. What comes behind others that wait does so, too.
@@ -73,11 +73,11 @@ impl Unmade {
 
     /// Awaits rows of a function in a place that has been made; false if there is no room for its code.
     pub(super) fn add(&mut self, piece: Piece, code: ByteBuf) -> bool {
-        let bytes = room_of(&code);
-        let taken = self.bytes().saturating_add(bytes).saturating_add(FUNCTION_BYTES);
-        let has_room = self.is_open && taken <= MAX_KEPT_BYTES;
+        let bytes = room_of(&code).saturating_add(FUNCTION_BYTES);
+        let has_room = bytes <= self.room && self.bytes().saturating_add(bytes) <= MAX_KEPT_BYTES;
         if has_room {
-            self.waiting_bytes += bytes;
+            self.room -= bytes;
+            self.waiting_bytes += room_of(&code);
             self.waiting.push_back((piece, code));
             self.pieces.insert(piece.start, piece);
         }
@@ -145,6 +145,18 @@ impl Unmade {
         is_there
     }
 
+    /// Awaits nothing more of what is not ordered. Returns what that was.
+    pub(super) fn give_up_waiting(&mut self) -> Vec<Piece> {
+        self.waiting_bytes = 0;
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.into_iter().map(|(piece, _)| piece).filter(|piece| self.take(piece)).collect()
+    }
+
+    /// Awaits nothing more. What is ordered is being made all the same, and counts until it is answered.
+    pub(super) fn cancel(&mut self) {
+        *self = Self { orders: self.orders, ..Self::default() };
+    }
+
     /// Memory, estimated.
     pub(super) fn bytes(&self) -> usize {
         self.waiting_bytes + self.pieces.len() * FUNCTION_BYTES + self.orders * ORDER_BYTES
@@ -186,7 +198,7 @@ mod tests {
         let at_once =
             |unmade: &mut Unmade| [AT_ONCE_BYTES / 2, AT_ONCE_BYTES, 1].map(|bytes| unmade.makes_at_once(bytes));
         assert_eq!(at_once(&mut unmade), [true, false, false]);
-        unmade.begin_reading(true);
+        unmade.begin_reading(0);
         assert_eq!(at_once(&mut unmade), [true, false, false]);
     }
 
@@ -200,6 +212,30 @@ mod tests {
         unmade.end_order();
         assert_eq!(numbers(unmade.next_order()), (32..40).collect::<Vec<_>>());
         assert!(unmade.take(&piece(0, 1)) && !unmade.take(&piece(0, 1)));
+    }
+
+    #[test]
+    fn what_is_given_up_is_what_is_not_ordered_and_not_replaced() {
+        let mut unmade = waiting(12);
+        assert_eq!(numbers(unmade.next_order()), (0..8).collect::<Vec<_>>());
+        let range = |number: u64| piece(number, 0).start..piece(number, 0).end();
+        assert!(unmade.make_place(&range(9), MonoNs(2)));
+        assert_eq!(unmade.give_up_waiting(), [8, 10, 11].map(|number| piece(number, 1)));
+        assert_eq!((unmade.bytes(), unmade.next_order()), (8 * FUNCTION_BYTES + ORDER_BYTES, None));
+        assert!(unmade.take(&piece(7, 1)) && !unmade.covers(piece(8, 1).start, MonoNs(1)), "it is under way");
+    }
+
+    #[test]
+    fn what_is_ordered_counts_until_it_is_answered_also_when_nobody_awaits_it() {
+        let mut unmade = waiting(40);
+        (0..MAX_ORDERS).for_each(|_| assert!(unmade.next_order().is_some()));
+        unmade.cancel();
+        assert_eq!(unmade.bytes(), MAX_ORDERS * ORDER_BYTES);
+        assert!(unmade.add(piece(0, 2), code()) && unmade.next_order().is_none() && !unmade.take(&piece(0, 1)));
+        unmade.end_order();
+        assert_eq!(numbers(unmade.next_order()), [0]);
+        (0..MAX_ORDERS).for_each(|_| unmade.end_order());
+        assert!(unmade.take(&piece(0, 2)) && unmade.bytes() == 0);
     }
 
     #[test]
@@ -222,8 +258,11 @@ mod tests {
         assert!((250..256).contains(&taken), "{taken}");
         assert!(unmade.bytes() <= MAX_KEPT_BYTES);
         let mut unmade = Unmade::default();
-        unmade.begin_reading(false);
-        assert!(!unmade.add(piece(0, 1), code()), "others have taken it");
+        let of_one = SIZE as usize + 2 * FUNCTION_BYTES;
+        unmade.begin_reading(2 * of_one - 1);
+        assert_eq!([0, 1].map(|number| unmade.add(piece(number, 1), code())), [true, false], "others have the rest");
+        unmade.begin_reading(of_one);
+        assert_eq!([1, 2].map(|number| unmade.add(piece(number, 1), code())), [true, false]);
         // Nor where ever new code takes the place of the old.
         let mut unmade = Unmade::default();
         let replaced = (0..1000)

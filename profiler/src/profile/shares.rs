@@ -39,6 +39,16 @@ impl Shares {
         more <= free && own.saturating_add(more) <= most
     }
 
+    /// How much more somebody may have of a table of which so much is used: the most that he [may take](Self::may_take).
+    pub fn room(&self, holder: Option<Holder>, (used, limit): (usize, usize)) -> usize {
+        let free = limit.saturating_sub(used);
+        let Some(holder) = holder else { return free };
+        let own = self.of.get(&holder).copied().unwrap_or(0);
+        let within = |free: usize| free.min(free.saturating_mul(FREE_FACTOR).saturating_sub(own));
+        let small = (limit / SMALL).saturating_sub(own).min(within(free));
+        small.max(within(free.saturating_sub(limit / RESERVE)))
+    }
+
     /// He has it.
     pub fn take(&mut self, holder: Option<Holder>, more: usize) {
         if let Some(holder) = holder {
@@ -86,6 +96,24 @@ mod tests {
         shares.give_back(holder(1), 657);
         assert!(shares.may_take(holder(1), 1, (used - 657, limit)) && !shares.of.contains_key(&Holder::User(1)));
     }
+
+    #[test]
+    fn there_is_as_much_room_as_somebody_may_take() {
+        let holder = |number| Some(Holder::User(number));
+        let (mut shares, limit) = (Shares::default(), 1000);
+        let mut used = 0;
+        for more in [0, 10, 300, 340, 120, 100] {
+            shares.take(holder(1), more);
+            used += more;
+            for somebody in [holder(1), holder(2), None] {
+                let room = shares.room(somebody, (used, limit));
+                assert!(room == 0 || shares.may_take(somebody, room, (used, limit)), "{used} {somebody:?} {room}");
+                assert!(!shares.may_take(somebody, room + 1, (used, limit)), "{used} {somebody:?} {room}");
+            }
+        }
+        assert_eq!([shares.room(holder(1), (used, limit)), shares.room(holder(2), (used, limit))], [0, limit / SMALL]);
+    }
+
     #[test]
     fn who_asks_for_much_at_once_leaves_what_is_there_for_those_who_have_little() {
         let (mut shares, mut used, limit) = (Shares::default(), 0, 1 << 17);

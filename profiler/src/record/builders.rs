@@ -23,6 +23,7 @@ use crate::kernel::Waker;
 use crate::owners::{Held, Owner, Owners};
 use crate::process::open::{FileId, VDSO};
 use crate::process::own_vdso;
+use crate::record::usage::Charge;
 
 use self::code::{CodeOrder, CodeQueue};
 use crate::symbol::{OpenFile, OpenFiles};
@@ -233,8 +234,11 @@ impl Builders {
     /// Has rows of code made, for whoever asks for them.
     pub(super) fn order_code(&self, request: RequestId, code: Box<CodePieces>) {
         let (order, rate) = (CodeOrder::new(request, code), self.shared.rate());
-        self.shared.lock().admit_code(order, rate);
-        self.shared.changed.notify_all();
+        let is_admitted = self.shared.lock().admit_code(order, rate);
+        match is_admitted {
+            true => self.shared.changed.notify_all(),
+            false => self.shared.wake.wake(),
+        }
     }
 
     /// A sample has met a file that waits: it comes sooner.
@@ -283,7 +287,11 @@ impl Builders {
                 break;
             }
         }
-        if queue.refuse_stuck() {
+        // Also while all builders are at work, and none looks who waits in vain.
+        let (rate, now) = (self.shared.rate(), Instant::now());
+        queue.code.look_at_budget(&self.shared.ledger, now);
+        let refused = [queue.refuse_stuck(), queue.refuse_code(rate, now)];
+        if refused.contains(&true) {
             self.shared.wake.wake();
         }
     }
@@ -293,8 +301,8 @@ impl Builders {
         std::mem::take(&mut self.shared.lock().answers)
     }
 
-    /// The same of code.
-    pub(super) fn take_code_answers(&self) -> Vec<Answer> {
+    /// The same of code, and what that is put down to.
+    pub(super) fn take_code_answers(&self) -> Vec<(Charge, Answer)> {
         std::mem::take(&mut self.shared.lock().code.answers)
     }
 }
@@ -359,6 +367,7 @@ impl Shared {
                 return None;
             }
             let (rate, now) = (self.rate(), Instant::now());
+            queue.code.look_at_budget(&self.ledger, now);
             if let Some(work) = queue.take_work((number, only_small), rate, now) {
                 return Some(work);
             }
@@ -426,7 +435,7 @@ impl Queue {
             self.note_code(rate, now);
         }
         if let Some(code) = code.filter(|code| file.is_none_or(|file| self.is_before(*code, file, rate, now))) {
-            return self.code.waiting.remove(code).map(Work::Code);
+            return self.code.take(code).map(Work::Code);
         }
         let order = self.waiting.swap_remove(file?);
         let (at, owner) = (Some((order.file, now)), order.owner);
@@ -572,7 +581,7 @@ fn build(shared: &Shared, number: u64, only_small: bool) {
         let Order { file, image, samples, owner, .. } = match work {
             Work::File(order) => order,
             Work::Code(order) => {
-                shared.make(order);
+                shared.make(&order);
                 continue;
             }
         };

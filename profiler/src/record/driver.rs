@@ -16,7 +16,7 @@ use jitprof_jitdump::TscConversion;
 
 use crate::capture::{CaptureWriter, Witness};
 use crate::cost::{Activity, Ledger, Phases, thread_cpu_time};
-use crate::engine::border::{Counters, Order, Own, Recorded, Request, Sample, Ticks, Window};
+use crate::engine::border::{Answer, Counters, Order, Own, Recorded, Request, Sample, Ticks, Window};
 use crate::engine::tables::TableMemory;
 use crate::engine::{Engine, EngineOptions, Input, Output};
 use crate::gsym::GsymStore;
@@ -30,6 +30,7 @@ use crate::profile::Profile;
 use crate::record::RecordError;
 use crate::record::builders::Builders;
 use crate::record::machine::{self, give_memory_back};
+use crate::record::usage::Charge;
 use crate::record::workers::Workers;
 use crate::symbol::{OpenFiles, Symbolizer};
 
@@ -252,15 +253,15 @@ impl Driver {
         self.phases.enter(Activity::Processes);
         self.take_events();
         for (charge, answer) in answers {
-            let cpu = thread_cpu_time();
-            self.feed(Input::Answer(answer));
-            self.workers.charge(charge, thread_cpu_time().saturating_sub(cpu));
+            self.feed_charged(charge, answer);
         }
         if !names.is_empty() {
             self.feed(Input::Names(names));
         }
         rows.into_iter().for_each(|rows| self.feed(Input::Rows(rows)));
-        self.builders.take_code_answers().into_iter().for_each(|answer| self.feed(Input::Answer(answer)));
+        for (charge, answer) in self.builders.take_code_answers() {
+            self.feed_charged(charge, answer);
+        }
         self.measure_ticks(now);
         self.phases.enter(Activity::Upkeep);
         if slow {
@@ -279,6 +280,13 @@ impl Driver {
 
     fn feed(&mut self, input: Input<'_>) {
         hand_in(&mut self.engine, &mut self.capture, input);
+    }
+
+    /// Hands in an answer; taking it up is put down to whom it was asked for.
+    fn feed_charged(&mut self, charge: Charge, answer: Answer) {
+        let cpu = thread_cpu_time();
+        self.feed(Input::Answer(answer));
+        self.workers.charge(charge, thread_cpu_time().saturating_sub(cpu));
     }
 
     fn take_events(&mut self) {

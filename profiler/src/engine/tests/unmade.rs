@@ -8,7 +8,7 @@ use jitprof_common::units::{MonoNs, Pid};
 
 use super::stories::*;
 use crate::engine::border::{CodePieces, Order, Request};
-use crate::engine::generated::{CodeOptions, GeneratedCode};
+use crate::engine::generated::{CodeBounds, CodeOptions, GeneratedCode};
 use crate::engine::options::CallGraph;
 use crate::engine::runtime_tables::Change;
 use crate::engine::unmade::Piece;
@@ -87,6 +87,9 @@ fn sample(world: &mut World, number: u64) -> u64 {
 fn rows_of_many_functions_come_in_parts_and_each_is_published() {
     let mut world = erlang(service(), COUNT, || Fate::Hold);
     assert_eq!((made(&world), world.held()), (AT_ONCE, 4));
+    world.settle();
+    let requests = &world.engine.requests;
+    assert!(requests.is_making() && !requests.is_reading(), "no other process' samples wait for them");
     world.release_one(0);
     world.run_for(300);
     assert_eq!(made(&world), AT_ONCE + PART);
@@ -128,6 +131,18 @@ fn the_end_of_a_run_waits_for_rows_that_are_being_made() {
 }
 
 #[test]
+fn an_end_that_waits_no_longer_says_that_rows_were_not_made_and_blames_no_dump() {
+    let mut world = erlang(World::new(options()), COUNT, || Fate::Hold);
+    let limit = Duration::from_millis(500);
+    world.order(Order::Finish { read_limit: limit, names_limit: limit, duration: Duration::from_secs(1) });
+    world.run_for(3000);
+    world.assert_whole();
+    let remarks = &world.recorded.as_ref().unwrap().account.remarks;
+    let says = |what: &str| remarks.iter().any(|remark| remark.contains(what));
+    assert!(says("rows of generated code were not made") && !says("dump"), "{remarks:?}");
+}
+
+#[test]
 fn code_of_which_nobody_makes_rows_is_read_where_it_is_met() {
     let mut world = erlang(service(), COUNT, || Fate::Stall);
     assert_eq!(made(&world), COUNT as usize, "it is known to be there");
@@ -137,6 +152,55 @@ fn code_of_which_nobody_makes_rows_is_read_where_it_is_met() {
     world.run_for(2000);
     assert_eq!(count(&world, |what| matches!(what, Request::Memory { .. })), 1);
     assert_eq!(cfa(&world, COUNT - 1), Some(CfaKind::Fp as u8));
+    let learned = world.finish().account.learned.unwrap();
+    assert_eq!(learned.given_up, COUNT - AT_ONCE as u64);
+}
+
+fn id(world: &World) -> ProcessId {
+    world.engine.tracking.processes.live_of(Pid(PID)).unwrap().id
+}
+
+fn bound(world: &mut World, functions: usize) {
+    let id = id(world);
+    let process = world.engine.tracking.processes.get_mut(id).unwrap();
+    process.code.set_bounds(CodeBounds { functions, ..CodeBounds::CONTINUOUS });
+}
+
+#[test]
+fn nothing_waits_for_code_that_finds_no_room_and_it_is_read_when_there_is_some() {
+    let mut world = erlang(service(), COUNT, || Fate::Hold);
+    put(&mut world, PID, place(COUNT - 1), code(SIZE));
+    bound(&mut world, 0);
+    world.release();
+    world.run_for(300);
+    assert_eq!(made(&world), AT_ONCE);
+    let read = |world: &World| count(world, |what| matches!(what, Request::Memory { .. }));
+    sample(&mut world, COUNT - 1);
+    world.run_for(3000);
+    assert_eq!((world.engine.progress().waiting, read(&world)), (0, 0));
+    bound(&mut world, 1000);
+    sample(&mut world, COUNT - 1);
+    world.run_for(3000);
+    assert_eq!((world.engine.progress().waiting, read(&world)), (0, 1));
+    assert_eq!((made(&world), cfa(&world, COUNT - 1)), (AT_ONCE + 1, Some(CfaKind::Fp as u8)));
+    world.finish();
+}
+
+#[test]
+fn what_is_ordered_takes_room_until_it_is_made_also_when_its_program_has_ended() {
+    let mut world = erlang(service(), COUNT, || Fate::Hold);
+    let room = |world: &World| world.engine.tracking.room_for_code(id(world));
+    let awaiting = room(&world);
+    world.machine.processes.get_mut(&PID).unwrap().runtime.code.clear();
+    let app = mapped(&world, APP, "/bin/app");
+    exec(&mut world, PID, "/bin/app", vec![app]);
+    world.run_for(20_000);
+    let ordered = room(&world);
+    world.release();
+    world.run_for(300);
+    let all = room(&world);
+    assert!(awaiting < ordered, "{awaiting} {ordered}");
+    assert_eq!(all - ordered, 4 * (256 << 10), "{all} {ordered}");
     world.finish();
 }
 
@@ -180,6 +244,67 @@ fn until_its_rows_are_there_nothing_is_known_of_code_and_it_was_not_walked_right
     generated.take_made(&pieces, code.rows());
     assert!(is_known(&generated, 100) && !is_known(&generated, 99) && !generated.awaits_rows(JIT, MonoNs(100)));
     assert!(!generated.was_true(JIT, MonoNs(100)), "they are not published");
+}
+
+#[test]
+fn what_awaits_its_rows_counts_apart_from_code_that_stays() {
+    let (generated, ..) = generated();
+    let sizes = (generated.bytes(), generated.awaiting_bytes());
+    assert!(sizes.0 < 0x9000 && sizes.1 > 0x9000, "{sizes:?}");
+}
+
+#[test]
+fn code_that_finds_no_room_is_taken_up_when_it_is_read_later() {
+    let (mut generated, pieces, made) = generated();
+    let has_place = |generated: &GeneratedCode| {
+        let hit = generated.map.lookup(avma(JIT), MonoNs(100)).unwrap();
+        generated.has_place_for(&hit)
+    };
+    let shown = |generated: &mut GeneratedCode, since| {
+        generated.take_shown((JIT, 0x9000), MonoNs(since), made.rows().swap_remove(0))
+    };
+    generated.set_bounds(CodeBounds { functions: 0, ..CodeBounds::CONTINUOUS });
+    assert_eq!(generated.take_made(&pieces, made.rows()), [JIT]);
+    assert!(!has_place(&generated) && !shown(&mut generated, 100) && !is_known(&generated, 100));
+    generated.set_bounds(CodeBounds::CONTINUOUS);
+    assert!(has_place(&generated) && shown(&mut generated, 100) && is_known(&generated, 100));
+    assert!(shown(&mut generated, 100), "more exactly");
+    assert!(!shown(&mut generated, 99) && generated.will_have_rows(JIT, MonoNs(100)), "there is newer code");
+}
+
+#[test]
+fn whoever_gets_no_rows_of_some_code_waits_for_none_of_what_is_not_ordered() {
+    let at = |number: u64| place(9 * number);
+    let mut generated = GeneratedCode::new(CodeOptions::of(CallGraph::Auto));
+    (0..40).for_each(|number| generated.apply_found(Change::Load(found(9 * number, code(0x9000)), MonoNs(100))));
+    let mut orders: Vec<Vec<Piece>> = Vec::new();
+    while let Some(order) = generated.next_order() {
+        orders.push(order.into_iter().map(|(piece, _)| piece).collect());
+    }
+    assert_eq!(orders.iter().map(Vec::len).collect::<Vec<_>>(), [8; 4]);
+    let given_up = generated.take_made(&orders[0], Vec::new());
+    assert_eq!(given_up, (0..8).chain(32..40).map(at).collect::<Vec<_>>());
+    assert!(generated.next_order().is_none());
+    let is_there = |start: &u64| generated.rows().unwrap().row_at(*start, MonoNs(100)).is_some();
+    assert!(given_up.iter().all(is_there), "it is walked by frame pointer until it is read");
+    assert!((8..32).all(|number| generated.awaits_rows(at(number), MonoNs(100))), "it is under way");
+    assert_eq!(generated.take_made(&orders[1], Vec::new()).len(), 8);
+}
+
+#[test]
+fn an_answer_to_the_program_before_leaves_the_orders_of_the_new_one() {
+    let (mut generated, pieces, made) = generated();
+    generated.end_all(MonoNs(200));
+    let ordered = generated.awaiting_bytes();
+    generated.apply_found(Change::Load(found(0, code(0x9000)), MonoNs(300)));
+    let order = generated.next_order().unwrap();
+    let both = generated.awaiting_bytes();
+    assert!(ordered > 0x9000 && both > 2 * ordered, "{ordered} {both}");
+    assert!(generated.take_made(&pieces, Vec::new()).is_empty(), "nothing of its own was refused");
+    assert!(generated.awaits_rows(JIT, MonoNs(300)) && generated.awaiting_bytes() == both - ordered);
+    let own: Vec<Piece> = order.into_iter().map(|(piece, _)| piece).collect();
+    assert!(generated.take_made(&own, made.rows()).is_empty());
+    assert!(is_known(&generated, 300) && generated.awaiting_bytes() == 0);
 }
 
 #[test]

@@ -1,27 +1,73 @@
 //! Rows of code that was found in processes, made from its bytes by the threads that build those of files.
 //!
-//! Nobody is held by code: its bytes have been read. It comes by the turns of users, as files do, and costs them the same.
+//! Nobody is held by code: its bytes have been read. It comes by the turns of users, as files do, and costs them the same. A
+//! process of root's, or of nobody's, pays for itself, and whoever has containers has ever new ones: what is made for those
+//! counts as what is read of them does, too, and waits with it.
 
 use std::collections::VecDeque;
 use std::panic::catch_unwind;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{GIVES_WAY_AFTER, Queue, Shared, TURN_S, compare_work};
-use crate::cost::{Activity, thread_cpu_time};
+use crate::cost::{Activity, Ledger, thread_cpu_time};
 use crate::engine::border::{Answer, AnswerBody, CodePieces, RequestId};
-use crate::owners::Owner;
+use crate::owners::{Holder, Owner};
 use crate::process::monotonic_now;
+use crate::profile::Shares;
+use crate::record::party::NOBODY;
+use crate::record::usage::{Charge, Payer, Subject, Usage};
 
 /// Bytes of code that take as long as a function of a file: 15 MB a second.
 const BYTES_LIKE_A_FUNCTION: usize = 16;
 /// Samples may wait for it: nobody rests behind it, as behind a file that none has met.
 const SAMPLES: u64 = 1;
+/// Memory of code that waits here, also of programs that are there no more; whoever has much of it leaves others a part.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// What a piece takes beside its code, and an order beside its pieces.
+const PIECE_BYTES: usize = 64;
+const ORDER_BYTES: usize = 4 << 10;
 
 /// Code that waits, and what has become of some.
 #[derive(Debug, Default)]
 pub(super) struct CodeQueue {
     pub(super) waiting: VecDeque<CodeOrder>,
-    pub(super) answers: Vec<Answer>,
+    /// What each is put down to as well.
+    pub(super) answers: Vec<(Charge, Answer)>,
+    /// Memory of what waits.
+    bytes: usize,
+    shares: Shares,
+    /// What code of those has cost who are told apart by processes.
+    usage: Usage,
+    /// What all of them may spend in a second, if all that was left is spent.
+    rate_when_spent: Option<f64>,
+}
+
+impl CodeQueue {
+    /// Looks whether anything is left of what announcements may cost, of which code of those counts as a part who are told apart
+    /// by processes.
+    pub(super) fn look_at_budget(&mut self, ledger: &Ledger, now: Instant) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let is_spent = !ledger.may_spend_at(Activity::Announcements, now);
+        self.rate_when_spent = ledger.rate(Activity::Announcements).filter(|_| is_spent);
+        if is_spent {
+            self.usage.count(now);
+        }
+    }
+
+    /// Gives code to a builder.
+    pub(super) fn take(&mut self, index: usize) -> Option<CodeOrder> {
+        let order = self.waiting.remove(index)?;
+        self.leave(&order);
+        Some(CodeOrder { is_granted: self.rate_when_spent.is_some(), ..order })
+    }
+
+    /// It waits no more.
+    fn leave(&mut self, order: &CodeOrder) {
+        self.bytes = self.bytes.saturating_sub(order.bytes);
+        self.shares.give_back(Some(order.holder), order.bytes);
+    }
 }
 
 /// Code that waits for a builder.
@@ -30,13 +76,40 @@ pub(super) struct CodeOrder {
     request: RequestId,
     code: Box<CodePieces>,
     owner: Owner,
+    /// Who takes up room with it, and how much.
+    holder: Holder,
+    bytes: usize,
+    /// All was spent when it was begun with.
+    is_granted: bool,
     since: Instant,
 }
 
 impl CodeOrder {
     pub(super) fn new(request: RequestId, code: Box<CodePieces>) -> Self {
-        let owner = Owner::of_process(code.user, code.process.pid);
-        Self { request, code, owner, since: Instant::now() }
+        let (user, process) = (code.user, code.process);
+        let owner = Owner::of_process(user, process.pid);
+        let holder = Holder::of_process(user, process.pid, process.start.0);
+        let pieces = code.pieces.iter().map(|(_, code)| code.len().saturating_add(PIECE_BYTES));
+        let bytes = pieces.fold(ORDER_BYTES, usize::saturating_add);
+        Self { request, code, owner, holder, bytes, is_granted: false, since: Instant::now() }
+    }
+
+    /// Whose process it is: what is made for it, and taking it up, is put down to him as reading is.
+    fn charge(&self) -> Charge {
+        let (user, subject) = (self.code.user.unwrap_or(NOBODY), Subject::Process(self.code.process.pid));
+        let payer = Payer { user: Some(user), subject };
+        Charge { payer, activity: Activity::Announcements, granted: self.is_granted }
+    }
+
+    /// Nobody makes its rows.
+    fn stalled(&self) -> (Charge, Answer) {
+        let at = monotonic_now();
+        (self.charge(), Answer { request: self.request, begun: at, done: at, body: AnswerBody::Stalled })
+    }
+
+    /// Whether its owner is one process alone, of which there may be ever new ones.
+    fn is_of_process_alone(&self) -> bool {
+        self.owner.payer() == self.owner
     }
 
     /// How long it will take, in functions of files, and how many samples wait for it.
@@ -50,17 +123,28 @@ impl CodeOrder {
     }
 
     fn may_spend(&self, queue: &Queue, rate: Option<f64>, now: Instant) -> bool {
-        rate.is_none_or(|rate| queue.owners.may_spend(self.owner.payer(), rate, now))
+        let Some(rate) = rate else { return true };
+        let spent = queue.code.rate_when_spent.filter(|_| self.is_of_process_alone());
+        let is_left = spent.is_none_or(|all| queue.code.usage.is_within_part(self.charge().payer, all, now));
+        is_left && queue.owners.may_spend(self.owner.payer(), rate, now)
     }
 }
 
 impl Queue {
-    /// Takes up code, as a file.
-    pub(super) fn admit_code(&mut self, order: CodeOrder, rate: Option<f64>) {
+    /// Takes up code, as a file, if its holder leaves others room for theirs. Returns whether he does; else it is answered.
+    pub(super) fn admit_code(&mut self, order: CodeOrder, rate: Option<f64>) -> bool {
+        let (holder, bytes) = (Some(order.holder), order.bytes);
+        if !self.code.shares.may_take(holder, bytes, (self.code.bytes, MAX_QUEUED_BYTES)) {
+            self.code.answers.push(order.stalled());
+            return false;
+        }
         if let Some(rate) = rate {
             self.let_in(order.owner, rate, order.since);
         }
+        self.code.shares.take(holder, bytes);
+        self.code.bytes = self.code.bytes.saturating_add(bytes);
         self.code.waiting.push_back(order);
+        true
     }
 
     /// Whether code of a user waits.
@@ -101,11 +185,10 @@ impl Queue {
             now.saturating_duration_since(order.since) >= GIVES_WAY_AFTER && !order.may_spend(self, rate, now)
         };
         let (late, rest): (VecDeque<_>, _) = waiting.into_iter().partition(is_late);
-        let (at, is_any) = (monotonic_now(), !late.is_empty());
-        let stalled = |request| Answer { request, begun: at, done: at, body: AnswerBody::Stalled };
-        self.code.answers.extend(late.into_iter().map(|order| stalled(order.request)));
         self.code.waiting = rest;
-        is_any
+        late.iter().for_each(|order| self.code.leave(order));
+        self.code.answers.extend(late.iter().map(CodeOrder::stalled));
+        !late.is_empty()
     }
 
     fn turn(&self, owner: Owner, rate: Option<f64>, now: Instant) -> f64 {
@@ -115,24 +198,41 @@ impl Queue {
 
 impl Shared {
     /// Makes rows of code, which its owner pays for.
-    pub(super) fn make(&self, CodeOrder { request, code, owner, .. }: CodeOrder) {
+    pub(super) fn make(&self, order: &CodeOrder) {
         let (begun, cpu) = (monotonic_now(), thread_cpu_time());
-        let rows = catch_unwind(|| code.rows());
-        self.charge(Activity::Announcements, Some(owner), thread_cpu_time().saturating_sub(cpu));
+        let rows = catch_unwind(|| order.code.rows());
+        self.charge_code(order, thread_cpu_time().saturating_sub(cpu));
         let body = rows.map_or(AnswerBody::Stalled, AnswerBody::CodeRows);
-        self.lock().code.answers.push(Answer { request, begun, done: monotonic_now(), body });
+        let answer = Answer { request: order.request, begun, done: monotonic_now(), body };
+        self.lock().code.answers.push((order.charge(), answer));
         self.wake.wake();
+    }
+
+    /// A user has a budget for all his processes. Those who are told apart by processes use up what all may spend on
+    /// announcements, as by what is read of them.
+    fn charge_code(&self, order: &CodeOrder, spent: Duration) {
+        let charge = order.charge();
+        let Some(rate) = self.rate().filter(|_| order.is_of_process_alone()) else {
+            return self.charge(charge.activity, Some(order.owner), spent);
+        };
+        self.ledger.add(charge.activity, spent);
+        let (now, all) = (Instant::now(), self.ledger.rate(charge.activity));
+        let mut queue = self.lock();
+        queue.spend(order.owner, rate, now, spent.as_secs_f64());
+        if let Some(all) = all {
+            queue.code.usage.add(charge, spent, all, now);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::sync::atomic::Ordering;
 
     use jitprof_common::units::{Avma, MonoNs, Pid};
 
-    use super::super::{Builders, Image, Order, Work};
+    use super::super::{Builders, Image, Order, SLOW_LIMIT, STALL_LIMIT, Work};
     use super::*;
     use crate::kernel::Waker;
     use crate::process::ProcessId;
@@ -140,13 +240,27 @@ mod tests {
 
     /// A function with a frame, of so many bytes.
     fn order(request: u64, user: u32, bytes: usize) -> CodeOrder {
-        let process = ProcessId { pid: Pid(7), start: MonoNs(1) };
+        order_of(request, (user, 7), bytes)
+    }
+
+    fn order_of(request: u64, (user, pid): (u32, u32), bytes: usize) -> CodeOrder {
+        let process = ProcessId { pid: Pid(pid), start: MonoNs(1) };
         let mut code = vec![0x90; bytes];
         code[..4].copy_from_slice(&[0x55, 0x48, 0x89, 0xe5]);
         code[bytes - 2..].copy_from_slice(&[0x5d, 0xc3]);
         let pieces = vec![(Avma(0x1000), code.into())];
         let code = CodePieces { process, user: Some(user), is_called: false, pieces };
         CodeOrder::new(RequestId(request), Box::new(code))
+    }
+
+    /// What builders share in a continuous recording, without any.
+    fn shared() -> Arc<Shared> {
+        let (queue, changed, background, ledger) = Default::default();
+        let (wake, slow_limit, stall_limit) = (Waker::new().unwrap(), SLOW_LIMIT, STALL_LIMIT);
+        let shared = Shared { queue, changed, wake, ledger, background, slow_limit, stall_limit };
+        shared.background.store(true, Ordering::Relaxed);
+        shared.ledger.set_limit(Some(0.1));
+        Arc::new(shared)
     }
 
     fn file(number: u32, functions: u64, user: u32) -> Order {
@@ -173,7 +287,7 @@ mod tests {
             answers = builders.take_code_answers();
             std::thread::sleep(Duration::from_millis(1));
         }
-        let [Answer { request: RequestId(3), body: AnswerBody::CodeRows(rows), .. }] = &answers[..] else {
+        let [(_, Answer { request: RequestId(3), body: AnswerBody::CodeRows(rows), .. })] = &answers[..] else {
             panic!("{answers:?}")
         };
         assert!(rows.len() == 1 && *rows == code.rows());
@@ -210,7 +324,69 @@ mod tests {
         assert!(!queue.refuse_code(Some(rate), now) && queue.code.answers.is_empty());
         let later = Instant::now() + GIVES_WAY_AFTER;
         assert!(queue.refuse_code(Some(rate), later) && queue.code.waiting.is_empty());
-        assert!(matches!(queue.code.answers[..], [Answer { request: RequestId(1), body: AnswerBody::Stalled, .. }]));
+        assert_eq!(stalled(&queue), [1]);
+    }
+
+    /// What was answered so, by its request.
+    fn stalled(queue: &Queue) -> Vec<u64> {
+        let is_stalled = |answer: &Answer| matches!(answer.body, AnswerBody::Stalled);
+        queue.code.answers.iter().filter(|(_, answer)| is_stalled(answer)).map(|(_, answer)| answer.request.0).collect()
+    }
+
+    #[test]
+    fn who_has_ever_new_processes_of_root_uses_up_what_announcements_may_cost() {
+        let shared = shared();
+        let [his, root] = [1000, 0].map(|user| order(1, user, 64));
+        let is_left = || shared.ledger.may_spend(Activity::Announcements);
+        shared.charge_code(&his, Duration::from_secs(1000));
+        assert!(is_left(), "a user has a budget of his own");
+        shared.charge_code(&root, Duration::from_secs(1000));
+        assert!(!is_left());
+        let payer = |user, pid| Payer { user: Some(user), subject: Subject::Process(Pid(pid)) };
+        assert_eq!([his, root].map(|order| order.charge().payer), [payer(1000, 7), payer(0, 7)]);
+        let next = |order: CodeOrder| {
+            let (rate, now) = (shared.rate(), Instant::now());
+            let mut queue = shared.lock();
+            assert!(queue.admit_code(order, rate));
+            queue.code.look_at_budget(&shared.ledger, now);
+            let index = queue.choose_code(rate, now)?;
+            queue.code.take(index)
+        };
+        let granted = next(order_of(2, (0, 8), 64)).unwrap();
+        assert!(granted.is_granted, "it has had less than its part");
+        shared.charge_code(&granted, Duration::from_secs(1));
+        assert!(next(order_of(3, (0, 9), 64)).is_none(), "root has had his, however many processes that is");
+        assert_eq!(next(order(4, 1001, 64)).map(|order| order.request.0), Some(4));
+    }
+
+    #[test]
+    fn who_has_much_code_waiting_leaves_others_room_and_is_told_at_once() {
+        let mut queue = Queue::default();
+        let mut fill =
+            |user: u32| (0..64).take_while(|number| queue.admit_code(order(*number, user, 4 << 20), None)).count();
+        assert_eq!([fill(1000), fill(1001), fill(1000)], [11, 2, 0]);
+        assert_eq!(stalled(&queue), [11, 2, 0]);
+        assert!(queue.admit_code(order(20, 1002, 64), None));
+        assert!(queue.code.bytes <= MAX_QUEUED_BYTES);
+        while queue.code.take(0).is_some() {}
+        assert_eq!((queue.code.bytes, &queue.code.shares), (0, &Shares::default()));
+        assert!(queue.admit_code(order(21, 1000, 4 << 20), None));
+        assert!(stalled(&queue).len() == 3 && !queue.refuse_code(None, Instant::now() + GIVES_WAY_AFTER));
+    }
+
+    #[test]
+    fn code_that_waits_in_vain_is_given_up_also_while_all_builders_are_at_work() {
+        let shared = shared();
+        let builders = Builders { shared: Arc::clone(&shared), files: Arc::default() };
+        let since = Instant::now().checked_sub(GIVES_WAY_AFTER).unwrap();
+        for user in [0_u32, 1000] {
+            let order = CodeOrder { since, ..order(u64::from(user), user, 64) };
+            shared.charge_code(&order, Duration::from_secs(1000));
+            assert!(shared.lock().admit_code(order, shared.rate()));
+        }
+        builders.check();
+        let queue = shared.lock();
+        assert_eq!((stalled(&queue), queue.code.bytes, queue.code.waiting.len()), (vec![0, 1000], 0, 0));
     }
 
     #[test]

@@ -452,8 +452,8 @@ pub struct ProcessStats {
     pub events_unknown_process: u64,
     /// Mappings whose range made no sense.
     pub bad_mappings: u64,
-    /// Mappings that were evicted because a process had or ended more than are kept, or because there was no room for their paths:
-    /// frames in them have no names.
+    /// Mappings that were evicted because a process had or ended more than are kept, whose frames have no names, and those without
+    /// room for their paths.
     pub mappings_evicted: u64,
     /// Processes or threads left out because there were too many.
     pub over_limit: u64,

@@ -22,6 +22,7 @@ use rustc_hash::FxHashMap;
 use crate::account::FileStats;
 use crate::engine::border::{Identified, MapPlace, Opened, Output, Request, Unread, WhyUnread};
 use crate::engine::link::{FileUse, Link, Linked};
+use crate::engine::mapped_paths::NO_PATH;
 use crate::engine::process::Process;
 use crate::engine::recent::Recent;
 use crate::engine::requests::{Purpose, Requests};
@@ -415,6 +416,11 @@ impl Files {
             }
         };
         let entry = self.entries.get_mut(&file)?;
+        // Whoever mapped it first may have had no room for its path.
+        if *entry.module.path == *NO_PATH && *place.path != *NO_PATH {
+            let build_id = entry.module.build_id.clone();
+            entry.module = Arc::new(Module { path: Arc::clone(&place.path), build_id });
+        }
         entry.unused_since = None;
         link.set(match process.has_released {
             true => Linked::Closed(file),

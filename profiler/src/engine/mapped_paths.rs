@@ -1,5 +1,6 @@
 //! The paths of what processes have mapped, each once. A path is up to 4 KiB long and the target's choice: whoever maps a file of
-//! which nobody has the path yet takes up room for it, and leaves some to the others.
+//! which nobody has the path yet takes up room for it, and leaves some to the others. Without room a mapping has one path that
+//! stands for all such: what lies there is known all the same.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use crate::profile::{Holder, Shares};
 const MAX_PATH_BYTES: usize = 16 << 20;
 /// What a path takes besides its text, about.
 const BESIDES: usize = 128;
+/// In the place of a path that there is no room for.
+pub(super) const NO_PATH: &str = "[path not kept]";
 
 /// A use of a path, which is kept as long as it has any. It stands for whoever the room was given to.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub(super) struct PathUse(Arc<Holder>);
 pub(super) struct MappedPaths {
     // The target chooses its paths: hashed with std's keyed hasher. The table's own use is one of each path's.
     known: HashMap<Arc<str>, PathUse>,
+    /// [`NO_PATH`], once for all who have it.
+    none: Option<Arc<str>>,
     bytes: usize,
     shares: Shares,
     /// Somebody was refused room since the last look.
@@ -37,7 +42,8 @@ pub(super) struct PathsOf<'a> {
 }
 
 impl PathsOf<'_> {
-    /// Puts the path that all have in the place of an equal one. `None` if it is new and there is no room for it.
+    /// Puts the path that all have in the place of an equal one. `None` if it is new and there is no room for it: then
+    /// [`NO_PATH`] is in its place.
     pub(super) fn share(&mut self, path: &mut Arc<str>) -> Option<PathUse> {
         self.all.share(path, self.holder)
     }
@@ -57,6 +63,7 @@ impl MappedPaths {
         let bytes = bytes_of(path);
         if !self.shares.may_take(Some(holder), bytes, (self.bytes, MAX_PATH_BYTES)) {
             self.is_short = true;
+            *path = Arc::clone(self.none.get_or_insert_with(|| NO_PATH.into()));
             return None;
         }
         self.shares.take(Some(holder), bytes);

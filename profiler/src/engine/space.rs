@@ -87,7 +87,8 @@ pub(super) struct AddressSpace {
 pub(super) struct Mapped {
     pub(super) mapping: Mapping,
     pub(super) link: Arc<Link>,
-    path_use: PathUse,
+    /// `None` where another path stands for it.
+    path_use: Option<PathUse>,
     from: MonoNs,
 }
 
@@ -431,7 +432,7 @@ impl AddressSpace {
         self.live.values()
     }
 
-    /// Mappings that were evicted because more than the bounds allow ended or lived.
+    /// Mappings that were evicted because more than the bounds allow ended or lived, and those without their paths.
     pub(super) fn evicted(&self) -> u64 {
         self.evicted
     }
@@ -441,13 +442,12 @@ impl AddressSpace {
         self.has_mapped_c_library
     }
 
-    /// Takes up what is mapped since `from`, at `time`. Without room for its path it is left out.
+    /// Takes up what is mapped since `from`, at `time`. Without room for its path another one stands for that, which is counted.
     fn take_up(&mut self, mut mapping: Mapping, (from, time): (MonoNs, MonoNs), paths: &mut PathsOf<'_>) {
         self.has_mapped_c_library |= is_c_library(&mapping.path);
-        match paths.share(&mut mapping.path) {
-            Some(path_use) => self.insert(Mapped { mapping, link: Arc::default(), path_use, from }, time),
-            None => self.leave_out(time),
-        }
+        let path_use = paths.share(&mut mapping.path);
+        self.evicted += u64::from(path_use.is_none());
+        self.insert(Mapped { mapping, link: Arc::default(), path_use, from }, time);
     }
 
     fn insert(&mut self, mapped: Mapped, time: MonoNs) {

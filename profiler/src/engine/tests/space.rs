@@ -3,11 +3,17 @@
 use proptest::prelude::*;
 
 use super::{at, mapping};
-use crate::engine::mapped_paths::MappedPaths;
+use crate::engine::border::{Identified, MapPlace};
+use crate::engine::files::Files;
+use crate::engine::generated::{CodeOptions, GeneratedCode};
+use crate::engine::mapped_paths::{MappedPaths, NO_PATH};
+use crate::engine::process::Process;
+use crate::engine::requests::Requests;
 use crate::engine::space::{AddressSpace, Held};
-use crate::process::{Mapping, MappingKind};
+use crate::process::open::FileIdentity;
+use crate::process::{Device, Mapping, MappingKind, ProcessId};
 use crate::profile::Holder;
-use jitprof_common::units::{Avma, FileOffset, MonoNs};
+use jitprof_common::units::{Avma, FileOffset, MonoNs, Pid};
 
 const HOLDER: Holder = Holder::User(1000);
 
@@ -78,7 +84,7 @@ fn history_is_bounded_and_its_loss_is_counted() {
 }
 
 #[test]
-fn what_is_mapped_from_paths_without_room_is_left_out_and_counted_and_nobody_elses_is() {
+fn what_is_mapped_from_paths_without_room_is_known_without_them_and_counted_and_nobody_elses_is() {
     let mut paths = MappedPaths::default();
     let long = |number: u64| {
         let path = format!("/{number:04095}").into();
@@ -88,12 +94,14 @@ fn what_is_mapped_from_paths_without_room_is_left_out_and_counted_and_nobody_els
     for number in 1..=4096 {
         greedy.mmap(long(number), at(number), &mut paths.of(HOLDER));
     }
-    let kept = greedy.size() as u64;
+    let kept = greedy.live().filter(|mapped| *mapped.mapping.path != *NO_PATH).count() as u64;
     assert!((2000..3000).contains(&kept), "{kept}");
-    assert_eq!(greedy.evicted(), 4096 - kept);
-    assert!(greedy.may_lack(at(5000)));
+    assert_eq!((greedy.size(), greedy.evicted()), (4096, 4096 - kept));
+    assert!(!greedy.may_lack(at(5000)));
     let seen = |space: &AddressSpace| [1, 4096].map(|number| inode_at(space, number * 0x1000, at(5000).0));
-    assert_eq!(seen(&greedy), [Some(1), None]);
+    assert_eq!(seen(&greedy), [Some(1), Some(4096)]);
+    let without = |number: u64| greedy.lookup(Avma(number * 0x1000), at(5000)).unwrap().mapping.path.as_ptr();
+    assert_eq!(without(4095), without(4096), "it is there once");
     // Another user's has what both have, and what is its own.
     let own = mapping(4096 * 0x1000, 4097 * 0x1000, 9);
     let mut other = AddressSpace::from_mappings(&[long(1), own], at(10), &mut paths.of(Holder::User(1001)));
@@ -107,6 +115,51 @@ fn what_is_mapped_from_paths_without_room_is_left_out_and_counted_and_nobody_els
     other.reconcile(&(1..=1000).map(long).collect::<Vec<_>>(), at(6002), &mut paths.of(Holder::User(1001)));
     assert_eq!((other.live().count(), other.evicted()), (1000, 0));
     paths.assert_sound();
+}
+
+#[test]
+fn many_who_leave_no_room_for_paths_cost_nobody_a_mapping() {
+    let long = |number: u64| {
+        let path = format!("/{number:04095}").into();
+        Mapping { path, ..mapping(number * 0x1000, (number + 1) * 0x1000, number) }
+    };
+    let mut paths = MappedPaths::default();
+    // Each process of root's is a holder of its own.
+    let of_root = |pid| Holder::Process(Pid(pid), 0);
+    for pid in 0..20 {
+        let first = u64::from(pid) * 1000 + 1;
+        let own: Vec<Mapping> = (first..first + 1000).map(long).collect();
+        let space = AddressSpace::from_mappings(&own, at(10), &mut paths.of(of_root(pid)));
+        assert_eq!((space.size(), space.may_lack(at(11))), (1000, false));
+    }
+    paths.assert_sound();
+}
+
+#[test]
+fn a_file_that_was_mapped_without_room_for_its_path_has_it_from_who_has_room() {
+    let called = |start, path: &str| Mapping { path: path.into(), ..mapping(start, start + 0x1000, 7) };
+    let space = read(&[called(0x1000, NO_PATH), called(0x3000, "/lib/a.so")], at(1));
+    let id = ProcessId { pid: Pid(1), start: at(0) };
+    let process = Process::new(id, space, GeneratedCode::new(CodeOptions::default()));
+    let identity = FileIdentity {
+        device: Device::default(),
+        st_dev: 0,
+        inode: 7,
+        uid: 0,
+        len: 4096,
+        changed: (0, 0),
+        modified: (0, 0),
+        block_size: 4096,
+    };
+    let (mut files, mut requests) = (Files::new(None), Requests::default());
+    let paths = [0x1000, 0x3000, 0x1000].map(|start| {
+        let mapped = process.space.lookup(Avma(start), at(2)).unwrap();
+        let which = (&mapped.link, MapPlace::of(&mapped.mapping), files.new_file());
+        let found = Identified { identity, is_settled: false, modified_at: MonoNs(0), opened: None };
+        files.take_identity((id, Some(&process)), which, Ok(found), (at(2), at(3)), &mut requests);
+        files.module(mapped.link.file().unwrap()).unwrap().path.to_string()
+    });
+    assert_eq!(paths, [NO_PATH, "/lib/a.so", "/lib/a.so"]);
 }
 
 #[test]

@@ -22,11 +22,11 @@ use crate::process::ProcessId;
 
 /// Samples that wait at most; beyond it the oldest of who has the most are resolved with what is known. Tests wait for fewer.
 pub(super) const MAX_PENDING: usize = if cfg!(test) { 2 << 10 } else { 256 << 10 };
-/// Frames of lists that waiting samples keep at most, 16 bytes each until they are asked about, then 8; beyond it the samples of
-/// who has the most are resolved with what is known.
+/// Frames of lists that waiting samples keep at most, 16 bytes each until they are asked about, then 8; beyond it those of the
+/// largest processes of who has the most are resolved with what is known.
 pub(super) const MAX_LISTED_FRAMES: usize = if cfg!(test) { 4 << 10 } else { 4 << 20 };
-/// Words of distinct stacks kept at most, 64 MiB; beyond it the samples of who has the most are resolved with what is known.
-/// Tests keep fewer.
+/// Words of distinct stacks kept at most, 64 MiB; beyond it the samples of the largest processes of who has the most are
+/// resolved with what is known. Tests keep fewer.
 pub(super) const MAX_STACK_WORDS: usize = if cfg!(test) { 64 << 10 } else { 8 << 20 };
 /// Words of stacks that are kept when no sample waits, 1 MiB: a program comes back to the same ones. Tests keep fewer.
 pub(super) const KEPT_STACK_WORDS: usize = if cfg!(test) { 32 << 10 } else { 128 << 10 };

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use jitprof_common::units::MonoNs;
-use rustc_hash::FxHashMap;
 
 use crate::engine::past::user_of;
 use crate::engine::pending::Pending;
 use crate::engine::process::Process;
 use crate::engine::processes::Processes;
 use crate::process::ProcessId;
-use crate::profile::Holder;
 
 /// Whose samples are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,30 +111,31 @@ impl Surplus {
         }
     }
 
-    /// All samples of those who keep the most of something by them, without which there is no more than `most` of it. Those of
-    /// whom nothing is known yet are one.
+    /// All samples of the processes that keep the most of something by them, without which there is no more than `most` of it.
+    /// As above, what each user has is held against what all others have; of what is too much, his largest processes go.
+    /// Those of processes that are not known yet go together.
     pub(super) fn of_greediest(processes: &Processes, most: usize, mut kept_by: impl FnMut(&Pending) -> usize) -> Self {
-        let mut held: FxHashMap<Option<Holder>, (usize, Vec<ProcessId>)> = FxHashMap::default();
+        let mut held: BTreeMap<Whose, Vec<(usize, Option<ProcessId>)>> = BTreeMap::new();
         for process in waiting(processes) {
-            let holder = (!process.is_gone).then(|| process.holder());
-            let (kept, ids) = held.entry(holder).or_default();
-            ids.push(process.id);
-            *kept += process.queue.iter().map(&mut kept_by).sum::<usize>();
+            let kept = process.queue.iter().map(&mut kept_by).sum();
+            held.entry(Whose::of(process)).or_default().push((kept, Some(process.id)));
         }
-        held.entry(None).or_default().0 += processes.arriving_samples().map(&mut kept_by).sum::<usize>();
-        let held = held.into_iter().map(|(holder, (kept, ids))| (kept, ids, holder.is_none()));
-        let mut held: Vec<(usize, Vec<ProcessId>, bool)> = held.collect();
-        held.sort_unstable_by(|one, other| other.cmp(one));
-        let mut left: usize = held.iter().map(|(kept, ..)| *kept).sum();
+        let arriving = processes.arriving_samples().map(&mut kept_by).sum();
+        held.entry(Whose::NotKnown).or_default().push((arriving, None));
+        let sum = |own: &Vec<(usize, Option<ProcessId>)>| own.iter().map(|(kept, _)| *kept).sum::<usize>();
+        let part = fair_part(held.values().map(sum).collect(), most);
         let mut surplus = Self::default();
-        for (kept, ids, are_unknown) in held {
-            if left <= most {
-                break;
-            }
-            left = left.saturating_sub(kept);
-            surplus.queued.extend(ids.into_iter().map(|id| (id, MonoNs(u64::MAX))));
-            if are_unknown {
-                surplus.arriving = MonoNs(u64::MAX);
+        for mut own in held.into_values() {
+            let mut left = sum(&own);
+            own.sort_unstable();
+            while left > part
+                && let Some((kept, id)) = own.pop()
+            {
+                left = left.saturating_sub(kept);
+                match id {
+                    Some(id) => surplus.queued.push((id, MonoNs(u64::MAX))),
+                    None => surplus.arriving = MonoNs(u64::MAX),
+                }
             }
         }
         surplus

@@ -124,6 +124,29 @@ fn samples_give_way_by_users_then_by_roots_processes_and_those_of_nobody_known_t
     assert!(Surplus::of_samples(&all, 3200).is_empty());
 }
 
+#[test]
+fn what_samples_keep_gives_way_by_users_and_of_each_his_largest_processes_go() {
+    // Root has more in all, by processes that have less than the user together.
+    let mut all: Vec<(u32, u32, u64)> = (0..50).map(|number| (1000 + number, 0, 60)).collect();
+    all.extend((0..20).map(|number| (2000 + number, 1000, 60)));
+    all.push((300, 1001, 100));
+    let mut all = waiting(&all);
+    let gone = |all: &Processes, most| {
+        let surplus = Surplus::of_greediest(all, most, |_| 1);
+        let of = |pids: std::ops::Range<u32>| surplus.queued.iter().filter(|(id, _)| pids.contains(&id.pid.0)).count();
+        ([of(1000..1050), of(2000..2020), of(300..301)], surplus.arriving > MonoNs(0))
+    };
+    assert_eq!(gone(&all, 4300), ([0, 0, 0], false));
+    assert_eq!(gone(&all, 3000), ([22, 0, 0], false), "the user has less than his part");
+    assert_eq!(gone(&all, 2100), ([34, 4, 0], false), "both have a thousand");
+    // Those of processes that nothing is known of yet go at once.
+    for pid in 5000..7000 {
+        let (arriving, _) = all.arrive(Pid(pid), at(2)).unwrap();
+        arriving.samples.extend([pending(at(100)), pending(at(101))]);
+    }
+    assert_eq!(gone(&all, 6000), ([11, 0, 0], true));
+}
+
 /// A process whose sample waits for a name, and when that was taken.
 fn waits(world: &mut World) -> u64 {
     app(world, PID);

@@ -299,7 +299,8 @@ impl Processes {
         Some(arriving)
     }
 
-    /// A process of which nothing is known but that it is gone, for samples of it that were taken at `time`.
+    /// A process of which nothing is known but that it is gone, for samples of it that were taken at `time`. One that is being
+    /// read may well be there: what is sampled of it next waits for that.
     pub(super) fn add_gone(&mut self, pid: Pid, time: MonoNs, now: MonoNs) -> ProcessId {
         let id = ProcessId { pid, start: time };
         let known = self.ghosts.get(&pid).filter(|id| self.all.contains_key(id)).copied();
@@ -310,7 +311,9 @@ impl Processes {
         process.is_gone = true;
         process.exit_time = Some(now);
         process.program = ProgramState::Unreadable;
-        self.gone.insert(pid, now);
+        if !self.arriving.contains_key(&pid) {
+            self.gone.insert(pid, now);
+        }
         self.ghosts.insert(pid, id);
         self.ends += 1;
         process.ended_as = self.ends;

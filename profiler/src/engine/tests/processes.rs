@@ -148,6 +148,24 @@ fn a_process_that_was_gone_is_asked_for_again_after_a_while() {
 }
 
 #[test]
+fn a_process_whose_first_samples_were_given_up_while_it_is_read_has_the_later_ones() {
+    let mut all = processes();
+    all.arrive(Pid(7), at(1)).unwrap();
+    let ghost = all.add_gone(Pid(7), at(1), at(1));
+    let (arriving, asks) = all.arrive(Pid(7), MonoNs(at(1).0 + 1)).expect("it may be there");
+    assert!(!asks, "it is being read");
+    arriving.samples.push(super::pending(at(1)));
+    let (id, arriving) = all.take(Pid(7), &process_read(7, at(0), vec![]), at(1));
+    assert_eq!(arriving.map(|arriving| arriving.samples.len()), Some(1));
+    assert!(id.is_some_and(|id| id != ghost && all.is_live(id)));
+    all.assert_sound();
+    // One that is not there in the end is gone.
+    all.arrive(Pid(8), at(1)).unwrap();
+    all.add_gone(Pid(8), at(1), at(1));
+    assert!(all.take_gone(Pid(8), at(1)).is_some() && all.arrive(Pid(8), MonoNs(at(1).0 + 1)).is_none());
+}
+
+#[test]
 fn what_stands_for_a_process_that_was_gone_leaves_its_samples_to_one_of_the_same_time() {
     let mut all = processes();
     let ghost = all.add_gone(Pid(CHILD), at(10), at(10));

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::engine::process::Process;
+use crate::engine::process::{Process, Whose};
 use crate::process::ProcessId;
-use crate::profile::Holder;
 
-/// Ended processes, by whose they are: a user's, or all of root's.
+/// Ended processes, by whose they are.
 pub(super) struct Past<'a>(Vec<Group<'a>>);
 
 #[derive(Default)]
@@ -25,9 +24,9 @@ struct Group<'a> {
 impl<'a> Past<'a> {
     /// These.
     pub(super) fn of(ended: impl Iterator<Item = &'a Process>) -> Self {
-        let mut groups: BTreeMap<Option<u32>, Group<'a>> = BTreeMap::new();
+        let mut groups: BTreeMap<Whose, Group<'a>> = BTreeMap::new();
         for process in ended {
-            groups.entry(user_of(process)).or_default().add(process);
+            groups.entry(process.whose()).or_default().add(process);
         }
         Self(groups.into_values().collect())
     }
@@ -85,13 +84,5 @@ impl<'a> Group<'a> {
         let is_shared = *users > 0;
         self.mappings -= process.space.size() - if is_shared { shared } else { 0 };
         Some(process.id)
-    }
-}
-
-/// A process' user; root's are of many containers, and each would be a holder of its own.
-pub(super) fn user_of(process: &Process) -> Option<u32> {
-    match process.holder() {
-        Holder::User(user) => Some(user),
-        Holder::Named(_) | Holder::Process(..) => None,
     }
 }

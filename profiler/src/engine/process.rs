@@ -50,6 +50,18 @@ pub(super) struct Program {
     pub(super) uid: u32,
 }
 
+/// Whose processes are, where what each has is held against what all others have. Root's are of many containers, and one's here:
+/// each would be a holder of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whose {
+    /// Nothing is known of them yet, or they were gone before: of whoever starts short ones by the thousand.
+    NotKnown,
+    /// Root's, or of a user who is not known.
+    Root,
+    /// Another user's.
+    User(u32),
+}
+
 /// How far the reading of a process' program has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum ProgramState {
@@ -227,6 +239,15 @@ impl Process {
     /// Who takes up room for it.
     pub(super) fn holder(&self) -> Holder {
         Holder::of_process(self.payer, self.id.pid, self.id.start.0)
+    }
+
+    /// Whose it is among all who have many.
+    pub(super) fn whose(&self) -> Whose {
+        match self.holder() {
+            _ if self.is_gone => Whose::NotKnown,
+            Holder::User(user) => Whose::User(user),
+            Holder::Named(_) | Holder::Process(..) => Whose::Root,
+        }
     }
 
     /// Whose it is, if that is known.

@@ -4,32 +4,10 @@ use std::collections::BTreeMap;
 
 use jitprof_common::units::MonoNs;
 
-use crate::engine::past::user_of;
 use crate::engine::pending::Pending;
-use crate::engine::process::Process;
+use crate::engine::process::{Process, Whose};
 use crate::engine::processes::Processes;
 use crate::process::ProcessId;
-
-/// Whose samples are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Whose {
-    /// Of processes that nothing is known of yet, or that were gone before: of whoever starts short ones by the thousand.
-    NotKnown,
-    /// Root's, or of a user who is not known.
-    Root,
-    /// Another user's.
-    User(u32),
-}
-
-impl Whose {
-    fn of(process: &Process) -> Self {
-        match user_of(process) {
-            _ if process.is_gone => Self::NotKnown,
-            Some(user) => Self::User(user),
-            None => Self::Root,
-        }
-    }
-}
 
 /// What samples somebody has.
 #[derive(Default)]
@@ -76,7 +54,7 @@ impl Surplus {
     pub(super) fn of_samples(processes: &Processes, most: usize) -> Self {
         let mut groups: BTreeMap<Whose, Group<'_>> = BTreeMap::new();
         for process in waiting(processes) {
-            groups.entry(Whose::of(process)).or_default().processes.push(process);
+            groups.entry(process.whose()).or_default().processes.push(process);
         }
         let arriving = processes.arriving_samples().map(|sample| sample.time);
         groups.entry(Whose::NotKnown).or_default().arriving.extend(arriving);
@@ -118,7 +96,7 @@ impl Surplus {
         let mut held: BTreeMap<Whose, Vec<(usize, Option<ProcessId>)>> = BTreeMap::new();
         for process in waiting(processes) {
             let kept = process.queue.iter().map(&mut kept_by).sum();
-            held.entry(Whose::of(process)).or_default().push((kept, Some(process.id)));
+            held.entry(process.whose()).or_default().push((kept, Some(process.id)));
         }
         let arriving = processes.arriving_samples().map(&mut kept_by).sum();
         held.entry(Whose::NotKnown).or_default().push((arriving, None));

@@ -288,6 +288,22 @@ fn who_forks_all_the_time_loses_his_oldest_and_others_keep_theirs() {
 }
 
 #[test]
+fn what_stands_for_processes_that_were_gone_does_not_take_the_place_of_roots_that_have_ended() {
+    let mut all = Processes::new(CodeOptions::default());
+    begin_for(&mut all, (PARENT, 0), vec![]);
+    for pid in 1000..1100 {
+        all.apply(&fork(at(10), pid, PARENT));
+        all.apply(&exit(at(11), pid, pid));
+    }
+    for pid in 10_000..14_100 {
+        all.add_gone(Pid(pid), at(12), at(12));
+    }
+    assert!(all.is_crowded());
+    let gone: Vec<u32> = all.evictable(at(5)).into_iter().map(|id| id.pid.0).collect();
+    assert_eq!(gone, (10_000..10_104).collect::<Vec<u32>>());
+}
+
+#[test]
 fn what_has_ended_makes_room_for_the_paths_of_what_is_mapped_now() {
     let long = |number: u64| {
         let path = format!("/{number:04095}").into();

@@ -571,7 +571,7 @@ impl Engine {
         let Some(process) = self.tracking.processes.get_mut(id) else { return };
         if Learned::take(process, met, bytes, now) {
             // The walk may go on now, to the next code of which nothing is known.
-            self.finish_deferred_of(id, false);
+            self.finish_deferred_of(id, MonoNs(0));
             if let Some(process) = self.tracking.processes.get_mut(id).filter(|process| process.is_live()) {
                 Learned::ask(process, &mut self.requests);
             }
@@ -913,7 +913,7 @@ impl Engine {
         let Surplus { queued, arriving } = surplus;
         let stand_ins = self.give_up_arriving(|sample| sample.time < arriving);
         for (id, until) in queued.into_iter().chain(stand_ins.into_iter().map(|id| (id, arriving))) {
-            self.finish_deferred_of(id, true);
+            self.finish_deferred_of(id, until);
             self.resolving.resolve_early(&mut self.tracking.processes, (id, until), &self.files);
         }
     }
@@ -924,14 +924,15 @@ impl Engine {
         }
         let waiting = self.tracking.processes.busy().filter(|process| !process.queue.is_empty());
         let waiting: Vec<ProcessId> = waiting.map(|process| process.id).collect();
-        waiting.into_iter().for_each(|id| self.finish_deferred_of(id, last));
+        let last_until = MonoNs(if last { u64::MAX } else { 0 });
+        waiting.into_iter().for_each(|id| self.finish_deferred_of(id, last_until));
     }
 
-    fn finish_deferred_of(&mut self, id: ProcessId, last: bool) {
+    fn finish_deferred_of(&mut self, id: ProcessId, last_until: MonoNs) {
         let Some(unwinding) = &mut self.unwinding else { return };
         let lookup = unwinding.lookup(&self.files);
         let (changed, turned) =
-            self.resolving.finish_deferred(&mut self.tracking.processes, id, (lookup, last), &mut self.requests);
+            self.resolving.finish_deferred(&mut self.tracking.processes, id, (lookup, last_until), &mut self.requests);
         if turned {
             unwinding.change(id);
         }

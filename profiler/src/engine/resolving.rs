@@ -238,13 +238,14 @@ impl Resolving {
         self.names.ask(files, requests);
     }
 
-    /// Walks on from every sample of a process all of whose code is known; with `last`, from all. Returns whether any
-    /// snapshots are worth it now that were not before, or the other way round.
+    /// Walks on from every sample of a process all of whose code is known, and from all that were taken before `last_until`: for
+    /// them nothing is waited for any more. Returns whether any snapshots are worth it now that were not before, or the other
+    /// way round.
     pub(super) fn finish_deferred(
         &mut self,
         processes: &mut Processes,
         id: ProcessId,
-        (lookup, last): (Lookup<'_>, bool),
+        (lookup, last_until): (Lookup<'_>, MonoNs),
         requests: &mut Requests,
     ) -> (Vec<(RawStack, MonoNs)>, bool) {
         let now = requests.now;
@@ -257,8 +258,9 @@ impl Resolving {
         let (mut learned, mut of_use) = (std::mem::take(&mut process.learned), process.snapshots);
         let was_worth_it = of_use.is_worth_it();
         let (limit, since) = (resolvable_until(process, now), process.runs_since());
-        let asked = limit.max(MonoNs(now.0.saturating_sub(USUAL_DELAY_NS)));
-        for sample in queue.iter_mut().filter(|sample| sample.snapshot.is_some() && (last || sample.time < asked)) {
+        let asked = limit.max(MonoNs(now.0.saturating_sub(USUAL_DELAY_NS))).max(last_until);
+        for sample in queue.iter_mut().filter(|sample| sample.snapshot.is_some() && sample.time < asked) {
+            let last = sample.time < last_until;
             // Where its code lies is said with what its frames are, unless a dump says it.
             let is_said = process.asks_inlined_alone() || process.frames.is_settled(&sample.asked, sample.time);
             if !last && !is_said {

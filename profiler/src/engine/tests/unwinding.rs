@@ -7,6 +7,7 @@ use jitprof_common::units::{MonoNs, Pid, Tid};
 
 use super::stories::*;
 use crate::engine::border::{FilePage, FileRows, Output, Refused, Request};
+use crate::engine::pending::MAX_PENDING;
 use crate::engine::tables::TableSizes;
 use crate::engine::world::machine::{file_mapping, memory_mapping, plain_rows};
 use crate::engine::world::{BEGIN, Fate, MS, World, options};
@@ -90,6 +91,28 @@ fn a_walk_that_met_new_code_is_finished_when_its_rows_have_come() {
     let account = world.finish().account.clone();
     let deferred = account.deferred.unwrap();
     assert_eq!((deferred.snapshots, deferred.finished_by_rows, deferred.changed), (1, 1, 1));
+    assert!(stack(&world, PID, at).ends_with("main;function"), "{}", stack(&world, PID, at));
+}
+
+#[test]
+fn a_walk_is_finished_by_rows_that_come_after_older_samples_of_its_process_had_to_be_resolved() {
+    let mut world = World::new(options());
+    runtime(&mut world, PID);
+    let begun = world.now;
+    for number in 0..MAX_PENDING as u64 {
+        world.sample_at(MonoNs(begun.0 + number), PID, &[JIT + 8, MAIN, START]);
+    }
+    world.run_for(10);
+    let at = (world.now.0 - BEGIN.0) / MS;
+    world.sample_with_stack(PID, &[JIT], &[MAIN, 7, START, 7, 0]);
+    world.run_for(200);
+    assert_eq!(world.engine.progress().waiting, MAX_PENDING - MAX_PENDING / 4);
+    world.machine.append(&dump_path(PID), &record(PID, begun, (JIT, 64, "function")));
+    announce(&mut world, PID, (JIT + 0x1000, 64, "later"));
+    world.run_for(500);
+    let account = world.finish().account.clone();
+    let deferred = account.deferred.unwrap();
+    assert_eq!((deferred.snapshots, deferred.finished_by_rows), (1, 1));
     assert!(stack(&world, PID, at).ends_with("main;function"), "{}", stack(&world, PID, at));
 }
 

@@ -6,9 +6,9 @@ use rustc_hash::FxHashMap;
 use crate::profile::Holder;
 
 /// Bytes of code that are copied for one holder at once, and in each second beyond it. A copy takes the thread that records
-/// everybody some 8 ms a MiB, so this is half a second, and an eighth of its time; and 20 workers with 3 MiB each, or two with as
-/// much as is kept of one process, may begin together.
-pub(super) const COPIED_AT_ONCE: u64 = 64 << 20;
+/// everybody some 8 ms a MiB, so this is two seconds of it, and an eighth of its time; 80 workers with 3 MiB each, or ten with as much
+/// as is kept of one process, may begin together.
+pub(super) const COPIED_AT_ONCE: u64 = 256 << 20;
 pub(super) const COPIED_A_SECOND: u64 = 16 << 20;
 /// So many times both in a run that ends: it is made for what it records.
 pub(super) const IN_A_RUN: u64 = 4;
@@ -107,7 +107,7 @@ mod tests {
     fn who_forks_all_the_time_has_so_much_copied_at_once_and_in_a_second() {
         for (mut copies, times) in [(continuous(), 1), (Copies::default(), IN_A_RUN as usize)] {
             let mut taken = |now| taken(&mut copies, GREEDY, MIB, now);
-            let (at_once, a_second) = (64 * times, 16 * times);
+            let (at_once, a_second) = (256 * times, 16 * times);
             assert_eq!([taken(at(1)), taken(at(1)), taken(at(2))], [at_once, 0, a_second]);
             assert_eq!([taken(at(4)), taken(at(1000)), taken(at(1000))], [2 * a_second, at_once, 0]);
         }
@@ -117,7 +117,7 @@ mod tests {
     fn who_copies_little_has_all_of_it_whatever_others_have_copied() {
         let mut copies = continuous();
         let others = (0..64).map(Holder::User).chain([Holder::Process(Pid(7), 7)]);
-        others.for_each(|other| assert_eq!(taken(&mut copies, other, 20 * MIB, at(1)), 3));
+        others.for_each(|other| assert_eq!(taken(&mut copies, other, 20 * MIB, at(1)), 12));
         for second in 1..100 {
             assert!((0..4).all(|_| copies.take(Holder::User(1001), 4 * MIB, at(second))));
         }
@@ -127,7 +127,7 @@ mod tests {
     fn all_of_roots_processes_have_four_times_as_much_copied_as_one() {
         let mut copies = continuous();
         let mut roots = |now| [1, 2, 3, 4, 5, 6].map(|pid| taken(&mut copies, Holder::Process(Pid(pid), 0), MIB, now));
-        assert_eq!([roots(at(1)), roots(at(2))], [[64, 64, 64, 64, 0, 0], [16, 16, 16, 16, 0, 0]]);
+        assert_eq!([roots(at(1)), roots(at(2))], [[256, 256, 256, 256, 0, 0], [16, 16, 16, 16, 0, 0]]);
         // Who was refused owes nothing by that.
         assert_eq!(roots(at(4)), [32, 32, 32, 32, 0, 0]);
         assert_eq!(taken(&mut copies, GREEDY, MIB, at(4)), 64, "nobody else's");

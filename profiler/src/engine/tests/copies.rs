@@ -167,7 +167,7 @@ fn children_of_children_have_copies_for_who_announced_the_code() {
 
 #[test]
 fn all_workers_of_a_server_that_is_forked_before_it_serves_have_their_copies() {
-    const WORKERS: u32 = 12;
+    const WORKERS: u32 = 32;
     let mut world = World::new(EngineOptions { who: Who::All, ..options() });
     world.continuous(1000, 500);
     runtime(&mut world, PID);

@@ -130,17 +130,17 @@ mod tests {
         assert_eq!([roots(at(1)), roots(at(2))], [[256, 256, 256, 256, 0, 0], [16, 16, 16, 16, 0, 0]]);
         // Who was refused owes nothing by that.
         assert_eq!(roots(at(4)), [32, 32, 32, 32, 0, 0]);
-        assert_eq!(taken(&mut copies, GREEDY, MIB, at(4)), 64, "nobody else's");
+        assert_eq!(taken(&mut copies, GREEDY, MIB, at(4)), 256, "nobody else's");
     }
 
     #[test]
     fn the_first_copy_of_who_owes_nothing_is_made_whatever_its_size() {
         let mut copies = continuous();
-        assert!(copies.take(GREEDY, 400 * MIB, at(1)));
+        assert!(copies.take(GREEDY, 592 * MIB, at(1)));
         assert!(!copies.take(GREEDY, MIB, at(1)) && !copies.take(GREEDY, MIB, at(21)));
         assert!(copies.take(GREEDY, MIB, at(23)), "a part of it has been earned");
-        assert!(!copies.take(GREEDY, 400 * MIB, at(26)), "not all of it");
-        assert!(copies.take(GREEDY, 400 * MIB, at(27)));
+        assert!(!copies.take(GREEDY, 592 * MIB, at(38)), "not all of it");
+        assert!(copies.take(GREEDY, 592 * MIB, at(39)));
         assert!(copies.take(Holder::User(1), usize::MAX, at(1)) && !copies.take(Holder::User(1), 1, at(1)));
     }
 

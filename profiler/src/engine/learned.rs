@@ -22,7 +22,7 @@ use serde_bytes::ByteBuf;
 
 use crate::account::LearnStats;
 use crate::engine::border::Request;
-use crate::engine::generated::GeneratedCode;
+use crate::engine::generated::{CodeBounds, GeneratedCode};
 use crate::engine::place::Place;
 use crate::engine::process::Process;
 use crate::engine::requests::{Purpose, Requests};
@@ -37,6 +37,8 @@ const MAX_PER_TURN: usize = 256;
 const MAX_BYTES_PER_TURN: u64 = 1 << 20;
 /// Pieces of code of one process that have rows by this.
 const MAX_LEARNED: usize = 16 << 10;
+/// Code of the runtime's tables that is known to have its rows: as much as has rows at all.
+const MAX_REFINED: usize = CodeBounds::CONTINUOUS.functions;
 /// Addresses in vain that are remembered, so that they are not read again before the next check.
 const MAX_TRIED: usize = 16 << 10;
 /// Bytes of code within an interpreter's loop that get rows together, and that are read around them: what such code holds
@@ -121,7 +123,7 @@ impl Learned {
 
     /// The rows of code of the runtime's tables, which is there since a time, are as exact as they will be.
     pub(super) fn note_read(&mut self, start: Avma, since: MonoNs) {
-        if self.refined.len() < MAX_LEARNED {
+        if self.refined.len() < MAX_REFINED {
             self.refined.insert(start.0, since);
         }
     }
@@ -139,7 +141,7 @@ impl Learned {
 
     /// Whether code that the runtime's tables name is to be read: where it was interrupted, or nothing is said of its frame.
     pub(super) fn wants_found(&self, process: &Process, hit: &CodeHit<'_>, is_innermost: bool) -> bool {
-        let is_new = || self.refined.len() < MAX_LEARNED && self.refined.get(&hit.start().0) != Some(&hit.since());
+        let is_new = || self.refined.len() < MAX_REFINED && self.refined.get(&hit.start().0) != Some(&hit.since());
         let is_open = |rows: &JitSpace| rows.row_at(hit.start().0, hit.since()).is_none_or(Row::is_gap);
         hit.origin() == CodeOrigin::Runtime
             && process.code.wants_code()

@@ -1,6 +1,7 @@
 //! The paths of what processes have mapped, each once. A path is up to 4 KiB long and the target's choice: whoever maps a file of
 //! which nobody has the path yet takes up room for it, and leaves some to the others. Without room a mapping has one path that
-//! stands for all such: what lies there is known all the same.
+//! stands for all such: what lies there is known all the same. A path of usual length is kept in any case: a runtime's library or
+//! its dump is known by it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use crate::profile::{Holder, Shares};
 const MAX_PATH_BYTES: usize = 16 << 20;
 /// What a path takes besides its text, about.
 const BESIDES: usize = 128;
+/// A path of so many bytes is kept without room, by its mapping alone. The number of mappings bounds those.
+const USUAL_BYTES: usize = 256;
 /// In the place of a path that there is no room for.
 pub(super) const NO_PATH: &str = "[path not kept]";
 
@@ -42,8 +45,8 @@ pub(super) struct PathsOf<'a> {
 }
 
 impl PathsOf<'_> {
-    /// Puts the path that all have in the place of an equal one. `None` if it is new and there is no room for it: then
-    /// [`NO_PATH`] is in its place.
+    /// Puts the path that all have in the place of an equal one. `None` if it is new, longer than usual, and there is no
+    /// room for it: then [`NO_PATH`] is in its place.
     pub(super) fn share(&mut self, path: &mut Arc<str>) -> Option<PathUse> {
         self.all.share(path, self.holder)
     }
@@ -63,6 +66,9 @@ impl MappedPaths {
         let bytes = bytes_of(path);
         if !self.shares.may_take(Some(holder), bytes, (self.bytes, MAX_PATH_BYTES)) {
             self.is_short = true;
+            if path.len() <= USUAL_BYTES {
+                return Some(PathUse(Arc::new(holder)));
+            }
             *path = Arc::clone(self.none.get_or_insert_with(|| NO_PATH.into()));
             return None;
         }
@@ -160,6 +166,25 @@ mod tests {
         assert!(!all.is_short());
         assert_eq!(all.known.len(), 50);
         assert!(all.of(USER).share(&mut long(5000)).is_some());
+        all.assert_sound();
+    }
+
+    #[test]
+    fn paths_of_usual_length_are_kept_whatever_roots_processes_map() {
+        let mut all = MappedPaths::default();
+        let each = (0..100).flat_map(|pid| (0..100).map(move |number| (pid, number)));
+        let kept: Vec<PathUse> = each
+            .filter_map(|(pid, number)| {
+                let holder = Holder::Process(jitprof_common::units::Pid(pid), 0);
+                all.of(holder).share(&mut long(100 * pid as usize + number))
+            })
+            .collect();
+        assert!(kept.len() < 5000);
+        let library: Arc<str> = "/usr/lib/jvm/lib/server/libjvm.so".into();
+        let (mut path, mut unusual) = (Arc::clone(&library), long(100_000));
+        let mut innocent = all.of(Holder::Process(jitprof_common::units::Pid(1000), 0));
+        assert!(innocent.share(&mut path).is_some() && innocent.share(&mut unusual).is_none());
+        assert_eq!([&*path, &*unusual], [&*library, NO_PATH]);
         all.assert_sound();
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
-use super::{GIVES_WAY_AFTER, Queue, Shared, TURN_S, compare_work};
+use super::{Queue, Shared, TURN_S, compare_work};
 use crate::cost::{Activity, Ledger, thread_cpu_time};
 use crate::engine::border::{Answer, AnswerBody, CodePieces, RequestId};
 use crate::owners::{Holder, Owner};
@@ -23,6 +23,9 @@ const BYTES_LIKE_A_FUNCTION: usize = 16;
 const SAMPLES: u64 = 1;
 /// Memory of code that waits here, also of programs that are there no more; whoever has much of it leaves others a part.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// How long code waits for what its owner may spend. With the service's usual limit a process of root's has earned an order
+/// in nine seconds; its samples wait for half a minute.
+const CODE_GIVES_WAY_AFTER: Duration = Duration::from_secs(20);
 /// What a piece takes beside its code, and an order beside its pieces.
 const PIECE_BYTES: usize = 64;
 const ORDER_BYTES: usize = 4 << 10;
@@ -60,7 +63,8 @@ impl CodeQueue {
     pub(super) fn take(&mut self, index: usize) -> Option<CodeOrder> {
         let order = self.waiting.remove(index)?;
         self.leave(&order);
-        Some(CodeOrder { is_granted: self.rate_when_spent.is_some(), ..order })
+        let is_granted = self.rate_when_spent.is_some() && order.is_of_process_alone();
+        Some(CodeOrder { is_granted, ..order })
     }
 
     /// It waits no more.
@@ -182,7 +186,7 @@ impl Queue {
     pub(super) fn refuse_code(&mut self, rate: Option<f64>, now: Instant) -> bool {
         let waiting = std::mem::take(&mut self.code.waiting);
         let is_late = |order: &CodeOrder| {
-            now.saturating_duration_since(order.since) >= GIVES_WAY_AFTER && !order.may_spend(self, rate, now)
+            now.saturating_duration_since(order.since) >= CODE_GIVES_WAY_AFTER && !order.may_spend(self, rate, now)
         };
         let (late, rest): (VecDeque<_>, _) = waiting.into_iter().partition(is_late);
         self.code.waiting = rest;
@@ -318,11 +322,11 @@ mod tests {
         assert!(his.may_be_of_one_user(Owner::test(1000)) && his.payer() != Owner::of_process(Some(0), Pid(7)).payer());
         let [one, other] = [7, 8].map(|pid| Owner::of_process(Some(0), Pid(pid)));
         assert!(!one.may_be_of_one_user(other), "they may be of two containers");
-        queue.spend(his, rate, now, 6.0);
+        queue.spend(his, rate, now, 8.0);
         queue.admit_code(order(1, 1000, 64), Some(rate));
         assert!(queue.take_work((1, false), Some(rate), now).is_none());
         assert!(!queue.refuse_code(Some(rate), now) && queue.code.answers.is_empty());
-        let later = Instant::now() + GIVES_WAY_AFTER;
+        let later = Instant::now() + CODE_GIVES_WAY_AFTER;
         assert!(queue.refuse_code(Some(rate), later) && queue.code.waiting.is_empty());
         assert_eq!(stalled(&queue), [1]);
     }
@@ -371,14 +375,14 @@ mod tests {
         while queue.code.take(0).is_some() {}
         assert_eq!((queue.code.bytes, &queue.code.shares), (0, &Shares::default()));
         assert!(queue.admit_code(order(21, 1000, 4 << 20), None));
-        assert!(stalled(&queue).len() == 3 && !queue.refuse_code(None, Instant::now() + GIVES_WAY_AFTER));
+        assert!(stalled(&queue).len() == 3 && !queue.refuse_code(None, Instant::now() + CODE_GIVES_WAY_AFTER));
     }
 
     #[test]
     fn code_that_waits_in_vain_is_given_up_also_while_all_builders_are_at_work() {
         let shared = shared();
         let builders = Builders { shared: Arc::clone(&shared), files: Arc::default() };
-        let since = Instant::now().checked_sub(GIVES_WAY_AFTER).unwrap();
+        let since = Instant::now().checked_sub(CODE_GIVES_WAY_AFTER).unwrap();
         for user in [0_u32, 1000] {
             let order = CodeOrder { since, ..order(u64::from(user), user, 64) };
             shared.charge_code(&order, Duration::from_secs(1000));
